@@ -1,0 +1,31 @@
+//! `forebay explain`: how a pipeline will run.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::output::{self, Format};
+use crate::script::{self, FeedArguments, ScriptArguments};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    script: ScriptArguments,
+    /// Pipeline to explain; may be left out if the script creates only one.
+    #[arg(long)]
+    pipeline: Option<String>,
+    #[command(flatten)]
+    feed: FeedArguments,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
+    let session = arguments.script.open().await?;
+    let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
+    let explanation = session.explain(&pipeline, &arguments.feed.options())?;
+    match arguments.output {
+        Format::Text => output::line(explanation.to_string().trim_end()),
+        Format::Json => output::json(&explanation),
+    }
+}

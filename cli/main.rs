@@ -1,0 +1,86 @@
+//! The `forebay` command: one file per subcommand.
+
+mod demo;
+mod explain;
+mod operators;
+mod output;
+mod preview;
+mod run;
+mod script;
+mod serve;
+mod sql;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use forebay_engine::Error;
+use tracing_subscriber::EnvFilter;
+
+/// Feeds training jobs: SQL preprocessing pipelines as Arrow dataflow, each sample exactly once per epoch.
+#[derive(Parser)]
+#[command(name = "forebay", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Watch the whole chain work: sample photographs, a server, two trainer ranks, two epochs, a resume.
+    Demo(demo::Arguments),
+    /// Read a pipeline as one rank, in process or from a server, and report each batch.
+    Run(run::Arguments),
+    /// Show the first processed rows of a pipeline, in the terminal or as a web page with its images.
+    Preview(preview::Arguments),
+    /// Show how a pipeline will run: snapshot, windows, plan.
+    Explain(explain::Arguments),
+    /// Serve the pipelines of a script over Arrow Flight.
+    Serve(serve::Arguments),
+    /// List the preprocessing operators, or describe one.
+    Operators(operators::Arguments),
+    /// Run SQL statements and print what they answer.
+    Sql(sql::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("warn")))
+        .with_writer(std::io::stderr)
+        .init();
+    let threads = if matches!(arguments.command, Command::Serve(_)) { 2 } else { 1 };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        runtime.block_on(async {
+            match arguments.command {
+                Command::Demo(arguments) => demo::execute(arguments).await,
+                Command::Run(arguments) => run::execute(arguments).await,
+                Command::Preview(arguments) => preview::execute(arguments).await,
+                Command::Explain(arguments) => explain::execute(arguments).await,
+                Command::Serve(arguments) => serve::execute(arguments).await,
+                Command::Operators(arguments) => operators::execute(&arguments),
+                Command::Sql(arguments) => sql::execute(arguments).await,
+            }
+        })
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(error: &anyhow::Error) {
+    let text = match error.downcast_ref::<Error>() {
+        Some(error) => error.to_string(),
+        None => format!("{error:#}"),
+    };
+    // A SQL error says "error: " itself, where it shows the place.
+    let prefix = if text.starts_with("error: ") { "" } else { "error: " };
+    output::note(&format!("{prefix}{text}"));
+}

@@ -1,0 +1,54 @@
+//! Printing: text for people, JSON for programs.
+
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How a command prints its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs: one JSON value a line.
+    Json,
+}
+
+/// Writes a line to standard output.
+pub(crate) fn line(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Writes `value` as one line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    line(&serde_json::to_string(value)?)
+}
+
+/// Writes a line to standard error. That it cannot be written is nothing anyone could be told.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether an error is only that nobody reads our output any more.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Writes rows as an aligned table; the first is the header.
+pub(crate) fn table(rows: &[Vec<String>]) -> Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for (index, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        if index == 0 {
+            line(&widths.iter().map(|&width| "-".repeat(width)).collect::<Vec<_>>().join("  "))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! `forebay run`: one rank reading a pipeline.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use arrow::array::RecordBatch;
+use arrow::util::display::array_value_to_string;
+use clap::Args;
+use forebay_engine::{Batch, ReadOptions, Reader, Start, digest};
+use forebay_flight_client::{Client, RemoteReader, StreamRequest};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::output::{self, Format};
+use crate::script::{self, FeedArguments, ScriptArguments, SessionArguments};
+use crate::usage;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// SQL file that creates the pipeline; not needed, and not read, with --connect.
+    #[arg(required_unless_present = "connect")]
+    file: Option<PathBuf>,
+    /// Pipeline to read; may be left out if the script creates only one.
+    #[arg(long)]
+    pipeline: Option<String>,
+    /// Samples per batch of this rank [default: the pipeline's, else 32].
+    #[arg(long)]
+    batch_size: Option<u64>,
+    /// How many epochs to read [default: the pipeline's, else 1].
+    #[arg(long)]
+    epochs: Option<u64>,
+    /// This rank.
+    #[arg(long, default_value_t = 0, env = "RANK")]
+    rank: u64,
+    /// How many ranks share the samples.
+    #[arg(long, default_value_t = 1, env = "WORLD_SIZE")]
+    world_size: u64,
+    /// Leave out an incomplete global batch at the end of an epoch.
+    #[arg(long)]
+    drop_last: bool,
+    /// Where to begin: OFFSET, EPOCH:OFFSET, or the token of a batch.
+    #[arg(long)]
+    from: Option<Start>,
+    /// Stop after this many batches.
+    #[arg(long, value_name = "N")]
+    steps: Option<u64>,
+    /// Read from a server, such as grpc://127.0.0.1:7070, instead of in this process.
+    #[arg(long, value_name = "URI", env = "FOREBAY_URI")]
+    connect: Option<String>,
+    /// Also print this column's values in each batch's line.
+    #[arg(long, value_name = "COLUMN")]
+    ids: Option<String>,
+    #[command(flatten)]
+    feed: FeedArguments,
+    #[command(flatten)]
+    session: SessionArguments,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct BatchLine {
+    epoch: u64,
+    step: u64,
+    offset: u64,
+    rows: u64,
+    digest: String,
+    token: String,
+    #[serde(skip_serializing_if = "is_zero")]
+    bad_rows: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ids: Option<Vec<String>>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[derive(Serialize)]
+struct Summary {
+    samples: u64,
+    batches: u64,
+    bad_rows: u64,
+    seconds: f64,
+    samples_per_second: f64,
+    first_batch_seconds: Option<f64>,
+    cpu_seconds: f64,
+    peak_rss_bytes: u64,
+    feed: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quarantine: Option<String>,
+}
+
+/// Batches from this process or from a server: the same.
+enum Source {
+    Local(Box<Reader>),
+    Remote(Box<RemoteReader>),
+}
+
+struct Opened {
+    source: Source,
+    feed: String,
+    samples_per_epoch: Option<u64>,
+    quarantine: Option<String>,
+}
+
+impl Source {
+    async fn next(&mut self) -> Option<forebay_engine::Result<Batch>> {
+        match self {
+            Self::Local(reader) => reader.next().await,
+            Self::Remote(reader) => reader.next().await,
+        }
+    }
+}
+
+pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
+    let started = Instant::now();
+    let mut opened = open(&arguments).await?;
+    let bar = progress(&arguments, opened.samples_per_epoch);
+    let mut summary = Summary {
+        samples: 0,
+        batches: 0,
+        bad_rows: 0,
+        seconds: 0.0,
+        samples_per_second: 0.0,
+        first_batch_seconds: None,
+        cpu_seconds: 0.0,
+        peak_rss_bytes: 0,
+        feed: opened.feed,
+        quarantine: None,
+    };
+    while arguments.steps.is_none_or(|steps| summary.batches < steps) {
+        let Some(batch) = opened.source.next().await else { break };
+        let batch = batch?;
+        summary.first_batch_seconds.get_or_insert(started.elapsed().as_secs_f64());
+        summary.samples += batch.records.num_rows() as u64;
+        summary.bad_rows += batch.bad_rows();
+        summary.batches += 1;
+        bar.set_message(format!("epoch {} step {}", batch.epoch, batch.step));
+        bar.inc(batch.positions);
+        if arguments.output == Format::Json {
+            output::json(&BatchLine {
+                epoch: batch.epoch,
+                step: batch.step,
+                offset: batch.offset,
+                rows: batch.records.num_rows() as u64,
+                digest: digest(&batch.records),
+                token: batch.token.to_string(),
+                bad_rows: batch.bad_rows(),
+                ids: arguments.ids.as_deref().map(|column| values(&batch.records, column)).transpose()?,
+            })?;
+        }
+    }
+    bar.finish_and_clear();
+    finish(&mut summary, started.elapsed());
+    summary.quarantine = opened.quarantine.filter(|_| summary.bad_rows > 0);
+    match arguments.output {
+        Format::Json => output::json(&summary),
+        Format::Text => print(&summary),
+    }
+}
+
+async fn open(arguments: &Arguments) -> Result<Opened> {
+    let read = ReadOptions {
+        batch_size: arguments.batch_size,
+        epochs: arguments.epochs,
+        drop_last: arguments.drop_last.then_some(true),
+        rank: arguments.rank,
+        world_size: arguments.world_size,
+        from: arguments.from.clone().unwrap_or_default(),
+    };
+    if let Some(uri) = &arguments.connect {
+        let mut client = Client::connect(uri).await?;
+        let pipeline = match &arguments.pipeline {
+            Some(name) => name.clone(),
+            None => match &client.pipelines().await?[..] {
+                [only] => only.name.clone(),
+                pipelines => {
+                    let names: Vec<_> = pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect();
+                    anyhow::bail!("{uri} serves {} pipelines\nhint: choose one with --pipeline: {}", names.len(), names.join(", "));
+                }
+            },
+        };
+        let remote = client.open(&StreamRequest::new(&pipeline, &arguments.feed.options(), &read)).await?;
+        return Ok(Opened {
+            feed: remote.id().to_owned(),
+            samples_per_epoch: remote.samples_per_epoch(),
+            quarantine: None,
+            source: Source::Remote(Box::new(remote.read().await?)),
+        });
+    }
+    let file = arguments.file.clone().context("a script or --connect is needed")?;
+    let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
+    let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
+    let feed = session.open(&pipeline, &arguments.feed.options())?;
+    let quarantines = feed.settings().on_error == forebay_engine::OnError::Quarantine;
+    Ok(Opened {
+        feed: feed.id().to_owned(),
+        samples_per_epoch: feed.samples_per_epoch(),
+        quarantine: quarantines.then(|| feed.quarantine_url().to_owned()),
+        source: Source::Local(Box::new(feed.read(&read)?)),
+    })
+}
+
+/// A bar on a terminal; nothing elsewhere, and nothing between lines of JSON.
+fn progress(arguments: &Arguments, samples_per_epoch: Option<u64>) -> ProgressBar {
+    if arguments.output == Format::Json {
+        return ProgressBar::hidden();
+    }
+    let template = match samples_per_epoch {
+        Some(_) => "{msg:24} {bar:32} {pos}/{len} samples  {per_sec}  eta {eta}",
+        None => "{msg:24} {spinner} {pos} samples  {per_sec}",
+    };
+    let share = |samples: u64| samples.div_ceil(arguments.world_size.max(1)) * arguments.epochs.unwrap_or(1);
+    let bar = match samples_per_epoch {
+        Some(samples) => ProgressBar::new(share(samples)),
+        None => ProgressBar::new_spinner(),
+    };
+    bar.set_style(ProgressStyle::with_template(template).expect("a fixed template that is known to parse"));
+    bar
+}
+
+fn finish(summary: &mut Summary, elapsed: Duration) {
+    let (cpu, rss) = usage::of_this_process();
+    summary.seconds = elapsed.as_secs_f64();
+    summary.samples_per_second = summary.samples as f64 / summary.seconds;
+    summary.cpu_seconds = cpu.as_secs_f64();
+    summary.peak_rss_bytes = rss;
+}
+
+fn print(summary: &Summary) -> Result<()> {
+    output::line(&format!(
+        "{} samples in {} batches, {:.2} s: {:.0} samples/s, first batch after {:.0} ms",
+        summary.samples,
+        summary.batches,
+        summary.seconds,
+        summary.samples_per_second,
+        summary.first_batch_seconds.unwrap_or(0.0) * 1e3,
+    ))?;
+    output::line(&format!(
+        "{:.2} CPU seconds, {:.0} MB of memory at most, feed {}",
+        summary.cpu_seconds,
+        summary.peak_rss_bytes as f64 / 1e6,
+        summary.feed
+    ))?;
+    match (&summary.quarantine, summary.bad_rows) {
+        (_, 0) => Ok(()),
+        (Some(url), bad) => output::line(&format!("{bad} bad rows left out; see {url}/*.parquet")),
+        (None, bad) => output::line(&format!("{bad} bad rows left out")),
+    }
+}
+
+/// The values of a column as text.
+fn values(records: &RecordBatch, column: &str) -> Result<Vec<String>> {
+    let names = || records.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>().join(", ");
+    let array = records.column_by_name(column).with_context(|| format!("the samples have no column \"{column}\"\nhint: columns: {}", names()))?;
+    (0..array.len()).map(|row| Ok(array_value_to_string(array, row)?)).collect()
+}

@@ -1,0 +1,105 @@
+//! A SQL script on the command line, and the options that every command over one shares.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use forebay_engine::{FeedOptions, OnError, Session, parse_bytes};
+
+/// The script and where it runs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScriptArguments {
+    /// SQL file that creates tables and pipelines; relative locations in it are relative to its folder.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) session: SessionArguments,
+}
+
+/// Options of the session.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SessionArguments {
+    /// Threads that compute; all cores by default.
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// Memory for windows held ahead of the reader, such as 64MiB. The window being read is always held.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
+    pub(crate) window_memory_limit: u64,
+    /// Folder or URL for what Forebay writes (quarantined rows).
+    #[arg(long, value_name = "URL", env = "FOREBAY_ROOT", default_value = ".forebay")]
+    pub(crate) root: String,
+}
+
+/// Options of the feed; what is not given is taken from the pipeline's WITH.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct FeedArguments {
+    /// Seed of order and augmentation [default: the pipeline's, else 0].
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Whether to shuffle [default: the pipeline's, else false].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) shuffle: Option<bool>,
+    /// Source bytes shuffled together, such as 32MiB [default: the pipeline's, else 32MiB].
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) window_bytes: Option<u64>,
+    /// Source rows shuffled together, at most [default: the pipeline's, else 262144].
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) window_rows: Option<u64>,
+    /// What to do with rows that cannot be processed: raise, skip or quarantine [default: the pipeline's, else raise].
+    #[arg(long, value_parser = on_error)]
+    pub(crate) on_error: Option<OnError>,
+}
+
+impl FeedArguments {
+    pub(crate) fn options(&self) -> FeedOptions {
+        FeedOptions {
+            seed: self.seed,
+            shuffle: self.shuffle,
+            window_bytes: self.window_bytes,
+            window_rows: self.window_rows,
+            on_error: self.on_error,
+        }
+    }
+}
+
+impl ScriptArguments {
+    /// Reads the script and runs it in a new session.
+    pub(crate) async fn open(&self) -> Result<Session> {
+        let session = self.session.open(self.file.parent().unwrap_or(Path::new("")))?;
+        let text = read(&self.file)?;
+        session.execute(&self.file.display().to_string(), &text).await?;
+        Ok(session)
+    }
+}
+
+impl SessionArguments {
+    pub(crate) fn open(&self, base: &Path) -> Result<Session> {
+        let mut builder =
+            Session::builder().base(base).root(&self.root).window_memory_bytes(self.window_memory_limit);
+        if let Some(threads) = self.threads {
+            builder = builder.threads(threads);
+        }
+        Ok(builder.build()?)
+    }
+}
+
+pub(crate) fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read the script \"{}\"", file.display()))
+}
+
+/// The pipeline that was named, or the script's only one.
+pub(crate) fn pipeline(session: &Session, named: Option<&str>) -> Result<String> {
+    match (named, &session.pipelines()[..]) {
+        (Some(name), _) => Ok(session.pipeline(name)?.name().to_owned()),
+        (None, [only]) => Ok(only.clone()),
+        (None, []) => anyhow::bail!("the script creates no pipeline\nhint: add CREATE PIPELINE name AS SELECT …"),
+        (None, several) => anyhow::bail!("the script creates {} pipelines\nhint: choose one with --pipeline: {}", several.len(), several.join(", ")),
+    }
+}
+
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
+}
+
+fn on_error(text: &str) -> Result<OnError, String> {
+    text.parse().map_err(|error: forebay_engine::Error| error.to_string())
+}

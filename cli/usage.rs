@@ -1,0 +1,16 @@
+//! What this process has used so far.
+
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// CPU time of all threads, and the most memory held at a time in bytes.
+pub(crate) fn of_this_process() -> (Duration, u64) {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return (Duration::ZERO, 0) };
+    let seconds = |time: nix::sys::time::TimeVal| {
+        Duration::from_secs(time.tv_sec().unsigned_abs()) + Duration::from_micros(time.tv_usec().unsigned_abs().into())
+    };
+    // Linux counts kibibytes, macOS bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    (seconds(usage.user_time()) + seconds(usage.system_time()), usage.max_rss().unsigned_abs() * unit)
+}

@@ -1,0 +1,71 @@
+//! What a feed stage may hold: row-local nodes over one table, and functions that are pure.
+//!
+//! The `sql` crate refuses most of this earlier, with the place in the text; this is the gate that plans made any other
+//! way pass too.
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
+
+use crate::error::{Error, Result};
+
+/// Refuses a plan that cannot run window by window, saying why; gives the driving table's name.
+pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
+    let mut tables = Vec::new();
+    let mut refusal = None;
+    plan.apply(|node| {
+        refusal = match node {
+            LogicalPlan::TableScan(scan) => {
+                tables.push(scan.table_name.table().to_owned());
+                None
+            }
+            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
+                node.expressions().iter().find_map(impure)
+            }
+            other => Some(refuse_node(other)),
+        };
+        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    match (refusal, tables.pop()) {
+        (Some(refusal), _) => Err(refusal),
+        (None, None) => Err(Error::invalid("a pipeline needs a table: a feed runs over the rows of one")
+            .with_hint("add FROM, naming a table made by CREATE EXTERNAL TABLE")),
+        (None, Some(table)) => Ok(table),
+    }
+}
+
+fn refuse_node(node: &LogicalPlan) -> Error {
+    let (what, why) = match node {
+        LogicalPlan::Aggregate(_) => ("an aggregate", "needs every row of the dataset"),
+        LogicalPlan::Distinct(_) => ("DISTINCT", "needs every row of the dataset"),
+        LogicalPlan::Sort(_) => ("ORDER BY", "needs every row of the dataset; order comes from the feed's seed"),
+        LogicalPlan::Limit(_) => ("LIMIT", "counts rows over the whole dataset"),
+        LogicalPlan::Join(_) => ("a join", "needs a second table"),
+        LogicalPlan::Union(_) => ("UNION", "needs a second table"),
+        LogicalPlan::Window(_) => ("a window function", "looks at other rows of the dataset"),
+        LogicalPlan::Unnest(_) => ("UNNEST", "makes several rows of one"),
+        LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => ("a query without a table", "has no rows to feed"),
+        _ => ("this query", "is not row-local"),
+    };
+    Error::invalid(format!("{what} cannot run in a feed stage: it {why}, and a feed computes one window at a time"))
+}
+
+/// The first function in `expr` whose result is not a function of its row.
+fn impure(expr: &Expr) -> Option<Error> {
+    let mut refusal = None;
+    let walked = expr.apply(|expr| {
+        refusal = match expr {
+            Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
+                Some(Error::invalid(format!(
+                    "{}() gives another value at every run, and a feed must be a pure function of its files and seed",
+                    call.name()
+                )))
+            }
+            Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) => {
+                Some(Error::invalid("a subquery in an expression cannot run in a feed stage: it needs a second table"))
+            }
+            _ => None,
+        };
+        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    walked.err().map(Error::from).or(refusal)
+}

@@ -1,0 +1,195 @@
+//! A planned feed stage, and running it over rows with bad rows found by bisection.
+//!
+//! When a plan fails over some rows, it is run over each half, down to the single rows that fail. So any function names
+//! its bad rows, DataFusion's own casts and divisions too, without knowing that rows have names; and the cost, about
+//! twice the batch's, is paid only where rows are bad.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::datatypes::{SchemaRef, UInt64Type};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
+use futures::FutureExt;
+
+use super::hidden::{RANDOM_KEY, SAMPLE_ID};
+use super::window_exec::{WindowExec, bind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::panic_text;
+
+/// A feed stage that is ready to run over any rows of its table.
+pub(crate) struct Stage {
+    select: Option<LeafPlan>,
+    transform: LeafPlan,
+    columns: Vec<usize>,
+    context: Arc<TaskContext>,
+}
+
+/// Rows of the driving table with their hidden columns. `batch` has the columns of [`Stage::columns`].
+#[derive(Clone)]
+pub(crate) struct SourceRows {
+    pub(crate) batch: RecordBatch,
+    pub(crate) sample_ids: UInt64Array,
+    pub(crate) random_keys: UInt64Array,
+}
+
+/// What became of some rows: those that went through, in order, and those that could not.
+pub(crate) struct Transformed {
+    pub(crate) batches: Vec<RecordBatch>,
+    pub(crate) bad: Vec<BadRow>,
+}
+
+/// A row that could not be processed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadRow {
+    pub(crate) sample_id: u64,
+    pub(crate) reason: String,
+}
+
+impl Stage {
+    pub(crate) fn new(select: Option<LeafPlan>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
+        let mut columns: Vec<usize> = select.iter().chain([&transform]).flat_map(LeafPlan::columns).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        Self { select, transform, columns, context }
+    }
+
+    /// The output's schema.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        self.transform.plan.schema()
+    }
+
+    /// The columns of the table that running this needs, ascending.
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// Whether each source row gives one sample, so that offsets are known before anything is read.
+    pub(crate) fn is_one_to_one(&self) -> bool {
+        self.select.is_none()
+    }
+
+    /// The ids of the rows that pass the filters, as `None` if there are none to pass.
+    pub(crate) async fn select(&self, rows: &SourceRows) -> Result<Option<(UInt64Array, Vec<BadRow>)>> {
+        let Some(plan) = &self.select else { return Ok(None) };
+        let selected = self.run(plan, rows, false).await?;
+        let ids = selected.batches.iter().flat_map(|batch| batch.column(0).as_primitive::<UInt64Type>().values());
+        Ok(Some((UInt64Array::from_iter_values(ids.copied()), selected.bad)))
+    }
+
+    /// The samples that `rows` become. With `stop_at_bad`, what comes after the first bad row is not computed.
+    pub(crate) async fn transform(&self, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
+        self.run(&self.transform, rows, stop_at_bad).await
+    }
+
+    async fn run(&self, plan: &LeafPlan, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
+        let mut done = Transformed { batches: Vec::new(), bad: Vec::new() };
+        let mut todo = vec![0..rows.sample_ids.len()];
+        while let Some(range) = todo.pop() {
+            match self.run_range(plan, rows, range.start, range.len()).await {
+                Ok(batches) => done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0)),
+                Err(error) if !matches!(error.kind(), ErrorKind::Data | ErrorKind::Exhausted) => return Err(error),
+                Err(error) if range.len() > 1 => {
+                    let middle = range.start + range.len() / 2;
+                    todo.push(middle..range.end);
+                    todo.push(range.start..middle);
+                    tracing::debug!(rows = range.len(), %error, "bisecting rows that failed");
+                }
+                Err(error) if error.kind() == ErrorKind::Data => {
+                    done.bad.push(BadRow {
+                        sample_id: rows.sample_ids.value(range.start),
+                        reason: error.message().to_owned(),
+                    });
+                    if stop_at_bad {
+                        break;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    async fn run_range(&self, plan: &LeafPlan, rows: &SourceRows, start: usize, len: usize) -> Result<Vec<RecordBatch>> {
+        let bound = bind(&plan.plan, plan.leaf_rows(rows, &self.columns, start, len)?)?;
+        // A decoder that panics on hostile bytes must cost a row, not the feed.
+        match AssertUnwindSafe(collect(bound, Arc::clone(&self.context))).catch_unwind().await {
+            Ok(batches) => Ok(batches?),
+            Err(panic) => Err(Error::new(ErrorKind::Data, format!("panicked: {}", panic_text(panic.as_ref())))),
+        }
+    }
+
+    /// The physical plans, for `EXPLAIN PIPELINE`.
+    pub(crate) fn display(&self) -> String {
+        let tree = |plan: &LeafPlan| displayable(plan.plan.as_ref()).indent(false).to_string();
+        match &self.select {
+            Some(select) => format!("select:\n{}transform:\n{}", tree(select), tree(&self.transform)),
+            None => format!("transform:\n{}", tree(&self.transform)),
+        }
+    }
+}
+
+/// A physical plan over a [`WindowExec`], and what each column of that leaf is.
+pub(crate) struct LeafPlan {
+    plan: Arc<dyn ExecutionPlan>,
+    leaf_schema: SchemaRef,
+    inputs: Vec<Input>,
+}
+
+enum Input {
+    Column(usize),
+    SampleId,
+    RandomKey,
+}
+
+impl LeafPlan {
+    pub(crate) fn new(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
+        let mut leaf = &plan;
+        while let [child] = leaf.children()[..] {
+            leaf = child;
+        }
+        if !leaf.is::<WindowExec>() {
+            // An optimiser that proves a filter false leaves a plan without a leaf.
+            return Err(Error::invalid("no row of the table can pass this query's filters"));
+        }
+        let leaf_schema = leaf.schema();
+        let inputs = leaf_schema
+            .fields()
+            .iter()
+            .map(|field| match field.name().as_str() {
+                SAMPLE_ID => Ok(Input::SampleId),
+                RANDOM_KEY => Ok(Input::RandomKey),
+                name => source.index_of(name).map(Input::Column),
+            })
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|error| Error::internal(format!("a planned column is not in the table: {error}")))?;
+        Ok(Self { plan, leaf_schema, inputs })
+    }
+
+    fn columns(&self) -> impl Iterator<Item = usize> {
+        self.inputs.iter().filter_map(|input| match input {
+            Input::Column(index) => Some(*index),
+            Input::SampleId | Input::RandomKey => None,
+        })
+    }
+
+    fn leaf_rows(&self, rows: &SourceRows, read: &[usize], start: usize, len: usize) -> Result<RecordBatch> {
+        let columns = self.inputs.iter().map(|input| -> ArrayRef {
+            match input {
+                Input::Column(index) => {
+                    let at = read.binary_search(index).expect("a stage reads every column of its plans");
+                    rows.batch.column(at).slice(start, len)
+                }
+                Input::SampleId => Arc::new(rows.sample_ids.slice(start, len)),
+                Input::RandomKey => Arc::new(rows.random_keys.slice(start, len)),
+            }
+        });
+        RecordBatch::try_new_with_options(
+            Arc::clone(&self.leaf_schema),
+            columns.collect(),
+            &RecordBatchOptions::new().with_row_count(Some(len)),
+        )
+        .map_err(|error| Error::internal(format!("rows read do not fit the plan: {error}")))
+    }
+}

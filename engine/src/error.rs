@@ -1,0 +1,147 @@
+//! The engine's error: what failed and where, a kind that tells the caller what to do, and often a hint.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::error::DataFusionError;
+use forebay_storage::ErrorKind as StorageErrorKind;
+
+/// A specialised result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller should do about an error. This is the kind that reaches the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// Fix the request.
+    Invalid,
+    /// Name something that exists.
+    NotFound,
+    /// Something changed underneath: reload and retry.
+    Conflict,
+    /// Retry later.
+    Unavailable,
+    /// Lower the load.
+    Exhausted,
+    /// Stored bytes are wrong.
+    Data,
+    /// Our bug.
+    Internal,
+}
+
+/// An error of the engine. Cheap to clone, since one failed window may have several readers.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` that says `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), hint: None, source: None }))
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The same error with a line of advice.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        let (kind, message) = (self.kind(), self.0.message.clone());
+        Self(Arc::new(Inner { kind, message, hint: Some(hint.into()), source: Some(Box::new(self)) }))
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What failed and where.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// How to mend it, where we know.
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        match &self.0.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+impl From<forebay_storage::Error> for Error {
+    fn from(error: forebay_storage::Error) -> Self {
+        let kind = match error.kind() {
+            StorageErrorKind::Invalid => ErrorKind::Invalid,
+            StorageErrorKind::NotFound => ErrorKind::NotFound,
+            StorageErrorKind::Conflict => ErrorKind::Conflict,
+            StorageErrorKind::Unavailable => ErrorKind::Unavailable,
+            StorageErrorKind::Data => ErrorKind::Data,
+            StorageErrorKind::Internal => ErrorKind::Internal,
+        };
+        let message = error.to_string();
+        Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)) }))
+    }
+}
+
+impl From<DataFusionError> for Error {
+    fn from(error: DataFusionError) -> Self {
+        let kind = match error.find_root() {
+            DataFusionError::ResourcesExhausted(_) => ErrorKind::Exhausted,
+            DataFusionError::Plan(_)
+            | DataFusionError::SchemaError(..)
+            | DataFusionError::NotImplemented(_)
+            | DataFusionError::Configuration(_)
+            | DataFusionError::SQL(..) => ErrorKind::Invalid,
+            DataFusionError::Internal(_) => ErrorKind::Internal,
+            // Plans run over rows already in memory, so what else can fail is what a row holds.
+            _ => ErrorKind::Data,
+        };
+        let message = datafusion_message(&error);
+        Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)) }))
+    }
+}
+
+/// The innermost message, without DataFusion's prefixes ("Execution error: ").
+fn datafusion_message(error: &DataFusionError) -> String {
+    match error.find_root() {
+        DataFusionError::Execution(text)
+        | DataFusionError::Plan(text)
+        | DataFusionError::NotImplemented(text)
+        | DataFusionError::ResourcesExhausted(text)
+        | DataFusionError::Internal(text) => text.clone(),
+        DataFusionError::ArrowError(arrow, _) => arrow.to_string(),
+        DataFusionError::External(external) => external.to_string(),
+        other => other.strip_backtrace(),
+    }
+}

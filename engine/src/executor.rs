@@ -1,0 +1,71 @@
+//! The runtime that plans run on, apart from the one that serves clients.
+//!
+//! DataFusion computes inside `poll`: a runtime that also serves Flight would stall its connections for as long as a
+//! picture takes to decode. So every session owns worker threads of its own, and tasks on them have an owner that
+//! aborts them when it is dropped.
+
+use std::future::Future;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::{Error, Result};
+
+/// The session's worker threads.
+pub(crate) struct Executor {
+    runtime: Option<Runtime>,
+    threads: usize,
+}
+
+impl Executor {
+    pub(crate) fn new(threads: usize) -> Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("forebay-compute")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::internal(format!("cannot start {threads} worker threads: {error}")))?;
+        Ok(Self { runtime: Some(runtime), threads })
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs `task` on the worker threads; dropping the handle aborts it.
+    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Task<T> {
+        let runtime = self.runtime.as_ref().expect("the runtime is only taken on drop");
+        Task(AbortOnDropHandle::new(runtime.spawn(task)))
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        // A session may be dropped inside another runtime, where waiting for the threads would panic.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A task that is aborted when its owner lets go of it.
+pub(crate) struct Task<T>(AbortOnDropHandle<T>);
+
+impl<T> Task<T> {
+    /// Waits for the result. Cancel-safe: the task goes on and may be joined again.
+    pub(crate) async fn join(&mut self) -> Result<T> {
+        (&mut self.0).await.map_err(|error| match error.try_into_panic() {
+            Ok(panic) => Error::internal(format!("a compute task panicked: {}", panic_text(panic.as_ref()))),
+            Err(_) => Error::new(crate::ErrorKind::Unavailable, "the session is shutting down"),
+        })
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}

@@ -1,0 +1,142 @@
+//! What a session says about itself: pipelines, schemas, and how a pipeline will run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema};
+use forebay_storage::Dataset;
+use serde::Serialize;
+
+use crate::feed::{Feed, FeedSettings};
+use crate::pipeline::Pipeline;
+use crate::session::Output;
+
+pub(crate) fn pipelines(pipelines: &BTreeMap<String, Arc<Pipeline>>) -> Output {
+    let rows = pipelines.values().map(|pipeline| {
+        let options: Vec<_> = pipeline.options().iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        vec![pipeline.name().to_owned(), pipeline.table().to_owned(), options.join(", ")]
+    });
+    table(["pipeline", "table", "with"], rows)
+}
+
+pub(crate) fn tables(tables: &BTreeMap<String, Dataset>) -> Output {
+    let rows = tables.iter().map(|(name, dataset)| {
+        let snapshot = dataset.snapshot();
+        vec![name.clone(), snapshot.files().len().to_string(), snapshot.rows().to_string()]
+    });
+    table(["table", "files", "rows"], rows)
+}
+
+pub(crate) fn schema(schema: &Schema) -> Output {
+    let rows = schema.fields().iter().map(|field| {
+        vec![field.name().clone(), type_name(field), if field.is_nullable() { "yes" } else { "no" }.to_owned()]
+    });
+    table(["column", "type", "nullable"], rows)
+}
+
+fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Output {
+    Output::Rows(std::iter::once(header.map(str::to_owned).to_vec()).chain(rows).collect())
+}
+
+/// A field's type as people say it: `tensor<uint8>[224, 224, 3]`, else Arrow's name.
+pub fn type_name(field: &Field) -> String {
+    let metadata = field.metadata();
+    let extension = metadata.get("ARROW:extension:name").map(String::as_str);
+    let value = |data_type: &arrow::datatypes::DataType| format!("{data_type}").to_lowercase();
+    match (extension, field.data_type()) {
+        (Some("arrow.fixed_shape_tensor"), arrow::datatypes::DataType::FixedSizeList(item, _)) => {
+            let shape = metadata
+                .get("ARROW:extension:metadata")
+                .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
+                .map(|json| json["shape"].to_string().replace(',', ", "))
+                .unwrap_or_default();
+            format!("tensor<{}>{shape}", value(item.data_type()))
+        }
+        (Some("arrow.variable_shape_tensor"), arrow::datatypes::DataType::Struct(fields)) => {
+            let item = fields.find("data").map(|(_, data)| match data.data_type() {
+                arrow::datatypes::DataType::List(item) => value(item.data_type()),
+                other => value(other),
+            });
+            format!("tensor<{}>[variable]", item.unwrap_or_default())
+        }
+        _ => field.data_type().to_string(),
+    }
+}
+
+/// How a pipeline will run, as `EXPLAIN PIPELINE` and `forebay explain` show it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The pipeline.
+    pub pipeline: String,
+    /// The id that its feed has with these settings.
+    pub feed: String,
+    /// The resolved settings.
+    pub settings: FeedSettings,
+    /// The driving table.
+    pub table: String,
+    /// Files of the snapshot.
+    pub files: usize,
+    /// Rows of the snapshot.
+    pub rows: u64,
+    /// Samples per epoch, where they are known before reading.
+    pub samples_per_epoch: Option<u64>,
+    /// Row ranges, the smallest things that are read.
+    pub row_ranges: usize,
+    /// Windows of the first epoch.
+    pub windows: u32,
+    /// Operators and their versions.
+    pub operators: BTreeMap<String, u32>,
+    /// The samples' columns and types.
+    pub columns: Vec<(String, String)>,
+    /// The physical plans of the feed stage.
+    pub plan: String,
+}
+
+impl Explanation {
+    pub(crate) fn new(pipeline: &Pipeline, feed: &Feed) -> Self {
+        let (rows, row_ranges, windows) = feed.extent();
+        Self {
+            pipeline: pipeline.name().to_owned(),
+            feed: feed.id().to_owned(),
+            settings: feed.settings().clone(),
+            table: pipeline.table().to_owned(),
+            files: pipeline.dataset.snapshot().files().len(),
+            rows,
+            samples_per_epoch: feed.samples_per_epoch(),
+            row_ranges,
+            windows,
+            operators: pipeline.operators().clone(),
+            columns: pipeline.schema().fields().iter().map(|field| (field.name().clone(), type_name(field))).collect(),
+            plan: pipeline.stage.display(),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { settings, .. } = self;
+        writeln!(f, "pipeline {} (feed {})", self.pipeline, self.feed)?;
+        let samples = match self.samples_per_epoch {
+            Some(samples) => format!("{samples} samples an epoch"),
+            None => "filtered, so the number of samples shows when read".to_owned(),
+        };
+        writeln!(f, "  reads    {}: {} files, {} rows; {samples}", self.table, self.files, self.rows)?;
+        writeln!(
+            f,
+            "  windows  {} an epoch of up to {} bytes or {} rows, from {} row ranges",
+            self.windows, settings.window_bytes, settings.window_rows, self.row_ranges
+        )?;
+        let order = if settings.shuffle { "shuffled" } else { "file order" };
+        writeln!(f, "  order    {order}, seed {}; bad rows: {}", settings.seed, settings.on_error)?;
+        let operators: Vec<_> = self.operators.iter().map(|(name, version)| format!("{name} v{version}")).collect();
+        if !operators.is_empty() {
+            writeln!(f, "  calls    {}", operators.join(", "))?;
+        }
+        for (name, data_type) in &self.columns {
+            writeln!(f, "  column   {name}: {data_type}")?;
+        }
+        writeln!(f, "  feed stage")?;
+        self.plan.lines().try_for_each(|line| writeln!(f, "    {line}"))
+    }
+}

@@ -1,0 +1,163 @@
+//! Cutting a rank's batches from the log: arithmetic on offsets, without I/O.
+//!
+//! Global step g with world size n and batch size B is the offsets [o, o + nB); rank r takes [o + rB, o + (r + 1)B).
+//! Windows arrive in order, each with its first offset and row count; a cut is done when its last row is covered.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::options::ReadSettings;
+
+/// One batch of one rank: which offsets, and where they lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cut<W> {
+    /// The global step in its epoch.
+    pub(crate) step: u64,
+    pub(crate) offsets: Range<u64>,
+    /// Where the next global step begins.
+    pub(crate) next_step_at: u64,
+    /// Rows in windows, in order.
+    pub(crate) parts: Vec<(W, Range<u64>)>,
+}
+
+/// Cuts one epoch.
+pub(crate) struct Cutter<W> {
+    settings: ReadSettings,
+    /// First offset of the step being filled.
+    step_at: u64,
+    open: Vec<(W, Range<u64>)>,
+    /// Cuts that are whole, but whose global step is not known to be: only with `drop_last`.
+    held: VecDeque<Cut<W>>,
+}
+
+impl<W: Clone> Cutter<W> {
+    /// Begins an epoch at `offset`, where a global step begins.
+    pub(crate) fn new(settings: ReadSettings, offset: u64) -> Self {
+        Self { settings, step_at: offset, open: Vec::new(), held: VecDeque::new() }
+    }
+
+    fn global_batch(&self) -> u64 {
+        self.settings.batch_size * self.settings.world_size
+    }
+
+    /// Takes the next window, which covers `offsets`; gives the cuts that it completes.
+    pub(crate) fn window(&mut self, window: &W, offsets: Range<u64>, last_of_epoch: bool) -> VecDeque<Cut<W>> {
+        loop {
+            let start = self.step_at + self.settings.rank * self.settings.batch_size;
+            let end = start + self.settings.batch_size;
+            let part = start.max(offsets.start)..end.min(offsets.end);
+            if part.start < part.end {
+                self.open.push((window.clone(), part.start - offsets.start..part.end - offsets.start));
+            }
+            if end > offsets.end {
+                if last_of_epoch && start < offsets.end {
+                    self.close(start..offsets.end);
+                }
+                break;
+            }
+            self.close(start..end);
+        }
+        self.release(offsets.end, last_of_epoch)
+    }
+
+    fn close(&mut self, offsets: Range<u64>) {
+        let step = self.step_at / self.global_batch();
+        self.step_at += self.global_batch();
+        let parts = std::mem::take(&mut self.open);
+        self.held.push_back(Cut { step, offsets, next_step_at: self.step_at, parts });
+    }
+
+    fn release(&mut self, covered: u64, last_of_epoch: bool) -> VecDeque<Cut<W>> {
+        if !self.settings.drop_last {
+            return std::mem::take(&mut self.held);
+        }
+        let whole = self.held.iter().take_while(|cut| cut.next_step_at <= covered).count();
+        let released = self.held.drain(..whole).collect();
+        if last_of_epoch {
+            self.held.clear();
+        }
+        released
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(batch_size: u64, rank: u64, world_size: u64, drop_last: bool) -> ReadSettings {
+        ReadSettings { batch_size, epochs: 1, drop_last, rank, world_size }
+    }
+
+    /// Cuts an epoch whose windows have the given row counts.
+    fn cut(settings: ReadSettings, from: u64, windows: &[u64]) -> Vec<Cut<usize>> {
+        let mut cutter = Cutter::new(settings, from);
+        let mut at = 0;
+        let mut cuts = Vec::new();
+        for (index, rows) in windows.iter().enumerate() {
+            cuts.extend(cutter.window(&index, at..at + rows, index + 1 == windows.len()));
+            at += rows;
+        }
+        cuts
+    }
+
+    /// Offsets as the parts say them, to compare with what the cut says.
+    fn covered(cut: &Cut<usize>, windows: &[u64]) -> Vec<u64> {
+        cut.parts
+            .iter()
+            .flat_map(|(window, rows)| {
+                let first: u64 = windows[..*window].iter().sum();
+                first + rows.start..first + rows.end
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_offset_is_cut_once_for_any_windows_ranks_and_batches() {
+        let shapes: [&[u64]; 6] = [&[10], &[3, 0, 4, 1, 9], &[0, 0, 5], &[1; 13], &[40, 2], &[7, 0]];
+        for windows in shapes {
+            let total: u64 = windows.iter().sum();
+            for batch_size in [1, 2, 3, 8, 50] {
+                for world_size in [1, 2, 3, 4] {
+                    for from in 0..=total + 1 {
+                        let mut seen = Vec::new();
+                        for rank in 0..world_size {
+                            for cut in cut(settings(batch_size, rank, world_size, false), from, windows) {
+                                assert_eq!(covered(&cut, windows), cut.offsets.clone().collect::<Vec<_>>());
+                                seen.extend(cut.offsets);
+                            }
+                        }
+                        seen.sort_unstable();
+                        assert_eq!(seen, (from..total.max(from)).collect::<Vec<_>>());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn drop_last_gives_every_rank_the_same_number_of_whole_batches() {
+        let windows = [5, 0, 3, 9, 4];
+        for batch_size in 1..=6 {
+            for world_size in 1..=4 {
+                let counts: Vec<_> = (0..world_size)
+                    .map(|rank| {
+                        let cuts = cut(settings(batch_size, rank, world_size, true), 0, &windows);
+                        assert!(cuts.iter().all(|cut| cut.offsets.end - cut.offsets.start == batch_size));
+                        cuts.len() as u64
+                    })
+                    .collect();
+                assert!(counts.iter().all(|&count| count == 21 / (batch_size * world_size)), "{counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_resumed_rank_has_the_tail_of_the_whole_run() {
+        let windows = [5, 0, 3, 9, 4];
+        let whole = cut(settings(2, 1, 2, false), 0, &windows);
+        for (done, first) in whole.iter().enumerate() {
+            let resumed = cut(settings(2, 1, 2, false), first.next_step_at, &windows);
+            assert_eq!(resumed, whole[done + 1..]);
+        }
+    }
+}

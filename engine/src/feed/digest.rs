@@ -1,0 +1,173 @@
+//! A batch's digest: equal wherever and however the batch was computed.
+//!
+//! Arrow leaves freedom in how equal values lie in memory (slices, offsets that do not start at zero, bytes under a
+//! null, a missing or an all-true validity buffer), and the wire changes them. The digest is taken over the values:
+//! for each column its name, type, validity and, for valid rows, the bytes.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, make_array};
+use arrow::compute::take;
+use arrow::datatypes::{DataType, UInt64Type};
+
+/// The digest of a batch: 32 hexadecimal digits of BLAKE3 over its schema and values.
+pub fn digest(batch: &RecordBatch) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(batch.num_rows() as u64).to_le_bytes());
+    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        text(&mut hasher, field.name());
+        text(&mut hasher, &field.data_type().to_string());
+        values(&mut hasher, column);
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+fn text(hasher: &mut blake3::Hasher, text: &str) {
+    hasher.update(&(text.len() as u64).to_le_bytes());
+    hasher.update(text.as_bytes());
+}
+
+fn values(hasher: &mut blake3::Hasher, array: &ArrayRef) {
+    let array = match array.nulls() {
+        Some(nulls) if nulls.null_count() > 0 => {
+            let valid: Vec<u8> = nulls.iter().map(u8::from).collect();
+            hasher.update(&valid);
+            // What lies under a null is not part of the value.
+            let indices = arrow::array::PrimitiveArray::<UInt64Type>::from_iter_values(
+                nulls.valid_indices().map(|index| index as u64),
+            );
+            take(array, &indices, None).expect("indices come from the array")
+        }
+        _ => array.clone(),
+    };
+    hasher.update(&(array.len() as u64).to_le_bytes());
+    match array.data_type() {
+        DataType::Null => {}
+        DataType::Boolean => {
+            let bits: Vec<u8> = array.as_boolean().values().iter().map(u8::from).collect();
+            hasher.update(&bits);
+        }
+        DataType::Utf8 => variable(hasher, array.as_string::<i32>().offsets(), array.as_string::<i32>().value_data()),
+        DataType::LargeUtf8 => variable(hasher, array.as_string::<i64>().offsets(), array.as_string::<i64>().value_data()),
+        DataType::Binary => variable(hasher, array.as_binary::<i32>().offsets(), array.as_binary::<i32>().value_data()),
+        DataType::LargeBinary => variable(hasher, array.as_binary::<i64>().offsets(), array.as_binary::<i64>().value_data()),
+        DataType::List(_) => {
+            let list = array.as_list::<i32>();
+            lengths(hasher, list.offsets());
+            values(hasher, &slice(list.values(), list.offsets()));
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            lengths(hasher, list.offsets());
+            values(hasher, &slice(list.values(), list.offsets()));
+        }
+        DataType::FixedSizeList(_, _) => {
+            let list = array.as_fixed_size_list();
+            let width = list.value_length() as usize;
+            let first = list.value_offset(0) as usize;
+            values(hasher, &list.values().slice(first, list.len() * width));
+        }
+        DataType::Struct(_) => array.as_struct().columns().iter().for_each(|column| values(hasher, column)),
+        DataType::Map(_, _) => {
+            let map = array.as_map();
+            lengths(hasher, map.offsets());
+            let entries: ArrayRef = std::sync::Arc::new(map.entries().clone());
+            values(hasher, &slice(&entries, map.offsets()));
+        }
+        fixed => {
+            let data = array.to_data();
+            match fixed.primitive_width().or(match fixed {
+                DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+                _ => None,
+            }) {
+                Some(width) => {
+                    let bytes = data.buffers()[0].as_slice();
+                    hasher.update(&bytes[data.offset() * width..(data.offset() + data.len()) * width]);
+                }
+                // Rare types (unions, run-end encoding, views): by their text.
+                None => (0..array.len()).for_each(|row| {
+                    let shown = arrow::util::display::array_value_to_string(&make_array(data.clone()), row);
+                    text(hasher, &shown.unwrap_or_default());
+                }),
+            }
+        }
+    }
+}
+
+fn variable<O: Into<i64> + Copy>(hasher: &mut blake3::Hasher, offsets: &[O], data: &[u8]) {
+    lengths(hasher, offsets);
+    let (first, last) = bounds(offsets);
+    hasher.update(&data[first..last]);
+}
+
+fn lengths<O: Into<i64> + Copy>(hasher: &mut blake3::Hasher, offsets: &[O]) {
+    for pair in offsets.windows(2) {
+        hasher.update(&(pair[1].into() - pair[0].into()).to_le_bytes());
+    }
+}
+
+fn bounds<O: Into<i64> + Copy>(offsets: &[O]) -> (usize, usize) {
+    let at = |offset: Option<&O>| offset.map_or(0, |&offset| offset.into() as usize);
+    (at(offsets.first()), at(offsets.last()))
+}
+
+fn slice<O: Into<i64> + Copy>(array: &ArrayRef, offsets: &[O]) -> ArrayRef {
+    let (first, last) = bounds(offsets);
+    array.slice(first, last - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{FixedSizeListArray, Float32Array, Int32Array, ListArray, StringArray, StructArray};
+    use arrow::buffer::NullBuffer;
+    use arrow::compute::{concat_batches, filter_record_batch};
+    use arrow::datatypes::{Field, Int32Type};
+
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>((0..10).map(|i| (i % 4 != 3).then(|| vec![Some(i); i as usize])));
+        let item = Arc::new(Field::new("item", DataType::Float32, true));
+        let floats = Arc::new(Float32Array::from_iter_values((0..20).map(|i| i as f32)));
+        let pairs = FixedSizeListArray::new(item, 2, floats, Some(NullBuffer::from_iter((0..10).map(|i| i != 4))));
+        let strings: ArrayRef = Arc::new(StringArray::from_iter((0..10).map(|i| (i != 5).then(|| "x".repeat(i)))));
+        let nested = StructArray::from(vec![(Arc::new(Field::new("s", DataType::Utf8, true)), Arc::clone(&strings))]);
+        RecordBatch::try_from_iter_with_nullable([
+            ("list", Arc::new(list) as ArrayRef, true),
+            ("pairs", Arc::new(pairs), true),
+            ("strings", strings, true),
+            ("nested", Arc::new(nested), true),
+            ("flags", Arc::new(arrow::array::BooleanArray::from_iter((0..10).map(|i| Some(i % 3 == 0)))), true),
+        ])
+        .expect("columns of one length")
+    }
+
+    #[test]
+    fn layout_does_not_enter_the_digest() {
+        let batch = batch();
+        let all = arrow::array::BooleanArray::from(vec![true; 10]);
+        let cut: Vec<_> = [(0, 3), (3, 1), (4, 6)].iter().map(|&(at, len)| batch.slice(at, len)).collect();
+        let joined = concat_batches(&batch.schema(), &cut).expect("one schema");
+        assert_eq!(digest(&batch), digest(&joined));
+        assert_eq!(digest(&batch), digest(&filter_record_batch(&batch, &all).expect("one length")));
+        let tail = filter_record_batch(&batch, &(0..10).map(|i| Some(i >= 4)).collect()).expect("one length");
+        assert_eq!(digest(&batch.slice(4, 6)), digest(&tail));
+    }
+
+    #[test]
+    fn values_names_and_types_enter_the_digest() {
+        let of = |name: &str, values: ArrayRef| digest(&RecordBatch::try_from_iter([(name, values)]).expect("one column"));
+        let numbers = |values: Vec<Option<i32>>| Arc::new(Int32Array::from(values)) as ArrayRef;
+        let base = of("a", numbers(vec![Some(1), None]));
+        assert_ne!(base, of("b", numbers(vec![Some(1), None])));
+        assert_ne!(base, of("a", numbers(vec![None, Some(1)])));
+        assert_ne!(base, of("a", numbers(vec![Some(1), Some(0)])));
+        assert_ne!(of("a", numbers(vec![Some(1)])), of("a", Arc::new(Float32Array::from(vec![1.0]))));
+        assert_ne!(of("a", Arc::new(StringArray::from(vec!["ab", "c"]))), of("a", Arc::new(StringArray::from(vec!["a", "bc"]))));
+    }
+
+    #[test]
+    fn an_empty_batch_has_a_digest() {
+        assert_eq!(digest(&batch().slice(0, 0)).len(), 32);
+    }
+}

@@ -1,0 +1,248 @@
+//! Feeds: a pipeline opened for training, read as a log that is computed on demand.
+//!
+//! An epoch is a log of samples with dense offsets that nobody stores, since any piece of it can be computed again, bit
+//! for bit. [`plan`] says which row ranges form a window, [`window`] computes one, [`sequencer`] says when and
+//! [`runner`] does it, [`cutter`] and [`reader`] cut a rank's batches from them, and a [`position`] is all that a trainer
+//! has to keep.
+
+mod cutter;
+mod digest;
+mod options;
+mod plan;
+mod position;
+mod quarantine;
+mod reader;
+mod runner;
+mod sequencer;
+mod window;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use arrow::datatypes::SchemaRef;
+use forebay_storage::{Dataset, Stores};
+use parking_lot::Mutex;
+
+pub use digest::digest;
+pub(crate) use options::ReadDefaults;
+pub use options::{FeedOptions, FeedSettings, OnError, ReadOptions};
+pub use position::{Start, Token};
+pub use reader::{Batch, Reader};
+
+use crate::compile::{BadRow, Stage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::Executor;
+use plan::FeedPlan;
+use reader::Cursor;
+use runner::Runner;
+use sequencer::WindowId;
+
+/// Raised whenever equal inputs would give another order, key or cut: tokens of older feeds are then refused.
+const FEED_FORMAT: u32 = 1;
+
+/// A pipeline opened for training: snapshot, settings and compiled stage. Cheap to clone.
+#[derive(Clone)]
+pub struct Feed {
+    runner: Arc<Runner>,
+    read_defaults: ReadDefaults,
+}
+
+/// What every part of an open feed needs to know.
+pub(crate) struct FeedCore {
+    pub(crate) id: String,
+    pub(crate) pipeline: String,
+    pub(crate) settings: FeedSettings,
+    pub(crate) dataset: Dataset,
+    pub(crate) stage: Arc<Stage>,
+    pub(crate) plan: Arc<FeedPlan>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) stores: Stores,
+    pub(crate) quarantine_url: String,
+}
+
+/// What a session hands over to open a feed.
+pub(crate) struct FeedParts<'a> {
+    pub(crate) pipeline: &'a str,
+    /// Identifies the query: its canonical plan and its operators' versions.
+    pub(crate) fingerprint: &'a str,
+    pub(crate) stage: Arc<Stage>,
+    pub(crate) dataset: Dataset,
+    pub(crate) settings: FeedSettings,
+    pub(crate) read_defaults: ReadDefaults,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) stores: Stores,
+    pub(crate) root: &'a str,
+    pub(crate) memory_limit_bytes: u64,
+    /// Feeds that are open already, to share their windows with.
+    pub(crate) open: &'a OpenFeeds,
+}
+
+/// The feeds of a session that somebody holds, by id: readers of equal feeds share windows.
+pub(crate) type OpenFeeds = Mutex<HashMap<String, Weak<Runner>>>;
+
+/// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
+const RANGES_PER_WINDOW: u64 = 16;
+
+impl Feed {
+    pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
+        let FeedParts { pipeline, fingerprint, stage, dataset, settings, executor, stores, .. } = parts;
+        if dataset.snapshot().rows() == 0 {
+            return Err(Error::invalid(format!("pipeline \"{pipeline}\" reads a dataset without rows"))
+                .with_hint("check the LOCATION of its table"));
+        }
+        let identity = serde_json::json!({
+            "format": FEED_FORMAT,
+            "query": fingerprint,
+            "snapshot": dataset.snapshot().id(),
+            "settings": settings,
+        });
+        let id = blake3::hash(identity.to_string().as_bytes()).to_hex()[..16].to_owned();
+        let mut open = parts.open.lock();
+        if let Some(runner) = open.get(&id).and_then(Weak::upgrade) {
+            return Ok(Self { runner, read_defaults: parts.read_defaults });
+        }
+        let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
+        let core = FeedCore {
+            quarantine_url: format!("{}/quarantine/{id}", parts.root.trim_end_matches('/')),
+            id: id.clone(),
+            pipeline: pipeline.to_owned(),
+            plan: Arc::new(FeedPlan::new(ranges, settings.clone())),
+            settings,
+            dataset,
+            stage,
+            executor,
+            stores,
+        };
+        let runner = Runner::new(Arc::new(core), parts.memory_limit_bytes);
+        open.retain(|_, runner| runner.strong_count() > 0);
+        open.insert(id, Arc::downgrade(&runner));
+        Ok(Self { runner, read_defaults: parts.read_defaults })
+    }
+
+    fn core(&self) -> &FeedCore {
+        self.runner.core()
+    }
+
+    /// The feed's id: a hash of query, operator versions, snapshot and settings.
+    pub fn id(&self) -> &str {
+        &self.core().id
+    }
+
+    /// The name of its pipeline.
+    pub fn pipeline(&self) -> &str {
+        &self.core().pipeline
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &FeedSettings {
+        &self.core().settings
+    }
+
+    /// The schema of its samples.
+    pub fn schema(&self) -> SchemaRef {
+        self.core().stage.schema()
+    }
+
+    /// Samples per epoch, where each source row gives one; with a filter, only reading tells.
+    pub fn samples_per_epoch(&self) -> Option<u64> {
+        self.core().stage.is_one_to_one().then(|| self.core().plan.epoch(0).rows())
+    }
+
+    /// Where quarantined rows are written.
+    pub fn quarantine_url(&self) -> &str {
+        &self.core().quarantine_url
+    }
+
+    /// Numbers for `EXPLAIN PIPELINE`: source rows, row ranges, windows of the first epoch.
+    pub(crate) fn extent(&self) -> (u64, usize, u32) {
+        let plan = self.core().plan.epoch(0);
+        (plan.rows(), self.core().plan.row_ranges(), plan.windows())
+    }
+
+    /// Checks options without reading anything, and says how many offsets the rank will be handed, where that is known.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub fn check(&self, options: &ReadOptions) -> Result<Option<u64>> {
+        let settings = options.resolve(&self.read_defaults)?;
+        let (epoch, offset, _) = self.start(&options.from)?;
+        let of_epoch = |from: u64, total: u64| {
+            let left = total.saturating_sub(from);
+            let global = settings.batch_size * settings.world_size;
+            let rest = (left % global).saturating_sub(settings.rank * settings.batch_size).min(settings.batch_size);
+            left / global * settings.batch_size + if settings.drop_last { 0 } else { rest }
+        };
+        Ok(self.samples_per_epoch().map(|total| match settings.epochs.checked_sub(epoch + 1) {
+            Some(later) => of_epoch(offset, total) + later * of_epoch(0, total),
+            None => 0,
+        }))
+    }
+
+    /// Epoch, offset, and the window and window offset that a token knows.
+    fn start(&self, from: &Start) -> Result<(u64, u64, Option<(u32, u64)>)> {
+        match from {
+            Start::Offset { epoch, offset } => Ok((*epoch, *offset, None)),
+            Start::Token(token) if token.feed == self.id() => {
+                Ok((token.epoch, token.offset, Some((token.window, token.window_offset))))
+            }
+            Start::Token(token) => Err(Error::invalid(format!(
+                "the resume token is of feed {}, but pipeline \"{}\" opens as feed {}",
+                token.feed,
+                self.pipeline(),
+                self.id()
+            ))
+            .with_hint(
+                "a feed is its query, operator versions, source files, seed, shuffle, window size and on_error: \
+                 one of them differs from the run that made the token",
+            )),
+        }
+    }
+
+    /// Begins reading as one rank.
+    ///
+    /// # Errors
+    /// `Invalid` for options that make no sense together and for a token of another feed.
+    pub fn read(&self, options: &ReadOptions) -> Result<Reader> {
+        let settings = options.resolve(&self.read_defaults)?;
+        let (epoch, offset, hint) = self.start(&options.from)?;
+        let plan = self.core().plan.epoch(epoch);
+        let (index, first) = match hint {
+            // Offsets known in advance say more exactly where to begin.
+            _ if self.core().stage.is_one_to_one() && plan.windows() > 0 => {
+                let index = plan.window_at(offset);
+                (index, plan.rows_before(index))
+            }
+            Some((window, _)) if window >= plan.windows() => (0, 0),
+            Some(hint) => hint,
+            None => (0, 0),
+        };
+        let window = WindowId { epoch, index };
+        // The sequencer must not look ahead in a feed that has no windows.
+        let until = if plan.windows() == 0 { 0 } else { settings.epochs };
+        let reading = self.runner.join(window, until);
+        Ok(Reader::new(reading, settings, Cursor { window, offset: first }, offset))
+    }
+}
+
+impl FeedCore {
+    /// Names a bad row: file, row, reason.
+    pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
+        let (file, row) = self.place(bad.sample_id);
+        Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason)).with_hint(
+            "mend or remove the file, or leave such rows out with on_error => 'skip' or 'quarantine' (--on-error)",
+        )
+    }
+
+    /// The file that a sample came from, and its row there, from 0.
+    fn place(&self, sample_id: u64) -> (&str, u64) {
+        let (file, row) = self.dataset.snapshot().locate(sample_id);
+        (&self.dataset.snapshot().files()[file].path, row)
+    }
+
+    pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, offset: u64) -> Result<()> {
+        let rows: Vec<_> = bad.iter().map(|bad| (self.place(bad.sample_id), bad.reason.as_str())).collect();
+        tracing::warn!(feed = %self.id, epoch, offset, rows = rows.len(), "rows quarantined");
+        let url = quarantine::url(&self.quarantine_url, epoch, offset);
+        Ok(forebay_storage::write_parquet(&self.stores, &url, &quarantine::records(&self.pipeline, epoch, &rows)?).await?)
+    }
+}

@@ -1,0 +1,349 @@
+//! One rank reading a feed: windows in, exact batches out, in order.
+//!
+//! The cuts of a window are grouped into *pieces*, the unit of work of one core: a large batch is several pieces, many
+//! small batches are one. Pieces are computed on all cores at once and handed out in order. A reader that is not polled
+//! starts nothing: that is where a trainer's backpressure enters.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use futures::Stream;
+
+use super::FeedCore;
+use super::cutter::{Cut, Cutter};
+use super::options::{OnError, ReadSettings};
+use super::position::Token;
+use super::runner::Reading;
+use super::sequencer::WindowId;
+use super::window::Window;
+use crate::compile::BadRow;
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::Task;
+
+/// A piece is closed at the end of a batch once it has this much to do.
+const PIECE_BYTES_MIN: u64 = 256 << 10;
+const PIECE_ROWS_MIN: u64 = 1024;
+/// A piece is closed inside a batch once it has this much: encoded pictures grow some thirty-fold when processed.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+const PIECE_ROWS_MAX: u64 = 8192;
+/// Results that wait to be handed out take at most about this much.
+const RESULTS_BYTES_MAX: usize = 128 << 20;
+
+/// A finished batch.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Global step in the epoch, from 0: the same on all ranks.
+    pub step: u64,
+    /// Offset of the batch's first sample in the epoch.
+    pub offset: u64,
+    /// Offsets that the batch covers; rows that were skipped or quarantined are among them.
+    pub positions: u64,
+    /// The samples.
+    pub records: RecordBatch,
+    /// Where to go on after this batch's global step.
+    pub token: Token,
+}
+
+impl Batch {
+    /// How many rows were left out for being bad.
+    pub fn bad_rows(&self) -> u64 {
+        self.positions - self.records.num_rows() as u64
+    }
+}
+
+/// Reads batches; made by [`Feed::read`](super::Feed::read).
+pub struct Reader {
+    reading: Reading,
+    settings: ReadSettings,
+    at: Cursor,
+    cutter: Cutter<Arc<Window>>,
+    /// First offsets of the latest windows of the epoch: what tokens point at.
+    recent: VecDeque<(WindowId, u64)>,
+    /// Rows that no piece holds yet, in order.
+    parts: VecDeque<Part>,
+    in_flight: VecDeque<Task<Result<PieceResult>>>,
+    /// Batches whose rows are in `parts`, in flight or partly here, in order.
+    assembling: VecDeque<Assembly>,
+    largest_result_bytes: usize,
+    failed: bool,
+}
+
+/// The next window to take, and its first offset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    pub(crate) window: WindowId,
+    pub(crate) offset: u64,
+}
+
+/// Rows of one window that belong to one batch.
+struct Part {
+    window: Arc<Window>,
+    rows: Range<u64>,
+    ends_batch: bool,
+}
+
+struct Assembly {
+    batch: Cut<()>,
+    token: Token,
+    missing: u64,
+    records: Vec<RecordBatch>,
+    bad: Vec<BadRow>,
+}
+
+struct PieceResult {
+    /// Rows of each part.
+    parts: Vec<u64>,
+    /// The good rows of each part.
+    records: Vec<Vec<RecordBatch>>,
+    bad: Vec<Vec<BadRow>>,
+    bytes: usize,
+}
+
+impl Reader {
+    pub(crate) fn new(reading: Reading, settings: ReadSettings, at: Cursor, offset: u64) -> Self {
+        Self {
+            reading,
+            settings,
+            at,
+            cutter: Cutter::new(settings, offset),
+            recent: VecDeque::new(),
+            parts: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            assembling: VecDeque::new(),
+            largest_result_bytes: 0,
+            failed: false,
+        }
+    }
+
+    /// The next batch, or `None` after the last epoch. Cancel-safe. After an error there is nothing more.
+    pub async fn next(&mut self) -> Option<Result<Batch>> {
+        if self.failed {
+            return None;
+        }
+        let next = self.advance().await;
+        self.failed = next.is_err();
+        next.transpose()
+    }
+
+    /// The batches as a stream.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Batch>> + Send {
+        futures::stream::unfold(self, |mut reader| async move { Some((reader.next().await?, reader)) })
+    }
+
+    async fn advance(&mut self) -> Result<Option<Batch>> {
+        loop {
+            if self.assembling.front().is_some_and(|first| first.missing == 0) {
+                return self.hand_out().await.map(Some);
+            }
+            while self.in_flight.len() < self.depth() {
+                let piece = self.next_piece();
+                if !piece.is_empty() {
+                    self.start(piece);
+                } else if !self.take_window(self.in_flight.is_empty()).await? {
+                    break;
+                }
+            }
+            let Some(task) = self.in_flight.front_mut() else { return Ok(None) };
+            let result = task.join().await??;
+            self.in_flight.pop_front();
+            self.place(result);
+        }
+    }
+
+    /// Pieces to have under way: one a core and one to hand out, fewer when their results are large.
+    fn depth(&self) -> usize {
+        let threads = self.core().executor.threads() + 1;
+        match RESULTS_BYTES_MAX.checked_div(self.largest_result_bytes) {
+            Some(fit) => fit.clamp(1, threads),
+            None => threads,
+        }
+    }
+
+    fn core(&self) -> &Arc<FeedCore> {
+        self.reading.core()
+    }
+
+    /// Takes the next window and cuts it. Without `wait`, only if it is there. `false`: none to take now.
+    async fn take_window(&mut self, wait: bool) -> Result<bool> {
+        let id = self.at.window;
+        let plan = self.core().plan.epoch(id.epoch);
+        if id.epoch >= self.settings.epochs || plan.windows() == 0 {
+            return Ok(false);
+        }
+        self.reading.advance(id);
+        let window = match self.reading.try_window(id) {
+            Some(outcome) => outcome?,
+            None if wait => self.reading.window(id).await?,
+            None => return Ok(false),
+        };
+        let last = id.index + 1 == plan.windows();
+        let offsets = self.at.offset..self.at.offset + window.len();
+        self.recent.push_back((id, offsets.start));
+        for cut in self.cutter.window(&window, offsets.clone(), last) {
+            self.expect(cut, id.epoch);
+        }
+        self.at = if last {
+            self.cutter = Cutter::new(self.settings, 0);
+            self.recent.clear();
+            Cursor { window: WindowId { epoch: id.epoch + 1, index: 0 }, offset: 0 }
+        } else {
+            Cursor { window: WindowId { index: id.index + 1, ..id }, offset: offsets.end }
+        };
+        Ok(true)
+    }
+
+    /// Queues the rows of a batch and a place to put them together.
+    fn expect(&mut self, cut: Cut<Arc<Window>>, epoch: u64) {
+        let step_at = cut.next_step_at - self.settings.batch_size * self.settings.world_size;
+        // The window in which the step began: every rank has passed it, so all ranks make the same token.
+        while self.recent.get(1).is_some_and(|&(_, offset)| offset <= step_at) {
+            self.recent.pop_front();
+        }
+        let (window, window_offset) = self.recent[0];
+        let token = Token {
+            feed: self.core().id.clone(),
+            epoch,
+            offset: cut.next_step_at,
+            window: window.index,
+            window_offset,
+        };
+        let parts = cut.parts.len();
+        self.parts.extend(cut.parts.into_iter().enumerate().map(|(index, (window, rows))| Part {
+            window,
+            rows,
+            ends_batch: index + 1 == parts,
+        }));
+        self.assembling.push_back(Assembly {
+            missing: cut.offsets.end - cut.offsets.start,
+            batch: Cut { step: cut.step, offsets: cut.offsets, next_step_at: cut.next_step_at, parts: Vec::new() },
+            token,
+            records: Vec::new(),
+            bad: Vec::new(),
+        });
+    }
+
+    /// Takes the next rows, of one window, that are enough work for one task; none if there are none.
+    fn next_piece(&mut self) -> Vec<Part> {
+        let mut piece: Vec<Part> = Vec::new();
+        let (mut rows, mut bytes) = (0, 0);
+        while let Some(part) = self.parts.front_mut() {
+            if piece.first().is_some_and(|first| !Arc::ptr_eq(&first.window, &part.window)) {
+                break;
+            }
+            let row_bytes = (part.window.bytes() / part.window.len()).max(1);
+            let room = (PIECE_BYTES_MAX.saturating_sub(bytes) / row_bytes).min(PIECE_ROWS_MAX - rows);
+            let take = room.max(u64::from(piece.is_empty())).min(part.rows.end - part.rows.start);
+            if take == 0 {
+                break;
+            }
+            let taken = part.rows.start..part.rows.start + take;
+            part.rows.start = taken.end;
+            let ends_part = part.rows.is_empty();
+            let ends_batch = ends_part && part.ends_batch;
+            piece.push(Part { window: Arc::clone(&part.window), rows: taken, ends_batch });
+            rows += take;
+            bytes += take * row_bytes;
+            if ends_part {
+                self.parts.pop_front();
+            }
+            if ends_batch && (bytes >= PIECE_BYTES_MIN || rows >= PIECE_ROWS_MIN) {
+                break;
+            }
+        }
+        piece
+    }
+
+    fn start(&mut self, piece: Vec<Part>) {
+        let core = Arc::clone(self.core());
+        let task = self.core().executor.spawn(async move { compute(&core, &piece).await });
+        self.in_flight.push_back(task);
+    }
+
+    /// Hands the rows of a finished piece to the batches they belong to.
+    fn place(&mut self, result: PieceResult) {
+        self.largest_result_bytes = self.largest_result_bytes.max(result.bytes);
+        let mut waiting = self.assembling.iter_mut().skip_while(|batch| batch.missing == 0).peekable();
+        for ((rows, records), bad) in result.parts.into_iter().zip(result.records).zip(result.bad) {
+            let batch = waiting.peek_mut().expect("every row in flight belongs to a batch");
+            batch.missing -= rows;
+            batch.records.extend(records);
+            batch.bad.extend(bad);
+            if batch.missing == 0 {
+                waiting.next();
+            }
+        }
+    }
+
+    /// Gives out the first batch, which is whole. Cancel-safe: it is removed only when nothing is left to wait for.
+    async fn hand_out(&mut self) -> Result<Batch> {
+        let core = self.core();
+        let first = self.assembling.front().expect("asked for by the caller");
+        if let Some(bad) = first.bad.first() {
+            match core.settings.on_error {
+                OnError::Raise => return Err(core.bad_row_error(bad)),
+                OnError::Skip => {}
+                OnError::Quarantine => core.quarantine(&first.bad, first.token.epoch, first.batch.offsets.start).await?,
+            }
+        }
+        let records = match &first.records[..] {
+            [one] => one.clone(),
+            several => concat_batches(&core.stage.schema(), several)
+                .map_err(|error| Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}")).with_hint("lower the batch size"))?,
+        };
+        let Assembly { batch, token, .. } = self.assembling.pop_front().expect("looked at above");
+        Ok(Batch {
+            epoch: token.epoch,
+            step: batch.step,
+            offset: batch.offsets.start,
+            positions: batch.offsets.end - batch.offsets.start,
+            records,
+            token,
+        })
+    }
+}
+
+/// Computes a piece and splits what comes out at the ends of its parts.
+async fn compute(core: &FeedCore, piece: &[Part]) -> Result<PieceResult> {
+    let window = &piece.first().expect("a piece has a part").window;
+    let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();
+    let stop_at_bad = core.settings.on_error == OnError::Raise;
+    let transformed = window.transform(core, &ranges, stop_at_bad).await?;
+    let bytes = transformed.batches.iter().map(RecordBatch::get_array_memory_size).sum();
+    let mut bad = window.split_bad(&ranges, transformed.bad);
+    if stop_at_bad && let Some(first) = bad.iter_mut().flatten().next() {
+        return Err(core.bad_row_error(first));
+    }
+    let parts: Vec<u64> = ranges.iter().map(|range| range.end - range.start).collect();
+    let mut rows = Rows { batches: transformed.batches.into(), at: 0 };
+    let records = parts.iter().zip(&bad).map(|(rows_in, bad)| rows.take(*rows_in as usize - bad.len())).collect();
+    Ok(PieceResult { parts, records, bad, bytes })
+}
+
+/// Rows in several batches, taken from the front without copying.
+struct Rows {
+    batches: VecDeque<RecordBatch>,
+    at: usize,
+}
+
+impl Rows {
+    fn take(&mut self, mut rows: usize) -> Vec<RecordBatch> {
+        let mut taken = Vec::new();
+        while rows > 0 {
+            let first = self.batches.front().expect("a stage gives one row for each that is not bad");
+            let len = rows.min(first.num_rows() - self.at);
+            taken.push(first.slice(self.at, len));
+            rows -= len;
+            self.at += len;
+            if self.at == first.num_rows() {
+                self.batches.pop_front();
+                self.at = 0;
+            }
+        }
+        taken
+    }
+}

@@ -1,0 +1,231 @@
+//! A window in memory: its source rows, filtered and put in order, ready to be transformed piece by piece.
+//!
+//! Preparing a window reads and filters it, which is cheap and tells its row count and so every offset. The expensive
+//! transforms run later, over just the rows that a reader is about to be handed, from [`Window::transform`].
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::compute::{concat, concat_batches, interleave};
+use forebay_operators::random_key;
+use forebay_storage::Rows;
+use futures::{StreamExt, TryStreamExt, stream};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::FeedCore;
+use super::sequencer::WindowId;
+use crate::compile::{BadRow, SourceRows, TransformedRows};
+use crate::error::{Error, Result};
+
+/// Row ranges of one window that are read at a time.
+const READS_MAX: usize = 16;
+/// Small reads (a media file is one row) are joined up to this size, so that filtering and gathering have few arrays.
+const GROUP_BYTES: usize = 1 << 20;
+const GROUP_ROWS: usize = 4096;
+/// Splits the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
+const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
+/// In a [`Row`], marks one that is bad: `row` then counts in `Window::bad`.
+const BAD: u32 = u32::MAX;
+
+/// A prepared window.
+pub(crate) struct Window {
+    sources: Vec<SourceRows>,
+    order: Vec<Row>,
+    bad: Vec<BadRow>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    source: u32,
+    row: u32,
+}
+
+impl Window {
+    /// Reads, filters and orders the rows of window `id`.
+    pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
+        let mut window = Builder { core, epoch: id.epoch, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() };
+        let mut reads = stream::iter(core.plan.ranges(id))
+            .map(|range| {
+                let reader = Arc::clone(core);
+                let mut task =
+                    core.executor.spawn(async move { reader.dataset.read(&range, reader.stage.columns()).await });
+                async move { Ok::<_, Error>(task.join().await??) }
+            })
+            .buffered(READS_MAX);
+        let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
+        while let Some(read) = reads.try_next().await? {
+            rows += read.batch.num_rows();
+            bytes += read.batch.get_array_memory_size();
+            group.push(read);
+            if rows >= GROUP_ROWS || bytes >= GROUP_BYTES {
+                window.add(std::mem::take(&mut group)).await?;
+                (rows, bytes) = (0, 0);
+            }
+        }
+        window.add(group).await?;
+        Ok(window.finish())
+    }
+
+    /// Samples in the window, bad ones included: they keep their offsets.
+    pub(crate) fn len(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    /// Bytes of the source rows in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Computes the samples at `ranges` of the window. With `stop_at_bad`, only up to the first bad one.
+    pub(crate) async fn transform(
+        &self,
+        core: &FeedCore,
+        ranges: &[Range<u64>],
+        stop_at_bad: bool,
+    ) -> Result<TransformedRows> {
+        let rows = ranges.iter().flat_map(|range| &self.order[range.start as usize..range.end as usize]);
+        let (bad, good): (Vec<Row>, Vec<Row>) = rows.partition(|row| row.source == BAD);
+        let bad: Vec<_> = bad.into_iter().map(|row| self.bad[row.row as usize].clone()).collect();
+        if good.is_empty() || (stop_at_bad && !bad.is_empty()) {
+            return Ok(TransformedRows { batches: Vec::new(), bad });
+        }
+        let mut transformed = core.stage.transform(&self.gather(&good)?, stop_at_bad).await?;
+        transformed.bad.extend(bad);
+        Ok(transformed)
+    }
+
+    /// Sorts bad rows of `ranges` to the range that each lies in.
+    pub(crate) fn split_bad(&self, ranges: &[Range<u64>], bad: Vec<BadRow>) -> Vec<Vec<BadRow>> {
+        if bad.is_empty() {
+            return ranges.iter().map(|_| Vec::new()).collect();
+        }
+        let mut bad: HashMap<u64, BadRow> = bad.into_iter().map(|bad| (bad.sample_id, bad)).collect();
+        let rows = |range: &Range<u64>| &self.order[range.start as usize..range.end as usize];
+        ranges.iter().map(|range| rows(range).iter().filter_map(|row| bad.remove(&self.sample_id(row))).collect()).collect()
+    }
+
+    fn sample_id(&self, row: &Row) -> u64 {
+        match row.source {
+            BAD => self.bad[row.row as usize].sample_id,
+            source => self.sources[source as usize].sample_ids.value(row.row as usize),
+        }
+    }
+
+    /// Copies `rows`, in order, into one batch.
+    fn gather(&self, rows: &[Row]) -> Result<SourceRows> {
+        let mut used: Vec<u32> = rows.iter().map(|row| row.source).collect();
+        used.sort_unstable();
+        used.dedup();
+        let at = |row: &Row| {
+            let source = used.binary_search(&row.source).expect("collected from the same rows");
+            (source, row.row as usize)
+        };
+        let indices: Vec<(usize, usize)> = rows.iter().map(at).collect();
+        let sources: Vec<&SourceRows> = used.iter().map(|&source| &self.sources[source as usize]).collect();
+        let pick = |column: &dyn Fn(&SourceRows) -> ArrayRef| -> Result<ArrayRef> {
+            let arrays: Vec<ArrayRef> = sources.iter().map(|source| column(source)).collect();
+            let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+            interleave(&arrays, &indices).map_err(|error| Error::internal(format!("cannot gather rows: {error}")))
+        };
+        let schema = sources[0].batch.schema();
+        let columns =
+            (0..schema.fields().len()).map(|index| pick(&|rows| Arc::clone(rows.batch.column(index)))).collect::<Result<_>>()?;
+        let count = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        let ids = |of: fn(&SourceRows) -> &UInt64Array| {
+            UInt64Array::from_iter_values(indices.iter().map(|&(source, row)| of(sources[source]).value(row)))
+        };
+        Ok(SourceRows {
+            batch: RecordBatch::try_new_with_options(schema, columns, &count)
+                .map_err(|error| Error::internal(format!("cannot gather rows: {error}")))?,
+            sample_ids: ids(|rows| &rows.sample_ids),
+            random_keys: ids(|rows| &rows.random_keys),
+        })
+    }
+}
+
+struct Builder<'a> {
+    core: &'a Arc<FeedCore>,
+    epoch: u64,
+    sources: Vec<SourceRows>,
+    /// Order key, sample id, place.
+    keyed: Vec<(u64, u64, Row)>,
+    bad: Vec<BadRow>,
+}
+
+impl Builder<'_> {
+    async fn add(&mut self, group: Vec<Rows>) -> Result<()> {
+        for read in &group {
+            for bad in &read.bad {
+                self.add_bad(BadRow { sample_id: bad.sample_id, reason: bad.reason.clone() });
+            }
+        }
+        let Some(rows) = self.join(&group)? else { return Ok(()) };
+        let source = u32::try_from(self.sources.len()).expect("bounded by the number of row ranges");
+        match self.core.stage.select(&rows).await? {
+            None => {
+                for (row, &id) in rows.sample_ids.values().iter().enumerate() {
+                    self.add_row(id, source, row);
+                }
+            }
+            Some((kept, bad)) => {
+                // Rows pass in order, so one walk finds each kept id's row.
+                let mut row = 0;
+                for &id in kept.values() {
+                    while rows.sample_ids.value(row) != id {
+                        row += 1;
+                    }
+                    self.add_row(id, source, row);
+                }
+                bad.into_iter().for_each(|bad| self.add_bad(bad));
+            }
+        }
+        self.sources.push(rows);
+        Ok(())
+    }
+
+    fn join(&self, group: &[Rows]) -> Result<Option<SourceRows>> {
+        let cannot = |error| Error::internal(format!("cannot join rows read from one dataset: {error}"));
+        let (batch, sample_ids) = match group {
+            [] => return Ok(None),
+            [one] => (one.batch.clone(), one.sample_ids.clone()),
+            [first, ..] => {
+                let batch = concat_batches(&first.batch.schema(), group.iter().map(|rows| &rows.batch)).map_err(cannot)?;
+                let ids: Vec<&dyn Array> = group.iter().map(|rows| &rows.sample_ids as &dyn Array).collect();
+                (batch, concat(&ids).map_err(cannot)?.to_data().into())
+            }
+        };
+        let key = |&id: &u64| random_key(self.core.settings.seed, self.epoch, id);
+        let random_keys = UInt64Array::from_iter_values(sample_ids.values().iter().map(key));
+        Ok((batch.num_rows() > 0).then_some(SourceRows { batch, sample_ids, random_keys }))
+    }
+
+    fn add_row(&mut self, id: u64, source: u32, row: usize) {
+        let row = u32::try_from(row).expect("a group has fewer than 2^32 rows");
+        self.keyed.push((self.order_key(id), id, Row { source, row }));
+    }
+
+    fn add_bad(&mut self, bad: BadRow) {
+        let row = u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows");
+        self.keyed.push((self.order_key(bad.sample_id), bad.sample_id, Row { source: BAD, row }));
+        self.bad.push(bad);
+    }
+
+    fn order_key(&self, id: u64) -> u64 {
+        if !self.core.settings.shuffle {
+            return 0;
+        }
+        let key = random_key(self.core.settings.seed, self.epoch, id);
+        xxh3_64_with_seed(&key.to_le_bytes(), ORDER_DOMAIN)
+    }
+
+    fn finish(mut self) -> Window {
+        self.keyed.sort_unstable_by_key(|&(key, id, _)| (key, id));
+        let order: Vec<Row> = self.keyed.into_iter().map(|(_, _, row)| row).collect();
+        let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
+        let bytes = (sources + order.len() * size_of::<Row>()) as u64;
+        Window { sources: self.sources, order, bad: self.bad, bytes }
+    }
+}

@@ -1,0 +1,328 @@
+//! A session: tables, pipelines, worker threads and memory limits; where SQL becomes feeds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::execution::SessionStateBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_sql::{Place, Statement, TableDefinition};
+use forebay_storage::{Dataset, DatasetSpec, Format, Stores};
+use parking_lot::RwLock;
+
+use crate::compile::{FeedTable, RANDOM_KEY, SAMPLE_ID};
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::Executor;
+use crate::explain;
+use crate::feed::{Feed, FeedOptions, FeedParts, OpenFeeds};
+use crate::pipeline::{Pipeline, Refusal};
+
+/// Builds a [`Session`].
+#[derive(Clone, Debug)]
+pub struct SessionBuilder {
+    threads: usize,
+    window_memory_bytes: u64,
+    base: PathBuf,
+    root: String,
+}
+
+impl SessionBuilder {
+    /// Worker threads; all cores by default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Memory for the windows of one feed. A feed always holds the window that is being read, so a limit below the
+    /// pipeline's `window_bytes` means no looking ahead.
+    #[must_use]
+    pub fn window_memory_bytes(mut self, bytes: u64) -> Self {
+        self.window_memory_bytes = bytes;
+        self
+    }
+
+    /// The folder that relative locations are relative to; the current one by default.
+    #[must_use]
+    pub fn base(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.base = folder.into();
+        self
+    }
+
+    /// URL or path of the folder for what Forebay writes: `.forebay` in the current folder by default.
+    #[must_use]
+    pub fn root(mut self, root: impl Into<String>) -> Self {
+        self.root = root.into();
+        self
+    }
+
+    /// Starts the worker threads.
+    ///
+    /// # Errors
+    /// `Invalid` for zero threads, `Internal` if the system starts no more threads.
+    pub fn build(self) -> Result<Session> {
+        if self.threads == 0 {
+            return Err(Error::invalid("\"threads\" must be a positive integer, got 0"));
+        }
+        let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
+        let parser = &mut config.options_mut().sql_parser;
+        // Arrow's view types are young: many readers of Flight and IPC do not know them.
+        parser.map_string_types_to_utf8view = false;
+        parser.collect_spans = true;
+        let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
+        builder.scalar_functions().get_or_insert_default().extend(operators);
+        // First, so that it sees array literals before DataFusion makes function calls of them.
+        builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
+        let state = builder.build();
+        Ok(Session {
+            context: SessionContext::new_with_state(state),
+            tables: RwLock::new(BTreeMap::new()),
+            pipelines: RwLock::new(BTreeMap::new()),
+            feeds: OpenFeeds::default(),
+            stores: Stores::new().with_base(&self.base),
+            executor: Arc::new(Executor::new(self.threads)?),
+            root: self.root,
+            window_memory_bytes: self.window_memory_bytes,
+        })
+    }
+}
+
+/// Tables, pipelines and the threads that compute them.
+pub struct Session {
+    context: SessionContext,
+    tables: RwLock<BTreeMap<String, Dataset>>,
+    pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
+    feeds: OpenFeeds,
+    stores: Stores,
+    executor: Arc<Executor>,
+    root: String,
+    window_memory_bytes: u64,
+}
+
+/// What a statement came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// It was done; what was.
+    Done(String),
+    /// A table, its header first.
+    Rows(Vec<Vec<String>>),
+    /// A text of several lines.
+    Text(String),
+}
+
+impl Session {
+    /// A builder with the defaults of a laptop.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            window_memory_bytes: 256 << 20,
+            base: PathBuf::new(),
+            root: ".forebay".to_owned(),
+        }
+    }
+
+    /// Runs the statements of `text`; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// Of the first statement that fails, with its place in the text; those before it stay done.
+    pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
+        let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
+        let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
+        let mut outputs = Vec::new();
+        for statement in statements {
+            outputs.push(self.statement(statement).await.map_err(|failure| match failure {
+                Failure::Refused(Refusal::Placed(error)) => placed(ErrorKind::Invalid, &error),
+                Failure::Refused(Refusal::Whole(error)) => error,
+                Failure::At(place, error) => {
+                    let mut whole = forebay_sql::Error::new(error.message()).with_place(place);
+                    if let Some(hint) = error.hint() {
+                        whole = whole.with_hint(hint);
+                    }
+                    placed(error.kind(), &whole)
+                }
+            })?);
+        }
+        Ok(outputs)
+    }
+
+    async fn statement(&self, statement: Statement) -> Result<Output, Failure> {
+        match statement {
+            Statement::CreateTable(table) => self.create_table(table).await,
+            Statement::DropTable { name, if_exists, place } => self.drop_table(&name, if_exists).map_err(|e| Failure::At(place, e)),
+            Statement::CreatePipeline(definition) => {
+                let name = definition.name.clone();
+                if self.pipelines.read().contains_key(&name) && !definition.or_replace {
+                    if definition.if_not_exists {
+                        return Ok(Output::Done(format!("pipeline \"{name}\" exists already")));
+                    }
+                    let error = Error::new(ErrorKind::Conflict, format!("pipeline \"{name}\" exists already"))
+                        .with_hint("write CREATE OR REPLACE PIPELINE, or drop it first");
+                    return Err(Failure::At(definition.name_place, error));
+                }
+                let tables = self.tables.read().clone();
+                let pipeline = match Pipeline::compile(&definition, &tables, &self.context.state()).await {
+                    Err(Refusal::Whole(error)) => return Err(Failure::At(definition.place, error)),
+                    compiled => compiled.map_err(Failure::Refused)?,
+                };
+                self.pipelines.write().insert(name.clone(), Arc::new(pipeline));
+                Ok(Output::Done(format!("created pipeline \"{name}\"")))
+            }
+            Statement::DropPipeline { name, if_exists, place } => match self.pipelines.write().remove(&name) {
+                None if !if_exists => Err(Failure::At(place, unknown("pipeline", &name, Vec::new()))),
+                Some(_) => Ok(Output::Done(format!("dropped pipeline \"{name}\""))),
+                None => Ok(Output::Done(format!("there is no pipeline \"{name}\""))),
+            },
+            Statement::ShowPipelines => Ok(explain::pipelines(&self.pipelines.read())),
+            Statement::ShowTables => Ok(explain::tables(&self.tables.read())),
+            Statement::DescribePipeline { name, place } => {
+                Ok(explain::schema(&self.pipeline(&name).map_err(|error| Failure::At(place, error))?.schema()))
+            }
+            Statement::DescribeTable { name, place } => match self.tables.read().get(&name) {
+                Some(dataset) => Ok(explain::schema(dataset.schema())),
+                None => Err(Failure::At(place, self.unknown_table(&name))),
+            },
+            Statement::ExplainPipeline { name, place } => self
+                .explain(&name, &FeedOptions::default())
+                .map(|explanation| Output::Text(explanation.to_string()))
+                .map_err(|error| Failure::At(place, error)),
+        }
+    }
+
+    async fn create_table(&self, table: TableDefinition) -> Result<Output, Failure> {
+        if self.tables.read().contains_key(&table.name) && !table.or_replace {
+            if table.if_not_exists {
+                return Ok(Output::Done(format!("table \"{}\" exists already", table.name)));
+            }
+            let error = Error::new(ErrorKind::Conflict, format!("table \"{}\" exists already", table.name))
+                .with_hint("write CREATE OR REPLACE EXTERNAL TABLE, or drop it first");
+            return Err(Failure::At(table.name_place, error));
+        }
+        let format = format(&table)?;
+        let spec = DatasetSpec { location: table.location.clone(), format, schema: table.columns.clone() };
+        let dataset = Dataset::open(&self.stores, &spec)
+            .await
+            .map_err(|error| Failure::At(table.location_place, Error::from(error)))?;
+        if let Some(taken) = [SAMPLE_ID, RANDOM_KEY].into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
+            let error = Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"));
+            return Err(Failure::At(table.location_place, error));
+        }
+        let provider = FeedTable::new(&table.name, Arc::clone(dataset.schema()));
+        // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
+        let registered = self.context.deregister_table(name(&table.name)).and_then(|_| {
+            self.context.register_table(name(&table.name), Arc::new(provider))
+        });
+        registered.map_err(|error| Failure::At(table.place, error.into()))?;
+        let snapshot = dataset.snapshot();
+        let done = format!("created table \"{}\": {} files, {} rows", table.name, snapshot.files().len(), snapshot.rows());
+        self.tables.write().insert(table.name, dataset);
+        Ok(Output::Done(done))
+    }
+
+    fn drop_table(&self, table: &str, if_exists: bool) -> Result<Output> {
+        let dropped = self.tables.write().remove(table);
+        self.context.deregister_table(name(table))?;
+        match dropped {
+            None if !if_exists => Err(self.unknown_table(table)),
+            Some(_) => Ok(Output::Done(format!("dropped table \"{table}\""))),
+            None => Ok(Output::Done(format!("there is no table \"{table}\""))),
+        }
+    }
+
+    fn unknown_table(&self, name: &str) -> Error {
+        unknown("table", name, self.tables.read().keys().cloned().collect())
+    }
+
+    /// The names of all pipelines.
+    pub fn pipelines(&self) -> Vec<String> {
+        self.pipelines.read().keys().cloned().collect()
+    }
+
+    /// The pipeline `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the nearest name.
+    pub fn pipeline(&self, name: &str) -> Result<Arc<Pipeline>> {
+        let pipelines = self.pipelines.read();
+        let found = pipelines.get(name).map(Arc::clone);
+        found.ok_or_else(|| unknown("pipeline", name, pipelines.keys().cloned().collect()))
+    }
+
+    /// Opens pipeline `name` as a feed.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown pipeline, `Invalid` for options that make no sense or a dataset without rows.
+    pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
+        let pipeline = self.pipeline(name)?;
+        Feed::open(FeedParts {
+            pipeline: pipeline.name(),
+            fingerprint: pipeline.fingerprint(),
+            stage: Arc::clone(&pipeline.stage),
+            dataset: pipeline.dataset.clone(),
+            settings: options.resolve(&pipeline.feed_options)?,
+            read_defaults: pipeline.read_defaults.clone(),
+            executor: Arc::clone(&self.executor),
+            stores: self.stores.clone(),
+            root: &self.root,
+            memory_limit_bytes: self.window_memory_bytes,
+            open: &self.feeds,
+        })
+    }
+
+    /// How pipeline `name` will run.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn explain(&self, name: &str, options: &FeedOptions) -> Result<explain::Explanation> {
+        let (pipeline, feed) = (self.pipeline(name)?, self.open(name, options)?);
+        Ok(explain::Explanation::new(&pipeline, &feed))
+    }
+}
+
+/// Why a statement failed.
+enum Failure {
+    Refused(Refusal),
+    At(Place, Error),
+}
+
+/// Names are used as written, never folded or split at dots by DataFusion.
+fn name(name: &str) -> datafusion::common::TableReference {
+    datafusion::common::TableReference::bare(name.to_owned())
+}
+
+fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
+    let error = Error::new(ErrorKind::NotFound, format!("there is no {what} \"{name}\""));
+    match forebay_sql::nearest(name, known.iter().map(String::as_str)) {
+        Some(nearest) => error.with_hint(format!("did you mean \"{nearest}\"?")),
+        None if known.is_empty() => error.with_hint(format!("no {what} has been created")),
+        None => error.with_hint(format!("{what}s: {}", known.join(", "))),
+    }
+}
+
+fn format(table: &TableDefinition) -> Result<Format, Failure> {
+    let mut format = match table.file_type.as_str() {
+        "PARQUET" => Format::Parquet,
+        "CSV" => Format::Csv { has_header: true, delimiter: b',' },
+        "JSON" | "JSONL" | "NDJSON" => Format::Jsonl,
+        "MEDIA" => Format::Media,
+        other => {
+            let error = Error::invalid(format!("unknown file type \"{other}\""))
+                .with_hint("STORED AS PARQUET, CSV, JSONL, or MEDIA for a folder of pictures");
+            return Err(Failure::At(table.file_type_place, error));
+        }
+    };
+    for (key, value) in &table.options {
+        let refuse = |message: String| Failure::At(table.place, Error::invalid(message));
+        match (&mut format, key.strip_prefix("format.").unwrap_or(key)) {
+            (Format::Csv { has_header, .. }, "has_header") => {
+                *has_header = value.parse().map_err(|_| refuse(format!("\"has_header\" must be true or false, got '{value}'")))?;
+            }
+            (Format::Csv { delimiter, .. }, "delimiter") => match value.as_bytes() {
+                [byte] if byte.is_ascii() => *delimiter = *byte,
+                _ => return Err(refuse(format!("\"delimiter\" must be one ASCII character, got '{value}'"))),
+            },
+            _ => return Err(refuse(format!("a {} table has no option \"{key}\"", table.file_type.to_lowercase()))),
+        }
+    }
+    Ok(format)
+}

@@ -1,0 +1,25 @@
+//! The trainer's side of Arrow Flight: connect, open a feed, read batches.
+//!
+//! [`Client::connect`] reaches a server, [`Client::open`] plans one rank's stream from a [`StreamRequest`], and the
+//! [`RemoteReader`] it gives hands out the same [`Batch`](forebay_engine::Batch)es as a reader in process.
+//!
+//! ```no_run
+//! use forebay_flight_client::{Client, StreamRequest};
+//! # async fn example() -> forebay_engine::Result<()> {
+//! let mut client = Client::connect("grpc://127.0.0.1:7070").await?;
+//! let request = StreamRequest { pipeline: "train".into(), world_size: 2, rank: 1, ..StreamRequest::default() };
+//! let mut reader = client.open(&request).await?.read().await?;
+//! while let Some(batch) = reader.next().await {
+//!     let batch = batch?;
+//!     println!("epoch {} step {}: {} rows", batch.epoch, batch.step, batch.records.num_rows());
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! It does not plan, compute or cut: it knows the engine only for the types that both sides share.
+
+mod client;
+mod wire;
+
+pub use client::{Client, PipelineInfo, RemoteFeed, RemoteReader};
+pub use wire::{BatchMetadata, FeedMetadata, StreamRequest};

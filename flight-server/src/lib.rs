@@ -1,0 +1,46 @@
+//! The Arrow Flight service over feeds: dispatcher and worker in one process.
+//!
+//! [`Server::bind`] takes a port and [`Server::serve`] answers on it with the pipelines of a
+//! [`Session`](forebay_engine::Session). Any Flight client can list pipelines (`ListFlights`), plan one rank's stream
+//! (`GetFlightInfo` with a JSON [`StreamRequest`](forebay_flight_client::StreamRequest) as command; nothing is computed)
+//! and read it (`DoGet`); each batch's `app_metadata` says where in the log it lies.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use forebay_engine::Session;
+//! use forebay_flight_client::{Client, StreamRequest};
+//! use forebay_flight_server::Server;
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let folder = tempfile::tempdir()?;
+//! std::fs::write(folder.path().join("clicks.csv"), "price\n1\n2\n3\n")?;
+//! let session = Session::builder().base(folder.path()).build()?;
+//! session.execute("example.sql", "
+//!     CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
+//!     CREATE PIPELINE train AS SELECT log1p(price) AS price FROM clicks;
+//! ").await?;
+//! let server = Server::bind(([127, 0, 0, 1], 0).into()).await?;
+//! let uri = server.uri();
+//! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+//! let trainer = async {
+//!     let request = StreamRequest { pipeline: "train".into(), world_size: 1, ..StreamRequest::default() };
+//!     let mut reader = Client::connect(&uri).await?.open(&request).await?.read().await?;
+//!     let batch = reader.next().await.expect("one batch")?;
+//!     assert_eq!((batch.offset, batch.records.num_rows()), (0, 3));
+//!     drop((reader, stop));
+//!     Ok::<_, forebay_engine::Error>(())
+//! };
+//! let stopped = async { let _ = stopped.await; };
+//! let (served, read) = tokio::join!(server.serve(Arc::new(session), stopped), trainer);
+//! served?;
+//! read?;
+//! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+//!
+//! It computes nothing itself: a stream is an engine's reader whose batches are encoded as they come.
+
+mod encode;
+mod server;
+mod service;
+mod status;
+
+pub use server::Server;

@@ -1,0 +1,55 @@
+//! PNG, by the `png` crate.
+
+use std::io::Cursor;
+
+use png::{ColorType, Decoder, Transformations};
+
+use super::Size;
+use crate::tensor::CHANNELS;
+
+/// The size stands at a fixed place, in the first chunk.
+pub(super) fn size(file: &[u8]) -> Result<Size, String> {
+    let Some((b"IHDR", sides)) = file.get(12..24).and_then(|header| header.split_first_chunk::<4>()) else {
+        return Err("damaged PNG: no header".to_owned());
+    };
+    let side = |at: usize| u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]]) as usize;
+    Ok(Size { width: side(0), height: side(4) })
+}
+
+pub(super) fn decode(file: &[u8], size: Size, out: &mut [u8], scratch: &mut Vec<u8>) -> Result<(), String> {
+    let mut decoder = Decoder::new(Cursor::new(file));
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    decoder.ignore_checksums(false);
+    let mut reader = decoder.read_info().map_err(damaged)?;
+    let (width, height) = reader.info().size();
+    if (height as usize, width as usize) != (size.height, size.width) {
+        return Err("damaged PNG: its size changes while it is read".to_owned());
+    }
+    match reader.output_color_type().0 {
+        ColorType::Rgb => {
+            reader.next_frame(out).map_err(damaged)?;
+        }
+        color => {
+            let len = reader.output_buffer_size().ok_or("damaged PNG: its size overflows")?;
+            scratch.resize(len, 0);
+            reader.next_frame(scratch).map_err(damaged)?;
+            to_rgb(color, scratch, out);
+        }
+    }
+    // The picture is complete, but a file that stops here has lost its end.
+    reader.finish().map_err(damaged)
+}
+
+fn to_rgb(color: ColorType, from: &[u8], out: &mut [u8]) {
+    let step = color.samples();
+    let grey = matches!(color, ColorType::Grayscale | ColorType::GrayscaleAlpha);
+    for (pixel, out) in from.chunks_exact(step).zip(out.as_chunks_mut::<CHANNELS>().0) {
+        *out = if grey { [pixel[0]; CHANNELS] } else { [pixel[0], pixel[1], pixel[2]] };
+    }
+}
+
+fn damaged(error: png::DecodingError) -> String {
+    format!("damaged PNG: {error}")
+}

@@ -1,0 +1,407 @@
+//! What an operator declares about itself, once.
+//!
+//! Planner, cache, reordering, documentation and error texts all read the [`Descriptor`]; no other list of operators or
+//! of their properties exists. Everything here is `'static` data, so a descriptor is written as one `static` item at
+//! the top of the operator's file.
+
+use arrow::array::Array;
+use arrow::datatypes::{DataType, Field};
+use datafusion::scalar::ScalarValue;
+
+use crate::tensor;
+
+/// Everything that is known about an operator without running it.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// The function's name in SQL.
+    pub name: &'static str,
+    /// Raised whenever the output for the same input changes. It enters fingerprints, so an artifact computed by an
+    /// older version is not found any more.
+    pub version: u32,
+    /// The section of the reference that the operator appears in: "image", "number", "category".
+    pub category: &'static str,
+    /// One sentence without a final period.
+    pub summary: &'static str,
+    /// The parameters in the order of their positions. Parameters with a default come last.
+    pub parameters: &'static [Parameter],
+    /// The returned type, in words.
+    pub returns: &'static str,
+    /// What the output depends on.
+    pub determinism: Determinism,
+    /// What happens to the number of rows.
+    pub rows: Rows,
+    /// Output bytes per input byte, typically.
+    pub size_ratio: f32,
+    /// The neighbours that the operator may change places with.
+    pub commutes: Commutes,
+    /// Shapes, dtypes, nulls and errors: what a user must know beyond the summary.
+    pub docs: &'static str,
+    /// The paper or the reference implementation that the output follows.
+    pub source: &'static str,
+    /// Calls with their results.
+    pub examples: &'static [Example],
+}
+
+/// One named parameter.
+#[derive(Debug)]
+pub struct Parameter {
+    /// The name used with `=>` and in errors.
+    pub name: &'static str,
+    /// What may be passed.
+    pub kind: ParameterKind,
+    /// The default as SQL literal text, such as `0.08` or `[0.485, 0.456, 0.406]`; `None` when the argument is required.
+    pub default: Option<&'static str>,
+    /// One sentence without a final period.
+    pub docs: &'static str,
+}
+
+/// What may be passed for a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParameterKind {
+    /// A value per row.
+    Input(TypeClass),
+    /// One value for the whole call, known when the query is planned.
+    Constant(ConstantKind),
+}
+
+/// The types that an input accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TypeClass {
+    /// Bytes, or encoded media as `struct{bytes, path}`.
+    Binary,
+    /// A uint8 tensor of height x width x 3, of fixed or variable shape.
+    Image,
+    /// An integer or a float.
+    Numeric,
+    /// An integer, float, boolean, string or binary value.
+    Hashable,
+}
+
+/// The values that a constant accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConstantKind {
+    /// An integer above zero.
+    PositiveInteger,
+    /// An integer.
+    Integer,
+    /// A finite integer or float.
+    Number,
+    /// A list of finite numbers.
+    NumberList,
+    /// A string.
+    Text,
+    /// True or false.
+    Boolean,
+}
+
+/// What an operator's output depends on, apart from its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Determinism {
+    /// Nothing.
+    Deterministic,
+    /// The row's random key and the call site. See [`crate::keyed`].
+    KeyedRandom,
+}
+
+/// What an operator does to the number of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One row out for each row in.
+    OneToOne,
+    /// At most one row out for each row in.
+    Shrinks,
+    /// Any number of rows out for each row in.
+    Grows,
+}
+
+/// The kinds of neighbours that an operator may change places with without changing a single bit of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Commutes {
+    /// With operators that compute each pixel from that pixel alone, such as `normalize`.
+    pub pixelwise: bool,
+    /// With operators that only move or select pixels, such as `random_hflip`.
+    pub spatial: bool,
+}
+
+/// A call and its result, for the reference.
+#[derive(Debug)]
+pub struct Example {
+    /// An SQL expression.
+    pub sql: &'static str,
+    /// Its result, as text or in words.
+    pub result: &'static str,
+}
+
+impl Descriptor {
+    /// The position of the parameter with this name.
+    pub fn position(&self, parameter: &str) -> Option<usize> {
+        self.parameters.iter().position(|p| p.name == parameter)
+    }
+
+    /// The number of arguments that have no default.
+    pub fn required(&self) -> usize {
+        self.parameters.iter().filter(|p| p.default.is_none()).count()
+    }
+}
+
+impl Commutes {
+    /// With no neighbour at all.
+    pub const NONE: Commutes = Commutes { pixelwise: false, spatial: false };
+}
+
+impl Parameter {
+    /// A required value per row.
+    pub const fn input(name: &'static str, class: TypeClass, docs: &'static str) -> Self {
+        Self { name, kind: ParameterKind::Input(class), default: None, docs }
+    }
+
+    /// A required constant.
+    pub const fn constant(name: &'static str, kind: ConstantKind, docs: &'static str) -> Self {
+        Self { name, kind: ParameterKind::Constant(kind), default: None, docs }
+    }
+
+    /// The same parameter with a default, given as SQL literal text.
+    pub const fn or(mut self, default: &'static str) -> Self {
+        self.default = Some(default);
+        self
+    }
+
+    /// The default as a value: `Int64`, `Float64`, `Utf8`, `Boolean`, or a list of `Float64`.
+    pub fn default_value(&self) -> Option<ScalarValue> {
+        self.default.and_then(parse_literal)
+    }
+}
+
+impl ParameterKind {
+    /// What may be passed, as it reads after "must be".
+    pub fn wording(&self) -> &'static str {
+        match self {
+            Self::Input(class) => class.wording(),
+            Self::Constant(kind) => kind.wording(),
+        }
+    }
+
+    /// Whether the value may be passed for a constant. The error reads after the parameter's name:
+    /// `must be a positive integer, got -3`. Inputs accept every value of their type.
+    pub fn check(&self, value: &ScalarValue) -> Result<(), String> {
+        let fits = match self {
+            Self::Input(_) => true,
+            Self::Constant(ConstantKind::PositiveInteger) => integer(value).is_some_and(|n| n > 0),
+            Self::Constant(ConstantKind::Integer) => integer(value).is_some(),
+            Self::Constant(ConstantKind::Number) => number(value).is_some(),
+            Self::Constant(ConstantKind::NumberList) => numbers(value).is_some(),
+            Self::Constant(ConstantKind::Text) => text(value).is_some(),
+            Self::Constant(ConstantKind::Boolean) => matches!(value, ScalarValue::Boolean(Some(_))),
+        };
+        if fits {
+            return Ok(());
+        }
+        let got = match text(value) {
+            Some(text) => format!("\"{text}\""),
+            None => value.to_string(),
+        };
+        Err(format!("must be {}, got {got}", self.wording()))
+    }
+}
+
+impl TypeClass {
+    /// What may be passed, as it reads after "must be".
+    pub fn wording(&self) -> &'static str {
+        match self {
+            Self::Binary => "binary",
+            Self::Image => "an image (uint8 tensor of height x width x 3)",
+            Self::Numeric => "a number",
+            Self::Hashable => "an integer, float, boolean, string or binary value",
+        }
+    }
+
+    /// Whether a column of this field may be passed.
+    pub fn accepts(&self, field: &Field) -> bool {
+        let data_type = field.data_type();
+        match self {
+            Self::Binary => is_binary(data_type) || media_bytes(data_type).is_some(),
+            Self::Image => tensor::is_image(field),
+            Self::Numeric => data_type.is_integer() || is_float(data_type),
+            Self::Hashable => {
+                data_type.is_integer()
+                    || is_float(data_type)
+                    || is_binary(data_type)
+                    || data_type.is_string()
+                    || *data_type == DataType::Boolean
+            }
+        }
+    }
+
+    /// The type to cast to before the operator runs. A type that does not fit comes back unchanged: DataFusion wraps
+    /// errors of coercion in two sentences of its own, so misfits are reported a moment later, by [`Self::accepts`].
+    pub fn coerce(&self, data_type: &DataType) -> DataType {
+        match (self, data_type) {
+            (Self::Binary | Self::Hashable, DataType::Null) => DataType::Binary,
+            (Self::Numeric, DataType::Null) => DataType::Float64,
+            (Self::Numeric | Self::Hashable, DataType::Float16) => DataType::Float32,
+            (Self::Numeric | Self::Hashable, data_type) if data_type.is_decimal() => DataType::Float64,
+            (_, DataType::Dictionary(_, value)) => self.coerce(value),
+            (_, data_type) => data_type.clone(),
+        }
+    }
+}
+
+impl ConstantKind {
+    /// What may be passed, as it reads after "must be".
+    pub fn wording(&self) -> &'static str {
+        match self {
+            Self::PositiveInteger => "a positive integer",
+            Self::Integer => "an integer",
+            Self::Number => "a number",
+            Self::NumberList => "a list of numbers",
+            Self::Text => "a string",
+            Self::Boolean => "true or false",
+        }
+    }
+}
+
+impl Determinism {
+    /// The property as the reference words it.
+    pub fn wording(&self) -> &'static str {
+        match self {
+            Self::Deterministic => "deterministic",
+            Self::KeyedRandom => "keyed-random",
+        }
+    }
+}
+
+impl Rows {
+    /// The property as the reference words it.
+    pub fn wording(&self) -> &'static str {
+        match self {
+            Self::OneToOne => "one-to-one",
+            Self::Shrinks => "shrinking",
+            Self::Grows => "growing",
+        }
+    }
+}
+
+fn is_float(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Float32 | DataType::Float64)
+}
+
+fn is_binary(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
+}
+
+/// The position of the binary child `bytes` of encoded media, `struct{bytes, path}`.
+pub(crate) fn media_bytes(data_type: &DataType) -> Option<usize> {
+    let DataType::Struct(fields) = data_type else { return None };
+    fields.iter().position(|f| f.name() == "bytes" && is_binary(f.data_type()))
+}
+
+pub(crate) fn integer(value: &ScalarValue) -> Option<i64> {
+    match value {
+        ScalarValue::Int8(v) => v.map(i64::from),
+        ScalarValue::Int16(v) => v.map(i64::from),
+        ScalarValue::Int32(v) => v.map(i64::from),
+        ScalarValue::Int64(v) => *v,
+        ScalarValue::UInt8(v) => v.map(i64::from),
+        ScalarValue::UInt16(v) => v.map(i64::from),
+        ScalarValue::UInt32(v) => v.map(i64::from),
+        ScalarValue::UInt64(v) => v.and_then(|v| i64::try_from(v).ok()),
+        _ => None,
+    }
+}
+
+pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
+    let number = match value {
+        ScalarValue::Float32(v) => v.map(f64::from),
+        ScalarValue::Float64(v) => *v,
+        ScalarValue::Decimal128(Some(v), _, scale) => {
+            // Through text, so that 0.1 becomes the nearest f64 and not a quotient that was rounded twice.
+            format!("{v}e{}", -i32::from(*scale)).parse().ok()
+        }
+        other => integer(other).map(|v| v as f64),
+    };
+    number.filter(|v| v.is_finite())
+}
+
+pub(crate) fn numbers(value: &ScalarValue) -> Option<Vec<f64>> {
+    let list = match value {
+        ScalarValue::List(list) if list.is_valid(0) => list.value(0),
+        ScalarValue::LargeList(list) if list.is_valid(0) => list.value(0),
+        ScalarValue::FixedSizeList(list) if list.is_valid(0) => list.value(0),
+        _ => return None,
+    };
+    (0..list.len())
+        .map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?))
+        .collect()
+}
+
+pub(crate) fn text(value: &ScalarValue) -> Option<&str> {
+    match value {
+        ScalarValue::Utf8(v) | ScalarValue::LargeUtf8(v) | ScalarValue::Utf8View(v) => v.as_deref(),
+        _ => None,
+    }
+}
+
+fn parse_literal(text: &str) -> Option<ScalarValue> {
+    let text = text.trim();
+    if let Some(list) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
+        let numbers = list
+            .split(',')
+            .map(|item| item.trim().parse().ok().map(|n| ScalarValue::Float64(Some(n))))
+            .collect::<Option<Vec<_>>>()?;
+        return Some(ScalarValue::List(ScalarValue::new_list(&numbers, &DataType::Float64, true)));
+    }
+    if let Some(quoted) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
+        return Some(ScalarValue::Utf8(Some(quoted.replace("''", "'"))));
+    }
+    if let Ok(flag) = text.parse() {
+        return Some(ScalarValue::Boolean(Some(flag)));
+    }
+    if let Ok(integer) = text.parse() {
+        return Some(ScalarValue::Int64(Some(integer)));
+    }
+    text.parse().ok().map(|number| ScalarValue::Float64(Some(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(kind: ConstantKind, value: ScalarValue, expect: &str) {
+        let got = ParameterKind::Constant(kind).check(&value).err().unwrap_or_default();
+        assert_eq!(got, expect, "{kind:?} {value:?}");
+    }
+
+    #[test]
+    fn constants_are_checked_in_words() {
+        use ConstantKind::*;
+        check(PositiveInteger, ScalarValue::Int64(Some(224)), "");
+        check(PositiveInteger, ScalarValue::UInt8(Some(1)), "");
+        check(PositiveInteger, ScalarValue::Int64(Some(-3)), "must be a positive integer, got -3");
+        check(PositiveInteger, ScalarValue::Float64(Some(2.5)), "must be a positive integer, got 2.5");
+        check(PositiveInteger, ScalarValue::from("tall"), "must be a positive integer, got \"tall\"");
+        check(PositiveInteger, ScalarValue::Int64(None), "must be a positive integer, got NULL");
+        check(Integer, ScalarValue::UInt64(Some(u64::MAX)), "must be an integer, got 18446744073709551615");
+        check(Number, ScalarValue::Int32(Some(1)), "");
+        check(Number, ScalarValue::Decimal128(Some(15), 2, 1), "");
+        check(Number, ScalarValue::Float64(Some(f64::NAN)), "must be a number, got NaN");
+        check(NumberList, parse_literal("[1, 2.5]").unwrap(), "");
+        check(NumberList, ScalarValue::Int64(Some(1)), "must be a list of numbers, got 1");
+        check(Text, ScalarValue::from("x"), "");
+        check(Boolean, ScalarValue::Int64(Some(1)), "must be true or false, got 1");
+    }
+
+    #[test]
+    fn defaults_are_parsed_as_sql_literals() {
+        assert_eq!(parse_literal("0.08"), Some(ScalarValue::Float64(Some(0.08))));
+        assert_eq!(parse_literal("-7"), Some(ScalarValue::Int64(Some(-7))));
+        assert_eq!(parse_literal("true"), Some(ScalarValue::Boolean(Some(true))));
+        assert_eq!(parse_literal("'it''s'"), Some(ScalarValue::from("it's")));
+        assert_eq!(numbers(&parse_literal("[0.5, 1]").unwrap()), Some(vec![0.5, 1.0]));
+        assert_eq!(parse_literal("now()"), None);
+    }
+
+    #[test]
+    fn a_decimal_becomes_the_nearest_float() {
+        assert_eq!(number(&ScalarValue::Decimal128(Some(1), 1, 1)), Some(0.1));
+    }
+}

@@ -1,0 +1,136 @@
+//! Keyed randomness: random numbers as a function of where they are used, not of what was drawn before.
+//!
+//! A keyed-random operator never holds a generator. The engine gives each row a *random key*, made of the feed's seed,
+//! the epoch and the row's `sample_id`, and each call in the pipeline's text a *site*. All draws of one call for one row
+//! follow from these two numbers, so they do not depend on batches, partitions, workers or restarts.
+//!
+//! # The algorithm is a persisted contract
+//!
+//! Feeds are recomputed from their seed years later, so none of this may change without raising the `version` of every
+//! keyed-random operator. All integers are hashed as 8 little-endian bytes; `xxh3_64` is XXH3 with 64 bits and seed 0.
+//!
+//! 1. `random_key = xxh3_64(seed ‖ epoch ‖ sample_id)`.
+//! 2. `state = xxh3_64(random_key ‖ site)`.
+//! 3. The i-th draw (from 1) is splitmix64's output for `state + i * 0x9E3779B97F4A7C15`, modulo 2^64.
+//! 4. `uniform()` is a draw's top 53 bits times 2^-53. `uniform_in(a, b)` is `a + (b - a) * uniform()`.
+//! 5. `below(n)` is Lemire's multiplication method with rejection: the high 64 bits of `draw * n`, where a draw is
+//!    thrown away while the low 64 bits are below `2^64 mod n`.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The names of the two arguments that the engine appends to a keyed-random operator's call: a `UInt64` column made by
+/// [`random_key`] and a `UInt64` literal that names the call site.
+pub const KEY_ARGUMENTS: [&str; 2] = ["random_key", "site"];
+
+/// The key of one row in one epoch.
+pub fn random_key(seed: u64, epoch: u64, sample_id: u64) -> u64 {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+    bytes[16..].copy_from_slice(&sample_id.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// The random numbers of one call for one row, in the order they are asked for.
+#[derive(Debug, Clone)]
+pub struct Draws {
+    state: u64,
+}
+
+impl Draws {
+    /// The draws of the call at `site` for the row with this key.
+    pub fn new(key: u64, site: u64) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&key.to_le_bytes());
+        bytes[8..].copy_from_slice(&site.to_le_bytes());
+        Self { state: xxh3_64(&bytes) }
+    }
+
+    /// A number in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        const ULP: f64 = 1.0 / (1u64 << 53) as f64;
+        (self.next() >> 11) as f64 * ULP
+    }
+
+    /// A number from a to b; rounding may make it b itself.
+    pub fn uniform_in(&mut self, a: f64, b: f64) -> f64 {
+        a + (b - a) * self.uniform()
+    }
+
+    /// An integer in [0, n), each equally likely. `n` must be above zero.
+    pub fn below(&mut self, n: u64) -> u64 {
+        debug_assert!(n > 0, "below(0) has no result");
+        let mut product = u128::from(self.next()) * u128::from(n);
+        if (product as u64) < n {
+            let threshold = n.wrapping_neg() % n;
+            while (product as u64) < threshold {
+                product = u128::from(self.next()) * u128::from(n);
+            }
+        }
+        (product >> 64) as u64
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // All values come from an independent implementation, in Python with the `xxhash` package.
+
+    #[test]
+    fn keys_are_known() {
+        assert_eq!(random_key(0, 0, 0), 0x743d_f94e_e4c7_8a2a);
+        assert_eq!(random_key(17, 3, 12345), 0xfd45_3a34_5090_9d1f);
+        assert_eq!(random_key(u64::MAX, u64::MAX, u64::MAX), 0x76fe_f599_e99b_44d6);
+    }
+
+    #[test]
+    fn the_generator_is_splitmix64() {
+        assert_eq!(Draws { state: 0 }.next(), 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn draws_are_known() {
+        let draws = || Draws::new(random_key(17, 3, 12345), 99);
+        let mut a = draws();
+        assert_eq!([a.next(), a.next(), a.next()], [
+            0x25ed_7272_eb4a_6ddb,
+            0x556b_f205_6b95_631e,
+            0x3e32_c550_beca_307c
+        ]);
+        let mut a = draws();
+        let uniform = [a.uniform(), a.uniform(), a.uniform()];
+        assert_eq!(uniform, [0.14815440469400587, 0.333678366015723, 0.24296220036811955]);
+        assert_eq!(draws().uniform_in(2.0, 4.0), 2.0 + 2.0 * uniform[0]);
+    }
+
+    #[test]
+    fn bounded_draws_are_known_also_where_some_are_rejected() {
+        let mut a = Draws::new(random_key(17, 3, 12345), 99);
+        assert_eq!([1, 2, 10, 1000].map(|n| a.below(n)), [0, 0, 2, 800]);
+        // Nearly half of the draws are rejected for this bound.
+        let n = (1 << 63) + 1;
+        assert_eq!([a.below(n), a.below(n), a.below(n)], [
+            432006348091322326,
+            5773081046000910970,
+            7423101580857297875
+        ]);
+        assert_eq!(a.next(), 0x6dab_9c5d_cee1_0c12);
+    }
+
+    #[test]
+    fn bounded_draws_reach_every_value_equally() {
+        let mut a = Draws::new(1, 2);
+        let mut counts = [0; 7];
+        (0..70_000).for_each(|_| counts[a.below(7) as usize] += 1);
+        assert!(counts.iter().all(|count| (9_600..10_400).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,202 @@
+//! `resize`: scales images to one size.
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field, UInt8Type};
+use datafusion::common::{Result, internal_datafusion_err};
+use fast_image_resize::images::{CroppedImage, Image as ImageMut, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+use crate::descriptor::{
+    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass,
+};
+use crate::operator::{Arguments, Operator};
+use crate::tensor::{self, CHANNELS, Image, Images};
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "resize",
+    version: 1,
+    category: "image",
+    summary: "Scales images to one height and width, with antialiasing",
+    parameters: &[
+        Parameter::input("image", TypeClass::Image, "The images"),
+        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
+        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+    ],
+    returns: "a uint8 tensor of fixed shape height x width x 3",
+    determinism: Determinism::Deterministic,
+    rows: Rows::OneToOne,
+    size_ratio: 0.5,
+    commutes: Commutes::NONE,
+    docs: "Bilinear interpolation whose support grows with the scale when shrinking, so that fine patterns are averaged \
+           and not sampled. The aspect ratio is not kept. An image that already has the size is copied unchanged. \
+           Null in, null out.",
+    source: "Pillow's `Image.resize` with `BILINEAR`; the result is within one level of it",
+    examples: &[Example {
+        sql: "resize(decode_image(bytes), height => 224, width => 224)",
+        result: "a tensor of 224 x 224 x 3",
+    }],
+};
+
+/// The operator `resize`.
+#[derive(Debug)]
+pub(crate) struct Resize;
+
+impl Operator for Resize {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        fixed_return_field(arguments)
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
+        let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
+        let mut bilinear = Bilinear::default();
+        fixed_images(DESCRIPTOR.name, &images, height, width, |_, image, out| {
+            bilinear.run(image, Rectangle::whole(image), out, height, width)
+        })
+    }
+}
+
+/// A part of an image, in whole pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rectangle {
+    pub(crate) top: usize,
+    pub(crate) left: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+}
+
+impl Rectangle {
+    pub(crate) fn whole(image: Image) -> Self {
+        Self { top: 0, left: 0, height: image.height, width: image.width }
+    }
+}
+
+/// The resampling kernel, with memory that is kept from image to image.
+#[derive(Debug, Default)]
+pub(crate) struct Bilinear {
+    resizer: Resizer,
+}
+
+impl Bilinear {
+    /// Scales a part of an image into `out`. Pixels outside of the part have no influence, as if it had been cropped
+    /// first; the resizer's own crop box would let them in at the edges.
+    pub(crate) fn run(
+        &mut self,
+        image: Image,
+        part: Rectangle,
+        out: &mut [u8],
+        height: usize,
+        width: usize,
+    ) -> Result<()> {
+        let internal = |e: &dyn std::fmt::Display| internal_datafusion_err!("resizing {part:?} of an image: {e}");
+        let source = ImageRef::new(image.width as u32, image.height as u32, image.pixels, PixelType::U8x3)
+            .map_err(|e| internal(&e))?;
+        let [left, top, part_width, part_height] = [part.left, part.top, part.width, part.height].map(|n| n as u32);
+        let source = CroppedImage::new(&source, left, top, part_width, part_height).map_err(|e| internal(&e))?;
+        let mut target = ImageMut::from_slice_u8(width as u32, height as u32, out, PixelType::U8x3)
+            .map_err(|e| internal(&e))?;
+        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
+        self.resizer.resize(&source, &mut target, &options).map_err(|e| internal(&e))
+    }
+}
+
+/// The result's field of an operator that makes images of `height` x `width`.
+pub(crate) fn fixed_return_field(arguments: &Arguments) -> Result<Field> {
+    let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
+    for (name, side) in [("height", height), ("width", width)] {
+        if let Err(problem) = tensor::check_size(side, 1) {
+            return arguments.refuse(name, format_args!("is too large: {problem}"));
+        }
+    }
+    if let Err(problem) = tensor::check_size(height, width) {
+        return arguments.refuse("height", format_args!("is too large: {problem}"));
+    }
+    let nullable = arguments.field("image")?.is_nullable();
+    tensor::fixed_field("image", DataType::UInt8, height, width, nullable)
+}
+
+/// Fills a column of images of `height` x `width`, row by row, in one allocation. Nulls stay null.
+pub(crate) fn fixed_images(
+    operator: &str,
+    images: &Images,
+    height: usize,
+    width: usize,
+    mut fill: impl FnMut(usize, Image, &mut [u8]) -> Result<()>,
+) -> Result<ArrayRef> {
+    let mut pixels = vec![0; tensor::values_len(operator, images.len(), height, width)?];
+    for (row, out) in pixels.chunks_exact_mut(height * width * CHANNELS).enumerate() {
+        if let Some(image) = images.get(row)? {
+            fill(row, image, out)?;
+        }
+    }
+    tensor::fixed_array::<UInt8Type>(pixels.into(), height, width, images.nulls().cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_near, column, decoded, fixed, image, noise, sql};
+
+    #[test]
+    fn sizes_are_scaled_as_pillow_scales_them() {
+        for size in [(5, 7), (18, 20), (9, 40), (64, 30)] {
+            let (height, width) = size;
+            let call = format!("resize(image, {height}, {width})");
+            // Pillow rounds between a horizontal and a vertical pass, the resizer between a vertical and a horizontal.
+            assert_near(&sql(&call, vec![noise()]).unwrap(), &format!("noise_{height}x{width}.png"), 1);
+            let colour = decoded(&["colour.jpg.png"]);
+            assert_near(&sql(&call, vec![colour]).unwrap(), &format!("colour_{height}x{width}.png"), 1);
+        }
+    }
+
+    #[test]
+    fn a_part_is_scaled_as_if_it_had_been_cropped() {
+        let (height, width, pixels) = image(&decoded(&["colour.jpg.png"]), 0).unwrap();
+        let source = Image { height, width, pixels: &pixels };
+        let mut out = vec![0; 24 * 16 * 3];
+        let part = Rectangle { top: 4, left: 11, height: 20, width: 30 };
+        Bilinear::default().run(source, part, &mut out, 24, 16).unwrap();
+        assert_near(&fixed(24, 16, out), "colour_crop_24x16.png", 1);
+    }
+
+    #[test]
+    fn the_same_size_is_a_copy() {
+        assert_eq!(image(&sql("resize(image, 9, 13)", vec![noise()]).unwrap(), 0), image(&noise(), 0));
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused() {
+        let check = |call: &str, expect: &str| assert_eq!(sql(call, vec![noise()]).err().as_deref(), Some(expect));
+        check("resize(image, -3, 5)", "resize: \"height\" must be a positive integer, got -3");
+        check("resize(image, 5, 2.5)", "resize: \"width\" must be a positive integer, got 2.5");
+        check("resize(image, 5)", "resize: \"width\" is missing");
+        check("resize(image, 5, 5, 5)", "resize: takes 3 arguments (image, height, width), got 4");
+        check(
+            "resize(image, length(arrow_typeof(image)), 5)",
+            "resize: \"height\" must be a positive integer written as a constant, got a value per row",
+        );
+        check(
+            "resize(image, 5, 20000)",
+            "resize: \"width\" is too large: an image of 20000 x 1 is over the limit of 16384 per side and 268435456 pixels",
+        );
+        check(
+            "resize(normalize(image), 5, 5)",
+            "resize: \"image\" must be an image (uint8 tensor of height x width x 3), got a Float32 tensor of 9 x 13 x 3",
+        );
+        let text = column("image", arrow::array::StringArray::from(vec!["x"]));
+        let expect = "resize: \"image\" must be an image (uint8 tensor of height x width x 3), got Utf8";
+        assert_eq!(sql("resize(image, 5, 5)", vec![text]).err().as_deref(), Some(expect));
+    }
+
+    #[test]
+    fn a_batch_that_is_too_large_wants_smaller_batches() {
+        let images = fixed(1, 1, vec![0; 3 * 30]);
+        let expect = "Resources exhausted: resize: 30 images of 10000 x 10000 in one batch exceed 2147483647 values; \
+                      use smaller batches";
+        assert_eq!(sql("resize(image, 10000, 10000)", vec![images]).err().as_deref(), Some(expect));
+    }
+}

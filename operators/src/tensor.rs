@@ -1,0 +1,417 @@
+//! Images as Arrow columns: the two canonical tensor extension types, and a view that reads either.
+//!
+//! An image is a tensor of height x width x 3 (`HWC`, RGB). A column of images is one of
+//!
+//! - `arrow.fixed_shape_tensor`: a `FixedSizeList` of the values, the shape in the field's metadata;
+//! - `arrow.variable_shape_tensor`: a struct of `data: List` and `shape: FixedSizeList<Int32>[3]`.
+//!
+//! Both are spelt exactly as the Arrow specification and the `arrow-schema` crate spell them (children not nullable,
+//! list items named `item`), so pyarrow and others read them. What is null is the row, never a pixel; the memory under
+//! a null is zeros in a fixed column and nothing in a variable one.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray, NullArray, PrimitiveArray, StructArray,
+    UInt8Array,
+};
+use arrow::buffer::{Buffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Fields, Int32Type, UInt8Type};
+use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+
+/// Red, green, blue.
+pub const CHANNELS: usize = 3;
+
+/// The greatest height and the greatest width that an operator makes or decodes.
+pub const SIDE_MAX: usize = 16_384;
+
+/// The greatest number of pixels of one image that an operator makes or decodes.
+pub const PIXELS_MAX: usize = 1 << 28;
+
+const FIXED: &str = "arrow.fixed_shape_tensor";
+const VARIABLE: &str = "arrow.variable_shape_tensor";
+
+/// The shape of the images in a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// All have this height and width.
+    Fixed {
+        /// Rows of pixels.
+        height: usize,
+        /// Pixels per row.
+        width: usize,
+    },
+    /// Each has its own height and width.
+    Variable,
+}
+
+/// One image of a column.
+#[derive(Debug, Clone, Copy)]
+pub struct Image<'a> {
+    /// Rows of pixels.
+    pub height: usize,
+    /// Pixels per row.
+    pub width: usize,
+    /// `height * width * 3` values, row by row.
+    pub pixels: &'a [u8],
+}
+
+/// A column of uint8 images, of either kind, for reading.
+#[derive(Debug)]
+pub struct Images<'a> {
+    column: Column<'a>,
+    nulls: Option<NullBuffer>,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Column<'a> {
+    Fixed { height: usize, width: usize, pixels: &'a [u8] },
+    Variable { offsets: &'a [i32], pixels: &'a [u8], shapes: &'a [i32] },
+}
+
+/// The field of a column of images that share one shape.
+pub fn fixed_field(name: &str, value: DataType, height: usize, width: usize, nullable: bool) -> Result<Field> {
+    let data_type = fixed_type(value, height, width)?;
+    let metadata = format!(r#"{{"shape":[{height},{width},{CHANNELS}],"dim_names":["H","W","C"]}}"#);
+    Ok(extension(Field::new(name, data_type, nullable), FIXED, metadata))
+}
+
+/// The field of a column of images that each have their own shape.
+pub fn variable_field(name: &str, value: DataType, nullable: bool) -> Field {
+    let metadata = format!(r#"{{"dim_names":["H","W","C"],"uniform_shape":[null,null,{CHANNELS}]}}"#);
+    extension(Field::new(name, DataType::Struct(variable_fields(value)), nullable), VARIABLE, metadata)
+}
+
+/// The field of a column of images of this shape.
+pub fn field(name: &str, value: DataType, shape: Shape, nullable: bool) -> Result<Field> {
+    match shape {
+        Shape::Fixed { height, width } => fixed_field(name, value, height, width, nullable),
+        Shape::Variable => Ok(variable_field(name, value, nullable)),
+    }
+}
+
+/// The shape and the value type of a field, when it is a column of height x width x 3 tensors.
+pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
+    let metadata = field.metadata();
+    let extension = metadata.get(EXTENSION_TYPE_NAME_KEY)?;
+    match field.data_type() {
+        DataType::FixedSizeList(item, size) if extension == FIXED => {
+            let json: serde_json::Value = serde_json::from_str(metadata.get(EXTENSION_TYPE_METADATA_KEY)?).ok()?;
+            let shape = json.get("shape")?.as_array()?;
+            let shape: Vec<usize> =
+                shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<_>>()?;
+            let [height, width, CHANNELS] = shape[..] else { return None };
+            let stored_as_named = json.get("permutation").is_none_or(|p| *p == serde_json::json!([0, 1, 2]));
+            let fits = height.checked_mul(width)?.checked_mul(CHANNELS)? == usize::try_from(*size).ok()?;
+            (stored_as_named && fits && *size > 0).then(|| (Shape::Fixed { height, width }, item.data_type().clone()))
+        }
+        DataType::Struct(fields) if extension == VARIABLE => {
+            let (DataType::List(item), DataType::FixedSizeList(size, 3)) =
+                (fields.first()?.data_type(), fields.get(1)?.data_type())
+            else {
+                return None;
+            };
+            let named = fields[0].name() == "data" && fields[1].name() == "shape" && fields.len() == 2;
+            (named && *size.data_type() == DataType::Int32).then(|| (Shape::Variable, item.data_type().clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the field is a column of uint8 images.
+pub(crate) fn is_image(field: &Field) -> bool {
+    matches!(image_type(field), Some((_, DataType::UInt8)))
+}
+
+/// A field's type as it reads in an error after "got".
+pub(crate) fn wording(field: &Field) -> String {
+    match image_type(field) {
+        Some((Shape::Fixed { height, width }, value)) => format!("a {value} tensor of {height} x {width} x {CHANNELS}"),
+        Some((Shape::Variable, value)) => format!("a {value} tensor of variable shape"),
+        None => field.data_type().to_string(),
+    }
+}
+
+/// The shape of an image column that has passed the type check.
+pub(crate) fn shape(field: &Field) -> Result<Shape> {
+    match image_type(field) {
+        Some((shape, _)) => Ok(shape),
+        None => internal_err!("{} is not a column of images", field.name()),
+    }
+}
+
+impl<'a> Images<'a> {
+    /// Views a column. The field tells its shape, which for a fixed column the array itself does not know.
+    pub fn try_new(field: &Field, array: &'a dyn Array) -> Result<Self> {
+        let Some((shape, DataType::UInt8)) = image_type(field) else {
+            return internal_err!("{} is not a column of uint8 images", field.name());
+        };
+        let len = array.len();
+        let (column, nulls) = match shape {
+            Shape::Fixed { height, width } => {
+                let Some(list) = array.as_fixed_size_list_opt() else {
+                    return internal_err!("a fixed-shape tensor is stored as {}", array.data_type());
+                };
+                let size = height * width * CHANNELS;
+                let pixels = &list.values().as_primitive::<UInt8Type>().values()[..];
+                if pixels.len() < len * size {
+                    return exec_err!("a column of {height} x {width} images holds {} bytes for {len} rows", pixels.len());
+                }
+                (Column::Fixed { height, width, pixels }, list.nulls().cloned())
+            }
+            Shape::Variable => {
+                let Some(rows) = array.as_struct_opt() else {
+                    return internal_err!("a variable-shape tensor is stored as {}", array.data_type());
+                };
+                let data = rows.column(0).as_list::<i32>();
+                let shape = rows.column(1).as_fixed_size_list();
+                let column = Column::Variable {
+                    offsets: data.value_offsets(),
+                    pixels: data.values().as_primitive::<UInt8Type>().values(),
+                    shapes: &shape.values().as_primitive::<Int32Type>().values()[..3 * len],
+                };
+                // The specification makes the children non-nullable, but a file may say otherwise.
+                let nulls = NullBuffer::union(rows.nulls(), data.nulls());
+                (column, NullBuffer::union(nulls.as_ref(), shape.nulls()))
+            }
+        };
+        Ok(Self { column, nulls, len })
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Which rows are null.
+    pub fn nulls(&self) -> Option<&NullBuffer> {
+        self.nulls.as_ref()
+    }
+
+    /// Where a row's image begins in what [`change_pixels`] sees.
+    pub(crate) fn start(&self, row: usize) -> usize {
+        match self.column {
+            Column::Fixed { height, width, .. } => row * height * width * CHANNELS,
+            Column::Variable { offsets, .. } => (offsets[row] - offsets[0]) as usize,
+        }
+    }
+
+    /// The image in a row, or `None` for a null. An error when a row's shape and its data disagree.
+    pub fn get(&self, row: usize) -> Result<Option<Image<'a>>> {
+        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+            return Ok(None);
+        }
+        match self.column {
+            Column::Fixed { height, width, pixels } => {
+                let size = height * width * CHANNELS;
+                Ok(Some(Image { height, width, pixels: &pixels[row * size..(row + 1) * size] }))
+            }
+            Column::Variable { offsets, pixels, shapes } => {
+                let pixels = &pixels[offsets[row] as usize..offsets[row + 1] as usize];
+                let shape = &shapes[3 * row..3 * row + 3];
+                let size = |i: usize| usize::try_from(shape[i]).unwrap_or(0);
+                let (height, width) = (size(0), size(1));
+                let expect = height.checked_mul(width).and_then(|n| n.checked_mul(CHANNELS));
+                if shape[2] != CHANNELS as i32 || expect != Some(pixels.len()) || pixels.is_empty() {
+                    return exec_err!("an image of shape {shape:?} holds {} bytes", pixels.len());
+                }
+                Ok(Some(Image { height, width, pixels }))
+            }
+        }
+    }
+}
+
+/// Changes a column's pixels, in their own memory when nobody else holds it and in one copy otherwise. The change sees
+/// the pixels of all rows, one image after the other; nulls of a fixed column take space, those of a variable one may.
+pub(crate) fn change_pixels(array: ArrayRef, change: impl FnOnce(&mut [u8])) -> Result<ArrayRef> {
+    if let Some(list) = array.as_fixed_size_list_opt() {
+        let list = list.clone();
+        drop(array);
+        let (item, size, values, nulls) = list.into_parts();
+        let values = change_values(values, change);
+        return Ok(Arc::new(FixedSizeListArray::try_new(item, size, values, nulls)?));
+    }
+    let Some(rows) = array.as_struct_opt().cloned() else {
+        return internal_err!("a tensor is stored as {}", array.data_type());
+    };
+    drop(array);
+    let (fields, mut columns, nulls) = rows.into_parts();
+    let (item, offsets, values, list_nulls) = {
+        let list = columns[0].as_list::<i32>().clone();
+        columns[0] = Arc::new(NullArray::new(0));
+        list.into_parts()
+    };
+    // A slice of a long column shares all of its pixels: only those of these rows are touched or copied.
+    let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+    let values = match (first as usize, (last - first) as usize) {
+        (0, len) if len == values.len() => values,
+        (first, len) => values.slice(first, len),
+    };
+    let offsets = match first {
+        0 => offsets,
+        _ => OffsetBuffer::new(offsets.iter().map(|offset| offset - first).collect()),
+    };
+    let values = change_values(values, change);
+    columns[0] = Arc::new(ListArray::try_new(item, offsets, values, list_nulls)?);
+    Ok(Arc::new(StructArray::try_new(fields, columns, nulls)?))
+}
+
+fn change_values(values: ArrayRef, change: impl FnOnce(&mut [u8])) -> ArrayRef {
+    let (_, pixels, nulls) = values.as_primitive::<UInt8Type>().clone().into_parts();
+    drop(values);
+    let mut pixels = match pixels.into_inner().into_mutable() {
+        Ok(own) => own,
+        Err(shared) => {
+            let mut copy = MutableBuffer::with_capacity(shared.len());
+            copy.extend_from_slice(&shared);
+            copy
+        }
+    };
+    change(pixels.as_slice_mut());
+    Arc::new(UInt8Array::new(Buffer::from(pixels).into(), nulls))
+}
+
+/// The number of values in a column of `rows` images, or an error when an image or the column would be too large.
+///
+/// The bound on the column is what 32-bit list offsets can address. It also holds for fixed columns, where it keeps a
+/// mistyped `height => 22400` from asking for terabytes.
+pub(crate) fn values_len(operator: &str, rows: usize, height: usize, width: usize) -> Result<usize> {
+    let size = height.saturating_mul(width).saturating_mul(CHANNELS);
+    match rows.checked_mul(size) {
+        Some(values) if values <= i32::MAX as usize => Ok(values),
+        _ => Err(DataFusionError::ResourcesExhausted(format!(
+            "{operator}: {rows} images of {height} x {width} in one batch exceed {} values; use smaller batches",
+            i32::MAX
+        ))),
+    }
+}
+
+/// Refuses sizes above [`SIDE_MAX`] and [`PIXELS_MAX`]. The error reads after the operator's name.
+pub(crate) fn check_size(height: usize, width: usize) -> std::result::Result<(), String> {
+    if height > SIDE_MAX || width > SIDE_MAX || height * width > PIXELS_MAX {
+        return Err(format!(
+            "an image of {height} x {width} is over the limit of {SIDE_MAX} per side and {PIXELS_MAX} pixels"
+        ));
+    }
+    Ok(())
+}
+
+/// A column of images of one shape, around values that are already in place.
+pub(crate) fn fixed_array<T: ArrowPrimitiveType>(
+    values: ScalarBuffer<T::Native>,
+    height: usize,
+    width: usize,
+    nulls: Option<NullBuffer>,
+) -> Result<ArrayRef> {
+    let DataType::FixedSizeList(item, size) = fixed_type(T::DATA_TYPE, height, width)? else {
+        return internal_err!("a fixed-shape tensor is a fixed-size list");
+    };
+    let values = Arc::new(PrimitiveArray::<T>::new(values, None));
+    Ok(Arc::new(FixedSizeListArray::try_new(item, size, values, nulls)?))
+}
+
+/// A column of images of any shape, around values that are already in place. `shapes` holds three numbers per row.
+pub(crate) fn variable_array<T: ArrowPrimitiveType>(
+    values: ScalarBuffer<T::Native>,
+    offsets: OffsetBuffer<i32>,
+    shapes: ScalarBuffer<i32>,
+    nulls: Option<NullBuffer>,
+) -> Result<ArrayRef> {
+    let fields = variable_fields(T::DATA_TYPE);
+    let values = Arc::new(PrimitiveArray::<T>::new(values, None));
+    let data = ListArray::try_new(item(T::DATA_TYPE), offsets, values, None)?;
+    let shapes = Arc::new(Int32Array::new(shapes, None));
+    let shape = FixedSizeListArray::try_new(item(DataType::Int32), 3, shapes, None)?;
+    Ok(Arc::new(StructArray::try_new(fields, vec![Arc::new(data), Arc::new(shape)], nulls)?))
+}
+
+fn fixed_type(value: DataType, height: usize, width: usize) -> Result<DataType> {
+    let size = height.checked_mul(width).and_then(|n| n.checked_mul(CHANNELS)).and_then(|n| i32::try_from(n).ok());
+    match size {
+        Some(size) if size > 0 => Ok(DataType::FixedSizeList(item(value), size)),
+        _ => internal_err!("no fixed-shape tensor has the shape {height} x {width} x {CHANNELS}"),
+    }
+}
+
+fn variable_fields(value: DataType) -> Fields {
+    let shape = DataType::FixedSizeList(item(DataType::Int32), 3);
+    Fields::from(vec![
+        Field::new("data", DataType::List(item(value)), false),
+        Field::new("shape", shape, false),
+    ])
+}
+
+fn item(value: DataType) -> FieldRef {
+    Arc::new(Field::new_list_field(value, false))
+}
+
+fn extension(field: Field, name: &str, metadata: String) -> Field {
+    field.with_metadata(
+        [(EXTENSION_TYPE_NAME_KEY.to_owned(), name.to_owned()), (EXTENSION_TYPE_METADATA_KEY.to_owned(), metadata)]
+            .into(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::extension::{FixedShapeTensor, VariableShapeTensor};
+
+    use super::*;
+
+    #[test]
+    fn fields_are_the_canonical_extension_types() {
+        let fixed = fixed_field("image", DataType::Float32, 224, 160, false).unwrap();
+        let names = || Some(["H", "W", "C"].map(str::to_owned).to_vec());
+        let canonical = FixedShapeTensor::try_new(DataType::Float32, [224, 160, 3], names(), None).unwrap();
+        assert_eq!(fixed.try_extension_type::<FixedShapeTensor>().unwrap(), canonical);
+        let variable = variable_field("image", DataType::UInt8, false);
+        let uniform = Some(vec![None, None, Some(3)]);
+        let canonical = VariableShapeTensor::try_new(DataType::UInt8, 3, names(), None, uniform).unwrap();
+        assert_eq!(variable.try_extension_type::<VariableShapeTensor>().unwrap(), canonical);
+    }
+
+    #[test]
+    fn metadata_is_spelt_as_pyarrow_spells_it() {
+        let field = fixed_field("image", DataType::UInt8, 2, 4, false).unwrap();
+        let metadata = field.metadata();
+        assert_eq!(metadata["ARROW:extension:name"], "arrow.fixed_shape_tensor");
+        assert_eq!(metadata["ARROW:extension:metadata"], r#"{"shape":[2,4,3],"dim_names":["H","W","C"]}"#);
+    }
+
+    #[test]
+    fn only_tensors_of_three_channels_are_images() {
+        let image = |metadata: &str, size: i32| {
+            let data_type = DataType::FixedSizeList(item(DataType::UInt8), size);
+            is_image(&extension(Field::new("image", data_type, false), FIXED, metadata.to_owned()))
+        };
+        assert!(image(r#"{"shape":[2,4,3]}"#, 24));
+        assert!(image(r#"{"shape":[2,4,3],"permutation":[0,1,2]}"#, 24));
+        assert!(!image(r#"{"shape":[2,4,3],"permutation":[2,0,1]}"#, 24), "stored channels first");
+        assert!(!image(r#"{"shape":[2,4,3]}"#, 25));
+        assert!(!image(r#"{"shape":[3,2,4]}"#, 24));
+        assert!(!image(r#"{"shape":[2,12]}"#, 24));
+        assert!(!image(r#"{"shape":[0,4,3]}"#, 0));
+        assert!(!image("damaged", 24));
+        let plain = Field::new("image", DataType::FixedSizeList(item(DataType::UInt8), 24), false);
+        assert!(!is_image(&plain), "the shape is unknown without metadata");
+    }
+
+    #[test]
+    fn a_shape_that_lies_is_an_error() {
+        let offsets = OffsetBuffer::from_lengths([6, 6]);
+        let shapes = vec![1, 2, 3, 2, 2, 3].into();
+        let array = variable_array::<UInt8Type>(vec![7; 12].into(), offsets, shapes, None).unwrap();
+        let field = variable_field("image", DataType::UInt8, false);
+        let images = Images::try_new(&field, &array).unwrap();
+        assert_eq!(images.get(0).unwrap().unwrap().width, 2);
+        let problem = images.get(1).unwrap_err().strip_backtrace();
+        assert_eq!(problem, "Execution error: an image of shape [2, 2, 3] holds 6 bytes");
+    }
+}

@@ -1,0 +1,301 @@
+//! Calls of operators: named arguments and defaults become positions.
+//!
+//! DataFusion's functions take arguments by position, an operator's descriptor names them. So every call of a
+//! registered operator is rewritten here, before planning: `resize(image, width => 8, height => 4)` becomes
+//! `resize(image, 4, 8, …)` with the defaults filled in. Constants are checked at the same time, while the place of
+//! each argument is at hand.
+
+use std::ops::ControlFlow;
+
+use datafusion::scalar::ScalarValue;
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident,
+    ObjectName, ObjectNamePart, Query, Spanned, UnaryOperator, Value, VisitMut, VisitorMut,
+};
+use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::tokenizer::Tokenizer;
+use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind};
+
+use crate::tokens::{DIALECT, Tokens};
+use crate::{Error, Place, Result, literals, nearest};
+
+/// Where a rewritten call and its arguments were in the text.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// The name of the operator.
+    pub(crate) operator: &'static str,
+    /// The place of the function's name.
+    pub(crate) place: Place,
+    /// The place of each value that was given, by parameter.
+    pub(crate) arguments: Vec<(&'static str, Place)>,
+}
+
+/// Rewrites all calls of operators in a query, subqueries included. A call that is wrong stays as it is and adds to
+/// `errors`.
+pub(crate) fn resolve(query: &mut Query, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<Call> {
+    let mut resolver = Resolver { tokens, errors, calls: Vec::new() };
+    let _ = VisitMut::visit(query, &mut resolver);
+    resolver.calls
+}
+
+/// The operator that a function's name means.
+pub(crate) fn operator(name: &ObjectName) -> Option<&'static Descriptor> {
+    let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() else { return None };
+    forebay_operators::find(&ident.value).map(|operator| operator.descriptor())
+}
+
+struct Resolver<'a> {
+    tokens: &'a Tokens,
+    errors: &'a mut Vec<Error>,
+    calls: Vec<Call>,
+}
+
+impl VisitorMut for Resolver<'_> {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr
+            && let Some(descriptor) = operator(&function.name)
+        {
+            match rewrite(function, descriptor, self.tokens) {
+                Ok(call) => self.calls.push(call),
+                Err(error) => self.errors.push(error),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn rewrite(function: &mut Function, descriptor: &'static Descriptor, tokens: &Tokens) -> Result<Call> {
+    let operator = descriptor.name;
+    let place = Place::start(function.name.span()).unwrap_or(Place::START);
+    let refuse = |message: &str| Error::new(format!("{operator}: {message}")).with_place(place);
+    if function.filter.is_some() || function.over.is_some() || !function.within_group.is_empty() {
+        return Err(refuse("is computed row by row and takes no FILTER, OVER or WITHIN GROUP"));
+    }
+    let no_parameters = matches!(function.parameters, FunctionArguments::None);
+    let given = match &function.args {
+        FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses })
+            if clauses.is_empty() && no_parameters =>
+        {
+            args
+        }
+        _ => return Err(refuse("takes a list of arguments and nothing else").with_hint(signature(descriptor))),
+    };
+    let places = tokens.arguments(place);
+    let mut slots: Vec<Option<Argument>> = descriptor.parameters.iter().map(|_| None).collect();
+    let mut named = false;
+    for (index, argument) in given.iter().enumerate() {
+        let argument_place = places.get(index).copied().or(Place::start(argument.span())).unwrap_or(place);
+        let (slot, argument) = match argument {
+            FunctionArg::Unnamed(value) => {
+                let expr = expr(value, descriptor, argument_place)?;
+                if named {
+                    return Err(positional_after_named(descriptor, argument_place));
+                }
+                if index >= slots.len() {
+                    return Err(too_many(descriptor, given.len(), argument_place));
+                }
+                if let Some(error) = equals_for_arrow(expr, descriptor) {
+                    return Err(error.with_place(argument_place));
+                }
+                (index, Argument { expr: expr.clone(), place: argument_place })
+            }
+            FunctionArg::Named { name, arg, operator: _ } => {
+                named = true;
+                let slot = slot(name, descriptor).map_err(|error| error.with_place(argument_place))?;
+                let value_place = tokens.after(argument_place, 2).unwrap_or(argument_place);
+                (slot, Argument { expr: expr(arg, descriptor, value_place)?.clone(), place: value_place })
+            }
+            FunctionArg::ExprNamed { .. } => {
+                return Err(Error::new(format!("{operator}: an argument's name is a word"))
+                    .with_place(argument_place)
+                    .with_hint(signature(descriptor)));
+            }
+        };
+        if slots[slot].is_some() {
+            return Err(Error::new(format!("{operator}: \"{}\" is given twice", descriptor.parameters[slot].name))
+                .with_place(argument_place));
+        }
+        slots[slot] = Some(argument);
+    }
+    let mut call = Call { operator, place, arguments: Vec::new() };
+    let mut args = Vec::with_capacity(slots.len());
+    for (parameter, slot) in descriptor.parameters.iter().zip(slots) {
+        let expr = match slot {
+            Some(argument) => {
+                call.arguments.push((parameter.name, argument.place));
+                check(argument, parameter, descriptor)?
+            }
+            None => default(parameter, descriptor, place)?,
+        };
+        args.push(FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)));
+    }
+    function.args =
+        FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() });
+    // Quoted or not, in any case: it is this function.
+    if let Some(ObjectNamePart::Identifier(ident)) = function.name.0.first_mut() {
+        *ident = Ident { value: operator.to_owned(), quote_style: None, span: ident.span };
+    }
+    Ok(call)
+}
+
+struct Argument {
+    expr: Expr,
+    place: Place,
+}
+
+fn expr<'a>(value: &'a FunctionArgExpr, descriptor: &Descriptor, place: Place) -> Result<&'a Expr> {
+    match value {
+        FunctionArgExpr::Expr(expr) => Ok(expr),
+        _ => Err(Error::new(format!("{}: `*` is not an argument", descriptor.name))
+            .with_place(place)
+            .with_hint(signature(descriptor))),
+    }
+}
+
+/// The position of a named argument.
+fn slot(name: &Ident, descriptor: &Descriptor) -> Result<usize> {
+    let names = || descriptor.parameters.iter().map(|parameter| parameter.name);
+    if let Some(slot) = names().position(|other| other.eq_ignore_ascii_case(&name.value)) {
+        return Ok(slot);
+    }
+    let all = names().collect::<Vec<_>>().join(", ");
+    let hint = match nearest(&name.value, names()) {
+        Some(near) => format!("did you mean \"{near}\"? arguments: {all}"),
+        None => format!("arguments: {all}"),
+    };
+    Err(Error::new(format!("{}: unknown argument \"{}\"", descriptor.name, name.value)).with_hint(hint))
+}
+
+fn positional_after_named(descriptor: &Descriptor, place: Place) -> Error {
+    Error::new(format!("{}: a positional argument after a named one", descriptor.name))
+        .with_place(place)
+        .with_hint("name it too: `name => value`")
+}
+
+fn too_many(descriptor: &Descriptor, given: usize, place: Place) -> Error {
+    let names: Vec<_> = descriptor.parameters.iter().map(|parameter| parameter.name).collect();
+    let (count, names) = (names.len(), names.join(", "));
+    let plural = if count == 1 { "" } else { "s" };
+    Error::new(format!("{}: takes {count} argument{plural} ({names}), got {given}", descriptor.name)).with_place(place)
+}
+
+/// `resize(image, height = 224)` passes a comparison; nobody means that.
+fn equals_for_arrow(expr: &Expr, descriptor: &Descriptor) -> Option<Error> {
+    let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = expr else { return None };
+    let Expr::Identifier(name) = left.as_ref() else { return None };
+    let slot = slot(name, descriptor).ok()?;
+    let name = descriptor.parameters[slot].name;
+    Some(
+        Error::new(format!("{}: `{expr}` is a comparison, not a named argument", descriptor.name))
+            .with_hint(format!("write `{name} => {right}`")),
+    )
+}
+
+/// Checks a value that was given. Whether an input's type fits is known when the query is planned.
+fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor) -> Result<Expr> {
+    let ParameterKind::Constant(kind) = parameter.kind else { return Ok(argument.expr) };
+    let problem = match literal(&argument.expr) {
+        Some(value) => match parameter.kind.check(&value) {
+            Ok(()) => return Ok(unnested(argument.expr)),
+            Err(problem) => problem,
+        },
+        None => {
+            let got = match unnested(argument.expr) {
+                Expr::Identifier(_) | Expr::CompoundIdentifier(_) => "a column",
+                _ => "an expression",
+            };
+            format!("must be {} written as a constant, got {got}", parameter.kind.wording())
+        }
+    };
+    let example = parameter.default.unwrap_or(example(kind));
+    Err(Error::new(format!("{}: \"{}\" {problem}", descriptor.name, parameter.name))
+        .with_place(argument.place)
+        .with_hint(format!("write `{} => {example}`", parameter.name)))
+}
+
+fn example(kind: ConstantKind) -> &'static str {
+    match kind {
+        ConstantKind::PositiveInteger => "224",
+        ConstantKind::Integer => "0",
+        ConstantKind::Number => "0.5",
+        ConstantKind::NumberList => "[0.5, 0.5, 0.5]",
+        ConstantKind::Text => "'text'",
+        ConstantKind::Boolean => "true",
+    }
+}
+
+fn default(parameter: &Parameter, descriptor: &Descriptor, place: Place) -> Result<Expr> {
+    let Some(text) = parameter.default else {
+        return Err(Error::new(format!("{}: \"{}\" is missing", descriptor.name, parameter.name))
+            .with_place(place)
+            .with_hint(signature(descriptor)));
+    };
+    // Tokens without places: a default is nowhere in the user's text.
+    let tokens = Tokenizer::new(&DIALECT, text).tokenize().map_err(|error| error.to_string());
+    let expr = tokens
+        .and_then(|tokens| Parser::new(&DIALECT).with_tokens(tokens).parse_expr().map_err(|error| error.to_string()));
+    expr.map_err(|error| {
+        debug_assert!(false, "the default of {} in {} is not SQL: {error}", parameter.name, descriptor.name);
+        Error::new(format!("{}: the default of \"{}\" is broken: {error}", descriptor.name, parameter.name))
+            .with_place(place)
+    })
+}
+
+/// How a call is written: `resize(image, height, width, antialias => true)`.
+fn signature(descriptor: &Descriptor) -> String {
+    let parameters: Vec<_> = descriptor
+        .parameters
+        .iter()
+        .map(|parameter| match parameter.default {
+            Some(default) => format!("{} => {default}", parameter.name),
+            None => parameter.name.to_owned(),
+        })
+        .collect();
+    format!("write `{}({})`", descriptor.name, parameters.join(", "))
+}
+
+fn unnested(expr: Expr) -> Expr {
+    match expr {
+        Expr::Nested(inner) => unnested(*inner),
+        other => other,
+    }
+}
+
+/// The value of an expression that is a literal, a signed number, or an array of these.
+fn literal(expr: &Expr) -> Option<ScalarValue> {
+    match expr {
+        Expr::Nested(inner) => literal(inner),
+        Expr::Value(value) => match &value.value {
+            Value::Number(number, _) => parse_number(number),
+            Value::Boolean(boolean) => Some(ScalarValue::Boolean(Some(*boolean))),
+            Value::Null => Some(ScalarValue::Null),
+            other => other.clone().into_string().map(|text| ScalarValue::Utf8(Some(text))),
+        },
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => literal(expr).filter(|value| value.data_type().is_numeric()),
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => match expr.as_ref() {
+            Expr::Value(value) => match &value.value {
+                Value::Number(number, _) => parse_number(&format!("-{number}")),
+                _ => None,
+            },
+            Expr::Nested(_) => literal(expr).and_then(|value| value.arithmetic_negate().ok()),
+            _ => None,
+        },
+        Expr::Array(array) => {
+            let elements: Option<Vec<ScalarValue>> = array.elem.iter().map(literal).collect();
+            literals::list(elements?)
+        }
+        _ => None,
+    }
+}
+
+fn parse_number(number: &str) -> Option<ScalarValue> {
+    if let Ok(integer) = number.parse() {
+        return Some(ScalarValue::Int64(Some(integer)));
+    }
+    if let Ok(integer) = number.parse() {
+        return Some(ScalarValue::UInt64(Some(integer)));
+    }
+    number.parse().ok().map(|float| ScalarValue::Float64(Some(float)))
+}

@@ -1,0 +1,360 @@
+//! Our wording of what DataFusion finds wrong in a query, and where it is.
+//!
+//! DataFusion knows the place of some of its errors. For the rest there is a slow and simple way that needs no list of
+//! its errors: plan the query again with one expression replaced by NULL. The expression that takes the error with it
+//! holds the mistake; then the same is done to the expressions in it. That costs a planning (well under a millisecond
+//! for a usual pipeline) per expression tried, and only when there is an error to show.
+
+use std::ops::ControlFlow;
+
+use datafusion::common::{Column, DataFusionError, SchemaError};
+use datafusion::execution::SessionState;
+use datafusion::sql::sqlparser::ast::{Expr, Query, Spanned, Value, Visit, VisitMut, Visitor, VisitorMut};
+use forebay_operators::OPERATORS;
+
+use crate::calls::{self, Call};
+use crate::plan::attempt;
+use crate::tokens::lower_first;
+use crate::{Error, Place, nearest};
+
+/// The most plannings spent on finding a place.
+const ATTEMPTS_MAX: usize = 300;
+
+/// How many names a hint lists.
+const NAMES_MAX: usize = 24;
+
+/// Says what is wrong with a query that could not be planned.
+pub(crate) async fn diagnose(error: DataFusionError, query: &Query, mut state: SessionState, calls: &[Call]) -> Error {
+    state.config_mut().options_mut().sql_parser.collect_spans = true;
+    let error = attempt(query, &state).await.err().unwrap_or(error);
+    let worded = worded(&error, &state);
+    if let Some(call) = calls.iter().find(|call| message_of(&error).starts_with(&format!("{}: ", call.operator))) {
+        let message = message_of(&error);
+        let place = Search::new(query, &state, &message).call(call.operator, calls).await;
+        return worded.or_place(place.or(Some(call.place)));
+    }
+    let span = error.diagnostic().and_then(|diagnostic| diagnostic.span);
+    let place = span.map(|span| Place { line: span.start.line, column: span.start.column });
+    match place {
+        Some(place) => worded.with_place(place),
+        None => {
+            let message = message_of(&error);
+            worded.or_place(Search::new(query, &state, &message).place().await)
+        }
+    }
+}
+
+/// The innermost message, without the prefix for its kind.
+fn message_of(error: &DataFusionError) -> String {
+    root(error).message().into_owned()
+}
+
+/// The innermost error; of several the first.
+fn root(error: &DataFusionError) -> &DataFusionError {
+    match error.find_root() {
+        DataFusionError::Collection(errors) => errors.first().map_or(error, root),
+        other => other,
+    }
+}
+
+fn worded(error: &DataFusionError, state: &SessionState) -> Error {
+    match root(error) {
+        DataFusionError::SchemaError(error, _) => match error.as_ref() {
+            SchemaError::FieldNotFound { field, valid_fields } => no_column(field, valid_fields),
+            // One table has no two columns of a name, so the query made the second.
+            SchemaError::AmbiguousReference { field } => same_names(Some(&field.name)),
+            SchemaError::DuplicateUnqualifiedField { name } | SchemaError::DuplicateQualifiedField { name, .. } => {
+                same_names(Some(name))
+            }
+        },
+        other => {
+            let message = other.message();
+            if let Some(name) = quoted(&message, "table '", "' not found") {
+                return no_table(name, state);
+            }
+            if let Some(name) = quoted(&message, "Invalid function '", "'") {
+                return no_function(name, state);
+            }
+            if message.starts_with("Projections require unique expression names") {
+                return same_names(None);
+            }
+            cleaned(&message)
+        }
+    }
+}
+
+fn same_names(name: Option<&str>) -> Error {
+    let error = match name {
+        Some(name) => Error::new(format!("two columns are named \"{name}\"")),
+        None => Error::new("two columns of a SELECT have the same name"),
+    };
+    error.with_hint("rename one of them: `expression AS name`")
+}
+
+fn quoted<'a>(message: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    message.strip_prefix(before)?.split_once(after).map(|(name, _)| name)
+}
+
+fn no_column(field: &Column, valid: &[Column]) -> Error {
+    let name = match &field.relation {
+        Some(relation) => format!("{}.{}", relation.table(), field.name),
+        None => field.name.clone(),
+    };
+    let error = Error::new(format!("column \"{name}\" not found"));
+    let mut names: Vec<&str> = valid.iter().map(|column| column.name.as_str()).collect();
+    names.dedup();
+    let same = valid.iter().find(|column| column.name.eq_ignore_ascii_case(&field.name));
+    if let Some(same) = same {
+        return if same.name == field.name {
+            match (&field.relation, &same.relation) {
+                (Some(_), Some(relation)) => error.with_hint(format!("write `{}.{}`", relation.table(), same.name)),
+                _ => error.with_hint(format!("write `{}`", same.name)),
+            }
+        } else {
+            error.with_hint(format!("unquoted names are lower case: write `\"{}\"`", same.name))
+        };
+    }
+    match suggestion(&field.name, "columns", &names) {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
+fn no_table(name: &str, state: &SessionState) -> Error {
+    let options = &state.config_options().catalog;
+    let prefix = format!("{}.{}.", options.default_catalog, options.default_schema);
+    let name = name.strip_prefix(&prefix).unwrap_or(name);
+    let error = Error::new(format!("table \"{name}\" not found"));
+    let Ok(schema) = state.schema_for_ref(name) else {
+        return error.with_hint("names have one part: there are no schemas and catalogs");
+    };
+    let mut tables = schema.table_names();
+    tables.sort_unstable();
+    let names: Vec<&str> = tables.iter().map(String::as_str).collect();
+    match suggestion(name, "tables", &names) {
+        Some(hint) => error.with_hint(hint),
+        None => error.with_hint("there are no tables yet: `CREATE EXTERNAL TABLE name STORED AS PARQUET LOCATION '…'`"),
+    }
+}
+
+fn no_function(name: &str, state: &SessionState) -> Error {
+    let error = Error::new(format!("function \"{name}\" not found"));
+    let operators: Vec<&str> = OPERATORS.iter().map(|operator| operator.descriptor().name).collect();
+    // Operators first: of two names equally near, the one that this product is about.
+    let mut functions: Vec<&str> = state.scalar_functions().keys().map(String::as_str).collect();
+    functions.sort_unstable();
+    match nearest(name, operators.iter().copied().chain(functions)) {
+        Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+        None => error.with_hint(format!("operators: {}", listed(&operators))),
+    }
+}
+
+fn suggestion(name: &str, what: &str, names: &[&str]) -> Option<String> {
+    if names.is_empty() {
+        return None;
+    }
+    let all = format!("{what}: {}", listed(names));
+    Some(match nearest(name, names.iter().copied()) {
+        Some(near) => format!("did you mean \"{near}\"? {all}"),
+        None => all,
+    })
+}
+
+fn listed(names: &[&str]) -> String {
+    match names.len().checked_sub(NAMES_MAX) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..NAMES_MAX].join(", ")),
+    }
+}
+
+/// DataFusion's message in our style: one line, lower case, no final period, names in double quotes.
+fn cleaned(message: &str) -> Error {
+    let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("the query cannot be planned");
+    let candidates: Vec<&str> =
+        lines.filter_map(|line| line.strip_prefix("Candidate functions:").or(Some(line))).collect();
+    let (first, advice) = match first.split_once(". ") {
+        Some((first, advice)) => (first, Some(advice)),
+        None => (first, None),
+    };
+    let error = Error::new(lower_first(&requoted(first.trim_end_matches('.'))));
+    let signatures: Vec<&str> = candidates.into_iter().filter(|line| line.contains('(')).take(3).collect();
+    if signatures.is_empty() {
+        match advice {
+            Some(advice) => error.with_hint(lower_first(&requoted(advice.trim_end_matches('.')))),
+            None => error,
+        }
+    } else {
+        error.with_hint(format!("it is called as {}", signatures.join(" or ")))
+    }
+}
+
+/// Turns `'name'` into `"name"`; other quotes stay.
+fn requoted(message: &str) -> String {
+    let mut rest = message;
+    let mut requoted = String::with_capacity(message.len());
+    while let Some((before, after)) = rest.split_once('\'') {
+        requoted.push_str(before);
+        match after.split_once('\'') {
+            Some((name, tail))
+                if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.') =>
+            {
+                requoted.push_str(&format!("\"{name}\""));
+                rest = tail;
+            }
+            _ => {
+                requoted.push('\'');
+                rest = after;
+            }
+        }
+    }
+    requoted.push_str(rest);
+    requoted
+}
+
+/// The expressions of a query in the order in which a visitor meets them, and the search among them.
+struct Search<'a> {
+    query: &'a Query,
+    state: &'a SessionState,
+    message: &'a str,
+    nodes: Vec<Node>,
+    attempts: usize,
+}
+
+struct Node {
+    parent: Option<usize>,
+    place: Option<Place>,
+    operator: Option<&'static str>,
+}
+
+/// What planning gives when an expression is NULL: nothing wrong, or a message.
+type Outcome = Option<String>;
+
+impl<'a> Search<'a> {
+    fn new(query: &'a Query, state: &'a SessionState, message: &'a str) -> Self {
+        let mut collect = Collect::default();
+        let _ = Visit::visit(query, &mut collect);
+        Search { query, state, message, nodes: collect.nodes, attempts: 0 }
+    }
+
+    /// The start of the smallest expression that takes the error with it.
+    async fn place(mut self) -> Option<Place> {
+        let (mut node, outcome) = self.outermost().await?;
+        loop {
+            let mut next = None;
+            for child in self.children(Some(node)) {
+                if self.without(child).await.as_ref() == Some(&outcome) {
+                    next = Some(child);
+                    break;
+                }
+            }
+            match next {
+                Some(child) if self.nodes[child].place.is_some() => node = child,
+                _ => return self.nodes[node].place,
+            }
+        }
+    }
+
+    /// The place of the call of an operator that complains, or of the argument that it complains about.
+    async fn call(mut self, operator: &str, calls: &[Call]) -> Option<Place> {
+        let parameter = self.message.split('"').nth(1).filter(|_| self.message.starts_with(&format!("{operator}: \"")));
+        let outermost = self.outermost().await;
+        let mut candidates: Vec<usize> = (0..self.nodes.len())
+            .filter(|&node| self.nodes[node].operator == Some(operator))
+            .filter(|&node| outermost.as_ref().is_none_or(|(outermost, _)| self.is_within(node, *outermost)))
+            .collect();
+        // Arguments are planned before the calls around them, so of nested calls the inner one complains first.
+        candidates.reverse();
+        let mut node = candidates.first().copied()?;
+        if candidates.len() > 1 {
+            for &candidate in &candidates {
+                if self.without(candidate).await.is_some_and(|outcome| outcome.as_deref() != Some(self.message)) {
+                    node = candidate;
+                    break;
+                }
+            }
+        }
+        let place = self.nodes[node].place?;
+        let call = calls.iter().find(|call| call.place == place);
+        let argument = call.and_then(|call| call.arguments.iter().find(|(name, _)| Some(*name) == parameter));
+        Some(argument.map_or(place, |(_, place)| *place))
+    }
+
+    /// The whole expression (of a SELECT list, a WHERE) that takes the error with it, or else changes it.
+    async fn outermost(&mut self) -> Option<(usize, Outcome)> {
+        let mut changed = None;
+        for node in self.children(None) {
+            match self.without(node).await? {
+                None => return Some((node, None)),
+                Some(message) if message != self.message && changed.is_none() => changed = Some((node, Some(message))),
+                Some(_) => {}
+            }
+        }
+        changed
+    }
+
+    fn children(&self, parent: Option<usize>) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|&node| self.nodes[node].parent == parent).collect()
+    }
+
+    fn is_within(&self, node: usize, ancestor: usize) -> bool {
+        std::iter::successors(Some(node), |&node| self.nodes[node].parent).any(|node| node == ancestor)
+    }
+
+    /// Plans the query with an expression replaced; `None` when too much has been tried.
+    async fn without(&mut self, node: usize) -> Option<Outcome> {
+        self.attempts += 1;
+        if self.attempts > ATTEMPTS_MAX {
+            return None;
+        }
+        let mut query = self.query.clone();
+        let _ = VisitMut::visit(&mut query, &mut Replace { node, met: 0 });
+        Some(attempt(&query, self.state).await.err().map(|error| message_of(&error)))
+    }
+}
+
+#[derive(Default)]
+struct Collect {
+    nodes: Vec<Node>,
+    open: Vec<usize>,
+}
+
+impl Visitor for Collect {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        let (place, operator) = match expr {
+            Expr::Function(function) => {
+                (Place::start(function.name.span()), calls::operator(&function.name).map(|descriptor| descriptor.name))
+            }
+            other => (Place::start(other.span()), None),
+        };
+        self.nodes.push(Node { parent: self.open.last().copied(), place, operator });
+        self.open.push(self.nodes.len() - 1);
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, _expr: &Expr) -> ControlFlow<()> {
+        self.open.pop();
+        ControlFlow::Continue(())
+    }
+}
+
+/// Replaces the expression that a visitor meets as number `node`.
+struct Replace {
+    node: usize,
+    met: usize,
+}
+
+impl VisitorMut for Replace {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if self.met == self.node {
+            *expr = Expr::Value(Value::Null.into());
+            return ControlFlow::Break(());
+        }
+        self.met += 1;
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,552 @@
+//! What SQL can say and a feed cannot do.
+//!
+//! A feed stage computes rows of one table on their own, filters them and keeps their order. DataFusion would plan much
+//! more, and some of it (TABLESAMPLE, FOR UPDATE) it would parse and leave out without a word. So a query is searched
+//! for such constructs before it is planned. Structures are taken apart without `..` where a new field of the syntax
+//! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
+
+use std::ops::ControlFlow;
+
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::Volatility;
+use datafusion::sql::sqlparser::ast::{
+    Distinct, Expr, Function, FunctionArguments, GroupByExpr, Join, LimitClause, PipeOperator, Query, Select, SetExpr,
+    SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
+};
+use datafusion::sql::sqlparser::tokenizer::Span;
+use forebay_operators::{Determinism, OPERATORS};
+
+use crate::tokens::Tokens;
+use crate::{Error, Place, calls};
+
+const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
+const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
+
+/// Everything in the query that a feed cannot do.
+pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
+    let mut search = Search { state, tokens, errors: Vec::new(), here: start };
+    let _ = Visit::visit(query, &mut search);
+    search.errors
+}
+
+struct Search<'a> {
+    state: &'a SessionState,
+    tokens: &'a Tokens,
+    errors: Vec<Error>,
+    /// The last place that was passed, for what has none of its own.
+    here: Place,
+}
+
+impl Visitor for Search<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        self.pass(query.span());
+        self.query(query);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        self.pass(select.select_token.0.span);
+        self.select(select);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+        self.pass(factor.span());
+        self.table_factor(factor);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr {
+            self.pass(function.name.span());
+            self.function(function);
+        } else {
+            self.expr(expr);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Search<'_> {
+    fn pass(&mut self, span: Span) {
+        self.here = Place::start(span).unwrap_or(self.here);
+    }
+
+    fn refuse_at(&mut self, place: Place, message: &str, hint: &str) {
+        self.errors.push(Error::new(message).with_place(place).with_hint(hint));
+    }
+
+    /// Refuses at the first of the keywords at or after the end of a span.
+    fn refuse(&mut self, after: Span, words: &[&str], message: &str, hint: &str) {
+        let from = Place::of(after.end).unwrap_or(self.here);
+        let place = self.tokens.next(from, words).unwrap_or(self.here);
+        self.refuse_at(place, message, hint);
+    }
+
+    /// Refuses at the last of the keywords before a span.
+    fn refuse_before(&mut self, span: Span, words: &[&str], message: &str, hint: &str) {
+        let until = Place::start(span).unwrap_or(self.here);
+        let place = self.tokens.last(until, words).unwrap_or(until);
+        self.refuse_at(place, message, hint);
+    }
+
+    fn query(&mut self, query: &Query) {
+        let Query {
+            with,
+            body,
+            order_by,
+            limit_clause,
+            fetch,
+            locks,
+            for_clause,
+            settings,
+            format_clause,
+            pipe_operators,
+        } = query;
+        if let Some(with) = with.as_ref().filter(|with| with.recursive) {
+            self.refuse(
+                with.with_token.0.span,
+                &["RECURSIVE"],
+                "WITH RECURSIVE runs until nothing is new, and a feed computes each row once",
+                BEFOREHAND,
+            );
+        }
+        match body.as_ref() {
+            SetExpr::Select(_) | SetExpr::Query(_) => {}
+            SetExpr::SetOperation { op, right, .. } => {
+                let word = match op {
+                    SetOperator::Union => "UNION",
+                    SetOperator::Except => "EXCEPT",
+                    SetOperator::Intersect => "INTERSECT",
+                    SetOperator::Minus => "MINUS",
+                };
+                self.refuse_before(right.span(), &[word], &set_operation(word), SET_HINT);
+            }
+            SetExpr::Values(_) => self.refuse_at(
+                self.tokens.last(self.here, &["VALUES"]).unwrap_or(self.here),
+                "VALUES has no files behind it, and a feed's rows are rows of files",
+                "write the rows to a file and create a table over it",
+            ),
+            SetExpr::Table(_) => {
+                self.refuse_at(self.here, "`TABLE name` is not accepted", "write `SELECT * FROM name`")
+            }
+            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
+                self.refuse_at(self.here, "a pipeline only reads", "write a SELECT");
+            }
+        }
+        let body = body.span();
+        if order_by.is_some() {
+            self.refuse(body, &["ORDER", "BY"], &format!("ORDER BY {ALL_ROWS}"), ORDER_HINT);
+        }
+        if let Some(clause) = limit_clause {
+            let word = match clause {
+                LimitClause::LimitOffset { limit: None, limit_by, .. } if limit_by.is_empty() => "OFFSET",
+                _ => "LIMIT",
+            };
+            self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
+        }
+        if fetch.is_some() {
+            self.refuse(body, &["FETCH"], &format!("FETCH {ALL_ROWS}"), LIMIT_HINT);
+        }
+        if !locks.is_empty() {
+            self.refuse(
+                body,
+                &["FOR"],
+                "FOR UPDATE and FOR SHARE would be silently ignored: files are only read",
+                "leave it out",
+            );
+        }
+        if for_clause.is_some() {
+            self.refuse(body, &["FOR"], "FOR XML and FOR JSON would be silently ignored", "leave it out");
+        }
+        if settings.is_some() {
+            self.refuse(
+                body,
+                &["SETTINGS"],
+                "SETTINGS would be silently ignored",
+                "options of a pipeline are in its `WITH (…)`",
+            );
+        }
+        if format_clause.is_some() {
+            self.refuse(body, &["FORMAT"], "FORMAT would be silently ignored", "leave it out");
+        }
+        for operator in pipe_operators {
+            self.pipe_operator(operator, body);
+        }
+    }
+
+    fn pipe_operator(&mut self, operator: &PipeOperator, body: Span) {
+        let word = match operator {
+            PipeOperator::Where { .. }
+            | PipeOperator::Select { .. }
+            | PipeOperator::Extend { .. }
+            | PipeOperator::As { .. } => return,
+            PipeOperator::Limit { .. } => {
+                return self.refuse(body, &["|>", "LIMIT"], &format!("LIMIT {ALL_ROWS}"), LIMIT_HINT);
+            }
+            PipeOperator::OrderBy { .. } => {
+                return self.refuse(body, &["|>", "ORDER"], &format!("ORDER BY {ALL_ROWS}"), ORDER_HINT);
+            }
+            PipeOperator::TableSample { .. } => {
+                return self.refuse(body, &["|>", "TABLESAMPLE"], SAMPLE, SAMPLE_HINT);
+            }
+            PipeOperator::Union { .. } => {
+                return self.refuse(body, &["|>", "UNION"], &set_operation("UNION"), SET_HINT);
+            }
+            PipeOperator::Intersect { .. } => {
+                return self.refuse(body, &["|>", "INTERSECT"], &set_operation("INTERSECT"), SET_HINT);
+            }
+            PipeOperator::Except { .. } => {
+                return self.refuse(body, &["|>", "EXCEPT"], &set_operation("EXCEPT"), SET_HINT);
+            }
+            PipeOperator::Join(join) => return self.join(join),
+            PipeOperator::Aggregate { .. } => "AGGREGATE",
+            PipeOperator::Set { .. } => "SET",
+            PipeOperator::Drop { .. } => "DROP",
+            PipeOperator::Rename { .. } => "RENAME",
+            PipeOperator::Call { .. } => "CALL",
+            PipeOperator::Pivot { .. } => "PIVOT",
+            PipeOperator::Unpivot { .. } => "UNPIVOT",
+        };
+        self.refuse(
+            body,
+            &["|>", word],
+            &format!("the pipe operator {word} is not accepted"),
+            "pipe operators are WHERE, SELECT, EXTEND and AS",
+        );
+    }
+
+    fn select(&mut self, select: &Select) {
+        let Select {
+            select_token,
+            optimizer_hints,
+            distinct,
+            select_modifiers,
+            top,
+            top_before_distinct: _,
+            projection: _,
+            exclude,
+            into,
+            from,
+            lateral_views,
+            prewhere,
+            selection,
+            connect_by,
+            group_by,
+            cluster_by,
+            distribute_by,
+            sort_by,
+            having,
+            named_window,
+            qualify,
+            window_before_qualify: _,
+            value_table_mode,
+            flavor: _,
+        } = select;
+        let start = select_token.0.span;
+        // Where the clauses after FROM and WHERE can begin.
+        let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
+        let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
+        if !optimizer_hints.is_empty() || select_modifiers.is_some() {
+            self.refuse_at(self.here, "hints after SELECT would be silently ignored", "leave them out");
+        }
+        match distinct {
+            Some(Distinct::All) | None => {}
+            Some(_) => self.refuse(
+                start,
+                &["DISTINCT"],
+                &format!("DISTINCT {ALL_ROWS}"),
+                "remove duplicates beforehand, write the rest to files, and create a table over them",
+            ),
+        }
+        if top.is_some() {
+            self.refuse(start, &["TOP"], &format!("TOP {ALL_ROWS}"), LIMIT_HINT);
+        }
+        if let Some(mode) = value_table_mode {
+            self.refuse(start, &["AS"], &format!("SELECT {mode} would be silently ignored"), "leave it out");
+        }
+        if exclude.is_some() {
+            self.refuse(
+                start,
+                &["EXCLUDE"],
+                "EXCLUDE after the columns would be silently ignored",
+                "write `* EXCLUDE (…)`",
+            );
+        }
+        if into.is_some() {
+            self.refuse(start, &["INTO"], "INTO is not accepted: a pipeline only reads", "leave it out");
+        }
+        match from.as_slice() {
+            [] => self.refuse_at(
+                self.here,
+                "a pipeline needs FROM: its samples are the rows of a table",
+                "write `SELECT … FROM table`",
+            ),
+            [item] => self.joins(item),
+            [first, second, ..] => {
+                self.joins(first);
+                let place = Place::start(second.span()).unwrap_or(self.here);
+                self.refuse_at(place, "FROM names a second table, and a feed reads one", JOIN_HINT);
+            }
+        }
+        if !lateral_views.is_empty() {
+            self.refuse(
+                from_end,
+                &["LATERAL"],
+                "LATERAL VIEW is not accepted: a row of a feed is one row of its table",
+                BEFOREHAND,
+            );
+        }
+        if prewhere.is_some() {
+            self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
+        }
+        if !connect_by.is_empty() {
+            self.refuse(where_end, &["CONNECT"], &format!("CONNECT BY {ALL_ROWS}"), BEFOREHAND);
+        }
+        match group_by {
+            GroupByExpr::Expressions(expressions, modifiers) if expressions.is_empty() && modifiers.is_empty() => {}
+            _ => self.refuse(where_end, &["GROUP", "BY"], &format!("GROUP BY {ALL_ROWS}"), AGGREGATE_HINT),
+        }
+        for (clause, given) in
+            [("CLUSTER", cluster_by.is_empty()), ("DISTRIBUTE", distribute_by.is_empty()), ("SORT", sort_by.is_empty())]
+        {
+            if !given {
+                self.refuse(where_end, &[clause, "BY"], &format!("{clause} BY {ALL_ROWS}"), ORDER_HINT);
+            }
+        }
+        if having.is_some() {
+            self.refuse(where_end, &["HAVING"], &format!("HAVING {ALL_ROWS}"), AGGREGATE_HINT);
+        }
+        if !named_window.is_empty() {
+            self.refuse(where_end, &["WINDOW"], &window("WINDOW"), BEFOREHAND);
+        }
+        if qualify.is_some() {
+            self.refuse(where_end, &["QUALIFY"], &window("QUALIFY"), BEFOREHAND);
+        }
+    }
+
+    fn joins(&mut self, item: &TableWithJoins) {
+        if let Some(join) = item.joins.first() {
+            self.join(join);
+        }
+    }
+
+    fn join(&mut self, join: &Join) {
+        self.refuse_before(join.relation.span(), &["JOIN"], &second_table("JOIN"), JOIN_HINT);
+    }
+
+    fn table_factor(&mut self, factor: &TableFactor) {
+        let span = factor.span();
+        let (word, is_first) = match factor {
+            TableFactor::Table {
+                name,
+                alias: _,
+                args,
+                with_hints,
+                version,
+                with_ordinality,
+                partitions,
+                json_path,
+                sample,
+                index_hints,
+            } => {
+                if args.is_some() {
+                    self.table_function(&name.to_string(), name.span());
+                }
+                if sample.is_some() {
+                    self.sample(span);
+                }
+                if version.is_some() {
+                    self.refuse(
+                        name.span(),
+                        &[],
+                        "a version of a table would be silently ignored",
+                        "the files are pinned when the feed is opened",
+                    );
+                }
+                if !with_hints.is_empty()
+                    || *with_ordinality
+                    || !partitions.is_empty()
+                    || json_path.is_some()
+                    || !index_hints.is_empty()
+                {
+                    self.refuse_at(
+                        self.here,
+                        "what follows the table's name would be silently ignored",
+                        "leave it out",
+                    );
+                }
+                return;
+            }
+            TableFactor::Derived { lateral, subquery: _, alias: _, sample } => {
+                if *lateral {
+                    self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
+                }
+                if sample.is_some() {
+                    self.sample(span);
+                }
+                return;
+            }
+            TableFactor::NestedJoin { table_with_joins, alias: _ } => return self.joins(table_with_joins),
+            TableFactor::Function { name, .. } => return self.table_function(&name.to_string(), name.span()),
+            TableFactor::UNNEST { .. } => ("UNNEST", true),
+            TableFactor::TableFunction { .. } => ("TABLE", true),
+            TableFactor::JsonTable { .. } => ("JSON_TABLE", true),
+            TableFactor::OpenJsonTable { .. } => ("OPENJSON", true),
+            TableFactor::XmlTable { .. } => ("XMLTABLE", true),
+            TableFactor::Unpivot { .. } => ("UNPIVOT", false),
+            TableFactor::Pivot { .. } => ("PIVOT", false),
+            TableFactor::MatchRecognize { .. } => ("MATCH_RECOGNIZE", false),
+            TableFactor::SemanticView { .. } => ("SEMANTIC_VIEW", false),
+        };
+        // The keyword is before the first thing that has a place, or after the table that it changes.
+        let place = if is_first { self.tokens.last(self.here, &[word]) } else { self.tokens.next(self.here, &[word]) };
+        let message = if is_first { more_rows(word) } else { format!("{word} {ALL_ROWS}") };
+        self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
+    }
+
+    fn sample(&mut self, span: Span) {
+        let from = Place::of(span.end).unwrap_or(self.here);
+        let word = if self.tokens.next(from, &["TABLESAMPLE"]).is_some() { "TABLESAMPLE" } else { "SAMPLE" };
+        self.refuse(span, &[word], SAMPLE, SAMPLE_HINT);
+    }
+
+    fn table_function(&mut self, name: &str, span: Span) {
+        let place = Place::start(span).unwrap_or(self.here);
+        self.refuse_at(
+            place,
+            &format!("\"{name}\" is called in FROM, and a feed reads one table of files"),
+            "write `FROM table` and call functions in SELECT",
+        );
+    }
+
+    fn expr(&mut self, expr: &Expr) {
+        match expr {
+            Expr::Subquery(query) | Expr::Exists { subquery: query, .. } | Expr::InSubquery { subquery: query, .. } => {
+                let place = Place::start(query.span()).unwrap_or(self.here);
+                let word = match expr {
+                    Expr::Exists { .. } => "EXISTS",
+                    Expr::InSubquery { .. } => "IN (SELECT …)",
+                    _ => "a subquery in an expression",
+                };
+                self.refuse_at(place, &second_table(word), JOIN_HINT);
+            }
+            Expr::InUnnest { array_expr, .. } => {
+                self.refuse_before(
+                    array_expr.span(),
+                    &["UNNEST"],
+                    "IN UNNEST is not accepted",
+                    "write `array_has(array, value)`",
+                );
+            }
+            Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
+                let place = Place::start(value.span).unwrap_or(self.here);
+                self.refuse_at(place, "a placeholder has no value here", "write the value itself");
+            }
+            Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => {
+                self.refuse_at(self.here, &format!("grouping {ALL_ROWS}"), AGGREGATE_HINT);
+            }
+            _ => {}
+        }
+    }
+
+    fn function(&mut self, function: &Function) {
+        let name = function.name.to_string().to_lowercase();
+        let place = Place::start(function.name.span()).unwrap_or(self.here);
+        if function.over.is_some() {
+            return self.refuse(function.name.span(), &["OVER"], &window("OVER"), BEFOREHAND);
+        }
+        if matches!(function.args, FunctionArguments::Subquery(_)) {
+            return self.refuse_at(place, &second_table("a subquery in an expression"), JOIN_HINT);
+        }
+        // The call of an operator is checked against its descriptor.
+        if calls::operator(&function.name).is_some() {
+            return;
+        }
+        let name = name.as_str();
+        if name == "unnest" || name == "explode" {
+            return self.refuse_at(place, &more_rows(&name.to_uppercase()), BEFOREHAND);
+        }
+        if CLOCKS.contains(&name) {
+            return self.refuse_at(
+                place,
+                &format!("\"{name}\" reads the clock, and a feed must compute the same rows whenever it runs"),
+                "write the time as a literal, such as TIMESTAMP '2026-01-31 00:00:00'",
+            );
+        }
+        if RANDOM.contains(&name) {
+            let keyed: Vec<_> = OPERATORS
+                .iter()
+                .map(|operator| operator.descriptor())
+                .filter(|descriptor| descriptor.determinism == Determinism::KeyedRandom)
+                .map(|descriptor| descriptor.name)
+                .collect();
+            return self.refuse_at(
+                place,
+                &format!("\"{name}\" draws anew on every run, and a feed must compute the same rows again"),
+                &format!("keyed operators draw from the feed's seed, the epoch and the sample: {}", keyed.join(", ")),
+            );
+        }
+        let scalar = self.state.scalar_functions().get(name);
+        if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
+            return self.refuse_at(
+                place,
+                &format!("\"{name}\" is not a function of its arguments, and a feed must compute the same rows again"),
+                "leave it out",
+            );
+        }
+        let aggregate = AGGREGATES.contains(&name) || self.state.aggregate_functions().contains_key(name);
+        if scalar.is_none() && (aggregate || function.filter.is_some() || !function.within_group.is_empty()) {
+            return self.refuse_at(place, &format!("the aggregate \"{name}\" {ALL_ROWS}"), AGGREGATE_HINT);
+        }
+        if scalar.is_none() && self.state.window_functions().contains_key(name) {
+            self.refuse_at(place, &window(&format!("\"{name}\"")), BEFOREHAND);
+        }
+    }
+}
+
+const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
+const LIMIT_HINT: &str = "count steps in the trainer, or create a table over fewer files";
+const AGGREGATE_HINT: &str = "compute it beforehand and store it as a column, or write the result as a constant";
+const JOIN_HINT: &str = "join beforehand, write the result to files, and create a table over them";
+const SET_HINT: &str = "put the files under one LOCATION and create one table over them";
+const SAMPLE: &str = "TABLESAMPLE would be silently ignored";
+const SAMPLE_HINT: &str = "filter by a hash: `WHERE hash_bucket(path, 10) = 0` keeps a tenth";
+
+/// Functions of the clock, should the session not know them.
+const CLOCKS: &[&str] = &[
+    "now",
+    "today",
+    "current_timestamp",
+    "current_date",
+    "current_time",
+    "localtime",
+    "localtimestamp",
+    "getdate",
+    "sysdate",
+];
+
+/// Functions that draw from a generator with state.
+const RANDOM: &[&str] = &["random", "rand", "uuid", "gen_random_uuid", "newid"];
+
+/// Aggregates, should the session not know them.
+const AGGREGATES: &[&str] =
+    &["count", "sum", "min", "max", "avg", "mean", "median", "stddev", "var", "array_agg", "string_agg"];
+
+fn window(word: &str) -> String {
+    format!("{word} looks at other rows, and a feed computes each row on its own")
+}
+
+fn second_table(word: &str) -> String {
+    format!("{word} needs a second table, and a feed reads one")
+}
+
+fn set_operation(word: &str) -> String {
+    format!("{word} needs a second query, and a feed reads one table")
+}
+
+fn more_rows(word: &str) -> String {
+    format!("{word} makes several rows of one, and a row of a feed is one row of its table")
+}

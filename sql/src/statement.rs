@@ -1,0 +1,142 @@
+//! What a text can ask for.
+//!
+//! Statements carry names and literal text only: nothing here has been looked up anywhere.
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::sql::sqlparser::ast::Query;
+
+use crate::Place;
+
+/// One statement of a script.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Statement {
+    /// `CREATE [OR REPLACE] EXTERNAL TABLE [IF NOT EXISTS] …`
+    CreateTable(TableDefinition),
+    /// `DROP TABLE [IF EXISTS] name`
+    DropTable {
+        /// The table.
+        name: String,
+        /// Whether a missing table is fine.
+        if_exists: bool,
+        /// Where the name is.
+        place: Place,
+    },
+    /// `CREATE [OR REPLACE] PIPELINE [IF NOT EXISTS] name [WITH (…)] AS query`
+    CreatePipeline(PipelineDefinition),
+    /// `DROP PIPELINE [IF EXISTS] name`
+    DropPipeline {
+        /// The pipeline.
+        name: String,
+        /// Whether a missing pipeline is fine.
+        if_exists: bool,
+        /// Where the name is.
+        place: Place,
+    },
+    /// `SHOW PIPELINES`
+    ShowPipelines,
+    /// `SHOW TABLES`
+    ShowTables,
+    /// `DESCRIBE PIPELINE name`
+    DescribePipeline {
+        /// The pipeline.
+        name: String,
+        /// Where the name is.
+        place: Place,
+    },
+    /// `DESCRIBE [TABLE] name`
+    DescribeTable {
+        /// The table.
+        name: String,
+        /// Where the name is.
+        place: Place,
+    },
+    /// `EXPLAIN PIPELINE name`
+    ExplainPipeline {
+        /// The pipeline.
+        name: String,
+        /// Where the name is.
+        place: Place,
+    },
+}
+
+/// A named table over files, as `CREATE EXTERNAL TABLE` declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableDefinition {
+    /// The table's name; lower case unless it was quoted.
+    pub name: String,
+    /// `OR REPLACE` was given.
+    pub or_replace: bool,
+    /// `IF NOT EXISTS` was given.
+    pub if_not_exists: bool,
+    /// The word after `STORED AS`, in upper case.
+    pub file_type: String,
+    /// Where that word is.
+    pub file_type_place: Place,
+    /// The text after `LOCATION`, as it was written.
+    pub location: String,
+    /// Where that text is.
+    pub location_place: Place,
+    /// The declared columns; `None` when the files say what their columns are.
+    pub columns: Option<SchemaRef>,
+    /// The pairs of `OPTIONS (…)`, in order. Keys are lower case and each occurs once.
+    pub options: Vec<(String, String)>,
+    /// Where the statement starts.
+    pub place: Place,
+    /// Where the name is.
+    pub name_place: Place,
+}
+
+/// A pipeline as `CREATE PIPELINE` declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PipelineDefinition {
+    /// The pipeline's name; lower case unless it was quoted.
+    pub name: String,
+    /// `OR REPLACE` was given.
+    pub or_replace: bool,
+    /// `IF NOT EXISTS` was given.
+    pub if_not_exists: bool,
+    /// The pairs of `WITH (…)`, in order. Each name occurs once.
+    pub options: Vec<PipelineOption>,
+    /// The query, with places in the whole text that was parsed.
+    pub query: Box<Query>,
+    /// The query's source text, character for character.
+    pub text: String,
+    /// Where the query starts.
+    pub place: Place,
+    /// Where the name is.
+    pub name_place: Place,
+}
+
+/// One `name = value` of a pipeline's `WITH (…)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineOption {
+    /// The option's name; lower case unless it was quoted.
+    pub name: String,
+    /// Its value.
+    pub value: OptionValue,
+    /// Where the name is.
+    pub place: Place,
+    /// Where the value is.
+    pub value_place: Place,
+}
+
+/// The value of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionValue {
+    /// A quoted text or a bare word.
+    Text(String),
+    /// A number as it was written, with its sign.
+    Number(String),
+    /// `true` or `false`.
+    Boolean(bool),
+}
+
+impl std::fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OptionValue::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
+            OptionValue::Number(number) => f.write_str(number),
+            OptionValue::Boolean(boolean) => write!(f, "{boolean}"),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! `CREATE EXTERNAL TABLE`: DataFusion's statement, less what Forebay would not keep to.
+//!
+//! A clause that is parsed and then ignored is worse than one that is refused, so everything that storage has no
+//! meaning for is refused here, at its place.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::TableReference;
+use datafusion::config::ConfigOptions;
+use datafusion::error::{DataFusionError, Result as DataFusionResult};
+use datafusion::logical_expr::planner::ContextProvider;
+use datafusion::logical_expr::{AggregateUDF, HigherOrderUDF, ScalarUDF, TableSource, WindowUDF};
+use datafusion::sql::parser::{CreateExternalTable, Statement as ParsedStatement};
+use datafusion::sql::planner::{ParserOptions, SqlToRel};
+use datafusion::sql::sqlparser::ast::{ColumnDef, ColumnOption, Ident, ObjectName, Spanned, Value};
+
+use crate::statement::{Statement, TableDefinition};
+use crate::tokens::{Tokens, lower_first};
+use crate::{Error, Place, Result};
+
+/// Checks what DataFusion parsed and takes what Forebay uses of it.
+pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens) -> Result<Statement> {
+    let ParsedStatement::CreateExternalTable(parsed) = parsed else {
+        return Err(Error::new("expected EXTERNAL TABLE after CREATE").with_place(place));
+    };
+    // Without `..`: a clause that a new version of the parser adds must be taken or refused here.
+    let CreateExternalTable {
+        name,
+        columns,
+        file_type,
+        mut locations,
+        table_partition_cols,
+        order_exprs,
+        if_not_exists,
+        or_replace,
+        temporary,
+        unbounded,
+        options,
+        constraints,
+    } = parsed;
+    let refuse = |words: &[&str], message: &str, hint: &str| {
+        let place = tokens.next(place, words).unwrap_or(place);
+        Err(Error::new(message).with_place(place).with_hint(hint))
+    };
+    if unbounded {
+        return refuse(
+            &["UNBOUNDED"],
+            "UNBOUNDED tables are not accepted: an epoch has an end",
+            "leave the word out; new files enter with the next snapshot",
+        );
+    }
+    if temporary {
+        let word = if tokens.next(place, &["TEMPORARY", "TABLE"]).is_some() { "TEMPORARY" } else { "TEMP" };
+        return refuse(
+            &[word],
+            "temporary tables are not accepted: there is no session to end them",
+            "leave the word out",
+        );
+    }
+    if !table_partition_cols.is_empty() {
+        return refuse(
+            &["PARTITIONED"],
+            "PARTITIONED BY is not accepted: columns come from the files, not from their paths",
+            "write the value into the files, as a column",
+        );
+    }
+    if !order_exprs.is_empty() {
+        return refuse(
+            &["WITH", "ORDER"],
+            "WITH ORDER is not accepted: a feed's order comes from the files' order or from its seed",
+            "leave it out",
+        );
+    }
+    if !constraints.is_empty() {
+        return refuse(&[], "table constraints are not accepted: nothing would check them", "leave them out");
+    }
+    let (name, name_place) = table_name(&name, place)?;
+    let location_place = tokens.next(name_place, &["LOCATION"]).and_then(|keyword| tokens.after(keyword, 1));
+    let location_place = location_place.unwrap_or(place);
+    if locations.len() > 1 {
+        return Err(Error::new("a table has one LOCATION")
+            .with_place(location_place)
+            .with_hint("name the folder that holds all files, or use a pattern such as 'photos/*.parquet'"));
+    }
+    let location = locations.pop().unwrap_or_default();
+    if location.is_empty() {
+        return Err(Error::new("LOCATION is empty").with_place(location_place));
+    }
+    let stored_as = tokens.next(name_place, &["STORED", "AS"]).and_then(|keyword| tokens.after(keyword, 2));
+    let options_place = tokens.next(name_place, &["OPTIONS"]).unwrap_or(place);
+    Ok(Statement::CreateTable(TableDefinition {
+        name,
+        or_replace,
+        if_not_exists,
+        file_type,
+        file_type_place: stored_as.unwrap_or(place),
+        location,
+        location_place,
+        columns: schema(columns, name_place)?,
+        options: table_options(options, options_place)?,
+        place,
+        name_place,
+    }))
+}
+
+fn table_name(name: &ObjectName, place: Place) -> Result<(String, Place)> {
+    let place = Place::start(name.span()).unwrap_or(place);
+    match name.0.as_slice() {
+        [part] => match part.as_ident() {
+            Some(ident) if !ident.value.is_empty() => Ok((normalized(ident), place)),
+            _ => Err(Error::new("expected a table's name").with_place(place)),
+        },
+        _ => Err(Error::new(format!("names have one part, got {name}"))
+            .with_place(place)
+            .with_hint("there are no schemas and catalogs; quote a name that has a period in it")),
+    }
+}
+
+fn normalized(ident: &Ident) -> String {
+    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
+}
+
+fn table_options(options: Vec<(String, Value)>, place: Place) -> Result<Vec<(String, String)>> {
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for (key, value) in options {
+        let key = key.to_lowercase();
+        if pairs.iter().any(|(other, _)| *other == key) {
+            return Err(Error::new(format!("option \"{key}\" is given twice")).with_place(place));
+        }
+        let value = match value {
+            Value::SingleQuotedString(text) | Value::DoubleQuotedString(text) | Value::EscapedStringLiteral(text) => {
+                text
+            }
+            other => other.to_string(),
+        };
+        pairs.push((key, value));
+    }
+    Ok(pairs)
+}
+
+/// The Arrow types of declared columns, as DataFusion maps them.
+fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
+    if columns.is_empty() {
+        return Ok(None);
+    }
+    for (index, column) in columns.iter().enumerate() {
+        let place = Place::start(column.name.span).unwrap_or(place);
+        let name = normalized(&column.name);
+        if columns[..index].iter().any(|other| normalized(&other.name) == name) {
+            return Err(Error::new(format!("column \"{name}\" is declared twice")).with_place(place));
+        }
+        if let Some(option) =
+            column.options.iter().find(|option| !matches!(option.option, ColumnOption::Null | ColumnOption::NotNull))
+        {
+            return Err(Error::new(format!(
+                "column \"{name}\": `{}` is not accepted: nothing would apply it",
+                option.option
+            ))
+            .with_place(place)
+            .with_hint("a column has a name, a type and at most NOT NULL"));
+        }
+    }
+    // Readers of JSON and CSV produce Utf8 when they infer; a declared text column should be the same.
+    let options = ParserOptions::new().with_map_string_types_to_utf8view(false);
+    let context = NoContext { options: ConfigOptions::default() };
+    let planner = SqlToRel::new_with_options(&context, options);
+    let mut fields = Vec::with_capacity(columns.len());
+    for column in columns {
+        let place = Place::start(column.name.span).unwrap_or(place);
+        let name = normalized(&column.name);
+        let one = planner.build_schema(vec![column]).map_err(|error| {
+            let message = error.find_root().message().into_owned();
+            Error::new(format!("column \"{name}\": {}", lower_first(message.trim_end_matches('.')))).with_place(place)
+        })?;
+        fields.extend(one.fields().iter().cloned());
+    }
+    Ok(Some(Arc::new(datafusion::arrow::datatypes::Schema::new(fields))))
+}
+
+/// Mapping types asks the planner for nothing but its options.
+struct NoContext {
+    options: ConfigOptions,
+}
+
+impl ContextProvider for NoContext {
+    fn get_table_source(&self, name: TableReference) -> DataFusionResult<Arc<dyn TableSource>> {
+        Err(DataFusionError::Plan(format!("table '{name}' not found")))
+    }
+
+    fn get_function_meta(&self, _name: &str) -> Option<Arc<ScalarUDF>> {
+        None
+    }
+
+    fn get_higher_order_meta(&self, _name: &str) -> Option<Arc<HigherOrderUDF>> {
+        None
+    }
+
+    fn get_aggregate_meta(&self, _name: &str) -> Option<Arc<AggregateUDF>> {
+        None
+    }
+
+    fn get_window_meta(&self, _name: &str) -> Option<Arc<WindowUDF>> {
+        None
+    }
+
+    fn get_variable_type(&self, _variable_names: &[String]) -> Option<DataType> {
+        None
+    }
+
+    fn options(&self) -> &ConfigOptions {
+        &self.options
+    }
+
+    fn udf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn higher_order_function_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udaf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn udwf_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,51 @@
+//! What a user of the crate sees: statements, plans and the texts of errors.
+#![allow(clippy::unwrap_used)]
+
+mod errors;
+mod mutations;
+mod plans;
+mod statements;
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::datasource::empty::EmptyTable;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::prelude::SessionContext;
+use forebay_sql::{PipelineDefinition, Result, Statement, expr_planner, parse, plan};
+
+/// A session with two tables of files of images.
+fn session() -> SessionState {
+    let state = SessionStateBuilder::new().with_expr_planners(vec![expr_planner()]).with_default_features().build();
+    let context = SessionContext::new_with_state(state);
+    for function in forebay_operators::scalar_udfs() {
+        context.register_udf(function);
+    }
+    let photos = Schema::new(vec![
+        Field::new("bytes", DataType::Binary, true),
+        Field::new("path", DataType::Utf8, true),
+        Field::new("size", DataType::Int64, true),
+        Field::new("label", DataType::Int64, true),
+        Field::new("Weight", DataType::Float32, true),
+    ]);
+    context.register_table("photos", Arc::new(EmptyTable::new(Arc::new(photos)))).unwrap();
+    let scans =
+        Schema::new(vec![Field::new("bytes", DataType::Binary, true), Field::new("text", DataType::Utf8, true)]);
+    context.register_table("scans", Arc::new(EmptyTable::new(Arc::new(scans)))).unwrap();
+    context.state()
+}
+
+/// The pipeline of a text that holds nothing else.
+fn pipeline(text: &str) -> Result<PipelineDefinition> {
+    match parse(text)?.pop() {
+        Some(Statement::CreatePipeline(pipeline)) => Ok(pipeline),
+        other => panic!("expected a pipeline, got {other:?}"),
+    }
+}
+
+/// Plans a pipeline on this thread; tests have two megabytes of stack, as the threads of a server.
+fn planned(pipeline: &PipelineDefinition, state: &SessionState) -> Result<LogicalPlan> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(plan(pipeline, state))
+}

@@ -1,0 +1,289 @@
+//! CSV: where records end, which columns there are, and what is wrong with a record.
+//!
+//! Everything that splits text uses the same state machine as Arrow's decoder, csv-core, so that both always agree on
+//! what a record is: quotes, newlines in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use arrow_csv::ReaderBuilder;
+use arrow_csv::reader::Format;
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder as CoreBuilder};
+
+use crate::text::Records;
+use crate::{Error, Result};
+
+const INFER_ROWS: usize = 1000;
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// Finds record ends.
+pub(crate) struct CsvRecords {
+    reader: Reader,
+    at: u64,
+}
+
+impl CsvRecords {
+    pub(crate) fn new(delimiter: u8) -> Self {
+        let reader = CoreBuilder::new().delimiter(delimiter).build();
+        Self { reader, at: 0 }
+    }
+
+    /// Reads to the next record end in `input`, or to the end of `input`.
+    fn step(&mut self, input: &[u8]) -> (ReadRecordResult, usize) {
+        // What csv-core unquotes is of no interest here; the record's length is.
+        let (mut fields, mut field_ends) = ([0; 1024], [0; 64]);
+        let (result, read, _, _) = self.reader.read_record(input, &mut fields, &mut field_ends);
+        self.at += read as u64;
+        (result, read)
+    }
+}
+
+impl Records for CsvRecords {
+    fn push(&mut self, mut piece: &[u8], record_ends: &mut dyn FnMut(u64)) {
+        // Empty input would tell csv-core that the text is over.
+        while !piece.is_empty() {
+            let (result, read) = self.step(piece);
+            piece = &piece[read..];
+            if matches!(result, ReadRecordResult::Record) {
+                record_ends(self.at);
+            }
+        }
+    }
+
+    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) {
+        loop {
+            match self.step(&[]).0 {
+                ReadRecordResult::Record => record_ends(self.at),
+                ReadRecordResult::End => return,
+                ReadRecordResult::InputEmpty
+                | ReadRecordResult::OutputFull
+                | ReadRecordResult::OutputEndsFull => {}
+            }
+        }
+    }
+}
+
+/// Infers the columns from a file's beginning. All are nullable; one that is empty so far is text.
+pub(crate) fn infer(
+    sample: &[u8],
+    has_header: bool,
+    delimiter: u8,
+) -> Result<SchemaRef, ArrowError> {
+    // A record that is not UTF-8 or has too few fields is reported when it is read, and should not prevent opening.
+    let sample = String::from_utf8_lossy(sample);
+    let (schema, _) = Format::default()
+        .with_header(has_header)
+        .with_delimiter(delimiter)
+        .with_truncated_rows(true)
+        .infer_schema(sample.as_bytes(), Some(INFER_ROWS))?;
+    let fields = schema.fields().iter().map(|field| match field.data_type() {
+        DataType::Null => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
+        _ => Arc::clone(field),
+    });
+    Ok(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
+}
+
+/// Fails if the schema has a type that Arrow does not read from CSV.
+pub(crate) fn check_types(delimiter: u8, schema: &SchemaRef) -> Result<(), ArrowError> {
+    let fields: Vec<Field> = schema
+        .fields()
+        .iter()
+        .map(|f| f.as_ref().clone().with_nullable(true))
+        .collect();
+    let empty_record = vec!["\"\""; fields.len()].join(&char::from(delimiter).to_string());
+    let columns: Vec<usize> = (0..fields.len()).collect();
+    decode(
+        empty_record.as_bytes(),
+        1,
+        delimiter,
+        &Arc::new(Schema::new(fields)),
+        &columns,
+    )?;
+    Ok(())
+}
+
+/// Columns are told apart by position, so a file with others, or in another order, would be read wrongly.
+pub(crate) fn check_header(
+    file: &str,
+    header: &[u8],
+    delimiter: u8,
+    schema: &SchemaRef,
+) -> Result<()> {
+    if header.is_empty() {
+        return Ok(());
+    }
+    let names = fields(header, delimiter);
+    if names.len() != schema.fields().len() {
+        return Err(Error::invalid(format!(
+            "\"{file}\" has {} columns, expected {}; give files of one dataset the same columns",
+            names.len(),
+            schema.fields().len()
+        )));
+    }
+    match names
+        .iter()
+        .zip(schema.fields())
+        .find(|(name, field)| *name != field.name())
+    {
+        Some((name, field)) => Err(Error::invalid(format!(
+            "\"{file}\" has column \"{name}\" where \"{}\" is expected; give files of one dataset the same columns",
+            field.name()
+        ))),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn decode(
+    records: &[u8],
+    rows: usize,
+    delimiter: u8,
+    schema: &SchemaRef,
+    columns: &[usize],
+) -> Result<RecordBatch, ArrowError> {
+    let mut decoder = ReaderBuilder::new(Arc::clone(schema))
+        .with_delimiter(delimiter)
+        // One more than expected, so that the caller notices if there are more.
+        .with_batch_size(rows + 1)
+        .with_projection(columns.to_vec())
+        .build_decoder();
+    let mut rest = records;
+    loop {
+        let read = decoder.decode(rest)?;
+        rest = &rest[read..];
+        if read == 0 {
+            break;
+        }
+    }
+    match decoder.flush()? {
+        Some(batch) => Ok(batch),
+        None => Ok(RecordBatch::new_empty(Arc::new(schema.project(columns)?))),
+    }
+}
+
+/// Says which cell of a record cannot be read, by trying the columns one at a time.
+pub(crate) fn reason(
+    record: &[u8],
+    delimiter: u8,
+    schema: &SchemaRef,
+    columns: &[usize],
+    error: &ArrowError,
+) -> String {
+    let cells = fields(record, delimiter);
+    if cells.len() != schema.fields().len() {
+        return format!(
+            "{} fields where {} are expected",
+            cells.len(),
+            schema.fields().len()
+        );
+    }
+    for &column in columns {
+        if decode(record, 1, delimiter, schema, &[column]).is_ok() {
+            continue;
+        }
+        let field = schema.field(column);
+        let (name, cell) = (field.name(), &cells[column]);
+        return match (cell.is_empty(), std::str::from_utf8(record).is_ok()) {
+            (true, _) => format!("column \"{name}\": is empty, which the schema does not allow"),
+            (_, false) => "not UTF-8".to_owned(),
+            _ => format!(
+                "column \"{name}\": cannot read \"{}\" as {}",
+                shortened(cell),
+                field.data_type()
+            ),
+        };
+    }
+    error.to_string()
+}
+
+/// The fields of one record, unquoted.
+fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
+    let mut reader = CoreBuilder::new().delimiter(delimiter).build();
+    // Unquoting only shortens, and there cannot be more fields than delimiters and one; so all fits in one step.
+    let mut text = vec![0; record.len() + 1];
+    let mut ends = vec![0; record.iter().filter(|b| **b == delimiter).count() + 2];
+    let (mut used, mut count, mut rest) = (0, 0, record);
+    loop {
+        let (result, read, written, ended) =
+            reader.read_record(rest, &mut text[used..], &mut ends[count..]);
+        (used, count, rest) = (used + written, count + ended, &rest[read..]);
+        match result {
+            ReadRecordResult::InputEmpty => {}
+            _ => break,
+        }
+    }
+    let starts = std::iter::once(0).chain(ends[..count].iter().copied());
+    starts
+        .zip(&ends[..count])
+        .map(|(start, end)| String::from_utf8_lossy(&text[start..*end]).into_owned())
+        .collect()
+}
+
+fn shortened(cell: &str) -> String {
+    match cell.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &cell[..end]),
+        None => cell.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::record_ends;
+
+    #[test]
+    fn records_end_where_arrow_ends_them() {
+        let check = |text: &str, expect: &[&str]| {
+            for piece_bytes in [1, 2, 3, 1000] {
+                let ends = record_ends(CsvRecords::new(b','), text, piece_bytes);
+                let starts = std::iter::once(0).chain(ends.iter().copied());
+                let records: Vec<&str> = starts
+                    .zip(&ends)
+                    .map(|(s, e)| text[s as usize..*e as usize].trim())
+                    .collect();
+                assert_eq!(records, expect, "{text:?} in pieces of {piece_bytes}");
+            }
+        };
+        check("", &[]);
+        check("\n\r\n\n", &[]);
+        check("a,1\nb,2", &["a,1", "b,2"]);
+        check("a,1\r\nb,2\r\n", &["a,1", "b,2"]);
+        check("\na,1\n\n\nb,2\n\n", &["a,1", "b,2"]);
+        check("\"a\nb\",1\nc,2\n", &["\"a\nb\",1", "c,2"]);
+        check(
+            "\"a \"\"\r\nb\"\"\",1\r\n\"\"\n",
+            &["\"a \"\"\r\nb\"\"\",1", "\"\""],
+        );
+        check("a,\"never closed\nb,2\n", &["a,\"never closed\nb,2"]);
+        check(&"x,".repeat(2000), &["x,".repeat(2000).as_str()]);
+    }
+
+    #[test]
+    fn fields_are_unquoted() {
+        assert_eq!(
+            fields(b"a,\"b \"\"c\"\", d\",\r\n", b','),
+            ["a", "b \"c\", d", ""]
+        );
+        assert_eq!(fields(b"a;b", b';'), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_schema_is_inferred_from_good_and_bad_rows() {
+        let schema = infer(b"a,b,c,d\n1,x,,2.5\n2,\xff,\n3\n", true, b',').unwrap();
+        let types: Vec<_> = schema
+            .fields()
+            .iter()
+            .map(|f| f.data_type().clone())
+            .collect();
+        assert_eq!(
+            types,
+            [
+                DataType::Int64,
+                DataType::Utf8,
+                DataType::Utf8,
+                DataType::Float64
+            ]
+        );
+    }
+}

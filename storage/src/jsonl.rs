@@ -1,0 +1,173 @@
+//! JSON lines: one object per line; lines of nothing but white space are no rows.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use arrow_json::ReaderBuilder;
+use arrow_json::reader::infer_json_schema;
+
+use crate::text::Records;
+
+const INFER_ROWS: usize = 1000;
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Finds the ends of lines that are not blank.
+#[derive(Default)]
+pub(crate) struct Lines {
+    at: u64,
+    has_text: bool,
+}
+
+impl Records for Lines {
+    fn push(&mut self, mut piece: &[u8], record_ends: &mut dyn FnMut(u64)) {
+        while let Some(newline) = piece.iter().position(|b| *b == b'\n') {
+            let line = &piece[..newline];
+            self.at += newline as u64 + 1;
+            if std::mem::take(&mut self.has_text) || !line.trim_ascii().is_empty() {
+                record_ends(self.at);
+            }
+            piece = &piece[newline + 1..];
+        }
+        self.at += piece.len() as u64;
+        self.has_text |= !piece.trim_ascii().is_empty();
+    }
+
+    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) {
+        if std::mem::take(&mut self.has_text) {
+            record_ends(self.at);
+        }
+    }
+}
+
+/// Infers the columns from a file's beginning. Columns that are null so far are text.
+pub(crate) fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
+    let sample = without_mark(sample);
+    let schema = match infer_json_schema(sample, Some(INFER_ROWS)) {
+        Ok((schema, _)) => schema,
+        // Lines that are not JSON are reported when they are read, and should not prevent opening.
+        Err(_) => {
+            let lines = sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS);
+            let good: Vec<u8> = lines
+                .filter(|l| infer_json_schema(*l, None).is_ok())
+                .flatten()
+                .copied()
+                .collect();
+            infer_json_schema(good.as_slice(), None)?.0
+        }
+    };
+    let fields: Vec<FieldRef> = schema.fields().iter().map(without_null).collect();
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+fn without_null(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Null => DataType::Utf8,
+        DataType::List(item) => DataType::List(without_null(item)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_null).collect()),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(Field::new(field.name(), data_type, field.is_nullable()))
+}
+
+/// Fails if the schema has a type that Arrow does not read from JSON.
+pub(crate) fn check_types(schema: &SchemaRef) -> Result<(), ArrowError> {
+    ReaderBuilder::new(Arc::clone(schema)).build_decoder()?;
+    Ok(())
+}
+
+pub(crate) fn decode(
+    records: &[u8],
+    rows: usize,
+    schema: &SchemaRef,
+    columns: &[usize],
+) -> Result<RecordBatch, ArrowError> {
+    let schema = Arc::new(schema.project(columns)?);
+    let mut decoder = ReaderBuilder::new(Arc::clone(&schema))
+        // One more than expected, so that the caller notices if there are more.
+        .with_batch_size(rows + 1)
+        // Inference makes text of a column that holds both text and numbers.
+        .with_coerce_primitive(true)
+        .build_decoder()?;
+    decoder.decode(without_mark(records))?;
+    match decoder.flush()? {
+        Some(batch) => Ok(batch),
+        None => Ok(RecordBatch::new_empty(schema)),
+    }
+}
+
+fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
+}
+
+/// Arrow's words, turned into ours where the column is known.
+pub(crate) fn reason(error: &ArrowError) -> String {
+    let ArrowError::JsonError(text) = error else {
+        return error.to_string();
+    };
+    let mut rest = text.as_str();
+    let mut path = Vec::new();
+    while let Some((name, inner)) = rest
+        .strip_prefix("whilst decoding field '")
+        .and_then(|r| r.split_once("': "))
+    {
+        path.push(name);
+        rest = inner;
+    }
+    let rest = match rest.strip_prefix("failed to parse ") {
+        Some(value) => format!("cannot read {value}"),
+        None => rest.to_owned(),
+    };
+    match path.is_empty() {
+        true => format!("not a JSON object: {rest}"),
+        false => format!("column \"{}\": {rest}", path.join(".")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::record_ends;
+
+    #[test]
+    fn records_are_lines_with_text() {
+        let check = |text: &str, expect: &[u64]| {
+            for piece_bytes in [1, 2, 1000] {
+                assert_eq!(
+                    record_ends(Lines::default(), text, piece_bytes),
+                    expect,
+                    "{text:?}"
+                );
+            }
+        };
+        check("", &[]);
+        check("\n \r\n\t", &[]);
+        check("{}\n{}", &[3, 5]);
+        check("{}\r\n\r\n{} \n", &[4, 10]);
+    }
+
+    #[test]
+    fn a_schema_is_inferred_from_good_and_bad_lines() {
+        let schema =
+            infer(b"\xef\xbb\xbf{\"a\": 1, \"n\": null}\nnot json\n{\"a\": 2.5, \"l\": [null]}\n")
+                .unwrap();
+        let columns: Vec<_> = schema
+            .fields()
+            .iter()
+            .map(|f| format!("{} {}", f.name(), f.data_type()))
+            .collect();
+        assert_eq!(columns, ["a Float64", "n Utf8", "l List(Utf8)"]);
+    }
+
+    #[test]
+    fn reasons_name_the_column() {
+        let reason = |text: &str| reason(&ArrowError::JsonError(text.to_owned()));
+        assert_eq!(
+            reason(
+                "whilst decoding field 'a': whilst decoding field 'b': failed to parse \"x\" as Int64"
+            ),
+            "column \"a.b\": cannot read \"x\" as Int64"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! Stores, datasets, formats, snapshots, row ranges: where the rows of a training job come from.
+//!
+//! [`Stores`] finds the object store of a path or URL. [`Dataset::open`] lists what a [`DatasetSpec`] means, reads
+//! Parquet footers or scans text, and pins the result as a [`Snapshot`]: each file with its version and the rows it
+//! has. From then on a row has a number that does not change, its `sample_id`. [`Dataset::row_ranges`] cuts the rows
+//! into [`RowRange`]s, and [`Dataset::read`] turns one of these into a [`Rows`]: an Arrow batch, the ids of its rows,
+//! and the rows that could not be read, with the reason. A file that is no longer the one in the snapshot is a
+//! [`ErrorKind::Conflict`], never other rows under the same ids.
+//!
+//! ```
+//! use forebay_storage::{Dataset, DatasetSpec, Format, Stores};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> forebay_storage::Result<()> {
+//! let stores = Stores::new();
+//! stores.put("memory:///people/a.csv", "name,age\nAda,36\nBob,old\n".into()).await?;
+//! stores.put("memory:///people/b.csv", "name,age\nEve,\n".into()).await?;
+//!
+//! let spec = DatasetSpec {
+//!     location: "memory:///people".to_owned(),
+//!     format: Format::Csv { has_header: true, delimiter: b',' },
+//!     schema: None,
+//! };
+//! let dataset = Dataset::open(&stores, &spec).await?;
+//! assert_eq!(dataset.snapshot().rows(), 3);
+//! assert_eq!(dataset.snapshot().locate(2), (1, 0)); // file b.csv, its first row
+//!
+//! for range in dataset.row_ranges(1 << 20) {
+//!     let rows = dataset.read(&range, &[1, 0]).await?;
+//!     println!("{:?} {:?} {:?}", rows.sample_ids, rows.batch, rows.bad);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it does not do: it knows nothing of pipelines, feeds, operators or DataFusion; it decodes no media; it decides
+//! neither order nor batches; it starts no tasks, and decodes where it is called.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod csv;
+mod dataset;
+mod error;
+mod jsonl;
+mod listing;
+mod media;
+mod parquet_file;
+mod pinned;
+mod snapshot;
+mod stores;
+mod text;
+
+pub use dataset::{BadRow, Dataset, DatasetSpec, Format, Rows};
+pub use error::{Error, ErrorKind, Result};
+pub use parquet_file::write_parquet;
+pub use snapshot::{RowGroup, RowRange, Snapshot, SourceFile};
+pub use stores::Stores;

@@ -1,0 +1,273 @@
+//! From a location to the files it means.
+//!
+//! A location is one file, a folder or a glob. A folder gives the files below it whose extension fits the format; a
+//! glob gives what it matches, whatever the extension, except that media files are always told by theirs. Names that
+//! begin with `.` or `_` are skipped below the folder, as Spark and Hive do: `_SUCCESS`, `.crc`, unfinished output.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use globset::{GlobBuilder, GlobMatcher};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use crate::dataset::Format;
+use crate::pinned::PinnedFile;
+use crate::stores::Place;
+use crate::{Error, ErrorKind, Result, Stores};
+
+const COMPRESSED: &[&str] = &["gz", "zst", "bz2", "xz", "lz4"];
+
+/// The files at `location`, in the order of their paths.
+pub(crate) async fn list(
+    stores: &Stores,
+    location: &str,
+    format: &Format,
+) -> Result<Vec<PinnedFile>> {
+    let place = stores.place(location)?;
+    let mut files = match head(&place).await? {
+        Some(meta) => {
+            let name = meta.location.filename().unwrap_or_default().to_owned();
+            vec![pin(&place, meta, &name)]
+        }
+        None => match split_glob(&place.path) {
+            Some((folder, pattern)) => list_glob(&place, &folder, &pattern, format).await?,
+            None => list_folder(&place, format).await?,
+        },
+    };
+    files.sort_by(|a, b| a.display.cmp(&b.display));
+    match files
+        .iter()
+        .find(|f| is_text(format) && has_extension(&f.display, COMPRESSED))
+    {
+        Some(file) => Err(Error::invalid(format!(
+            "\"{}\": compressed text is not read yet; decompress it or write it as parquet",
+            file.display
+        ))),
+        None => Ok(files),
+    }
+}
+
+async fn head(place: &Place) -> Result<Option<ObjectMeta>> {
+    if place.path.as_ref().is_empty() {
+        return Ok(None);
+    }
+    match place.store.head(&place.path).await {
+        Ok(meta) => Ok(Some(meta)),
+        Err(e) => match Error::from_store(&place.display(), e) {
+            e if e.kind() == ErrorKind::NotFound => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> {
+    let mut files = Vec::new();
+    let mut others = BTreeSet::new();
+    let mut found = false;
+    let mut listing = place.store.list(Some(&place.path));
+    while let Some(meta) = listing
+        .try_next()
+        .await
+        .map_err(|e| Error::from_store(&place.display(), e))?
+    {
+        found = true;
+        let Some(relative) = visible_below(&place.path, &meta.location) else {
+            continue;
+        };
+        if has_extension(&relative, format.extensions()) {
+            files.push(pin(place, meta, &relative));
+        } else {
+            others.insert(format!("\"{relative}\""));
+            if others.len() > 3 {
+                others.pop_last();
+            }
+        }
+    }
+    if !files.is_empty() {
+        return Ok(files);
+    }
+    if !found {
+        check_folder_exists(place).await?;
+    }
+    let there = match others.is_empty() {
+        true => String::new(),
+        false => {
+            let others: Vec<String> = others.into_iter().collect();
+            format!("; there are others, such as {}", others.join(", "))
+        }
+    };
+    Err(Error::invalid(format!(
+        "no {} files under \"{}\"{there}",
+        format.name(),
+        place.display()
+    )))
+}
+
+async fn list_glob(
+    place: &Place,
+    folder: &Path,
+    pattern: &str,
+    format: &Format,
+) -> Result<Vec<PinnedFile>> {
+    let matcher = compile_glob(&place.display(), pattern)?;
+    let mut files = Vec::new();
+    let mut listing = place.store.list(Some(folder));
+    while let Some(meta) = listing
+        .try_next()
+        .await
+        .map_err(|e| Error::from_store(&place.display(), e))?
+    {
+        let Some(relative) = visible_below(folder, &meta.location) else {
+            continue;
+        };
+        let fits = *format != Format::Media || has_extension(&relative, format.extensions());
+        if fits && matcher.is_match(&relative) {
+            files.push(pin(place, meta, &relative));
+        }
+    }
+    match files.is_empty() {
+        true => Err(Error::invalid(format!(
+            "no {} files match \"{}\"",
+            format.name(),
+            place.display()
+        ))),
+        false => Ok(files),
+    }
+}
+
+fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> {
+    let glob = GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .build()
+        .map_err(|e| Error::invalid(format!("\"{display}\" is not a valid glob: {}", e.kind())))?;
+    Ok(glob.compile_matcher())
+}
+
+/// Splits a path before its first segment with a wildcard, so that only what can match is listed.
+fn split_glob(path: &Path) -> Option<(Path, String)> {
+    let segments: Vec<&str> = path.as_ref().split('/').collect();
+    let first = segments
+        .iter()
+        .position(|s| s.contains(['*', '?', '[', '{']))?;
+    // The path parsed as a whole, so its beginning does too.
+    let folder = Path::parse(segments[..first].join("/")).ok()?;
+    Some((folder, segments[first..].join("/")))
+}
+
+/// The path of `file` below `folder`, unless it or a folder on the way is hidden.
+fn visible_below(folder: &Path, file: &Path) -> Option<String> {
+    let parts: Vec<_> = file.prefix_match(folder)?.collect();
+    let names: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+    let hidden = names.iter().any(|name| name.starts_with(['.', '_']));
+    (!names.is_empty() && !hidden).then(|| names.join("/"))
+}
+
+fn has_extension(path: &str, extensions: &[&str]) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.rsplit_once('.')
+        .is_some_and(|(_, ext)| extensions.iter().any(|e| e.eq_ignore_ascii_case(ext)))
+}
+
+fn is_text(format: &Format) -> bool {
+    matches!(format, Format::Csv { .. } | Format::Jsonl)
+}
+
+fn pin(place: &Place, meta: ObjectMeta, relative: &str) -> PinnedFile {
+    PinnedFile {
+        store: Arc::clone(&place.store),
+        display: place.display_of(&meta.location).into(),
+        relative: relative.into(),
+        meta,
+    }
+}
+
+/// A local folder can exist without files; in other stores a folder is only a prefix of names.
+async fn check_folder_exists(place: &Place) -> Result<()> {
+    let path = place.path.as_ref();
+    if path.is_empty() {
+        return Ok(());
+    }
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let missing = Error::not_found(format!("\"{}\" does not exist", place.display()));
+    let Ok(parent) = Path::parse(parent) else {
+        return Err(missing);
+    };
+    // Only the hint depends on this listing, so its own failure is not worth reporting.
+    let Ok(siblings) = place.store.list_with_delimiter(Some(&parent)).await else {
+        return Err(missing);
+    };
+    if siblings.common_prefixes.contains(&place.path) {
+        return Ok(());
+    }
+    let files = siblings.objects.iter().map(|o| &o.location);
+    let names = siblings
+        .common_prefixes
+        .iter()
+        .chain(files)
+        .filter_map(Path::filename);
+    match nearest(name, names) {
+        Some(near) => Err(Error::not_found(format!(
+            "\"{}\" does not exist; did you mean \"{near}\"?",
+            place.display()
+        ))),
+        None => Err(missing),
+    }
+}
+
+/// The name that takes the fewest edits to get to, if those are few.
+fn nearest<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let few = (name.chars().count() / 3).max(1);
+    others
+        .map(|other| (edits(name, other), other))
+        .filter(|(edits, _)| *edits <= few)
+        .min()
+        .map(|(_, other)| other)
+}
+
+/// Levenshtein's distance.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_lists_from_its_literal_prefix() {
+        let check = |path: &str, expect: Option<(&str, &str)>| {
+            let split = split_glob(&Path::parse(path).unwrap());
+            let split = split
+                .as_ref()
+                .map(|(folder, pattern)| (folder.as_ref(), pattern.as_str()));
+            assert_eq!(split, expect, "{path}");
+        };
+        check("a/b/c.csv", None);
+        check("a/b/*.csv", Some(("a/b", "*.csv")));
+        check("a/{b,c}/d?.csv", Some(("a", "{b,c}/d?.csv")));
+        check("**/x[12].csv", Some(("", "**/x[12].csv")));
+    }
+
+    #[test]
+    fn nearest_suggests_only_close_names() {
+        let names = ["train.parquet", "test.parquet", "labels.csv"];
+        assert_eq!(
+            nearest("trian.parquet", names.into_iter()),
+            Some("train.parquet")
+        );
+        assert_eq!(nearest("photos", names.into_iter()), None);
+    }
+}

@@ -1,0 +1,339 @@
+//! Parquet: footers read once, row groups read as ranges of rows.
+//!
+//! The decoder panics on some damaged files, and believes any offset that a footer claims. Here a panic becomes an
+//! error that names the file, and an offset outside the file is refused before it is read.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::future::{BoxFuture, FutureExt};
+use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector,
+};
+use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::arrow::{ArrowWriter, ParquetRecordBatchStreamBuilder, ProjectionMask};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::properties::WriterProperties;
+
+use crate::pinned::{PinnedFile, for_all};
+use crate::snapshot::{RowGroup, RowRange};
+use crate::{Error, Result, Stores};
+
+const FOOTER_BYTES_GUESS: usize = 64 << 10;
+/// Decoders allocate by a row group's claimed number of rows.
+const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
+
+/// Writes one batch as a Parquet object.
+pub async fn write_parquet(stores: &Stores, url: &str, batch: &RecordBatch) -> Result<()> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
+    let encode = || -> Result<Vec<u8>, ParquetError> {
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
+        writer.write(batch)?;
+        writer.into_inner()
+    };
+    let bytes = encode().map_err(|e| {
+        Error::invalid(format!("\"{url}\": these columns cannot be written: {e}")).with_source(e)
+    })?;
+    stores.put(url, bytes.into()).await
+}
+
+/// The footers of a dataset's files.
+#[derive(Debug)]
+pub(crate) struct ParquetFiles {
+    files: Vec<Footer>,
+}
+
+#[derive(Debug)]
+struct Footer {
+    metadata: ArrowReaderMetadata,
+    /// Where the dataset's columns are in this file.
+    columns: Vec<usize>,
+}
+
+impl ParquetFiles {
+    pub(crate) async fn open(
+        files: &[PinnedFile],
+    ) -> Result<(SchemaRef, Vec<Vec<RowGroup>>, Self)> {
+        let footers: Vec<ArrowReaderMetadata> = for_all(files, read_footer).await?;
+        let schema = merge_schemas(files, &footers)?;
+        let groups = files
+            .iter()
+            .zip(&footers)
+            .map(|(file, footer)| row_groups(file, footer.metadata()))
+            .collect::<Result<_>>()?;
+        let files = footers.into_iter().map(|metadata| Footer {
+            columns: positions(&schema, metadata.schema()),
+            metadata,
+        });
+        let files = files.collect();
+        Ok((schema, groups, Self { files }))
+    }
+
+    /// Reads some columns of a range.
+    pub(crate) async fn read(
+        &self,
+        file: &PinnedFile,
+        group: &RowGroup,
+        range: &RowRange,
+        columns: &[usize],
+    ) -> Result<Vec<ArrayRef>> {
+        if columns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let footer = &self.files[range.file as usize];
+        let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
+        let batch = guarded(file, decode(file, &footer.metadata, group, range, &roots)).await?;
+        if batch.num_rows() as u64 != range.rows {
+            let (found, expected) = (batch.num_rows(), range.rows);
+            return Err(damaged(
+                file,
+                &format!("{found} rows where the footer says {expected}"),
+            ));
+        }
+        // The decoder gives columns in the file's order, whatever order was asked for.
+        let mut in_file_order = roots.clone();
+        in_file_order.sort_unstable();
+        in_file_order.dedup();
+        let arrays = roots.iter().map(|root| {
+            let at = in_file_order.partition_point(|r| r < root);
+            Arc::clone(batch.column(at))
+        });
+        Ok(arrays.collect())
+    }
+}
+
+async fn decode(
+    file: &PinnedFile,
+    footer: &ArrowReaderMetadata,
+    group: &RowGroup,
+    range: &RowRange,
+    roots: &[usize],
+) -> Result<RecordBatch, ParquetError> {
+    let mask = ProjectionMask::roots(
+        footer.metadata().file_metadata().schema_descr(),
+        roots.iter().copied(),
+    );
+    let reader = PinnedReader(file.clone());
+    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.clone())
+        .with_projection(mask)
+        .with_row_groups(vec![range.group as usize])
+        .with_batch_size(range.rows as usize);
+    if range.rows < group.rows {
+        builder = builder.with_row_selection(RowSelection::from(vec![
+            RowSelector::skip((range.first_row - group.first_row) as usize),
+            RowSelector::select(range.rows as usize),
+        ]));
+    }
+    let stream = builder.build()?;
+    let schema = Arc::clone(stream.schema());
+    let batches: Vec<RecordBatch> = stream.try_collect().await?;
+    match <[RecordBatch; 1]>::try_from(batches) {
+        Ok([batch]) => Ok(batch),
+        Err(batches) => Ok(concat_batches(&schema, &batches)?),
+    }
+}
+
+async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata> {
+    guarded(file, async {
+        let metadata = ParquetMetaDataReader::new()
+            .with_column_index_policy(PageIndexPolicy::Skip)
+            .with_offset_index_policy(PageIndexPolicy::Optional)
+            .with_prefetch_hint(Some(FOOTER_BYTES_GUESS))
+            .load_and_finish(&mut PinnedReader(file.clone()), file.size())
+            .await?;
+        let metadata = Arc::new(metadata);
+        let footer =
+            ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
+        let plain: Vec<FieldRef> = footer.schema().fields().iter().map(without_views).collect();
+        if plain.iter().eq(footer.schema().fields()) {
+            return Ok(footer);
+        }
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(Schema::new(plain)));
+        ArrowReaderMetadata::try_new(metadata, options)
+    })
+    .await
+}
+
+/// Runs the decoder's code on a file, turning its errors and panics into ours.
+async fn guarded<T>(
+    file: &PinnedFile,
+    work: impl Future<Output = Result<T, ParquetError>>,
+) -> Result<T> {
+    // Whatever the panic leaves half done is dropped with the future.
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(ParquetError::External(source))) => match source.downcast::<Error>() {
+            Ok(ours) => Err(*ours),
+            Err(source) => Err(damaged(file, &source.to_string()).with_source(source)),
+        },
+        Ok(Err(e)) => Err(damaged(file, &e.to_string()).with_source(e)),
+        Err(panic) => Err(damaged(
+            file,
+            &format!("the decoder gave up: {}", panic_text(&*panic)),
+        )),
+    }
+}
+
+fn damaged(file: &PinnedFile, what: &str) -> Error {
+    Error::data(format!(
+        "\"{}\" is not a readable parquet file: {what}",
+        file.display
+    ))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no reason given")
+}
+
+fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGroup>> {
+    let mut first_row = 0;
+    let mut groups = Vec::with_capacity(metadata.num_row_groups());
+    for (index, group) in metadata.row_groups().iter().enumerate() {
+        let rows = group.num_rows();
+        if !(0..=GROUP_ROWS_MAX).contains(&rows) {
+            return Err(damaged(
+                file,
+                &format!("row group {index} claims {rows} rows"),
+            ));
+        }
+        groups.push(RowGroup {
+            first_row,
+            rows: rows as u64,
+            bytes: group.total_byte_size().max(0) as u64,
+            offset: 0,
+            length: 0,
+            // Without it, a later part could only be found by decoding all pages before it.
+            splittable: metadata.offset_index().is_some()
+                && group
+                    .columns()
+                    .iter()
+                    .all(|c| c.offset_index_offset().is_some()),
+        });
+        first_row += rows as u64;
+    }
+    Ok(groups)
+}
+
+/// The first file's columns, nullable where they are in any file. The order of columns may differ, nothing else.
+fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Result<SchemaRef> {
+    let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
+        return Ok(Arc::new(Schema::empty()));
+    };
+    let mut fields: Vec<Field> = first
+        .schema()
+        .fields()
+        .iter()
+        .map(|f| f.as_ref().clone())
+        .collect();
+    for (file, footer) in files.iter().zip(footers).skip(1) {
+        let other = footer.schema();
+        for field in &mut fields {
+            let Ok(found) = other.field_with_name(field.name()) else {
+                return Err(Error::invalid(format!(
+                    "\"{}\" lacks column \"{}\", which \"{}\" has; give files of one dataset the same columns",
+                    file.display,
+                    field.name(),
+                    first_file.display
+                )));
+            };
+            if found.data_type() != field.data_type() {
+                return Err(Error::invalid(format!(
+                    "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same columns",
+                    file.display,
+                    field.name(),
+                    found.data_type(),
+                    first_file.display,
+                    field.data_type()
+                )));
+            }
+            field.set_nullable(field.is_nullable() || found.is_nullable());
+        }
+        if let Some(extra) = other
+            .fields()
+            .iter()
+            .find(|f| first.schema().field_with_name(f.name()).is_err())
+        {
+            return Err(Error::invalid(format!(
+                "\"{}\" has column \"{}\", which \"{}\" lacks; give files of one dataset the same columns",
+                file.display,
+                extra.name(),
+                first_file.display
+            )));
+        }
+    }
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+fn positions(schema: &Schema, file: &Schema) -> Vec<usize> {
+    let position = |field: &FieldRef| {
+        file.index_of(field.name())
+            .expect("merge_schemas found all columns in all files")
+    };
+    schema.fields().iter().map(position).collect()
+}
+
+/// View types are a way to hold data in memory; that a writer used them is no reason for readers to have to.
+fn without_views(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::List(item) => DataType::List(without_views(item)),
+        DataType::LargeList(item) => DataType::LargeList(without_views(item)),
+        DataType::ListView(item) => DataType::List(without_views(item)),
+        DataType::LargeListView(item) => DataType::LargeList(without_views(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(without_views(item), *size),
+        DataType::Map(entries, sorted) => DataType::Map(without_views(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_views).collect()),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(data_type))
+}
+
+/// Gives the decoder the pinned file's bytes. Our errors pass through its as external ones.
+struct PinnedReader(PinnedFile);
+
+fn external(error: Error) -> ParquetError {
+    ParquetError::External(Box::new(error))
+}
+
+impl AsyncFileReader for PinnedReader {
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
+        async move { self.0.get_range(range).await.map_err(external) }.boxed()
+    }
+
+    fn get_byte_ranges(
+        &mut self,
+        ranges: Vec<Range<u64>>,
+    ) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
+        async move {
+            // Column chunks and pages lie close together: a few larger requests beat many small ones.
+            let fetch = |range| self.0.get_range(range);
+            let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await;
+            fetched.map_err(external)
+        }
+        .boxed()
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        _options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>, ParquetError>> {
+        let unused =
+            ParquetError::General("footers are read once, when the dataset is opened".to_owned());
+        async move { Err(unused) }.boxed()
+    }
+}

@@ -1,0 +1,118 @@
+//! One file of a snapshot, read only while it is still that file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use crate::{Error, Result};
+
+const FILES_AT_ONCE: usize = 16;
+
+/// Does some work on all files, several at a time, and gives the results in the files' order.
+// Boxed here, where lifetimes have names: inside an async function the compiler cannot show such a stream to be Send.
+pub(crate) fn for_all<'a, T, F>(
+    files: &'a [PinnedFile],
+    work: impl Fn(&'a PinnedFile) -> F + Send + 'a,
+) -> BoxFuture<'a, Result<Vec<T>>>
+where
+    T: Send + 'a,
+    F: Future<Output = Result<T>> + Send + 'a,
+{
+    stream::iter(files.iter().map(work))
+        .buffered(FILES_AT_ONCE)
+        .try_collect()
+        .boxed()
+}
+
+/// A file as it was when the snapshot was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct PinnedFile {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) meta: ObjectMeta,
+    /// What users see: an absolute path or a URL.
+    pub(crate) display: Arc<str>,
+    /// The path below the dataset's folder.
+    pub(crate) relative: Arc<str>,
+}
+
+impl PinnedFile {
+    pub(crate) fn size(&self) -> u64 {
+        self.meta.size
+    }
+
+    pub(crate) async fn get_all(&self) -> Result<Bytes> {
+        self.get(None).await
+    }
+
+    pub(crate) async fn get_range(&self, range: Range<u64>) -> Result<Bytes> {
+        if range.start > range.end || range.end > self.size() {
+            return Err(Error::data(format!(
+                "\"{}\" points at bytes {}..{} but has only {}; it is damaged or truncated",
+                self.display,
+                range.start,
+                range.end,
+                self.size()
+            )));
+        }
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        self.get(Some(range)).await
+    }
+
+    async fn get(&self, range: Option<Range<u64>>) -> Result<Bytes> {
+        let expected = range.as_ref().map_or(self.size(), |r| r.end - r.start);
+        let options = GetOptions::new()
+            .with_if_match(self.meta.e_tag.clone())
+            .with_range(range);
+        let result = match self.store.get_opts(&self.meta.location, options).await {
+            Ok(result) if self.is_same(&result.meta) => result,
+            Ok(_)
+            | Err(
+                object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. },
+            ) => {
+                return Err(self.changed().await);
+            }
+            Err(e) => return Err(Error::from_store(&self.display, e)),
+        };
+        let bytes = result
+            .bytes()
+            .await
+            .map_err(|e| Error::from_store(&self.display, e))?;
+        if bytes.len() as u64 != expected {
+            return Err(self.changed().await);
+        }
+        Ok(bytes)
+    }
+
+    fn is_same(&self, now: &ObjectMeta) -> bool {
+        self.meta.size == now.size
+            && match (&self.meta.e_tag, &now.e_tag) {
+                (Some(then), Some(now)) => then == now,
+                _ => self.meta.last_modified == now.last_modified,
+            }
+    }
+
+    async fn changed(&self) -> Error {
+        let place = &self.display;
+        let detail = match self.store.head(&self.meta.location).await {
+            Ok(now) if now.size != self.size() => {
+                format!(" (size {} -> {})", self.size(), now.size)
+            }
+            Ok(_) => " (same size, other version)".to_owned(),
+            Err(object_store::Error::NotFound { .. }) => {
+                return Error::conflict(format!(
+                    "\"{place}\" was removed since the feed's snapshot was taken; put it back or open the feed again"
+                ));
+            }
+            Err(_) => String::new(),
+        };
+        Error::conflict(format!(
+            "\"{place}\" changed since the feed's snapshot was taken{detail}; open the feed again to use the new file"
+        ))
+    }
+}

@@ -1,0 +1,268 @@
+//! Object stores by URL.
+//!
+//! A location is a plain path, `file:///…`, `memory:///…` or `s3://bucket/…`. [`Stores`] turns one into a store and a
+//! path in it. A bucket's client is made once and shared by all clones, for it holds the connection pool.
+
+use std::collections::HashMap;
+use std::path::{Component, Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parking_lot::Mutex;
+use url::Url;
+
+use crate::{Error, Result};
+
+/// The object stores a process uses. Clones share connections and the content of `memory://`.
+#[derive(Clone, Debug)]
+pub struct Stores {
+    shared: Arc<Shared>,
+    base: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: Arc<dyn ObjectStore>,
+    memory: Arc<dyn ObjectStore>,
+    buckets: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+}
+
+/// A place in a store. What users see of it is `prefix` followed by the path.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) path: Path,
+    prefix: String,
+}
+
+impl Place {
+    pub(crate) fn display(&self) -> String {
+        self.display_of(&self.path)
+    }
+
+    /// What users see of another path in the same store.
+    pub(crate) fn display_of(&self, path: &Path) -> String {
+        format!("{}{path}", self.prefix)
+    }
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Stores {
+    /// The local file system, an empty memory store, and S3 as the `AWS_…` environment variables configure it.
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                file: Arc::new(LocalFileSystem::new()),
+                memory: Arc::new(InMemory::new()),
+                buckets: Mutex::default(),
+            }),
+            base: None,
+        }
+    }
+
+    /// The same stores, with relative paths resolved against `folder` instead of the current directory.
+    pub fn with_base(mut self, folder: &FsPath) -> Self {
+        self.base = Some(folder.to_path_buf());
+        self
+    }
+
+    /// The store of `url`, the path in that store, and the absolute URL or path to show to users.
+    pub fn store(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path, String)> {
+        let place = self.place(url)?;
+        let display = place.display();
+        Ok((place.store, place.path, display))
+    }
+
+    /// Writes one object, replacing what was there.
+    pub async fn put(&self, url: &str, bytes: Bytes) -> Result<()> {
+        let place = self.place(url)?;
+        match place.store.put(&place.path, bytes.into()).await {
+            Ok(_) => Ok(()),
+            Err(e) => Err(Error::from_store(&place.display(), e)),
+        }
+    }
+
+    /// Reads one whole object.
+    pub async fn get(&self, url: &str) -> Result<Bytes> {
+        let place = self.place(url)?;
+        let read = async { place.store.get(&place.path).await?.bytes().await };
+        read.await
+            .map_err(|e| Error::from_store(&place.display(), e))
+    }
+
+    pub(crate) fn place(&self, url: &str) -> Result<Place> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return self.file_place(url, FsPath::new(url));
+        };
+        match scheme {
+            "file" => self.file_place(url, &file_url_path(url)?),
+            "memory" => {
+                let prefix = "memory:///".to_owned();
+                new_place(url, Arc::clone(&self.shared.memory), rest, prefix)
+            }
+            "s3" => {
+                let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+                new_place(
+                    url,
+                    self.bucket(url, bucket)?,
+                    key,
+                    format!("s3://{bucket}/"),
+                )
+            }
+            "gs" | "gcs" | "az" | "azure" | "abfs" | "abfss" => Err(Error::invalid(format!(
+                "\"{url}\": \"{scheme}://\" is not supported yet; use a path, file://, memory:// or s3://"
+            ))),
+            _ => Err(Error::invalid(format!(
+                "\"{url}\": unknown scheme \"{scheme}\"; use a path, file://, memory:// or s3://"
+            ))),
+        }
+    }
+
+    fn file_place(&self, url: &str, path: &FsPath) -> Result<Place> {
+        if path.as_os_str().is_empty() {
+            return Err(Error::invalid("a location must not be empty"));
+        }
+        let joined = match &self.base {
+            Some(base) => base.join(path),
+            None => path.to_path_buf(),
+        };
+        let absolute = std::path::absolute(&joined).map_err(|e| {
+            Error::invalid(format!("\"{url}\" cannot be made absolute: {e}")).with_source(e)
+        })?;
+        let absolute = without_dots(&absolute);
+        let key = absolute
+            .to_str()
+            .ok_or_else(|| Error::invalid(format!("\"{url}\" is not UTF-8")))?;
+        new_place(url, Arc::clone(&self.shared.file), key, "/".to_owned())
+    }
+
+    fn bucket(&self, url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+        if bucket.is_empty() {
+            return Err(Error::invalid(format!(
+                "\"{url}\" names no bucket; write s3://bucket/path"
+            )));
+        }
+        let mut buckets = self.shared.buckets.lock();
+        if let Some(store) = buckets.get(bucket) {
+            return Ok(Arc::clone(store));
+        }
+        let store = AmazonS3Builder::from_env()
+            .with_bucket_name(bucket)
+            .build()
+            .map_err(|e| {
+                Error::invalid(format!("\"{url}\": the AWS settings do not work: {e}"))
+                    .with_source(e)
+            })?;
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        buckets.insert(bucket.to_owned(), Arc::clone(&store));
+        Ok(store)
+    }
+}
+
+fn new_place(url: &str, store: Arc<dyn ObjectStore>, key: &str, prefix: String) -> Result<Place> {
+    let path = Path::parse(key.trim_matches('/')).map_err(|e| {
+        Error::invalid(format!("\"{url}\" is not a usable path: {e}")).with_source(e)
+    })?;
+    Ok(Place {
+        store,
+        path,
+        prefix,
+    })
+}
+
+fn file_url_path(url: &str) -> Result<PathBuf> {
+    let bad = || {
+        Error::invalid(format!(
+            "\"{url}\" is not a file URL; write file:///absolute/path"
+        ))
+    };
+    // A file has neither query nor fragment, but globs have question marks.
+    let escaped = url.replace('?', "%3F").replace('#', "%23");
+    Url::parse(&escaped)
+        .map_err(|_| bad())?
+        .to_file_path()
+        .map_err(|()| bad())
+}
+
+/// Resolves `..` by the text alone: the path may not exist, and globs never do.
+fn without_dots(path: &FsPath) -> PathBuf {
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn locations_become_absolute() {
+        let stores = Stores::new().with_base(FsPath::new("/data/base"));
+        let check = |url: &str, expect: &str| {
+            assert_eq!(stores.store(url).unwrap().2, expect, "{url}");
+        };
+        check("a.csv", "/data/base/a.csv");
+        check("./x/../a b.csv", "/data/base/a b.csv");
+        check("../*.csv", "/data/*.csv");
+        check("/abs/folder/", "/abs/folder");
+        check("file:///abs/a%20b?.csv", "/abs/a b?.csv");
+        check("memory:///x/a.csv", "memory:///x/a.csv");
+        check("memory://x/a.csv", "memory:///x/a.csv");
+        check("s3://bucket/x/#1.csv", "s3://bucket/x/#1.csv");
+    }
+
+    #[test]
+    fn unusable_locations_say_what_is_supported() {
+        let check = |url: &str, expect: &str| {
+            let error = Stores::new().store(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert_eq!(error.to_string(), expect);
+        };
+        check("", "a location must not be empty");
+        check(
+            "ftp://x/y",
+            "\"ftp://x/y\": unknown scheme \"ftp\"; use a path, file://, memory:// or s3://",
+        );
+        check(
+            "gs://x/y",
+            "\"gs://x/y\": \"gs://\" is not supported yet; use a path, file://, memory:// or s3://",
+        );
+        check(
+            "s3:///y",
+            "\"s3:///y\" names no bucket; write s3://bucket/path",
+        );
+    }
+
+    #[tokio::test]
+    async fn memory_is_shared_by_clones_only() {
+        let stores = Stores::new();
+        let clone = stores.clone().with_base(FsPath::new("/elsewhere"));
+        stores
+            .put("memory:///a", Bytes::from_static(b"x"))
+            .await
+            .unwrap();
+        assert_eq!(clone.get("memory:///a").await.unwrap(), "x");
+        let error = Stores::new().get("memory:///a").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.to_string(), "\"memory:///a\" does not exist");
+    }
+}

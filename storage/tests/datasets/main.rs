@@ -1,0 +1,349 @@
+//! What every format promises, checked in a folder on disk and in memory. The S3 client is tested with the server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod media;
+mod parquet;
+mod support;
+mod text;
+
+use arrow::array::Int64Array;
+use forebay_storage::{Dataset, ErrorKind, Format, RowRange, Snapshot};
+use support::{CSV, Place, ids_of, parquet_bytes, parquet_bytes_split, read_all};
+
+/// Row `i` of each format's test data has `i` in column `n` or, for media, a file that sorts there.
+fn two_files(format: &Format) -> [(&'static str, Vec<u8>, u64); 2] {
+    match format {
+        Format::Parquet => [
+            ("a.parquet", parquet_bytes_split(0..3000, 1000), 3000),
+            ("sub/b.parquet", parquet_bytes(3000..3500), 500),
+        ],
+        Format::Csv { .. } => [
+            ("a.csv", support::csv(0..20_000).into_bytes(), 20_000),
+            ("sub/b.csv", support::csv(20_000..20_003).into_bytes(), 3),
+        ],
+        Format::Jsonl => [
+            ("a.jsonl", support::jsonl(0..20_000).into_bytes(), 20_000),
+            (
+                "sub/b.jsonl",
+                support::jsonl(20_000..20_003).into_bytes(),
+                3,
+            ),
+        ],
+        Format::Media => [
+            ("a.PNG", b"first".to_vec(), 1),
+            ("sub/b.wav", b"second".to_vec(), 1),
+        ],
+    }
+}
+
+const FORMATS: [Format; 4] = [Format::Parquet, CSV, Format::Jsonl, Format::Media];
+
+#[tokio::test]
+async fn every_row_is_read_once_under_its_own_id() {
+    for place in Place::all() {
+        for format in FORMATS {
+            let files = two_files(&format);
+            for (name, bytes, _) in &files {
+                place.put(name, bytes.clone()).await;
+            }
+            let dataset = place.open("", format.clone()).await.unwrap();
+            let snapshot = dataset.snapshot();
+            let rows: Vec<u64> = snapshot.files().iter().map(|f| f.rows).collect();
+            assert_eq!(rows, [files[0].2, files[1].2], "{format:?}");
+            assert_eq!(snapshot.rows(), files[0].2 + files[1].2);
+            assert_eq!(snapshot.locate(0), (0, 0));
+            assert_eq!(snapshot.locate(files[0].2), (1, 0));
+            let mut counts = Vec::new();
+            for target in [1, 10_000, 1 << 20, u64::MAX] {
+                let ranges = dataset.row_ranges(target);
+                assert_eq!(ranges, dataset.row_ranges(target));
+                counts.push(ranges.len());
+                let ids: Vec<u64> = ranges
+                    .iter()
+                    .flat_map(|r| {
+                        let first = snapshot.files()[r.file as usize].first_sample_id + r.first_row;
+                        first..first + r.rows
+                    })
+                    .collect();
+                assert_eq!(
+                    ids,
+                    (0..snapshot.rows()).collect::<Vec<_>>(),
+                    "{format:?} target {target}"
+                );
+            }
+            assert!(counts.is_sorted_by(|a, b| a >= b), "{format:?} {counts:?}");
+            if format != Format::Media {
+                let column = dataset.schema().index_of("n").unwrap();
+                for target in [20_000, u64::MAX] {
+                    let numbers = read_all(&dataset, target, column).await;
+                    assert_eq!(
+                        numbers,
+                        (0..snapshot.rows() as i64).collect::<Vec<_>>(),
+                        "{format:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_the_columns_asked_for_come_back_in_that_order() {
+    for place in Place::all() {
+        for format in FORMATS {
+            let files = two_files(&format);
+            place.put(files[0].0, files[0].1.clone()).await;
+            let dataset = place.open("", format.clone()).await.unwrap();
+            let range = dataset.row_ranges(u64::MAX)[0];
+            for columns in [vec![], vec![1], vec![1, 0], vec![0, 1]] {
+                let rows = dataset.read(&range, &columns).await.unwrap();
+                assert_eq!(
+                    *rows.batch.schema(),
+                    dataset.schema().project(&columns).unwrap()
+                );
+                assert_eq!(
+                    rows.batch.num_rows() as u64,
+                    range.rows,
+                    "{format:?} {columns:?}"
+                );
+                assert_eq!(rows.sample_ids.len() as u64, range.rows);
+            }
+            let error = dataset.read(&range, &[99]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_changed_or_removed_file_is_a_conflict() {
+    for place in Place::all() {
+        for format in FORMATS {
+            let [(name, bytes, _), _] = two_files(&format);
+            place.put(name, bytes.clone()).await;
+            let dataset = place.open("", format.clone()).await.unwrap();
+            let range = dataset.row_ranges(u64::MAX)[0];
+            let mut longer = bytes.clone();
+            longer.extend_from_slice(b"\n");
+            place.put(name, longer).await;
+            let error = dataset.read(&range, &[0]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            let expect = format!(
+                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); open the feed again to use the new file",
+                place.display(name),
+                bytes.len(),
+                bytes.len() + 1
+            );
+            assert_eq!(error.to_string(), expect);
+            place.delete(name).await;
+            let error = dataset.read(&range, &[0]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            assert!(error.to_string().contains("was removed since"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_snapshot_is_a_value_that_names_its_content() {
+    for place in Place::all() {
+        place.put("a.csv", "n\n1\n").await;
+        let first = place.open("", CSV).await.unwrap();
+        let again = place.open("", CSV).await.unwrap();
+        assert_eq!(first.snapshot(), again.snapshot());
+        assert_eq!(first.snapshot().id().len(), 64);
+        let text = serde_json::to_string(&**first.snapshot()).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Snapshot>(&text).unwrap(),
+            **first.snapshot()
+        );
+        place.put("a.csv", "n\n2\n3\n").await;
+        let changed = place.open("", CSV).await.unwrap();
+        assert_ne!(first.snapshot().id(), changed.snapshot().id());
+    }
+}
+
+#[tokio::test]
+async fn a_location_is_a_file_a_folder_or_a_glob() {
+    for place in Place::all() {
+        for name in [
+            "a.csv",
+            "b.csv",
+            "x/c.csv",
+            "x/y/d.csv",
+            "x/_tmp/e.csv",
+            ".f.csv",
+            "_g.csv",
+            "notes.txt",
+        ] {
+            place.put(name, "n\n1\n").await;
+        }
+        let check = async |location: &str, expect: &[&str]| {
+            let dataset = place.open(location, CSV).await.unwrap();
+            let paths: Vec<&str> = dataset
+                .snapshot()
+                .files()
+                .iter()
+                .map(|f| f.path.as_str())
+                .collect();
+            let expect: Vec<String> = expect.iter().map(|name| place.display(name)).collect();
+            assert_eq!(paths, expect, "{location}");
+        };
+        check("", &["a.csv", "b.csv", "x/c.csv", "x/y/d.csv"]).await;
+        check("a.csv", &["a.csv"]).await;
+        check("_g.csv", &["_g.csv"]).await;
+        check("notes.txt", &["notes.txt"]).await;
+        check("x/", &["x/c.csv", "x/y/d.csv"]).await;
+        check("*.csv", &["a.csv", "b.csv"]).await;
+        check("**/*.csv", &["a.csv", "b.csv", "x/c.csv", "x/y/d.csv"]).await;
+        check("x/**", &["x/c.csv", "x/y/d.csv"]).await;
+        check("?.csv", &["a.csv", "b.csv"]).await;
+        check("[b-z].csv", &["b.csv"]).await;
+        check("{a,x/c}.csv", &["a.csv", "x/c.csv"]).await;
+        check("*/*/d.csv", &["x/y/d.csv"]).await;
+        check("notes.*", &["notes.txt"]).await;
+    }
+}
+
+#[tokio::test]
+async fn odd_names_are_names() {
+    for place in Place::all() {
+        for name in [
+            "a b.csv",
+            "50%.csv",
+            "x%20y.csv",
+            "#1+2.csv",
+            "caf\u{e9}.csv",
+        ] {
+            place.put(name, "n\n7\n").await;
+            let dataset = place.open(name, CSV).await.unwrap();
+            assert_eq!(dataset.snapshot().files()[0].path, place.display(name));
+            assert_eq!(read_all(&dataset, 1, 0).await, [7]);
+        }
+        assert_eq!(place.open("", CSV).await.unwrap().snapshot().rows(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_location_without_files_says_what_is_there() {
+    for place in Place::all() {
+        place.put("photos/a.csv", "n\n1\n").await;
+        place.put("photos/b.csv.gz", "x").await;
+        let check = async |location: &str, format: Format, kind: ErrorKind, expect: &str| {
+            let error = place.open(location, format).await.unwrap_err();
+            let expect = expect.replace("ROOT", place.display("").trim_end_matches('/'));
+            assert_eq!(
+                (error.kind(), error.to_string()),
+                (kind, expect),
+                "{location}"
+            );
+        };
+        let (missing, invalid) = (ErrorKind::NotFound, ErrorKind::Invalid);
+        check(
+            "photso",
+            CSV,
+            missing,
+            "\"ROOT/photso\" does not exist; did you mean \"photos\"?",
+        )
+        .await;
+        check(
+            "photos/b.csv",
+            CSV,
+            missing,
+            "\"ROOT/photos/b.csv\" does not exist; did you mean \"a.csv\"?",
+        )
+        .await;
+        check(
+            "nowhere/at/all",
+            CSV,
+            missing,
+            "\"ROOT/nowhere/at/all\" does not exist",
+        )
+        .await;
+        check(
+            "photos/a.csv/x",
+            CSV,
+            missing,
+            "\"ROOT/photos/a.csv/x\" does not exist",
+        )
+        .await;
+        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"";
+        check("photos", Format::Parquet, invalid, others).await;
+        check(
+            "photos/*.pq",
+            Format::Parquet,
+            invalid,
+            "no parquet files match \"ROOT/photos/*.pq\"",
+        )
+        .await;
+        let compressed = "\"ROOT/photos/b.csv.gz\": compressed text is not read yet; decompress it or write it as parquet";
+        check("photos/b.csv.gz", CSV, invalid, compressed).await;
+        check(
+            "photos/a[",
+            CSV,
+            invalid,
+            "\"ROOT/photos/a[\" is not a valid glob: unclosed character class; missing ']'",
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn an_empty_folder_is_not_a_missing_one() {
+    let place = Place::file();
+    std::fs::create_dir(place.path("empty")).unwrap();
+    let error = place.open("empty", CSV).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert_eq!(
+        error.to_string(),
+        format!("no csv files under \"{}\"", place.display("empty"))
+    );
+}
+
+#[tokio::test]
+async fn a_dataset_may_have_no_rows() {
+    for place in Place::all() {
+        place.put("a.csv", "n,text\n").await;
+        place.put("b.csv", "").await;
+        place.put("c.jsonl", "\n").await;
+        place.put("d.parquet", parquet_bytes(0..0)).await;
+        for format in [CSV, Format::Jsonl, Format::Parquet] {
+            let dataset = place.open("", format.clone()).await.unwrap();
+            assert_eq!(dataset.snapshot().rows(), 0, "{format:?}");
+            assert_eq!(dataset.row_ranges(1), []);
+        }
+    }
+}
+
+#[tokio::test]
+async fn ranges_come_from_their_own_snapshot() {
+    let place = Place::memory();
+    place.put("a.csv", "n\n1\n2\n").await;
+    let dataset = place.open("", CSV).await.unwrap();
+    let good = dataset.row_ranges(1)[0];
+    let rows = dataset.read(&good, &[0]).await.unwrap();
+    assert_eq!(ids_of(&rows), [0, 1]);
+    assert_eq!(rows.batch.column(0).as_ref(), &Int64Array::from(vec![1, 2]));
+    let changes: [fn(&mut RowRange); 4] = [
+        |r| r.file = 1,
+        |r| r.group = 1,
+        |r| r.first_row = 1,
+        |r| r.rows = 1,
+    ];
+    for change in changes {
+        let mut range = good;
+        change(&mut range);
+        assert_eq!(
+            dataset.read(&range, &[0]).await.unwrap_err().kind(),
+            ErrorKind::Internal
+        );
+    }
+}
+
+/// Engines open and read on tasks of their own.
+#[test]
+fn opening_and_reading_can_move_between_threads() {
+    fn is_send<T: Send>(_: impl FnOnce(&'static Dataset, &'static RowRange) -> T) {}
+    is_send(|dataset, range| dataset.read(range, &[]));
+    fn opening_is_send<T: Send>(_: impl FnOnce(&'static Place) -> T) {}
+    opening_is_send(|place| place.open("", CSV));
+}

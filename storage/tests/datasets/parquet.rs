@@ -1,0 +1,234 @@
+//! What is particular to Parquet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringViewArray};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, write_parquet};
+use parquet::file::properties::WriterProperties;
+
+use crate::support::{Place, batch, parquet_bytes, parquet_bytes_split, write};
+
+#[tokio::test]
+async fn row_groups_with_an_offset_index_are_split() {
+    let place = Place::memory();
+    place
+        .put("a.parquet", parquet_bytes_split(0..3000, 1000))
+        .await;
+    place.put("b.parquet", parquet_bytes(0..3000)).await;
+    let split = place.open("a.parquet", Format::Parquet).await.unwrap();
+    let whole = place.open("b.parquet", Format::Parquet).await.unwrap();
+    assert_eq!(split.row_ranges(u64::MAX).len(), 3);
+    assert_eq!(split.row_ranges(1).len(), 3000);
+    assert_eq!(whole.row_ranges(1).len(), 1);
+    let middle = split.row_ranges(4000)[4];
+    let rows = split.read(&middle, &[1, 0]).await.unwrap();
+    let first = middle.first_row as i64;
+    assert_eq!(
+        rows.batch.column(0).as_string::<i32>().value(0),
+        format!("text {first}")
+    );
+    assert_eq!(
+        rows.batch.column(1).as_primitive::<Int64Type>().value(0),
+        first
+    );
+    assert_eq!(rows.batch.num_rows() as u64, middle.rows);
+}
+
+#[tokio::test]
+async fn what_is_written_is_read() {
+    let stores = Stores::new();
+    write_parquet(&stores, "memory:///x.parquet", &batch(0..10))
+        .await
+        .unwrap();
+    let spec = DatasetSpec {
+        location: "memory:///x.parquet".to_owned(),
+        format: Format::Parquet,
+        schema: None,
+    };
+    let dataset = Dataset::open(&stores, &spec).await.unwrap();
+    let rows = dataset
+        .read(&dataset.row_ranges(u64::MAX)[0], &[0, 1])
+        .await
+        .unwrap();
+    assert_eq!(rows.batch, batch(0..10));
+}
+
+fn one_column(name: &str, column: ArrayRef) -> Vec<u8> {
+    let batch = RecordBatch::try_from_iter([(name, column)]).unwrap();
+    write(&batch, WriterProperties::default())
+}
+
+#[tokio::test]
+async fn views_are_read_as_plain_types() {
+    let place = Place::memory();
+    let column = Arc::new(StringViewArray::from(vec![
+        "a",
+        "a text that is too long to be inlined",
+    ]));
+    place.put("a.parquet", one_column("text", column)).await;
+    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    assert_eq!(dataset.schema().field(0).data_type(), &DataType::Utf8);
+    let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
+    assert_eq!(rows.batch.column(0).as_string::<i32>().value(0), "a");
+}
+
+#[tokio::test]
+async fn extension_types_survive() {
+    let place = Place::memory();
+    let metadata = HashMap::from([(
+        "ARROW:extension:name".to_owned(),
+        "arrow.fixed_shape_tensor".to_owned(),
+    )]);
+    let item = Arc::new(Field::new("item", DataType::Int64, false));
+    let list = arrow::array::FixedSizeListArray::new(
+        item,
+        2,
+        Arc::new(Int64Array::from(vec![1, 2, 3, 4])),
+        None,
+    );
+    let field = Field::new(
+        "t",
+        DataType::FixedSizeList(Arc::new(Field::new("item", DataType::Int64, false)), 2),
+        true,
+    );
+    let schema = Arc::new(Schema::new(vec![field.with_metadata(metadata.clone())]));
+    let batch = RecordBatch::try_new(schema, vec![Arc::new(list)]).unwrap();
+    place
+        .put("a.parquet", write(&batch, WriterProperties::default()))
+        .await;
+    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    assert_eq!(dataset.schema().field(0).metadata(), &metadata);
+    let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
+    assert_eq!(rows.batch.schema().field(0).metadata(), &metadata);
+}
+
+#[tokio::test]
+async fn columns_are_matched_by_name() {
+    let place = Place::memory();
+    place
+        .put(
+            "a.parquet",
+            write(&batch(0..3), WriterProperties::default()),
+        )
+        .await;
+    let swapped = batch(3..5).project(&[1, 0]).unwrap();
+    place
+        .put("b.parquet", write(&swapped, WriterProperties::default()))
+        .await;
+    let dataset = place.open("", Format::Parquet).await.unwrap();
+    let rows = dataset
+        .read(&dataset.row_ranges(1 << 20)[1], &[0, 1])
+        .await
+        .unwrap();
+    assert_eq!(rows.batch.columns(), batch(3..5).columns());
+}
+
+#[tokio::test]
+async fn files_with_other_columns_are_refused() {
+    let int = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
+    let text = || Arc::new(StringViewArray::from(vec!["x"])) as ArrayRef;
+    let both = || {
+        let batch = RecordBatch::try_from_iter([("n", int()), ("m", int())]).unwrap();
+        write(&batch, WriterProperties::default())
+    };
+    let check = async |first: Vec<u8>, second: Vec<u8>, expect: &str| {
+        let place = Place::memory();
+        place.put("a.parquet", first).await;
+        place.put("b.parquet", second).await;
+        let error = place.open("", Format::Parquet).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let expect = format!("{expect}; give files of one dataset the same columns");
+        assert_eq!(error.to_string().replace("memory:///root/", ""), expect);
+    };
+    let n = || one_column("n", int());
+    check(
+        n(),
+        both(),
+        "\"b.parquet\" has column \"m\", which \"a.parquet\" lacks",
+    )
+    .await;
+    check(
+        both(),
+        n(),
+        "\"b.parquet\" lacks column \"m\", which \"a.parquet\" has",
+    )
+    .await;
+    let types = "\"b.parquet\" has column \"n\" as Utf8, but \"a.parquet\" has it as Int64";
+    check(n(), one_column("n", text()), types).await;
+}
+
+#[tokio::test]
+async fn a_schema_may_not_be_given() {
+    let place = Place::memory();
+    place.put("a.parquet", parquet_bytes(0..1)).await;
+    let schema = batch(0..1).schema();
+    let error = place
+        .open_with("", Format::Parquet, Some(schema))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert_eq!(
+        error.to_string(),
+        "\"memory:///root/\": parquet files have their own schema; leave the columns out"
+    );
+}
+
+#[tokio::test]
+async fn a_truncated_file_is_an_error_that_names_it() {
+    let place = Place::memory();
+    let bytes = parquet_bytes_split(0..3000, 1000);
+    for length in [
+        0,
+        3,
+        8,
+        100,
+        bytes.len() / 2,
+        bytes.len() - 9,
+        bytes.len() - 1,
+    ] {
+        place.put("a.parquet", bytes[..length].to_vec()).await;
+        let error = place.open("", Format::Parquet).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Data, "{length} bytes: {error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("\"memory:///root/a.parquet\" is "),
+            "{error}"
+        );
+    }
+}
+
+/// Damage is an error that names the file, or goes unnoticed where Parquet has no checksum; it is never a panic.
+#[tokio::test]
+async fn a_damaged_file_is_an_error_that_names_it() {
+    let place = Place::memory();
+    let bytes = parquet_bytes_split(0..300, 100);
+    let mut errors = 0;
+    // Every seventh byte in turn takes each of two values; there is nothing random to print a seed of.
+    for at in (4..bytes.len() - 8).step_by(7) {
+        for change in [0xff, 0x2a] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= change;
+            place.put("a.parquet", damaged).await;
+            let result = async {
+                let dataset = place.open("", Format::Parquet).await?;
+                let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
+                for range in dataset.row_ranges(1000) {
+                    dataset.read(&range, &columns).await?;
+                }
+                Ok::<_, forebay_storage::Error>(())
+            };
+            if let Err(error) = result.await {
+                errors += 1;
+                assert!(error.to_string().contains("a.parquet"), "{error}");
+                assert!(
+                    matches!(error.kind(), ErrorKind::Data | ErrorKind::Invalid),
+                    "byte {at}: {error}"
+                );
+            }
+        }
+    }
+    assert!(errors > 100, "only {errors} errors");
+}
