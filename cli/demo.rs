@@ -67,7 +67,10 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     say(&format!("1  {} photographs in {} folders, and a pipeline in SQL:\n", expected.len(), labels(&expected)))?;
     SCRIPT.lines().filter(|line| !line.starts_with("--")).try_for_each(|line| say(&format!("     {line}")))?;
     let mut server = Server::start(&script).await?;
-    say(&format!("\n2  a server computes it: {}\n\n3  {RANKS} trainers read {EPOCHS} epochs over Arrow Flight:\n", server.uri))?;
+    say(&format!(
+        "\n2  a server computes it: {}\n\n3  {RANKS} trainers read {EPOCHS} epochs over Arrow Flight:\n",
+        server.uri
+    ))?;
 
     let started = Instant::now();
     let mut trainers = Vec::new();
@@ -180,7 +183,13 @@ async fn resume(uri: &str, batches: &[Vec<BatchLine>], say: &impl Fn(&str) -> Re
         while trainer.next().await?.is_some() {}
         let before = delivered.iter().find(|batch| batch.epoch == 1).context("there was no second epoch")?;
         let same = (again.epoch, again.step, again.offset, &again.digest) == (1, 0, before.offset, &before.digest);
-        say(&format!("     rank {rank}  epoch {}  step {}  digest {}  {}", again.epoch, again.step, &again.digest[..8], if same { "identical" } else { "DIFFERENT" }))?;
+        say(&format!(
+            "     rank {rank}  epoch {}  step {}  digest {}  {}",
+            again.epoch,
+            again.step,
+            &again.digest[..8],
+            if same { "identical" } else { "DIFFERENT" }
+        ))?;
         identical &= same;
     }
     Ok(identical)
@@ -250,7 +259,8 @@ struct Trainer {
 impl Trainer {
     fn start(uri: &str, rank: u64, more: &[&str]) -> Result<Self> {
         let (rank, world) = (rank.to_string(), RANKS.to_string());
-        let mut arguments = vec!["run", "--connect", uri, "--pipeline", "photos", "--rank", &rank, "--world-size", &world];
+        let mut arguments =
+            vec!["run", "--connect", uri, "--pipeline", "photos", "--rank", &rank, "--world-size", &world];
         arguments.extend(["--ids", "path", "--output", "json"]);
         arguments.extend(more);
         let mut process = forebay(&arguments)?;

@@ -11,6 +11,7 @@ mod serve;
 mod sql;
 mod usage;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -45,10 +46,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("warn")))
-        .with_writer(std::io::stderr)
-        .init();
+    log();
     let threads = if matches!(arguments.command, Command::Serve(_)) { 2 } else { 1 };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
@@ -73,6 +71,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs to standard error what `FOREBAY_LOG` lets through, such as `info` or `forebay_engine=debug`.
+fn log() {
+    let filter = std::env::var("FOREBAY_LOG").unwrap_or_default();
+    let filter = match filter.as_str() {
+        "" => EnvFilter::new("warn"),
+        filter => EnvFilter::try_new(filter).unwrap_or_else(|error| {
+            // A slip in a setting that only logs should not keep a job from training.
+            output::note(&format!("warning: FOREBAY_LOG=\"{filter}\" is not a log filter: {error}"));
+            EnvFilter::new("warn")
+        }),
+    };
+    let stderr = std::io::stderr;
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(stderr).init();
 }
 
 fn report(error: &anyhow::Error) {

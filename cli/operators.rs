@@ -68,8 +68,14 @@ fn describe(descriptor: &Descriptor) -> Result<()> {
         Determinism::Deterministic => "",
         Determinism::KeyedRandom => " Random, by the feed's seed, the epoch and the row.",
     };
-    output::line(&format!("  returns {}\n\n{}{drawn}\n\nversion {}; follows {}", descriptor.returns, descriptor.docs, descriptor.version, descriptor.source))?;
-    descriptor.examples.iter().try_for_each(|example| output::line(&format!("\n  {}\n  -> {}", example.sql, example.result)))
+    output::line(&format!(
+        "  returns {}\n\n{}{drawn}\n\nversion {}; follows {}",
+        descriptor.returns, descriptor.docs, descriptor.version, descriptor.source
+    ))?;
+    descriptor
+        .examples
+        .iter()
+        .try_for_each(|example| output::line(&format!("\n  {}\n  -> {}", example.sql, example.result)))
 }
 
 fn as_json(descriptor: &Descriptor) -> Value {

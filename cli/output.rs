@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -18,9 +18,8 @@ pub(crate) enum Format {
 /// Writes a line to standard output.
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    written.context("cannot write to standard output")
 }
 
 /// Writes `value` as one line of JSON.

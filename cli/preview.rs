@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pipeline: Option<String>,
     /// How many rows to show.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rows: u64,
     /// Also write a web page with the rows and their images.
     #[arg(long, value_name = "FILE")]
@@ -40,7 +40,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
     let feed = session.open(&pipeline, &arguments.feed.options())?;
-    let mut reader = feed.read(&ReadOptions { batch_size: Some(arguments.rows), epochs: Some(1), ..ReadOptions::default() })?;
+    let mut reader =
+        feed.read(&ReadOptions { batch_size: Some(arguments.rows), epochs: Some(1), ..ReadOptions::default() })?;
     let rows = match reader.next().await {
         Some(batch) => batch?.records,
         None => RecordBatch::new_empty(feed.schema()),
@@ -88,7 +89,8 @@ impl Tensor {
     fn png(&self) -> Result<Option<Vec<u8>>> {
         let [height, width, channels @ (1 | 3)] = self.shape[..] else { return Ok(None) };
         let (min, max, _) = self.statistics();
-        let (low, scale) = if self.dtype == "uint8" { (0.0, 1.0) } else { (min, 255.0 / (max - min).max(f32::EPSILON)) };
+        let (low, scale) =
+            if self.dtype == "uint8" { (0.0, 1.0) } else { (min, 255.0 / (max - min).max(f32::EPSILON)) };
         let pixels: Vec<u8> = self.values.iter().map(|&value| ((value - low) * scale).round() as u8).collect();
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, u32::try_from(width)?, u32::try_from(height)?);
@@ -134,7 +136,9 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
     }
     let tensor = |values: &ArrayRef, shape: Vec<usize>| {
         let (dtype, values) = match values.data_type() {
-            DataType::UInt8 => ("uint8", values.as_primitive::<UInt8Type>().values().iter().map(|&v| f32::from(v)).collect()),
+            DataType::UInt8 => {
+                ("uint8", values.as_primitive::<UInt8Type>().values().iter().map(|&v| f32::from(v)).collect())
+            }
             DataType::Float32 => ("float32", values.as_primitive::<Float32Type>().values().to_vec()),
             _ => return None,
         };
@@ -143,13 +147,21 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
     let metadata = field.metadata();
     let cell = match metadata.get("ARROW:extension:name").map(String::as_str) {
         Some("arrow.fixed_shape_tensor") => {
-            let parameters: Value = metadata.get("ARROW:extension:metadata").map(|text| serde_json::from_str(text)).transpose()?.unwrap_or_default();
+            let parameters: Value = metadata
+                .get("ARROW:extension:metadata")
+                .map(|text| serde_json::from_str(text))
+                .transpose()?
+                .unwrap_or_default();
             let shape = serde_json::from_value(parameters["shape"].clone()).unwrap_or_default();
             tensor(&column.as_fixed_size_list().value(row), shape)
         }
         Some("arrow.variable_shape_tensor") => {
             let parts = column.as_struct();
-            let shape = parts.column_by_name("shape").context("a variable-shape tensor has shapes")?.as_fixed_size_list().value(row);
+            let shape = parts
+                .column_by_name("shape")
+                .context("a variable-shape tensor has shapes")?
+                .as_fixed_size_list()
+                .value(row);
             let shape = shape.as_primitive::<Int32Type>().values().iter().map(|&side| side as usize).collect();
             let data = parts.column_by_name("data").context("a variable-shape tensor has data")?;
             tensor(&data.as_list::<i32>().value(row), shape)
@@ -164,7 +176,8 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
 }
 
 fn print(rows: &RecordBatch) -> Result<()> {
-    let header = rows.schema_ref().fields().iter().map(|field| format!("{}: {}", field.name(), type_name(field))).collect();
+    let header =
+        rows.schema_ref().fields().iter().map(|field| format!("{}: {}", field.name(), type_name(field))).collect();
     let mut table = vec![header];
     for row in 0..rows.num_rows() {
         table.push(cells(rows, row)?.iter().map(|(_, cell)| cell.text()).collect());
@@ -179,7 +192,9 @@ const STYLE: &str = "body{font:14px system-ui,sans-serif;margin:2rem;color:#222;
 
 fn page(pipeline: &str, rows: &RecordBatch) -> Result<String> {
     let title = format!("{}: {} rows", escape(pipeline), rows.num_rows());
-    let mut page = format!("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\n<h1>{title}</h1>\n<main>\n");
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\n<h1>{title}</h1>\n<main>\n"
+    );
     for row in 0..rows.num_rows() {
         page.push_str("<figure>");
         let cells = cells(rows, row)?;

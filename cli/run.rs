@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
 use forebay_engine::{Batch, ReadOptions, Reader, Start, digest};
@@ -19,34 +20,33 @@ use crate::usage;
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// SQL file that creates the pipeline; not needed, and not read, with --connect.
-    #[arg(required_unless_present = "connect")]
     file: Option<PathBuf>,
     /// Pipeline to read; may be left out if the script creates only one.
     #[arg(long)]
     pipeline: Option<String>,
     /// Samples per batch of this rank [default: the pipeline's, else 32].
-    #[arg(long)]
+    #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     batch_size: Option<u64>,
     /// How many epochs to read [default: the pipeline's, else 1].
-    #[arg(long)]
+    #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     epochs: Option<u64>,
     /// This rank.
-    #[arg(long, default_value_t = 0, env = "RANK")]
+    #[arg(long, default_value_t = 0, env = "RANK", value_parser = script::whole_number, allow_negative_numbers = true)]
     rank: u64,
     /// How many ranks share the samples.
-    #[arg(long, default_value_t = 1, env = "WORLD_SIZE")]
+    #[arg(long, default_value_t = 1, env = "WORLD_SIZE", value_parser = script::whole_number, allow_negative_numbers = true)]
     world_size: u64,
     /// Leave out an incomplete global batch at the end of an epoch.
     #[arg(long)]
     drop_last: bool,
     /// Where to begin: OFFSET, EPOCH:OFFSET, or the token of a batch.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     from: Option<Start>,
     /// Stop after this many batches.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = script::whole_number, allow_negative_numbers = true)]
     steps: Option<u64>,
-    /// Read from a server, such as grpc://127.0.0.1:7070, instead of in this process.
-    #[arg(long, value_name = "URI", env = "FOREBAY_URI")]
+    /// Read from a server, such as grpc://127.0.0.1:7070, instead of in this process; without a file, FOREBAY_URI says it too.
+    #[arg(long, value_name = "URI")]
     connect: Option<String>,
     /// Also print this column's values in each batch's line.
     #[arg(long, value_name = "COLUMN")]
@@ -154,6 +154,9 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         }
     }
     bar.finish_and_clear();
+    if summary.batches == 0 {
+        output::note("note: nothing was left to read: see --from, --epochs, --drop-last, and the pipeline's filters");
+    }
     finish(&mut summary, started.elapsed());
     summary.quarantine = opened.quarantine.filter(|_| summary.bad_rows > 0);
     match arguments.output {
@@ -171,7 +174,8 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
         world_size: arguments.world_size,
         from: arguments.from.clone().unwrap_or_default(),
     };
-    if let Some(uri) = &arguments.connect {
+    let from_environment = || std::env::var("FOREBAY_URI").ok().filter(|_| arguments.file.is_none());
+    if let Some(uri) = &arguments.connect.clone().or_else(from_environment) {
         let mut client = Client::connect(uri).await?;
         let pipeline = match &arguments.pipeline {
             Some(name) => name.clone(),
@@ -179,11 +183,16 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
                 [only] => only.name.clone(),
                 pipelines => {
                     let names: Vec<_> = pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect();
-                    anyhow::bail!("{uri} serves {} pipelines\nhint: choose one with --pipeline: {}", names.len(), names.join(", "));
+                    anyhow::bail!(
+                        "{uri} serves {} pipelines\nhint: choose one with --pipeline: {}",
+                        names.len(),
+                        names.join(", ")
+                    );
                 }
             },
         };
         let remote = client.open(&StreamRequest::new(&pipeline, &arguments.feed.options(), &read)).await?;
+        check_column(remote.schema(), arguments.ids.as_deref())?;
         return Ok(Opened {
             feed: remote.id().to_owned(),
             samples_per_epoch: remote.samples_per_epoch(),
@@ -191,10 +200,14 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
             source: Source::Remote(Box::new(remote.read().await?)),
         });
     }
-    let file = arguments.file.clone().context("a script or --connect is needed")?;
+    let file = arguments
+        .file
+        .clone()
+        .context("nothing to read\nhint: give a SQL script, or a server with --connect grpc://HOST:PORT")?;
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
     let feed = session.open(&pipeline, &arguments.feed.options())?;
+    check_column(&feed.schema(), arguments.ids.as_deref())?;
     let quarantines = feed.settings().on_error == forebay_engine::OnError::Quarantine;
     Ok(Opened {
         feed: feed.id().to_owned(),
@@ -213,7 +226,8 @@ fn progress(arguments: &Arguments, samples_per_epoch: Option<u64>) -> ProgressBa
         Some(_) => "{msg:24} {bar:32} {pos}/{len} samples  {per_sec}  eta {eta}",
         None => "{msg:24} {spinner} {pos} samples  {per_sec}",
     };
-    let share = |samples: u64| samples.div_ceil(arguments.world_size.max(1)) * arguments.epochs.unwrap_or(1);
+    let share =
+        |samples: u64| samples.div_ceil(arguments.world_size.max(1)).saturating_mul(arguments.epochs.unwrap_or(1));
     let bar = match samples_per_epoch {
         Some(samples) => ProgressBar::new(share(samples)),
         None => ProgressBar::new_spinner(),
@@ -252,9 +266,15 @@ fn print(summary: &Summary) -> Result<()> {
     }
 }
 
+/// Says before anything is read that the samples lack a column.
+fn check_column(schema: &Schema, column: Option<&str>) -> Result<()> {
+    let Some(column) = column.filter(|column| schema.index_of(column).is_err()) else { return Ok(()) };
+    let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    anyhow::bail!("the samples have no column \"{column}\"\nhint: columns: {}", names.join(", "))
+}
+
 /// The values of a column as text.
 fn values(records: &RecordBatch, column: &str) -> Result<Vec<String>> {
-    let names = || records.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>().join(", ");
-    let array = records.column_by_name(column).with_context(|| format!("the samples have no column \"{column}\"\nhint: columns: {}", names()))?;
+    let array = records.column_by_name(column).context("looked up before reading")?;
     (0..array.len()).map(|row| Ok(array_value_to_string(array, row)?)).collect()
 }

@@ -1,5 +1,6 @@
 //! A SQL script on the command line, and the options that every command over one shares.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -22,7 +23,7 @@ pub(crate) struct SessionArguments {
     #[arg(long)]
     pub(crate) threads: Option<usize>,
     /// Memory for windows held ahead of the reader, such as 64MiB. The window being read is always held.
-    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true, default_value = "256MiB")]
     pub(crate) window_memory_limit: u64,
     /// Folder or URL for what Forebay writes (quarantined rows).
     #[arg(long, value_name = "URL", env = "FOREBAY_ROOT", default_value = ".forebay")]
@@ -33,16 +34,16 @@ pub(crate) struct SessionArguments {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct FeedArguments {
     /// Seed of order and augmentation [default: the pipeline's, else 0].
-    #[arg(long)]
+    #[arg(long, value_parser = whole_number, allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     /// Whether to shuffle [default: the pipeline's, else false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) shuffle: Option<bool>,
     /// Source bytes shuffled together, such as 32MiB [default: the pipeline's, else 32MiB].
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true)]
     pub(crate) window_bytes: Option<u64>,
     /// Source rows shuffled together, at most [default: the pipeline's, else 262144].
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = whole_number, allow_negative_numbers = true)]
     pub(crate) window_rows: Option<u64>,
     /// What to do with rows that cannot be processed: raise, skip or quarantine [default: the pipeline's, else raise].
     #[arg(long, value_parser = on_error)]
@@ -73,8 +74,7 @@ impl ScriptArguments {
 
 impl SessionArguments {
     pub(crate) fn open(&self, base: &Path) -> Result<Session> {
-        let mut builder =
-            Session::builder().base(base).root(&self.root).window_memory_bytes(self.window_memory_limit);
+        let mut builder = Session::builder().base(base).root(&self.root).window_memory_bytes(self.window_memory_limit);
         if let Some(threads) = self.threads {
             builder = builder.threads(threads);
         }
@@ -83,7 +83,19 @@ impl SessionArguments {
 }
 
 pub(crate) fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("cannot read the script \"{}\"", file.display()))
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let folder = std::env::current_dir().unwrap_or_default();
+            anyhow::bail!(
+                "the script \"{}\" does not exist\nhint: check the path; a relative one begins at \"{}\"",
+                file.display(),
+                folder.display()
+            )
+        }
+        read => read.with_context(|| format!("cannot read the script \"{}\"", file.display()))?,
+    };
+    // Some editors begin a file with a byte order mark.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// The pipeline that was named, or the script's only one.
@@ -91,9 +103,21 @@ pub(crate) fn pipeline(session: &Session, named: Option<&str>) -> Result<String>
     match (named, &session.pipelines()[..]) {
         (Some(name), _) => Ok(session.pipeline(name)?.name().to_owned()),
         (None, [only]) => Ok(only.clone()),
-        (None, []) => anyhow::bail!("the script creates no pipeline\nhint: add CREATE PIPELINE name AS SELECT …"),
-        (None, several) => anyhow::bail!("the script creates {} pipelines\nhint: choose one with --pipeline: {}", several.len(), several.join(", ")),
+        (None, []) => Err(no_pipeline()),
+        (None, several) => anyhow::bail!(
+            "the script creates {} pipelines\nhint: choose one with --pipeline: {}",
+            several.len(),
+            several.join(", ")
+        ),
     }
+}
+
+pub(crate) fn no_pipeline() -> anyhow::Error {
+    anyhow::anyhow!("the script creates no pipeline\nhint: add CREATE PIPELINE name AS SELECT …")
+}
+
+pub(crate) fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "must be a whole number from 0 to 2^64 - 1".to_owned())
 }
 
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use forebay_engine::{FeedOptions, ReadOptions};
 use forebay_flight_server::Server;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::{self, Format};
-use crate::script::ScriptArguments;
+use crate::script::{self, ScriptArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -42,6 +43,15 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?;
     let session = arguments.script.open().await?;
     let (uri, pipelines) = (server.uri(), session.pipelines());
+    if pipelines.is_empty() {
+        return Err(script::no_pipeline());
+    }
+    // What cannot be opened is found by whoever starts the server, not by the first trainer.
+    for pipeline in &pipelines {
+        session.open(pipeline, &FeedOptions::default())?.check(&ReadOptions::default())?;
+    }
+    // Before anyone is told that the server runs, and so may stop it.
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     match arguments.output {
         Format::Json => output::json(&json!({ "uri": uri, "pipelines": pipelines }))?,
         Format::Text => {
@@ -49,7 +59,6 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
             output::line(&format!("read with: forebay run --connect {uri} --pipeline NAME   (Ctrl-C stops)"))?;
         }
     }
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let stop = async move {
         tokio::select! {
             _ = interrupt.recv() => {}

@@ -115,12 +115,16 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
             "shuffle" => feed.shuffle = Some(boolean(option)?),
             "window_bytes" => feed.window_bytes = Some(bytes(option)?),
             "window_rows" => feed.window_rows = Some(positive(option)?),
-            "on_error" => feed.on_error = Some(text(&option.value).parse().map_err(|error: crate::Error| refuse(option, error.message()))?),
+            "on_error" => {
+                feed.on_error =
+                    Some(text(&option.value).parse().map_err(|error: crate::Error| refuse(option, error.message()))?)
+            }
             "batch_size" => read.batch_size = Some(positive(option)?),
             "epochs" => read.epochs = Some(positive(option)?),
             "drop_last" => read.drop_last = Some(boolean(option)?),
             unknown => {
-                let error = forebay_sql::Error::new(format!("unknown pipeline option \"{unknown}\"")).with_place(option.place);
+                let error =
+                    forebay_sql::Error::new(format!("unknown pipeline option \"{unknown}\"")).with_place(option.place);
                 return Err(Refusal::Placed(error.with_hint(match forebay_sql::nearest(unknown, OPTIONS) {
                     Some(nearest) => format!("did you mean \"{nearest}\"?"),
                     None => format!("options: {}", OPTIONS.join(", ")),
@@ -137,13 +141,16 @@ fn refuse(option: &PipelineOption, message: impl Into<String>) -> Refusal {
 
 fn integer(option: &PipelineOption) -> Result<u64, Refusal> {
     let text = text(&option.value);
-    text.parse().map_err(|_| refuse(option, format!("\"{}\" must be an integer from 0 to 2^64 - 1, got {text}", option.name)))
+    text.parse()
+        .map_err(|_| refuse(option, format!("\"{}\" must be an integer from 0 to 2^64 - 1, got {text}", option.name)))
 }
 
 fn positive(option: &PipelineOption) -> Result<u64, Refusal> {
     match integer(option) {
         Ok(value) if value > 0 => Ok(value),
-        _ => Err(refuse(option, format!("\"{}\" must be a positive integer, got {}", option.name, text(&option.value)))),
+        _ => {
+            Err(refuse(option, format!("\"{}\" must be a positive integer, got {}", option.name, text(&option.value))))
+        }
     }
 }
 
@@ -157,7 +164,10 @@ fn boolean(option: &PipelineOption) -> Result<bool, Refusal> {
 fn bytes(option: &PipelineOption) -> Result<u64, Refusal> {
     match parse_bytes(&text(&option.value)) {
         Ok(value) if value > 0 => Ok(value),
-        _ => Err(refuse(option, format!("\"{}\" must be a size such as '64MiB', got {}", option.name, text(&option.value)))),
+        _ => Err(refuse(
+            option,
+            format!("\"{}\" must be a size such as '64MiB', got {}", option.name, text(&option.value)),
+        )),
     }
 }
 

@@ -59,10 +59,13 @@ impl SessionBuilder {
     /// Starts the worker threads.
     ///
     /// # Errors
-    /// `Invalid` for zero threads, `Internal` if the system starts no more threads.
+    /// `Invalid` for no or absurdly many threads, `Internal` if the system starts no more threads.
     pub fn build(self) -> Result<Session> {
-        if self.threads == 0 {
-            return Err(Error::invalid("\"threads\" must be a positive integer, got 0"));
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return Err(Error::invalid(format!(
+                "\"threads\" must be between 1 and {THREADS_MAX}, got {}",
+                self.threads
+            )));
         }
         let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
         let parser = &mut config.options_mut().sql_parser;
@@ -82,10 +85,23 @@ impl SessionBuilder {
             feeds: OpenFeeds::default(),
             stores: Stores::new().with_base(&self.base),
             executor: Arc::new(Executor::new(self.threads)?),
-            root: self.root,
+            root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
         })
     }
+}
+
+/// More threads than any machine has cores are a slip of the keyboard, and would take minutes to start.
+const THREADS_MAX: usize = 4096;
+
+/// Against the current folder, not the tables': it is not part of the data, and messages name it.
+fn absolute(root: String) -> Result<String> {
+    if root.contains("://") {
+        return Ok(root);
+    }
+    let absolute = std::path::absolute(&root)
+        .map_err(|error| Error::invalid(format!("\"{root}\" is not a folder to write to: {error}")))?;
+    absolute.into_os_string().into_string().map_err(|_| Error::invalid(format!("the path of \"{root}\" is not UTF-8")))
 }
 
 /// Tables, pipelines and the threads that compute them.
@@ -149,7 +165,9 @@ impl Session {
     async fn statement(&self, statement: Statement) -> Result<Output, Failure> {
         match statement {
             Statement::CreateTable(table) => self.create_table(table).await,
-            Statement::DropTable { name, if_exists, place } => self.drop_table(&name, if_exists).map_err(|e| Failure::At(place, e)),
+            Statement::DropTable { name, if_exists, place } => {
+                self.drop_table(&name, if_exists).map_err(|e| Failure::At(place, e))
+            }
             Statement::CreatePipeline(definition) => {
                 let name = definition.name.clone();
                 if self.pipelines.read().contains_key(&name) && !definition.or_replace {
@@ -202,19 +220,21 @@ impl Session {
         let spec = DatasetSpec { location: table.location.clone(), format, schema: table.columns.clone() };
         let dataset = Dataset::open(&self.stores, &spec)
             .await
-            .map_err(|error| Failure::At(table.location_place, Error::from(error)))?;
+            .map_err(|error| Failure::At(table.location_place, misplaced(Error::from(error))))?;
         if let Some(taken) = [SAMPLE_ID, RANDOM_KEY].into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
             let error = Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"));
             return Err(Failure::At(table.location_place, error));
         }
         let provider = FeedTable::new(&table.name, Arc::clone(dataset.schema()));
         // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
-        let registered = self.context.deregister_table(name(&table.name)).and_then(|_| {
-            self.context.register_table(name(&table.name), Arc::new(provider))
-        });
+        let registered = self
+            .context
+            .deregister_table(name(&table.name))
+            .and_then(|_| self.context.register_table(name(&table.name), Arc::new(provider)));
         registered.map_err(|error| Failure::At(table.place, error.into()))?;
         let snapshot = dataset.snapshot();
-        let done = format!("created table \"{}\": {} files, {} rows", table.name, snapshot.files().len(), snapshot.rows());
+        let done =
+            format!("created table \"{}\": {} files, {} rows", table.name, snapshot.files().len(), snapshot.rows());
         self.tables.write().insert(table.name, dataset);
         Ok(Output::Done(done))
     }
@@ -285,6 +305,14 @@ enum Failure {
     At(Place, Error),
 }
 
+/// Says how a location is read, where nothing is found there.
+fn misplaced(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => error.with_hint("check the path; a relative one begins at the script's folder"),
+        _ => error,
+    }
+}
+
 /// Names are used as written, never folded or split at dots by DataFusion.
 fn name(name: &str) -> datafusion::common::TableReference {
     datafusion::common::TableReference::bare(name.to_owned())
@@ -315,13 +343,22 @@ fn format(table: &TableDefinition) -> Result<Format, Failure> {
         let refuse = |message: String| Failure::At(table.place, Error::invalid(message));
         match (&mut format, key.strip_prefix("format.").unwrap_or(key)) {
             (Format::Csv { has_header, .. }, "has_header") => {
-                *has_header = value.parse().map_err(|_| refuse(format!("\"has_header\" must be true or false, got '{value}'")))?;
+                *has_header = value
+                    .parse()
+                    .map_err(|_| refuse(format!("\"has_header\" must be true or false, got '{value}'")))?;
             }
             (Format::Csv { delimiter, .. }, "delimiter") => match value.as_bytes() {
                 [byte] if byte.is_ascii() => *delimiter = *byte,
                 _ => return Err(refuse(format!("\"delimiter\" must be one ASCII character, got '{value}'"))),
             },
-            _ => return Err(refuse(format!("a {} table has no option \"{key}\"", table.file_type.to_lowercase()))),
+            (format, _) => {
+                let hint = match format {
+                    Format::Csv { .. } => "options of csv: format.has_header and format.delimiter",
+                    _ => "leave OPTIONS out",
+                };
+                let message = format!("a {} table has no option \"{key}\"", table.file_type.to_lowercase());
+                return Err(Failure::At(table.place, Error::invalid(message).with_hint(hint)));
+            }
         }
     }
     Ok(format)

@@ -24,7 +24,8 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
     };
     match number.parse::<f64>() {
         Ok(number) if unit > 0 && number.is_finite() => Ok((number * unit as f64) as u64),
-        _ => Err(Error::invalid(format!("\"{text}\" is not a size")).with_hint("write a number and a unit, such as 64MiB or 100gb")),
+        _ => Err(Error::invalid(format!("\"{text}\" is not a size"))
+            .with_hint("write a number and a unit, such as 64MiB or 100gb")),
     }
 }
 
@@ -34,7 +35,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in [("0", 0), ("17", 17), ("64MiB", 64 << 20), ("100gb", 100_000_000_000), ("1.5 KiB", 1536), ("2k", 2000)] {
+        for (text, bytes) in
+            [("0", 0), ("17", 17), ("64MiB", 64 << 20), ("100gb", 100_000_000_000), ("1.5 KiB", 1536), ("2k", 2000)]
+        {
             assert_eq!(parse_bytes(text).expect("a size"), bytes, "{text}");
         }
         for wrong in ["", "MiB", "-1", "1.2.3", "5 parsecs", "inf"] {

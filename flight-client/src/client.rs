@@ -45,12 +45,18 @@ impl Client {
             Some(("grpc" | "grpc+tcp" | "http", address)) => address,
             None => uri,
             Some((scheme, _)) => {
-                return Err(Error::new(ErrorKind::Invalid, format!("cannot connect to \"{uri}\": unknown scheme \"{scheme}\""))
-                    .with_hint("write grpc://HOST:PORT"));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("cannot connect to \"{uri}\": unknown scheme \"{scheme}\""),
+                )
+                .with_hint("write grpc://HOST:PORT"));
             }
         };
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("\"{uri}\" is not an address: {error}")).with_hint("write grpc://HOST:PORT"))?
+            .map_err(|error| {
+                Error::new(ErrorKind::Invalid, format!("\"{uri}\" is not an address: {error}"))
+                    .with_hint("write grpc://HOST:PORT")
+            })?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
@@ -73,11 +79,13 @@ impl Client {
     /// `Unavailable` if the server is gone.
     pub async fn pipelines(&mut self) -> Result<Vec<PipelineInfo>> {
         let flights = self.service.list_flights(Criteria::default()).await.map_err(|status| self.error(&status))?;
-        let flights: Vec<FlightInfo> = flights.into_inner().try_collect().await.map_err(|status| self.error(&status))?;
+        let flights: Vec<FlightInfo> =
+            flights.into_inner().try_collect().await.map_err(|status| self.error(&status))?;
         flights
             .into_iter()
             .map(|info| {
-                let name = info.flight_descriptor.as_ref().map(|descriptor| descriptor.path.join("/")).unwrap_or_default();
+                let name =
+                    info.flight_descriptor.as_ref().map(|descriptor| descriptor.path.join("/")).unwrap_or_default();
                 Ok(PipelineInfo { name, schema: self.schema(info)? })
             })
             .collect()
@@ -91,7 +99,7 @@ impl Client {
         let command = serde_json::to_vec(request).expect("plain data becomes JSON");
         let info = self.service.get_flight_info(FlightDescriptor::new_cmd(command)).await;
         let info = info.map_err(|status| self.error(&status))?.into_inner();
-        let foreign = || Error::new(ErrorKind::Internal, format!("{} does not answer as a Forebay server does", self.uri));
+        let foreign = || not_forebay(&self.uri, "its flight info names no feed");
         let metadata: FeedMetadata = serde_json::from_slice(&info.app_metadata).map_err(|_| foreign())?;
         let ticket = info.endpoint.first().and_then(|endpoint| endpoint.ticket.clone()).ok_or_else(foreign)?;
         let schema = SchemaRef::new(self.schema(info)?);
@@ -99,12 +107,14 @@ impl Client {
     }
 
     fn schema(&self, info: FlightInfo) -> Result<Schema> {
-        info.try_decode_schema()
-            .map_err(|error| Error::new(ErrorKind::Internal, format!("{} sent a schema that cannot be read: {error}", self.uri)))
+        info.try_decode_schema().map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("{} sent a schema that cannot be read: {error}", self.uri))
+        })
     }
 
+    /// Of a first request, when nothing was there yet to be lost.
     fn error(&self, status: &Status) -> Error {
-        error_of(&self.uri, status)
+        error_of(&self.uri, status, |cause| not_forebay(&self.uri, cause))
     }
 }
 
@@ -139,7 +149,9 @@ impl RemoteFeed {
     /// What the server says.
     pub async fn read(mut self) -> Result<RemoteReader> {
         let stream = self.client.service.do_get(self.ticket).await;
-        let stream = stream.map_err(|status| error_of(&self.client.uri, &status))?.into_inner();
+        let stream = stream
+            .map_err(|status| error_of(&self.client.uri, &status, |cause| lost(&self.client.uri, cause)))?
+            .into_inner();
         let data = FlightDataDecoder::new(stream.map_err(|status| FlightError::Tonic(Box::new(status))));
         Ok(RemoteReader { data, uri: self.client.uri, last: None, failed: false })
     }
@@ -169,8 +181,9 @@ impl RemoteReader {
             let Some(data) = self.data.next().await else { return Ok(None) };
             let data = data.map_err(|error| self.lost(&error))?;
             let DecodedPayload::RecordBatch(records) = data.payload else { continue };
-            let metadata: BatchMetadata = serde_json::from_slice(&data.inner.app_metadata)
-                .map_err(|error| Error::new(ErrorKind::Internal, format!("{} sent a batch without its place: {error}", self.uri)))?;
+            let metadata: BatchMetadata = serde_json::from_slice(&data.inner.app_metadata).map_err(|error| {
+                Error::new(ErrorKind::Internal, format!("{} sent a batch without its place: {error}", self.uri))
+            })?;
             // A position counts what was handed out, so nothing may come twice or out of order.
             if self.last.as_ref().is_some_and(|last| (metadata.epoch, metadata.offset) <= (last.epoch, last.offset)) {
                 let place = format!("epoch {}, offset {}", metadata.epoch, metadata.offset);
@@ -191,7 +204,7 @@ impl RemoteReader {
 
     fn lost(&self, error: &FlightError) -> Error {
         let error = match error {
-            FlightError::Tonic(status) => error_of(&self.uri, status),
+            FlightError::Tonic(status) => error_of(&self.uri, status, |cause| lost(&self.uri, cause)),
             other => Error::new(ErrorKind::Internal, format!("{} sent what cannot be read: {other}", self.uri)),
         };
         match &self.last {
@@ -203,24 +216,30 @@ impl RemoteReader {
     }
 }
 
-/// The server's error as the engine made it, or the loss of the server.
-fn error_of(uri: &str, status: &Status) -> Error {
+fn lost(uri: &str, cause: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("lost the server at {uri}: {cause}"))
+        .with_hint("check that it runs, then read again")
+}
+
+fn not_forebay(uri: &str, cause: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{uri} does not answer as a Forebay server does: {cause}"))
+        .with_hint("check host and port: `forebay serve` says where it listens")
+}
+
+/// The server's error as the engine made it, or what `broken` makes of a broken connection.
+fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Error) -> Error {
+    let sent = std::error::Error::source(status).is_none();
     let kind = match status.code() {
         Code::InvalidArgument => ErrorKind::Invalid,
         Code::NotFound => ErrorKind::NotFound,
         Code::FailedPrecondition => ErrorKind::Conflict,
         Code::ResourceExhausted => ErrorKind::Exhausted,
         Code::DataLoss => ErrorKind::Data,
-        Code::Unimplemented => {
-            return Error::new(ErrorKind::Invalid, format!("{uri} does not answer as a Forebay server does: {}", status.message()));
-        }
-        Code::Internal if std::error::Error::source(status).is_none() => ErrorKind::Internal,
+        Code::Unimplemented => return not_forebay(uri, status.message()),
+        Code::Unavailable if sent => ErrorKind::Unavailable,
+        Code::Internal if sent => ErrorKind::Internal,
         // A broken connection surfaces as Unknown, Internal or Cancelled with a transport error inside.
-        _ => {
-            let cause = std::error::Error::source(status).map(root_cause).unwrap_or_else(|| status.message().to_owned());
-            return Error::new(ErrorKind::Unavailable, format!("lost the server at {uri}: {cause}"))
-                .with_hint("check that it runs, then read again");
-        }
+        _ => return broken(&std::error::Error::source(status).map_or_else(|| status.message().to_owned(), root_cause)),
     };
     match status.message().split_once("\nhint: ") {
         Some((message, hint)) => Error::new(kind, message).with_hint(hint),

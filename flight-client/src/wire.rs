@@ -159,7 +159,12 @@ mod tests {
     #[test]
     fn options_survive_the_wire() {
         let feed = FeedOptions { seed: Some(3), on_error: Some(OnError::Skip), ..FeedOptions::default() };
-        let read = ReadOptions { rank: 1, world_size: 2, from: Start::Offset { epoch: 1, offset: 9 }, ..ReadOptions::default() };
+        let read = ReadOptions {
+            rank: 1,
+            world_size: 2,
+            from: Start::Offset { epoch: 1, offset: 9 },
+            ..ReadOptions::default()
+        };
         let json = serde_json::to_string(&StreamRequest::new("p", &feed, &read)).expect("plain data");
         let request: StreamRequest = serde_json::from_str(&json).expect("own json");
         assert_eq!((request.feed_options(), request.read_options()), (feed, read));

@@ -25,7 +25,8 @@ pub(crate) fn batch(batch: &Batch) -> Result<FlightData> {
         .encode(&batch.records, &mut DictionaryTracker::new(true), &options, &mut IpcWriteContext::default())
         .map_err(failed)?;
     if data.arrow_data.len() > MESSAGE_BYTES_MAX {
-        let message = format!("a batch of {} bytes is more than one Flight message holds (2 GiB)", data.arrow_data.len());
+        let message =
+            format!("a batch of {} bytes is more than one Flight message holds (2 GiB)", data.arrow_data.len());
         return Err(Error::new(ErrorKind::Exhausted, message).with_hint("lower the batch size"));
     }
     let metadata = serde_json::to_vec(&BatchMetadata::from(batch)).expect("plain data becomes JSON");

@@ -32,9 +32,12 @@ impl Server {
     /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
         let failed = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::AddrInUse => Error::new(ErrorKind::Conflict, format!("port {} of {} is in use", address.port(), address.ip()))
-                .with_hint("stop the process that has it, or give another --port (0 takes a free one)"),
-            _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}")),
+            std::io::ErrorKind::AddrInUse => {
+                Error::new(ErrorKind::Conflict, format!("port {} of {} is in use", address.port(), address.ip()))
+                    .with_hint("stop the process that has it, or give another --port (0 takes a free one)")
+            }
+            _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}"))
+                .with_hint("--host takes an address of this machine, and a --port below 1024 may need privileges"),
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;

@@ -9,7 +9,7 @@ use arrow_flight::{
     HandshakeResponse, IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
-use forebay_engine::{Feed, FeedOptions, OnError, ReadOptions, Session};
+use forebay_engine::{Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
 use forebay_flight_client::{FeedMetadata, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -51,28 +51,27 @@ impl Service {
         let (feed, positions) = self.open(&request)?;
         request.feed = Some(feed.id().to_owned());
         let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
-        let metadata =
-            FeedMetadata { feed: feed.id().to_owned(), samples_per_epoch: feed.samples_per_epoch() };
+        let metadata = FeedMetadata { feed: feed.id().to_owned(), samples_per_epoch: feed.samples_per_epoch() };
         // Rows that will be left out are not known before they are read.
-        let records = positions.filter(|_| feed.settings().on_error == OnError::Raise).and_then(|n| i64::try_from(n).ok());
+        let records =
+            positions.filter(|_| feed.settings().on_error == OnError::Raise).and_then(|n| i64::try_from(n).ok());
         let info = FlightInfo::new()
             .with_descriptor(descriptor)
             .with_endpoint(FlightEndpoint::new().with_ticket(ticket))
             .with_total_records(records.unwrap_or(-1))
             .with_ordered(true)
             .with_app_metadata(serde_json::to_vec(&metadata).expect("plain data becomes JSON"));
-        info.try_with_schema(&feed.schema()).map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))
+        info.try_with_schema(&feed.schema())
+            .map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))
     }
 }
 
 /// What a descriptor asks for: the path is a pipeline's name, the command a [`StreamRequest`].
 fn request(descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
     match descriptor.r#type() {
-        DescriptorType::Path if descriptor.path.len() == 1 => Ok(StreamRequest::new(
-            &descriptor.path[0],
-            &FeedOptions::default(),
-            &ReadOptions::default(),
-        )),
+        DescriptorType::Path if descriptor.path.len() == 1 => {
+            Ok(StreamRequest::new(&descriptor.path[0], &FeedOptions::default(), &ReadOptions::default()))
+        }
         DescriptorType::Cmd => parse(&descriptor.cmd, "command"),
         _ => Err(Status::invalid_argument(
             "the descriptor must be a path of one pipeline name, or a JSON command such as {\"pipeline\": \"train\", \"rank\": 0}",
@@ -103,11 +102,13 @@ impl FlightService for Service {
             .session
             .pipelines()
             .into_iter()
-            .map(|name| {
-                let descriptor = FlightDescriptor::new_path(vec![name]);
-                let request = request(&descriptor)?;
-                self.info(descriptor, request)
+            .filter_map(|name| {
+                let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
+                let info = request(&descriptor).and_then(|request| self.info(descriptor, request));
+                // One pipeline that cannot be opened must not hide the others; asking for it says why.
+                info.inspect_err(|error| tracing::warn!(pipeline = %name, %error, "pipeline left out of the list")).ok()
             })
+            .map(Ok)
             .collect();
         Ok(Response::new(stream::iter(infos).boxed()))
     }
@@ -122,7 +123,8 @@ impl FlightService for Service {
         let (feed, _) = self.open(&request(descriptor.get_ref())?)?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
-        let IpcMessage(schema) = message.map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))?;
+        let IpcMessage(schema) =
+            message.map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))?;
         Ok(Response::new(SchemaResult { schema }))
     }
 
@@ -134,14 +136,16 @@ impl FlightService for Service {
         let schema = encode::schema(&feed.schema());
         let batches = reader
             .into_stream()
-            .map_ok(|batch| async move {
+            .map(|batch| async move {
+                let batch = batch?;
                 // Copying a batch into a message takes longer than the serving threads may be held.
                 match tokio::task::spawn_blocking(move || encode::batch(&batch)).await {
                     Ok(encoded) => encoded,
-                    Err(_) => Err(forebay_engine::Error::new(forebay_engine::ErrorKind::Unavailable, "the server is shutting down")),
+                    Err(_) => Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")),
                 }
             })
-            .try_buffered(ENCODED_AHEAD)
+            // Not `try_buffered`: an error there overtakes the good batches before it.
+            .buffered(ENCODED_AHEAD)
             .map_err(|error| status(&error));
         Ok(Response::new(stream::once(async { Ok(schema) }).chain(batches).boxed()))
     }

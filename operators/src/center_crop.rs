@@ -4,9 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass,
-};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::resize::{fixed_images, fixed_return_field};
 use crate::tensor::{CHANNELS, Image, Images};
@@ -28,7 +26,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     commutes: Commutes::NONE,
     docs: "Where the margin is odd, the offset is half of it rounded to the even neighbour. An image that is smaller in \
            one direction is first padded with zeros there, the odd row or column at the bottom or right. Null in, null out.",
-    source: "torchvision's `center_crop`, bit for bit",
+    source: "torchvision's definition of `center_crop`",
     examples: &[Example {
         sql: "center_crop(resize(image, height => 256, width => 256), height => 224, width => 224)",
         result: "a tensor of 224 x 224 x 3",

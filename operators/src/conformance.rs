@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, Float32Array, Float64Array, Int8Array,
-    Int32Array, Int64Array, LargeBinaryArray, StringArray, StringViewArray, StructArray, UInt8Array, UInt32Array,
-    UInt64Array, new_null_array,
+    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array,
+    Int64Array, LargeBinaryArray, StringArray, StringViewArray, StructArray, UInt8Array, UInt32Array, UInt64Array,
+    new_null_array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{cast, take};
@@ -25,13 +25,14 @@ use crate::keyed::{Draws, random_key};
 use crate::operator::{Operator, OperatorUdf};
 use crate::tensor::{self, CHANNELS};
 
-/// Rows per generated batch: small enough for all permutations of work below, large enough for several nulls.
+/// Rows per generated batch: enough for several nulls, few enough to run each row alone.
 const ROWS: usize = 13;
 
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(format!($($message)+));
+        match $condition {
+            true => {}
+            false => return Err(format!($($message)+)),
         }
     };
 }
@@ -53,7 +54,10 @@ pub fn check(operator: &'static dyn Operator, seed: u64) -> Result<(), String> {
 /// Whether the descriptor says everything it should.
 fn complete(descriptor: &Descriptor) -> Result<(), String> {
     let Descriptor { name, version, category, summary, returns, docs, source, examples, .. } = descriptor;
-    ensure!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "the name is not snake case");
+    ensure!(
+        name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
+        "the name is not snake case"
+    );
     ensure!(*version > 0, "versions begin with 1");
     for (what, text) in
         [("category", category), ("summary", summary), ("returns", returns), ("docs", docs), ("source", source)]
@@ -62,7 +66,10 @@ fn complete(descriptor: &Descriptor) -> Result<(), String> {
     }
     ensure!(!summary.ends_with('.'), "the summary ends with a period");
     ensure!(!examples.is_empty(), "no example");
-    ensure!(examples.iter().all(|e| e.sql.contains(name) && !e.result.is_empty()), "an example does not show the operator");
+    ensure!(
+        examples.iter().all(|e| e.sql.contains(name) && !e.result.is_empty()),
+        "an example does not show the operator"
+    );
     ensure!(descriptor.size_ratio > 0.0, "no size ratio");
     let optional = descriptor.parameters.iter().position(|p| p.default.is_some()).unwrap_or(usize::MAX);
     for (i, parameter) in descriptor.parameters.iter().enumerate() {
@@ -143,9 +150,10 @@ impl Case {
 
     /// Key columns are `UInt64`, never null, and stand behind the parameters.
     fn is_key(&self, array: &ArrayRef) -> bool {
-        self.arguments.iter().skip(self.operator.descriptor().parameters.len()).any(
-            |argument| matches!(argument, Argument::Column(_, key) if key.to_data().ptr_eq(&array.to_data())),
-        )
+        self.arguments
+            .iter()
+            .skip(self.operator.descriptor().parameters.len())
+            .any(|argument| matches!(argument, Argument::Column(_, key) if key.to_data().ptr_eq(&array.to_data())))
     }
 
     fn udf(&self) -> ScalarUDF {

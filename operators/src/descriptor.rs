@@ -329,9 +329,7 @@ pub(crate) fn numbers(value: &ScalarValue) -> Option<Vec<f64>> {
         ScalarValue::FixedSizeList(list) if list.is_valid(0) => list.value(0),
         _ => return None,
     };
-    (0..list.len())
-        .map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?))
-        .collect()
+    (0..list.len()).map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?)).collect()
 }
 
 pub(crate) fn text(value: &ScalarValue) -> Option<&str> {

@@ -8,9 +8,7 @@ use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, internal_err};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass,
-};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -103,7 +101,7 @@ fn canonical(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, BinaryArray, Int8Array, StringArray, StringViewArray};
+    use arrow::array::{BinaryArray, Int8Array, StringArray, StringViewArray};
 
     use super::*;
     use crate::testing::{Column, column, sql};
@@ -122,9 +120,11 @@ mod tests {
         check("hash_bucket(x, 1000, 7)", column("x", Int8Array::from(vec![Some(42), None])), &[Some(957), None]);
         check("hash_bucket(x, 1000000)", column("x", Int64Array::from(vec![-1])), &[Some(748_627)]);
         check("hash_bucket(1.5, 1000)", column("x", Int8Array::from(vec![0])), &[Some(384)]);
-        check("hash_bucket(arrow_cast(18446744073709551615, 'UInt64'), 1000)", column("x", Int8Array::from(vec![0])), &[
-            Some(627),
-        ]);
+        check(
+            "hash_bucket(arrow_cast(18446744073709551615, 'UInt64'), 1000)",
+            column("x", Int8Array::from(vec![0])),
+            &[Some(627)],
+        );
     }
 
     #[test]
@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn other_types_are_refused() {
-        let expect = "hash_bucket: \"value\" must be an integer, float, boolean, string or binary value, got List(Int64)";
+        let expect =
+            "hash_bucket: \"value\" must be an integer, float, boolean, string or binary value, got List(Int64)";
         let got = sql("hash_bucket([1], 10)", vec![column("x", Int8Array::from(vec![0]))]).unwrap_err();
         assert_eq!(got, expect);
     }

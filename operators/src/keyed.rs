@@ -101,11 +101,10 @@ mod tests {
     fn draws_are_known() {
         let draws = || Draws::new(random_key(17, 3, 12345), 99);
         let mut a = draws();
-        assert_eq!([a.next(), a.next(), a.next()], [
-            0x25ed_7272_eb4a_6ddb,
-            0x556b_f205_6b95_631e,
-            0x3e32_c550_beca_307c
-        ]);
+        assert_eq!(
+            [a.next(), a.next(), a.next()],
+            [0x25ed_7272_eb4a_6ddb, 0x556b_f205_6b95_631e, 0x3e32_c550_beca_307c]
+        );
         let mut a = draws();
         let uniform = [a.uniform(), a.uniform(), a.uniform()];
         assert_eq!(uniform, [0.14815440469400587, 0.333678366015723, 0.24296220036811955]);
@@ -118,11 +117,10 @@ mod tests {
         assert_eq!([1, 2, 10, 1000].map(|n| a.below(n)), [0, 0, 2, 800]);
         // Nearly half of the draws are rejected for this bound.
         let n = (1 << 63) + 1;
-        assert_eq!([a.below(n), a.below(n), a.below(n)], [
-            432006348091322326,
-            5773081046000910970,
-            7423101580857297875
-        ]);
+        assert_eq!(
+            [a.below(n), a.below(n), a.below(n)],
+            [432006348091322326, 5773081046000910970, 7423101580857297875]
+        );
         assert_eq!(a.next(), 0x6dab_9c5d_cee1_0c12);
     }
 

@@ -1,10 +1,55 @@
-//! Preprocessing functions for training data: what they declare, how they are found, and their kernels.
+//! Preprocessing functions for training data: what each declares about itself, how it is found, and its kernel.
+//!
+//! # Main types
+//!
+//! An [`Operator`] is a function of one row. Its [`Descriptor`] holds everything that is known about it without running
+//! it: parameters with their defaults, version, determinism, what it does to rows and bytes, documentation. Planner,
+//! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor, and nothing else lists
+//! operators or their properties. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
+//! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry. Random operators
+//! take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site. [`tensor`] describes
+//! how images are stored in Arrow.
+//!
+//! ```
+//! use datafusion::assert_batches_eq;
+//! use datafusion::prelude::SessionContext;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> datafusion::error::Result<()> {
+//! let context = SessionContext::new();
+//! for udf in forebay_operators::scalar_udfs() {
+//!     context.register_udf(udf);
+//! }
+//! let frame = context.sql("SELECT clamp(7.5, 0, 5) AS x, hash_bucket('berlin', 1000) AS bucket").await?;
+//! assert_batches_eq!(
+//!     ["+-----+--------+", "| x   | bucket |", "+-----+--------+", "| 5.0 | 472    |", "+-----+--------+"],
+//!     &frame.collect().await?
+//! );
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Adding an operator
+//!
+//! 1. Write `src/<name>.rs`: a `static` descriptor, a unit struct, `impl Operator`, golden tests. `resize.rs` is a short
+//!    one to start from.
+//! 2. Add its line to [`registry`], and the `mod` line here.
+//! 3. Add an `.slt` with the calls a user would make.
+//!
+//! The `conformance` suite then runs on it without being told: batches, rows, slices and permutations must agree bit
+//! for bit, nulls must stay null, hostile bytes must not panic, and the descriptor must be complete.
+//!
+//! # What this crate does not do
+//!
+//! It knows no storage, no pipelines and no feeds: bytes arrive as a column, and a random key arrives as a column too.
+//! It resolves neither named arguments nor their defaults in SQL text, decides nothing about order, fusion or caching,
+//! and does not skip bad rows: an operator fails with the first row it cannot compute, and the engine chooses what
+//! becomes of it. Kernels run on the calling thread and use no thread pool of their own.
 
 mod center_crop;
 mod clamp;
-mod decode_image;
-#[doc(hidden)]
 pub mod conformance;
+mod decode_image;
 pub mod descriptor;
 mod hash_bucket;
 pub mod keyed;

@@ -3,13 +3,11 @@
 use std::array;
 
 use arrow::array::ArrayRef;
-use arrow::buffer::{Buffer, MutableBuffer, OffsetBuffer};
+use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type};
 use datafusion::common::Result;
 
-use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass,
-};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Images, Shape};
 
@@ -33,7 +31,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     docs: "Computes (x / 255 - mean) / std in float32, red, green and blue apart. The values stay height x width x 3; a \
            model that wants channels first gets a transposed view, not a copy. The defaults are ImageNet's. A std of 0 is \
            refused. Null in, null out.",
-    source: "torchvision's `ToTensor` followed by `Normalize`, bit for bit",
+    source: "torchvision's `ToTensor` followed by `Normalize`, as float32 steps",
     examples: &[Example {
         sql: "normalize(image, mean => [0.5, 0.5, 0.5], std => [0.5, 0.5, 0.5])",
         result: "black becomes -1.0, white 1.0",
@@ -62,15 +60,13 @@ impl Operator for Normalize {
         let nulls = images.nulls().cloned();
         match tensor::shape(field)? {
             Shape::Fixed { height, width } => {
-                let len = tensor::values_len(DESCRIPTOR.name, images.len(), height, width)?;
-                let mut out = MutableBuffer::with_capacity(len * size_of::<f32>());
-                for row in 0..images.len() {
-                    match images.get(row)? {
-                        Some(image) => table.append(image.pixels, &mut out),
-                        None => out.extend_zeros(height * width * CHANNELS * size_of::<f32>()),
+                let mut out = vec![0.0; tensor::values_len(DESCRIPTOR.name, images.len(), height, width)?];
+                for (row, out) in out.chunks_exact_mut(height * width * CHANNELS).enumerate() {
+                    if let Some(image) = images.get(row)? {
+                        table.fill(image.pixels, out);
                     }
                 }
-                tensor::fixed_array::<Float32Type>(Buffer::from(out).into(), height, width, nulls)
+                tensor::fixed_array::<Float32Type>(out.into(), height, width, nulls)
             }
             Shape::Variable => {
                 let mut lengths = Vec::with_capacity(images.len());
@@ -81,15 +77,15 @@ impl Operator for Normalize {
                     let (height, width) = image.map_or((0, 0), |image| (image.height, image.width));
                     shapes.extend([height as i32, width as i32, CHANNELS as i32]);
                 }
-                let mut out = MutableBuffer::with_capacity(lengths.iter().sum::<usize>() * size_of::<f32>());
-                for row in 0..images.len() {
-                    if let Some(image) = images.get(row)? {
-                        table.append(image.pixels, &mut out);
-                    }
-                }
                 // The pixels came with 32-bit offsets, so their number fits.
                 let offsets = OffsetBuffer::from_lengths(lengths);
-                tensor::variable_array::<Float32Type>(Buffer::from(out).into(), offsets, shapes.into(), nulls)
+                let mut out = vec![0.0; offsets[images.len()] as usize];
+                for row in 0..images.len() {
+                    if let Some(image) = images.get(row)? {
+                        table.fill(image.pixels, &mut out[offsets[row] as usize..offsets[row + 1] as usize]);
+                    }
+                }
+                tensor::variable_array::<Float32Type>(out.into(), offsets, shapes.into(), nulls)
             }
         }
     }
@@ -97,8 +93,9 @@ impl Operator for Normalize {
 
 /// The result for each channel and each of the 256 values a pixel can have.
 ///
-/// Looking up is as fast as two vector divisions per pixel, and every value is rounded exactly as torch rounds it on
-/// every machine; a fused multiply-add would not be.
+/// Each value is rounded as float32 arithmetic rounds it, on every machine; a fused multiply-add would not be. Measured
+/// on an AMD EPYC that other builds kept busy (release, 224 x 224, memory reused): 0.04 ms per image by lookup, 0.054 ms
+/// by division. Either is small next to the page faults of a fresh output, which take 0.2 to 0.3 ms.
 #[derive(Debug)]
 struct Table([[f32; 256]; CHANNELS]);
 
@@ -117,29 +114,20 @@ impl Table {
         if let Some(bad) = std.iter().find(|s| !s.is_normal() || **s < 0.0) {
             return arguments.refuse("std", format_args!("must be above 0 for each channel, got {bad}"));
         }
-        Ok(Self(array::from_fn(|channel| {
-            array::from_fn(|x| (x as f32 / 255.0 - mean[channel]) / std[channel])
-        })))
+        Ok(Self(array::from_fn(|channel| array::from_fn(|x| (x as f32 / 255.0 - mean[channel]) / std[channel]))))
     }
 
-    /// Appends an image's values. They pass through a block that stays in the first-level cache, because a buffer that
-    /// is written by index must be filled with zeros first: a second pass over the largest output of all operators.
-    fn append(&self, pixels: &[u8], out: &mut MutableBuffer) {
-        const BLOCK: usize = 512;
+    fn fill(&self, pixels: &[u8], out: &mut [f32]) {
         let [red, green, blue] = &self.0;
-        let mut block = [[0.0; CHANNELS]; BLOCK];
-        for pixels in pixels.as_chunks::<CHANNELS>().0.chunks(BLOCK) {
-            for (value, [r, g, b]) in block.iter_mut().zip(pixels) {
-                *value = [red[usize::from(*r)], green[usize::from(*g)], blue[usize::from(*b)]];
-            }
-            out.extend_from_slice(block[..pixels.len()].as_flattened());
+        for (value, [r, g, b]) in out.as_chunks_mut::<CHANNELS>().0.iter_mut().zip(pixels.as_chunks::<CHANNELS>().0) {
+            *value = [red[usize::from(*r)], green[usize::from(*g)], blue[usize::from(*b)]];
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, AsArray};
+    use arrow::array::AsArray;
     use datafusion::logical_expr::{Expr, lit};
     use datafusion::prelude::col;
     use datafusion::scalar::ScalarValue;
@@ -165,12 +153,18 @@ mod tests {
     }
 
     #[test]
-    fn values_are_torchs_bit_for_bit() {
+    fn values_are_those_of_float32_steps_bit_for_bit() {
         // numpy.float32: (x / 255 - mean) / std, one rounding after each step, for red, green and blue of 0, 1, 128, 255.
         let pixels = [0, 1, 128, 255].iter().flat_map(|x| [*x; 3]).collect();
         let got = sql("normalize(image)", vec![fixed(2, 2, pixels)]).unwrap();
         let bits: Vec<u32> = floats(&got).iter().map(|x| x.to_bits()).collect();
-        assert_eq!(bits, [0xc0078bbd, 0xc0024924, 0xbfe6f809, 0xc006732b, 0xc0012a4f, 0xbfe4bcea, 0x3d97af32, 0x3e521b48, 0x3eda5d3c, 0x400fee1d, 0x401b6db7, 0x4028f5c3]);
+        assert_eq!(
+            bits,
+            [
+                0xc0078bbd, 0xc0024924, 0xbfe6f809, 0xc006732b, 0xc0012a4f, 0xbfe4bcea, 0x3d97af32, 0x3e521b48,
+                0x3eda5d3c, 0x400fee1d, 0x401b6db7, 0x4028f5c3
+            ]
+        );
     }
 
     #[test]

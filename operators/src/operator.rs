@@ -128,10 +128,7 @@ impl Arguments {
     pub fn draws(&self, row: usize) -> Result<Draws> {
         match &self.keys {
             Some(Keys { keys, site }) => Ok(Draws::new(keys.value(row), *site)),
-            None => exec_err!(
-                "{} draws from a feed's key, so it only runs inside a pipeline",
-                self.descriptor.name
-            ),
+            None => exec_err!("{} draws from a feed's key, so it only runs inside a pipeline", self.descriptor.name),
         }
     }
 

@@ -4,9 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass,
-};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Images};
 

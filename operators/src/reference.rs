@@ -15,8 +15,7 @@ pub fn markdown() -> String {
          variable shape (`arrow.variable_shape_tensor`).\n\n",
     );
     for category in categories() {
-        let links: Vec<_> =
-            in_category(category).map(|d| format!("[`{name}`](#{name})", name = d.name)).collect();
+        let links: Vec<_> = in_category(category).map(|d| format!("[`{name}`](#{name})", name = d.name)).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "- **{category}**: {}", links.join(", "));
     }

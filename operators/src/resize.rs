@@ -6,9 +6,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use fast_image_resize::images::{CroppedImage, Image as ImageMut, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
-use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass,
-};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Image, Images};
 
@@ -97,8 +95,8 @@ impl Bilinear {
             .map_err(|e| internal(&e))?;
         let [left, top, part_width, part_height] = [part.left, part.top, part.width, part.height].map(|n| n as u32);
         let source = CroppedImage::new(&source, left, top, part_width, part_height).map_err(|e| internal(&e))?;
-        let mut target = ImageMut::from_slice_u8(width as u32, height as u32, out, PixelType::U8x3)
-            .map_err(|e| internal(&e))?;
+        let mut target =
+            ImageMut::from_slice_u8(width as u32, height as u32, out, PixelType::U8x3).map_err(|e| internal(&e))?;
         let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
         self.resizer.resize(&source, &mut target, &options).map_err(|e| internal(&e))
     }

@@ -100,8 +100,7 @@ pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
         DataType::FixedSizeList(item, size) if extension == FIXED => {
             let json: serde_json::Value = serde_json::from_str(metadata.get(EXTENSION_TYPE_METADATA_KEY)?).ok()?;
             let shape = json.get("shape")?.as_array()?;
-            let shape: Vec<usize> =
-                shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<_>>()?;
+            let shape: Vec<usize> = shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<_>>()?;
             let [height, width, CHANNELS] = shape[..] else { return None };
             let stored_as_named = json.get("permutation").is_none_or(|p| *p == serde_json::json!([0, 1, 2]));
             let fits = height.checked_mul(width)?.checked_mul(CHANNELS)? == usize::try_from(*size).ok()?;
@@ -157,7 +156,10 @@ impl<'a> Images<'a> {
                 let size = height * width * CHANNELS;
                 let pixels = &list.values().as_primitive::<UInt8Type>().values()[..];
                 if pixels.len() < len * size {
-                    return exec_err!("a column of {height} x {width} images holds {} bytes for {len} rows", pixels.len());
+                    return exec_err!(
+                        "a column of {height} x {width} images holds {} bytes for {len} rows",
+                        pixels.len()
+                    );
                 }
                 (Column::Fixed { height, width, pixels }, list.nulls().cloned())
             }
@@ -342,10 +344,7 @@ fn fixed_type(value: DataType, height: usize, width: usize) -> Result<DataType> 
 
 fn variable_fields(value: DataType) -> Fields {
     let shape = DataType::FixedSizeList(item(DataType::Int32), 3);
-    Fields::from(vec![
-        Field::new("data", DataType::List(item(value)), false),
-        Field::new("shape", shape, false),
-    ])
+    Fields::from(vec![Field::new("data", DataType::List(item(value)), false), Field::new("shape", shape, false)])
 }
 
 fn item(value: DataType) -> FieldRef {

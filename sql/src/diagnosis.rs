@@ -358,3 +358,31 @@ impl VisitorMut for Replace {
         ControlFlow::Continue(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_get_our_style() {
+        for (message, expected, hint) in [
+            ("Unsupported thing.", "unsupported thing", None),
+            ("UNION is odd", "UNION is odd", None),
+            ("Function 'abs' isn't fine. Try 'f.g'.", "function \"abs\" isn't fine", Some("try \"f.g\"")),
+            ("No\n\tCandidate functions:\n\tf(x)\n\tf(y)", "no", Some("it is called as f(x) or f(y)")),
+            ("", "the query cannot be planned", None),
+            ("it's '", "it's '", None),
+        ] {
+            let error = cleaned(message);
+            assert_eq!((error.message(), error.hint()), (expected, hint), "{message}");
+        }
+    }
+
+    #[test]
+    fn lists_are_bounded() {
+        let names: Vec<String> = (0..30).map(|n| n.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(listed(&names[..2]), "0, 1");
+        assert!(listed(&names).ends_with("22, 23 and 6 more"));
+    }
+}

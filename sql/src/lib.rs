@@ -1,4 +1,44 @@
-//! From text to statement to logical plan, with places in errors
+//! From text to statements, and from a pipeline's query to a logical plan, with places in errors.
+//!
+//! A text of Forebay is DataFusion's SQL with a few statements about pipelines. [`parse`] turns it into [`Statement`]s:
+//! what to do, by name, with the exact text of each pipeline's query. [`plan`] turns the query of a
+//! [`PipelineDefinition`] into DataFusion's `LogicalPlan` for a session that has the tables, the operators, and
+//! [`expr_planner`]: it refuses what a feed cannot do, puts the named arguments and defaults of operators into
+//! position, and lets DataFusion do the rest. Whatever is wrong is one [`Error`]: a message, the [`Place`] in the text
+//! and a hint, which [`Error::render`] shows under the source line.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use datafusion::arrow::datatypes::{DataType, Field, Schema};
+//! use datafusion::datasource::empty::EmptyTable;
+//! use datafusion::execution::SessionStateBuilder;
+//! use datafusion::prelude::SessionContext;
+//! use forebay_sql::{Statement, expr_planner, parse, plan};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! // Before DataFusion's own planners, which turn every array into a call of `make_array`.
+//! let state = SessionStateBuilder::new().with_expr_planners(vec![expr_planner()]).with_default_features().build();
+//! let session = SessionContext::new_with_state(state);
+//! forebay_operators::scalar_udfs().into_iter().for_each(|function| session.register_udf(function));
+//! let columns = Schema::new(vec![Field::new("path", DataType::Utf8, false)]);
+//! session.register_table("photos", Arc::new(EmptyTable::new(Arc::new(columns)))).unwrap();
+//!
+//! let text = "CREATE PIPELINE train WITH (seed = 17) AS\n  SELECT hash_bucket(path, buckets => 10) AS fold FROM photos";
+//! let Some(Statement::CreatePipeline(pipeline)) = parse(text).unwrap().pop() else { unreachable!() };
+//! assert_eq!(pipeline.name, "train");
+//! let plan = plan(&pipeline, &session.state()).await.unwrap();
+//! assert!(plan.to_string().starts_with("Projection: hash_bucket(photos.path, Int64(10), Int64(0)) AS fold"));
+//!
+//! let error = parse("CREATE PIPLINE train AS SELECT path FROM photos").unwrap_err();
+//! assert_eq!(error.message(), "expected PIPELINE or EXTERNAL TABLE after CREATE, found \"PIPLINE\"");
+//! assert_eq!(error.place().unwrap().to_string(), "line 1, column 8");
+//! assert_eq!(error.hint(), Some("did you mean PIPELINE?"));
+//! # });
+//! ```
+//!
+//! What it deliberately does not do: run or keep anything, know where tables come from, know which options a pipeline
+//! or a table may have (it reads them with their places, the engine and storage judge them), or cut and optimize plans.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod calls;

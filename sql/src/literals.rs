@@ -13,7 +13,10 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult};
 use datafusion::scalar::ScalarValue;
 
-/// The planner of array literals, to be registered before DataFusion's own in every session that plans pipelines.
+/// The planner of array literals, for every session that plans pipelines.
+///
+/// It has to come before DataFusion's own, which never pass: give it to `SessionStateBuilder::with_expr_planners` before
+/// `with_default_features`, or insert it at the front of the builder's planners.
 pub fn expr_planner() -> Arc<dyn ExprPlanner> {
     Arc::new(LiteralArrays)
 }

@@ -5,19 +5,19 @@
 //! for such constructs before it is planned. Structures are taken apart without `..` where a new field of the syntax
 //! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
 
+mod functions;
+
 use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, Function, FunctionArguments, GroupByExpr, Join, LimitClause, PipeOperator, Query, Select, SetExpr,
-    SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
+    Distinct, Expr, GroupByExpr, Join, LimitClause, PipeOperator, Query, Select, SelectFlavor, SetExpr, SetOperator,
+    Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
-use forebay_operators::{Determinism, OPERATORS};
 
 use crate::tokens::Tokens;
-use crate::{Error, Place, calls};
+use crate::{Error, Place};
 
 const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
 const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
@@ -243,7 +243,7 @@ impl Search<'_> {
             qualify,
             window_before_qualify: _,
             value_table_mode,
-            flavor: _,
+            flavor,
         } = select;
         let start = select_token.0.span;
         // Where the clauses after FROM and WHERE can begin.
@@ -251,6 +251,9 @@ impl Search<'_> {
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
         if !optimizer_hints.is_empty() || select_modifiers.is_some() {
             self.refuse_at(self.here, "hints after SELECT would be silently ignored", "leave them out");
+        }
+        if *flavor == SelectFlavor::FromFirstNoSelect {
+            self.refuse_at(self.here, "FROM without SELECT has no columns", "write `SELECT * FROM table`");
         }
         match distinct {
             Some(Distinct::All) | None => {}
@@ -451,60 +454,6 @@ impl Search<'_> {
             _ => {}
         }
     }
-
-    fn function(&mut self, function: &Function) {
-        let name = function.name.to_string().to_lowercase();
-        let place = Place::start(function.name.span()).unwrap_or(self.here);
-        if function.over.is_some() {
-            return self.refuse(function.name.span(), &["OVER"], &window("OVER"), BEFOREHAND);
-        }
-        if matches!(function.args, FunctionArguments::Subquery(_)) {
-            return self.refuse_at(place, &second_table("a subquery in an expression"), JOIN_HINT);
-        }
-        // The call of an operator is checked against its descriptor.
-        if calls::operator(&function.name).is_some() {
-            return;
-        }
-        let name = name.as_str();
-        if name == "unnest" || name == "explode" {
-            return self.refuse_at(place, &more_rows(&name.to_uppercase()), BEFOREHAND);
-        }
-        if CLOCKS.contains(&name) {
-            return self.refuse_at(
-                place,
-                &format!("\"{name}\" reads the clock, and a feed must compute the same rows whenever it runs"),
-                "write the time as a literal, such as TIMESTAMP '2026-01-31 00:00:00'",
-            );
-        }
-        if RANDOM.contains(&name) {
-            let keyed: Vec<_> = OPERATORS
-                .iter()
-                .map(|operator| operator.descriptor())
-                .filter(|descriptor| descriptor.determinism == Determinism::KeyedRandom)
-                .map(|descriptor| descriptor.name)
-                .collect();
-            return self.refuse_at(
-                place,
-                &format!("\"{name}\" draws anew on every run, and a feed must compute the same rows again"),
-                &format!("keyed operators draw from the feed's seed, the epoch and the sample: {}", keyed.join(", ")),
-            );
-        }
-        let scalar = self.state.scalar_functions().get(name);
-        if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
-            return self.refuse_at(
-                place,
-                &format!("\"{name}\" is not a function of its arguments, and a feed must compute the same rows again"),
-                "leave it out",
-            );
-        }
-        let aggregate = AGGREGATES.contains(&name) || self.state.aggregate_functions().contains_key(name);
-        if scalar.is_none() && (aggregate || function.filter.is_some() || !function.within_group.is_empty()) {
-            return self.refuse_at(place, &format!("the aggregate \"{name}\" {ALL_ROWS}"), AGGREGATE_HINT);
-        }
-        if scalar.is_none() && self.state.window_functions().contains_key(name) {
-            self.refuse_at(place, &window(&format!("\"{name}\"")), BEFOREHAND);
-        }
-    }
 }
 
 const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
@@ -514,26 +463,6 @@ const JOIN_HINT: &str = "join beforehand, write the result to files, and create 
 const SET_HINT: &str = "put the files under one LOCATION and create one table over them";
 const SAMPLE: &str = "TABLESAMPLE would be silently ignored";
 const SAMPLE_HINT: &str = "filter by a hash: `WHERE hash_bucket(path, 10) = 0` keeps a tenth";
-
-/// Functions of the clock, should the session not know them.
-const CLOCKS: &[&str] = &[
-    "now",
-    "today",
-    "current_timestamp",
-    "current_date",
-    "current_time",
-    "localtime",
-    "localtimestamp",
-    "getdate",
-    "sysdate",
-];
-
-/// Functions that draw from a generator with state.
-const RANDOM: &[&str] = &["random", "rand", "uuid", "gen_random_uuid", "newid"];
-
-/// Aggregates, should the session not know them.
-const AGGREGATES: &[&str] =
-    &["count", "sum", "min", "max", "avg", "mean", "median", "stddev", "var", "array_agg", "string_agg"];
 
 fn window(word: &str) -> String {
     format!("{word} looks at other rows, and a feed computes each row on its own")

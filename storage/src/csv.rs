@@ -52,25 +52,20 @@ impl Records for CsvRecords {
         }
     }
 
-    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) {
-        loop {
-            match self.step(&[]).0 {
-                ReadRecordResult::Record => record_ends(self.at),
-                ReadRecordResult::End => return,
-                ReadRecordResult::InputEmpty
-                | ReadRecordResult::OutputFull
-                | ReadRecordResult::OutputEndsFull => {}
-            }
+    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool {
+        let end = self.at;
+        // csv-core does not tell whether quotes are open, but only inside of them does this end no record.
+        match self.step(b"\nx\n") {
+            (ReadRecordResult::Record, 1) => record_ends(end),
+            (ReadRecordResult::Record, _) => {}
+            _ => return false,
         }
+        true
     }
 }
 
 /// Infers the columns from a file's beginning. All are nullable; one that is empty so far is text.
-pub(crate) fn infer(
-    sample: &[u8],
-    has_header: bool,
-    delimiter: u8,
-) -> Result<SchemaRef, ArrowError> {
+pub(crate) fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, ArrowError> {
     // A record that is not UTF-8 or has too few fields is reported when it is read, and should not prevent opening.
     let sample = String::from_utf8_lossy(sample);
     let (schema, _) = Format::default()
@@ -87,32 +82,22 @@ pub(crate) fn infer(
 
 /// Fails if the schema has a type that Arrow does not read from CSV.
 pub(crate) fn check_types(delimiter: u8, schema: &SchemaRef) -> Result<(), ArrowError> {
-    let fields: Vec<Field> = schema
-        .fields()
-        .iter()
-        .map(|f| f.as_ref().clone().with_nullable(true))
-        .collect();
+    let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
     let empty_record = vec!["\"\""; fields.len()].join(&char::from(delimiter).to_string());
     let columns: Vec<usize> = (0..fields.len()).collect();
-    decode(
-        empty_record.as_bytes(),
-        1,
-        delimiter,
-        &Arc::new(Schema::new(fields)),
-        &columns,
-    )?;
+    decode(empty_record.as_bytes(), 1, delimiter, &Arc::new(Schema::new(fields)), &columns)?;
     Ok(())
 }
 
 /// Columns are told apart by position, so a file with others, or in another order, would be read wrongly.
-pub(crate) fn check_header(
-    file: &str,
-    header: &[u8],
-    delimiter: u8,
-    schema: &SchemaRef,
-) -> Result<()> {
+pub(crate) fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<()> {
     if header.is_empty() {
         return Ok(());
+    }
+    if std::str::from_utf8(header).is_err() || header.contains(&0) {
+        return Err(Error::invalid(format!(
+            "\"{file}\" has a header that is not UTF-8 text; convert the file to UTF-8"
+        )));
     }
     let names = fields(header, delimiter);
     if names.len() != schema.fields().len() {
@@ -122,11 +107,7 @@ pub(crate) fn check_header(
             schema.fields().len()
         )));
     }
-    match names
-        .iter()
-        .zip(schema.fields())
-        .find(|(name, field)| *name != field.name())
-    {
+    match names.iter().zip(schema.fields()).find(|(name, field)| *name != field.name()) {
         Some((name, field)) => Err(Error::invalid(format!(
             "\"{file}\" has column \"{name}\" where \"{}\" is expected; give files of one dataset the same columns",
             field.name()
@@ -172,11 +153,7 @@ pub(crate) fn reason(
 ) -> String {
     let cells = fields(record, delimiter);
     if cells.len() != schema.fields().len() {
-        return format!(
-            "{} fields where {} are expected",
-            cells.len(),
-            schema.fields().len()
-        );
+        return format!("{} fields where {} are expected", cells.len(), schema.fields().len());
     }
     for &column in columns {
         if decode(record, 1, delimiter, schema, &[column]).is_ok() {
@@ -187,11 +164,7 @@ pub(crate) fn reason(
         return match (cell.is_empty(), std::str::from_utf8(record).is_ok()) {
             (true, _) => format!("column \"{name}\": is empty, which the schema does not allow"),
             (_, false) => "not UTF-8".to_owned(),
-            _ => format!(
-                "column \"{name}\": cannot read \"{}\" as {}",
-                shortened(cell),
-                field.data_type()
-            ),
+            _ => format!("column \"{name}\": cannot read \"{}\" as {}", shortened(cell), field.data_type()),
         };
     }
     error.to_string()
@@ -205,8 +178,7 @@ fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
     let mut ends = vec![0; record.iter().filter(|b| **b == delimiter).count() + 2];
     let (mut used, mut count, mut rest) = (0, 0, record);
     loop {
-        let (result, read, written, ended) =
-            reader.read_record(rest, &mut text[used..], &mut ends[count..]);
+        let (result, read, written, ended) = reader.read_record(rest, &mut text[used..], &mut ends[count..]);
         (used, count, rest) = (used + written, count + ended, &rest[read..]);
         match result {
             ReadRecordResult::InputEmpty => {}
@@ -214,10 +186,7 @@ fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
         }
     }
     let starts = std::iter::once(0).chain(ends[..count].iter().copied());
-    starts
-        .zip(&ends[..count])
-        .map(|(start, end)| String::from_utf8_lossy(&text[start..*end]).into_owned())
-        .collect()
+    starts.zip(&ends[..count]).map(|(start, end)| String::from_utf8_lossy(&text[start..*end]).into_owned()).collect()
 }
 
 fn shortened(cell: &str) -> String {
@@ -238,10 +207,7 @@ mod tests {
             for piece_bytes in [1, 2, 3, 1000] {
                 let ends = record_ends(CsvRecords::new(b','), text, piece_bytes);
                 let starts = std::iter::once(0).chain(ends.iter().copied());
-                let records: Vec<&str> = starts
-                    .zip(&ends)
-                    .map(|(s, e)| text[s as usize..*e as usize].trim())
-                    .collect();
+                let records: Vec<&str> = starts.zip(&ends).map(|(s, e)| text[s as usize..*e as usize].trim()).collect();
                 assert_eq!(records, expect, "{text:?} in pieces of {piece_bytes}");
             }
         };
@@ -251,39 +217,40 @@ mod tests {
         check("a,1\r\nb,2\r\n", &["a,1", "b,2"]);
         check("\na,1\n\n\nb,2\n\n", &["a,1", "b,2"]);
         check("\"a\nb\",1\nc,2\n", &["\"a\nb\",1", "c,2"]);
-        check(
-            "\"a \"\"\r\nb\"\"\",1\r\n\"\"\n",
-            &["\"a \"\"\r\nb\"\"\",1", "\"\""],
-        );
-        check("a,\"never closed\nb,2\n", &["a,\"never closed\nb,2"]);
+        check("\"a \"\"\r\nb\"\"\",1\r\n\"\"\n", &["\"a \"\"\r\nb\"\"\",1", "\"\""]);
+        check("a,1\nb,\"never closed\nc,2\n", &["a,1"]);
         check(&"x,".repeat(2000), &["x,".repeat(2000).as_str()]);
     }
 
     #[test]
+    fn an_open_quote_is_noticed() {
+        let check = |text: &str, closed: bool| {
+            for piece_bytes in [1, 2, 1000] {
+                let mut records = CsvRecords::new(b',');
+                for piece in text.as_bytes().chunks(piece_bytes) {
+                    records.push(piece, &mut |_| {});
+                }
+                assert_eq!(records.finish(&mut |_| {}), closed, "{text:?}");
+            }
+        };
+        for closed in ["", "\n", "a", "a,", "a\r", "\"a\"", "\"a\"\n", "a\"b", "\"a\"\"b\"", "\"a\n\"", "\"a\"b"] {
+            check(closed, true);
+        }
+        for open in ["\"", "\"a", "a,\"b\n", "\"a\"\"", "\"a\"\"b\n\n", "a\n\"\r\nb,c\n"] {
+            check(open, false);
+        }
+    }
+
+    #[test]
     fn fields_are_unquoted() {
-        assert_eq!(
-            fields(b"a,\"b \"\"c\"\", d\",\r\n", b','),
-            ["a", "b \"c\", d", ""]
-        );
+        assert_eq!(fields(b"a,\"b \"\"c\"\", d\",\r\n", b','), ["a", "b \"c\", d", ""]);
         assert_eq!(fields(b"a;b", b';'), ["a", "b"]);
     }
 
     #[test]
     fn a_schema_is_inferred_from_good_and_bad_rows() {
         let schema = infer(b"a,b,c,d\n1,x,,2.5\n2,\xff,\n3\n", true, b',').unwrap();
-        let types: Vec<_> = schema
-            .fields()
-            .iter()
-            .map(|f| f.data_type().clone())
-            .collect();
-        assert_eq!(
-            types,
-            [
-                DataType::Int64,
-                DataType::Utf8,
-                DataType::Utf8,
-                DataType::Float64
-            ]
-        );
+        let types: Vec<_> = schema.fields().iter().map(|f| f.data_type().clone()).collect();
+        assert_eq!(types, [DataType::Int64, DataType::Utf8, DataType::Utf8, DataType::Float64]);
     }
 }

@@ -117,31 +117,15 @@ impl Dataset {
                 let (schema, groups, source) = ParquetFiles::open(&files).await?;
                 (schema, groups, Source::Parquet(source))
             }
-            Format::Csv {
-                has_header,
-                delimiter,
-            } => {
-                open_text(
-                    Text::Csv {
-                        has_header,
-                        delimiter,
-                    },
-                    &files,
-                    spec,
-                )
-                .await?
+            Format::Csv { has_header, delimiter } => {
+                open_text(Text::Csv { has_header, delimiter }, &files, spec).await?
             }
             Format::Jsonl => open_text(Text::Jsonl, &files, spec).await?,
             Format::Media => (media::schema(), media::groups(&files), Source::Media),
         };
         check_names(&schema, &files)?;
         let snapshot = Arc::new(Snapshot::new(&spec.format, &schema, &files, groups));
-        let inner = Arc::new(Inner {
-            schema,
-            snapshot,
-            files,
-            source,
-        });
+        let inner = Arc::new(Inner { schema, snapshot, files, source });
         Ok(Self { inner })
     }
 
@@ -171,15 +155,11 @@ impl Dataset {
         let schema = match inner.schema.project(columns) {
             Ok(schema) => Arc::new(schema),
             Err(e) => {
-                return Err(
-                    Error::internal("a read asks for a column that the dataset lacks")
-                        .with_source(e),
-                );
+                return Err(Error::internal("a read asks for a column that the dataset lacks").with_source(e));
             }
         };
         let (file, group) = self.find(range)?;
-        let first_sample_id =
-            inner.snapshot.files()[range.file as usize].first_sample_id + range.first_row;
+        let first_sample_id = inner.snapshot.files()[range.file as usize].first_sample_id + range.first_row;
         match &inner.source {
             Source::Parquet(source) => {
                 let arrays = source.read(file, group, range, columns).await?;
@@ -190,9 +170,7 @@ impl Dataset {
                 Rows::all_good(schema, arrays, range.rows, first_sample_id)
             }
             Source::Text(text) => {
-                let block = file
-                    .get_range(group.offset..group.offset + group.length)
-                    .await?;
+                let block = file.get_range(group.offset..group.offset + group.length).await?;
                 let decoded = text.decode(&block, range.rows, &inner.schema, columns)?;
                 Rows::some_bad(schema, decoded, range.rows, first_sample_id)
             }
@@ -204,10 +182,7 @@ impl Dataset {
         let foreign = || Error::internal(format!("{range:?} is not a range of this snapshot"));
         let index = range.file as usize;
         let source = self.inner.snapshot.files().get(index).ok_or_else(foreign)?;
-        let group = source
-            .groups
-            .get(range.group as usize)
-            .ok_or_else(foreign)?;
+        let group = source.groups.get(range.group as usize).ok_or_else(foreign)?;
         let inside = range.first_row >= group.first_row
             && range.first_row.saturating_add(range.rows) <= group.first_row + group.rows;
         let whole = range.rows == group.rows;
@@ -235,9 +210,7 @@ fn check_spec(spec: &DatasetSpec) -> Result<()> {
             spec.location,
             spec.format.name()
         ))),
-        Format::Csv { delimiter, .. }
-            if matches!(delimiter, b'"' | b'\n' | b'\r') || !delimiter.is_ascii() =>
-        {
+        Format::Csv { delimiter, .. } if matches!(delimiter, b'"' | b'\n' | b'\r') || !delimiter.is_ascii() => {
             Err(Error::invalid(format!(
                 "\"{}\": a csv delimiter must be an ASCII character other than a quote or newline",
                 spec.location
@@ -261,53 +234,24 @@ fn check_names(schema: &SchemaRef, files: &[PinnedFile]) -> Result<()> {
 }
 
 impl Rows {
-    fn all_good(
-        schema: SchemaRef,
-        columns: Vec<ArrayRef>,
-        rows: u64,
-        first_sample_id: u64,
-    ) -> Result<Self> {
+    fn all_good(schema: SchemaRef, columns: Vec<ArrayRef>, rows: u64, first_sample_id: u64) -> Result<Self> {
         // A batch without columns still has rows.
         let options = RecordBatchOptions::new().with_row_count(Some(rows as usize));
-        let batch = RecordBatch::try_new_with_options(schema, columns, &options).map_err(|e| {
-            Error::internal(format!("a decoded batch does not fit its schema: {e}")).with_source(e)
-        })?;
-        let sample_ids = (first_sample_id..first_sample_id + rows)
-            .collect::<Vec<u64>>()
-            .into();
-        Ok(Self {
-            batch,
-            sample_ids,
-            bad: Vec::new(),
-        })
+        let batch = RecordBatch::try_new_with_options(schema, columns, &options)
+            .map_err(|e| Error::internal(format!("a decoded batch does not fit its schema: {e}")).with_source(e))?;
+        let sample_ids = (first_sample_id..first_sample_id + rows).collect::<Vec<u64>>().into();
+        Ok(Self { batch, sample_ids, bad: Vec::new() })
     }
 
-    fn some_bad(
-        schema: SchemaRef,
-        decoded: Decoded,
-        rows: u64,
-        first_sample_id: u64,
-    ) -> Result<Self> {
-        let batch = concat_batches(&schema, &decoded.batches).map_err(|e| {
-            Error::internal(format!("decoded text does not fit its schema: {e}")).with_source(e)
-        })?;
-        let bad: Vec<BadRow> = decoded
-            .bad
-            .into_iter()
-            .map(|(row, reason)| BadRow {
-                sample_id: first_sample_id + row,
-                reason,
-            })
-            .collect();
+    fn some_bad(schema: SchemaRef, decoded: Decoded, rows: u64, first_sample_id: u64) -> Result<Self> {
+        let batch = concat_batches(&schema, &decoded.batches)
+            .map_err(|e| Error::internal(format!("decoded text does not fit its schema: {e}")).with_source(e))?;
+        let bad: Vec<BadRow> =
+            decoded.bad.into_iter().map(|(row, reason)| BadRow { sample_id: first_sample_id + row, reason }).collect();
         let mut skip = bad.iter().map(|b| b.sample_id).peekable();
-        let ids =
-            (first_sample_id..first_sample_id + rows).filter(|id| skip.next_if_eq(id).is_none());
+        let ids = (first_sample_id..first_sample_id + rows).filter(|id| skip.next_if_eq(id).is_none());
         let sample_ids: UInt64Array = ids.collect::<Vec<u64>>().into();
         debug_assert_eq!(sample_ids.len(), batch.num_rows());
-        Ok(Self {
-            batch,
-            sample_ids,
-            bad,
-        })
+        Ok(Self { batch, sample_ids, bad })
     }
 }

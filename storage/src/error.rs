@@ -60,17 +60,10 @@ impl Error {
     }
 
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            source: None,
-        }
+        Self { kind, message: message.into(), source: None }
     }
 
-    pub(crate) fn with_source(
-        mut self,
-        source: impl Into<Box<dyn StdError + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
@@ -78,48 +71,31 @@ impl Error {
     /// Translates a store's error about `place`, a path or URL as the user wrote or would write it.
     pub(crate) fn from_store(place: &str, source: StoreError) -> Self {
         let (kind, message) = match &source {
-            StoreError::NotFound { .. } => {
-                (ErrorKind::NotFound, format!("\"{place}\" does not exist"))
+            StoreError::NotFound { .. } => (ErrorKind::NotFound, format!("\"{place}\" does not exist")),
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+                (ErrorKind::Invalid, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
             }
-            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => (
-                ErrorKind::Invalid,
-                format!("\"{place}\" may not be accessed: {}", innermost(&source)),
-            ),
             StoreError::InvalidPath { .. }
             | StoreError::NotSupported { .. }
             | StoreError::NotImplemented { .. }
-            | StoreError::UnknownConfigurationKey { .. } => (
-                ErrorKind::Invalid,
-                format!("\"{place}\" cannot be used: {}", innermost(&source)),
-            ),
-            StoreError::AlreadyExists { .. } => {
-                (ErrorKind::Conflict, format!("\"{place}\" exists already"))
+            | StoreError::UnknownConfigurationKey { .. } => {
+                (ErrorKind::Invalid, format!("\"{place}\" cannot be used: {}", innermost(&source)))
             }
-            StoreError::Precondition { .. } | StoreError::NotModified { .. } => (
-                ErrorKind::Conflict,
-                format!("\"{place}\" was changed by someone else"),
-            ),
-            StoreError::JoinError { .. } => (
-                ErrorKind::Internal,
-                format!("reading \"{place}\" was interrupted"),
-            ),
+            StoreError::AlreadyExists { .. } => (ErrorKind::Conflict, format!("\"{place}\" exists already")),
+            StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
+                (ErrorKind::Conflict, format!("\"{place}\" was changed by someone else"))
+            }
+            StoreError::JoinError { .. } => (ErrorKind::Internal, format!("reading \"{place}\" was interrupted")),
             _ => match io_kind(&source) {
-                Some(std::io::ErrorKind::PermissionDenied) => (
-                    ErrorKind::Invalid,
-                    format!("\"{place}\" may not be accessed: {}", innermost(&source)),
-                ),
-                Some(std::io::ErrorKind::NotADirectory) => {
-                    (ErrorKind::NotFound, format!("\"{place}\" does not exist"))
+                Some(std::io::ErrorKind::PermissionDenied) => {
+                    (ErrorKind::Invalid, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
                 }
-                Some(std::io::ErrorKind::IsADirectory) => (
-                    ErrorKind::Invalid,
-                    format!("\"{place}\" is a folder, not a file"),
-                ),
+                Some(std::io::ErrorKind::NotADirectory) => (ErrorKind::NotFound, format!("\"{place}\" does not exist")),
+                Some(std::io::ErrorKind::IsADirectory) => {
+                    (ErrorKind::Invalid, format!("\"{place}\" is a folder, not a file"))
+                }
                 // What is left are failures that the store has retried already: timeouts, throttling, broken connections.
-                _ => (
-                    ErrorKind::Unavailable,
-                    format!("the store of \"{place}\" failed: {}", innermost(&source)),
-                ),
+                _ => (ErrorKind::Unavailable, format!("the store of \"{place}\" failed: {}", innermost(&source))),
             },
         };
         Self::new(kind, message).with_source(source)
@@ -153,30 +129,18 @@ mod tests {
     #[test]
     fn a_refused_file_is_the_callers_to_fix() {
         let io = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-        let store = StoreError::Generic {
-            store: "LocalFileSystem",
-            source: Box::new(io),
-        };
+        let store = StoreError::Generic { store: "LocalFileSystem", source: Box::new(io) };
         let error = Error::from_store("/data/a.parquet", store);
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert_eq!(
-            error.to_string(),
-            "\"/data/a.parquet\" may not be accessed: permission denied"
-        );
+        assert_eq!(error.to_string(), "\"/data/a.parquet\" may not be accessed: permission denied");
     }
 
     #[test]
     fn a_failure_of_the_store_can_be_retried() {
-        let store = StoreError::Generic {
-            store: "S3",
-            source: "connection reset".into(),
-        };
+        let store = StoreError::Generic { store: "S3", source: "connection reset".into() };
         let error = Error::from_store("s3://b/a", store);
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert_eq!(
-            error.to_string(),
-            "the store of \"s3://b/a\" failed: connection reset"
-        );
+        assert_eq!(error.to_string(), "the store of \"s3://b/a\" failed: connection reset");
         assert!(error.source().is_some());
     }
 }

@@ -34,10 +34,12 @@ impl Records for Lines {
         self.has_text |= !piece.trim_ascii().is_empty();
     }
 
-    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) {
+    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool {
         if std::mem::take(&mut self.has_text) {
             record_ends(self.at);
         }
+        // A newline ends a line whatever it holds.
+        true
     }
 }
 
@@ -49,11 +51,7 @@ pub(crate) fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
         // Lines that are not JSON are reported when they are read, and should not prevent opening.
         Err(_) => {
             let lines = sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS);
-            let good: Vec<u8> = lines
-                .filter(|l| infer_json_schema(*l, None).is_ok())
-                .flatten()
-                .copied()
-                .collect();
+            let good: Vec<u8> = lines.filter(|l| infer_json_schema(*l, None).is_ok()).flatten().copied().collect();
             infer_json_schema(good.as_slice(), None)?.0
         }
     };
@@ -108,10 +106,7 @@ pub(crate) fn reason(error: &ArrowError) -> String {
     };
     let mut rest = text.as_str();
     let mut path = Vec::new();
-    while let Some((name, inner)) = rest
-        .strip_prefix("whilst decoding field '")
-        .and_then(|r| r.split_once("': "))
-    {
+    while let Some((name, inner)) = rest.strip_prefix("whilst decoding field '").and_then(|r| r.split_once("': ")) {
         path.push(name);
         rest = inner;
     }
@@ -134,11 +129,7 @@ mod tests {
     fn records_are_lines_with_text() {
         let check = |text: &str, expect: &[u64]| {
             for piece_bytes in [1, 2, 1000] {
-                assert_eq!(
-                    record_ends(Lines::default(), text, piece_bytes),
-                    expect,
-                    "{text:?}"
-                );
+                assert_eq!(record_ends(Lines::default(), text, piece_bytes), expect, "{text:?}");
             }
         };
         check("", &[]);
@@ -149,14 +140,8 @@ mod tests {
 
     #[test]
     fn a_schema_is_inferred_from_good_and_bad_lines() {
-        let schema =
-            infer(b"\xef\xbb\xbf{\"a\": 1, \"n\": null}\nnot json\n{\"a\": 2.5, \"l\": [null]}\n")
-                .unwrap();
-        let columns: Vec<_> = schema
-            .fields()
-            .iter()
-            .map(|f| format!("{} {}", f.name(), f.data_type()))
-            .collect();
+        let schema = infer(b"\xef\xbb\xbf{\"a\": 1, \"n\": null}\nnot json\n{\"a\": 2.5, \"l\": [null]}\n").unwrap();
+        let columns: Vec<_> = schema.fields().iter().map(|f| format!("{} {}", f.name(), f.data_type())).collect();
         assert_eq!(columns, ["a Float64", "n Utf8", "l List(Utf8)"]);
     }
 
@@ -164,9 +149,7 @@ mod tests {
     fn reasons_name_the_column() {
         let reason = |text: &str| reason(&ArrowError::JsonError(text.to_owned()));
         assert_eq!(
-            reason(
-                "whilst decoding field 'a': whilst decoding field 'b': failed to parse \"x\" as Int64"
-            ),
+            reason("whilst decoding field 'a': whilst decoding field 'b': failed to parse \"x\" as Int64"),
             "column \"a.b\": cannot read \"x\" as Int64"
         );
     }

@@ -20,11 +20,7 @@ use crate::{Error, ErrorKind, Result, Stores};
 const COMPRESSED: &[&str] = &["gz", "zst", "bz2", "xz", "lz4"];
 
 /// The files at `location`, in the order of their paths.
-pub(crate) async fn list(
-    stores: &Stores,
-    location: &str,
-    format: &Format,
-) -> Result<Vec<PinnedFile>> {
+pub(crate) async fn list(stores: &Stores, location: &str, format: &Format) -> Result<Vec<PinnedFile>> {
     let place = stores.place(location)?;
     let mut files = match head(&place).await? {
         Some(meta) => {
@@ -37,10 +33,7 @@ pub(crate) async fn list(
         },
     };
     files.sort_by(|a, b| a.display.cmp(&b.display));
-    match files
-        .iter()
-        .find(|f| is_text(format) && has_extension(&f.display, COMPRESSED))
-    {
+    match files.iter().find(|f| is_text(format) && has_extension(&f.display, COMPRESSED)) {
         Some(file) => Err(Error::invalid(format!(
             "\"{}\": compressed text is not read yet; decompress it or write it as parquet",
             file.display
@@ -52,6 +45,13 @@ pub(crate) async fn list(
 async fn head(place: &Place) -> Result<Option<ObjectMeta>> {
     if place.path.as_ref().is_empty() {
         return Ok(None);
+    }
+    if place.is_pipe_or_device() {
+        // Opening a pipe would wait for a writer, and what is read from one cannot be read again.
+        return Err(Error::invalid(format!(
+            "\"{}\" is a pipe or device; write its bytes to a file and name that",
+            place.display()
+        )));
     }
     match place.store.head(&place.path).await {
         Ok(meta) => Ok(Some(meta)),
@@ -67,11 +67,7 @@ async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> 
     let mut others = BTreeSet::new();
     let mut found = false;
     let mut listing = place.store.list(Some(&place.path));
-    while let Some(meta) = listing
-        .try_next()
-        .await
-        .map_err(|e| Error::from_store(&place.display(), e))?
-    {
+    while let Some(meta) = listing.try_next().await.map_err(|e| Error::from_store(&place.display(), e))? {
         found = true;
         let Some(relative) = visible_below(&place.path, &meta.location) else {
             continue;
@@ -98,27 +94,27 @@ async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> 
             format!("; there are others, such as {}", others.join(", "))
         }
     };
+    let name = format.name();
     Err(Error::invalid(format!(
-        "no {} files under \"{}\"{there}",
-        format.name(),
-        place.display()
+        "no {name} files under \"{}\"{there}; {name} files end in {}",
+        place.display(),
+        endings(format)
     )))
 }
 
-async fn list_glob(
-    place: &Place,
-    folder: &Path,
-    pattern: &str,
-    format: &Format,
-) -> Result<Vec<PinnedFile>> {
+/// The first of the format's extensions.
+fn endings(format: &Format) -> String {
+    let all = format.extensions();
+    let shown: Vec<String> = all.iter().take(4).map(|e| format!(".{e}")).collect();
+    let more = if all.len() > shown.len() { " …" } else { "" };
+    shown.join(", ") + more
+}
+
+async fn list_glob(place: &Place, folder: &Path, pattern: &str, format: &Format) -> Result<Vec<PinnedFile>> {
     let matcher = compile_glob(&place.display(), pattern)?;
     let mut files = Vec::new();
     let mut listing = place.store.list(Some(folder));
-    while let Some(meta) = listing
-        .try_next()
-        .await
-        .map_err(|e| Error::from_store(&place.display(), e))?
-    {
+    while let Some(meta) = listing.try_next().await.map_err(|e| Error::from_store(&place.display(), e))? {
         let Some(relative) = visible_below(folder, &meta.location) else {
             continue;
         };
@@ -129,7 +125,7 @@ async fn list_glob(
     }
     match files.is_empty() {
         true => Err(Error::invalid(format!(
-            "no {} files match \"{}\"",
+            "no {} files match \"{}\"; check the folder and the pattern",
             format.name(),
             place.display()
         ))),
@@ -148,9 +144,7 @@ fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> {
 /// Splits a path before its first segment with a wildcard, so that only what can match is listed.
 fn split_glob(path: &Path) -> Option<(Path, String)> {
     let segments: Vec<&str> = path.as_ref().split('/').collect();
-    let first = segments
-        .iter()
-        .position(|s| s.contains(['*', '?', '[', '{']))?;
+    let first = segments.iter().position(|s| s.contains(['*', '?', '[', '{']))?;
     // The path parsed as a whole, so its beginning does too.
     let folder = Path::parse(segments[..first].join("/")).ok()?;
     Some((folder, segments[first..].join("/")))
@@ -166,8 +160,7 @@ fn visible_below(folder: &Path, file: &Path) -> Option<String> {
 
 fn has_extension(path: &str, extensions: &[&str]) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    name.rsplit_once('.')
-        .is_some_and(|(_, ext)| extensions.iter().any(|e| e.eq_ignore_ascii_case(ext)))
+    name.rsplit_once('.').is_some_and(|(_, ext)| extensions.iter().any(|e| e.eq_ignore_ascii_case(ext)))
 }
 
 fn is_text(format: &Format) -> bool {
@@ -202,16 +195,11 @@ async fn check_folder_exists(place: &Place) -> Result<()> {
         return Ok(());
     }
     let files = siblings.objects.iter().map(|o| &o.location);
-    let names = siblings
-        .common_prefixes
-        .iter()
-        .chain(files)
-        .filter_map(Path::filename);
+    let names = siblings.common_prefixes.iter().chain(files).filter_map(Path::filename);
     match nearest(name, names) {
-        Some(near) => Err(Error::not_found(format!(
-            "\"{}\" does not exist; did you mean \"{near}\"?",
-            place.display()
-        ))),
+        Some(near) => {
+            Err(Error::not_found(format!("\"{}\" does not exist; did you mean \"{near}\"?", place.display())))
+        }
         None => Err(missing),
     }
 }
@@ -219,11 +207,7 @@ async fn check_folder_exists(place: &Place) -> Result<()> {
 /// The name that takes the fewest edits to get to, if those are few.
 fn nearest<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let few = (name.chars().count() / 3).max(1);
-    others
-        .map(|other| (edits(name, other), other))
-        .filter(|(edits, _)| *edits <= few)
-        .min()
-        .map(|(_, other)| other)
+    others.map(|other| (edits(name, other), other)).filter(|(edits, _)| *edits <= few).min().map(|(_, other)| other)
 }
 
 /// Levenshtein's distance.
@@ -250,9 +234,7 @@ mod tests {
     fn a_glob_lists_from_its_literal_prefix() {
         let check = |path: &str, expect: Option<(&str, &str)>| {
             let split = split_glob(&Path::parse(path).unwrap());
-            let split = split
-                .as_ref()
-                .map(|(folder, pattern)| (folder.as_ref(), pattern.as_str()));
+            let split = split.as_ref().map(|(folder, pattern)| (folder.as_ref(), pattern.as_str()));
             assert_eq!(split, expect, "{path}");
         };
         check("a/b/c.csv", None);
@@ -264,10 +246,7 @@ mod tests {
     #[test]
     fn nearest_suggests_only_close_names() {
         let names = ["train.parquet", "test.parquet", "labels.csv"];
-        assert_eq!(
-            nearest("trian.parquet", names.into_iter()),
-            Some("train.parquet")
-        );
+        assert_eq!(nearest("trian.parquet", names.into_iter()), Some("train.parquet"));
         assert_eq!(nearest("photos", names.into_iter()), None);
     }
 }

@@ -11,8 +11,8 @@ use crate::snapshot::RowGroup;
 use crate::{Error, Result};
 
 pub(crate) const EXTENSIONS: &[&str] = &[
-    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "wav", "flac", "mp3", "ogg", "m4a",
-    "mp4", "mkv", "webm", "avi", "mov", "pdf",
+    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "wav", "flac", "mp3", "ogg", "m4a", "mp4", "mkv",
+    "webm", "avi", "mov", "pdf",
 ];
 
 /// The columns of every media dataset.
@@ -53,12 +53,7 @@ pub(crate) async fn read(file: &PinnedFile, columns: &[usize]) -> Result<Vec<Arr
 
 async fn bytes(file: &PinnedFile) -> Result<BinaryArray> {
     let length = i32::try_from(file.size()).map_err(|_| {
-        Error::data(format!(
-            "\"{}\" has {} bytes; a row holds at most {}",
-            file.display,
-            file.size(),
-            i32::MAX
-        ))
+        Error::data(format!("\"{}\" has {} bytes; a row holds at most {}", file.display, file.size(), i32::MAX))
     })?;
     let bytes = file.get_all().await?;
     let offsets = OffsetBuffer::new(vec![0, length].into());

@@ -15,9 +15,7 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector,
-};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::arrow::{ArrowWriter, ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
@@ -35,17 +33,14 @@ const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
 /// Writes one batch as a Parquet object.
 pub async fn write_parquet(stores: &Stores, url: &str, batch: &RecordBatch) -> Result<()> {
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .build();
+    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
     let encode = || -> Result<Vec<u8>, ParquetError> {
         let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
         writer.write(batch)?;
         writer.into_inner()
     };
-    let bytes = encode().map_err(|e| {
-        Error::invalid(format!("\"{url}\": these columns cannot be written: {e}")).with_source(e)
-    })?;
+    let bytes = encode()
+        .map_err(|e| Error::invalid(format!("\"{url}\": these columns cannot be written: {e}")).with_source(e))?;
     stores.put(url, bytes.into()).await
 }
 
@@ -63,9 +58,7 @@ struct Footer {
 }
 
 impl ParquetFiles {
-    pub(crate) async fn open(
-        files: &[PinnedFile],
-    ) -> Result<(SchemaRef, Vec<Vec<RowGroup>>, Self)> {
+    pub(crate) async fn open(files: &[PinnedFile]) -> Result<(SchemaRef, Vec<Vec<RowGroup>>, Self)> {
         let footers: Vec<ArrowReaderMetadata> = for_all(files, read_footer).await?;
         let schema = merge_schemas(files, &footers)?;
         let groups = files
@@ -73,10 +66,8 @@ impl ParquetFiles {
             .zip(&footers)
             .map(|(file, footer)| row_groups(file, footer.metadata()))
             .collect::<Result<_>>()?;
-        let files = footers.into_iter().map(|metadata| Footer {
-            columns: positions(&schema, metadata.schema()),
-            metadata,
-        });
+        let files =
+            footers.into_iter().map(|metadata| Footer { columns: positions(&schema, metadata.schema()), metadata });
         let files = files.collect();
         Ok((schema, groups, Self { files }))
     }
@@ -97,10 +88,7 @@ impl ParquetFiles {
         let batch = guarded(file, decode(file, &footer.metadata, group, range, &roots)).await?;
         if batch.num_rows() as u64 != range.rows {
             let (found, expected) = (batch.num_rows(), range.rows);
-            return Err(damaged(
-                file,
-                &format!("{found} rows where the footer says {expected}"),
-            ));
+            return Err(damaged(file, &format!("{found} rows where the footer says {expected}")));
         }
         // The decoder gives columns in the file's order, whatever order was asked for.
         let mut in_file_order = roots.clone();
@@ -121,10 +109,7 @@ async fn decode(
     range: &RowRange,
     roots: &[usize],
 ) -> Result<RecordBatch, ParquetError> {
-    let mask = ProjectionMask::roots(
-        footer.metadata().file_metadata().schema_descr(),
-        roots.iter().copied(),
-    );
+    let mask = ProjectionMask::roots(footer.metadata().file_metadata().schema_descr(), roots.iter().copied());
     let reader = PinnedReader(file.clone());
     let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.clone())
         .with_projection(mask)
@@ -154,8 +139,7 @@ async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata> {
             .load_and_finish(&mut PinnedReader(file.clone()), file.size())
             .await?;
         let metadata = Arc::new(metadata);
-        let footer =
-            ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
+        let footer = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
         let plain: Vec<FieldRef> = footer.schema().fields().iter().map(without_views).collect();
         if plain.iter().eq(footer.schema().fields()) {
             return Ok(footer);
@@ -167,10 +151,7 @@ async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata> {
 }
 
 /// Runs the decoder's code on a file, turning its errors and panics into ours.
-async fn guarded<T>(
-    file: &PinnedFile,
-    work: impl Future<Output = Result<T, ParquetError>>,
-) -> Result<T> {
+async fn guarded<T>(file: &PinnedFile, work: impl Future<Output = Result<T, ParquetError>>) -> Result<T> {
     // Whatever the panic leaves half done is dropped with the future.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(value)) => Ok(value),
@@ -179,24 +160,17 @@ async fn guarded<T>(
             Err(source) => Err(damaged(file, &source.to_string()).with_source(source)),
         },
         Ok(Err(e)) => Err(damaged(file, &e.to_string()).with_source(e)),
-        Err(panic) => Err(damaged(
-            file,
-            &format!("the decoder gave up: {}", panic_text(&*panic)),
-        )),
+        Err(panic) => Err(damaged(file, &format!("the decoder gave up: {}", panic_text(&*panic)))),
     }
 }
 
 fn damaged(file: &PinnedFile, what: &str) -> Error {
-    Error::data(format!(
-        "\"{}\" is not a readable parquet file: {what}",
-        file.display
-    ))
+    Error::data(format!("\"{}\" is not a readable parquet file: {what}", file.display))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no reason given")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGroup>> {
@@ -205,10 +179,7 @@ fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGr
     for (index, group) in metadata.row_groups().iter().enumerate() {
         let rows = group.num_rows();
         if !(0..=GROUP_ROWS_MAX).contains(&rows) {
-            return Err(damaged(
-                file,
-                &format!("row group {index} claims {rows} rows"),
-            ));
+            return Err(damaged(file, &format!("row group {index} claims {rows} rows")));
         }
         groups.push(RowGroup {
             first_row,
@@ -218,10 +189,7 @@ fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGr
             length: 0,
             // Without it, a later part could only be found by decoding all pages before it.
             splittable: metadata.offset_index().is_some()
-                && group
-                    .columns()
-                    .iter()
-                    .all(|c| c.offset_index_offset().is_some()),
+                && group.columns().iter().all(|c| c.offset_index_offset().is_some()),
         });
         first_row += rows as u64;
     }
@@ -233,12 +201,7 @@ fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Resul
     let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
         return Ok(Arc::new(Schema::empty()));
     };
-    let mut fields: Vec<Field> = first
-        .schema()
-        .fields()
-        .iter()
-        .map(|f| f.as_ref().clone())
-        .collect();
+    let mut fields: Vec<Field> = first.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
     for (file, footer) in files.iter().zip(footers).skip(1) {
         let other = footer.schema();
         for field in &mut fields {
@@ -262,11 +225,7 @@ fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Resul
             }
             field.set_nullable(field.is_nullable() || found.is_nullable());
         }
-        if let Some(extra) = other
-            .fields()
-            .iter()
-            .find(|f| first.schema().field_with_name(f.name()).is_err())
-        {
+        if let Some(extra) = other.fields().iter().find(|f| first.schema().field_with_name(f.name()).is_err()) {
             return Err(Error::invalid(format!(
                 "\"{}\" has column \"{}\", which \"{}\" lacks; give files of one dataset the same columns",
                 file.display,
@@ -279,10 +238,8 @@ fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Resul
 }
 
 fn positions(schema: &Schema, file: &Schema) -> Vec<usize> {
-    let position = |field: &FieldRef| {
-        file.index_of(field.name())
-            .expect("merge_schemas found all columns in all files")
-    };
+    let position =
+        |field: &FieldRef| file.index_of(field.name()).expect("merge_schemas found all columns in all files");
     schema.fields().iter().map(position).collect()
 }
 
@@ -315,10 +272,7 @@ impl AsyncFileReader for PinnedReader {
         async move { self.0.get_range(range).await.map_err(external) }.boxed()
     }
 
-    fn get_byte_ranges(
-        &mut self,
-        ranges: Vec<Range<u64>>,
-    ) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
+    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
         async move {
             // Column chunks and pages lie close together: a few larger requests beat many small ones.
             let fetch = |range| self.0.get_range(range);
@@ -332,8 +286,7 @@ impl AsyncFileReader for PinnedReader {
         &'a mut self,
         _options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>, ParquetError>> {
-        let unused =
-            ParquetError::General("footers are read once, when the dataset is opened".to_owned());
+        let unused = ParquetError::General("footers are read once, when the dataset is opened".to_owned());
         async move { Err(unused) }.boxed()
     }
 }

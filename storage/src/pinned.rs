@@ -22,10 +22,7 @@ where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,
 {
-    stream::iter(files.iter().map(work))
-        .buffered(FILES_AT_ONCE)
-        .try_collect()
-        .boxed()
+    stream::iter(files.iter().map(work)).buffered(FILES_AT_ONCE).try_collect().boxed()
 }
 
 /// A file as it was when the snapshot was taken.
@@ -66,23 +63,15 @@ impl PinnedFile {
 
     async fn get(&self, range: Option<Range<u64>>) -> Result<Bytes> {
         let expected = range.as_ref().map_or(self.size(), |r| r.end - r.start);
-        let options = GetOptions::new()
-            .with_if_match(self.meta.e_tag.clone())
-            .with_range(range);
+        let options = GetOptions::new().with_if_match(self.meta.e_tag.clone()).with_range(range);
         let result = match self.store.get_opts(&self.meta.location, options).await {
             Ok(result) if self.is_same(&result.meta) => result,
-            Ok(_)
-            | Err(
-                object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. },
-            ) => {
+            Ok(_) | Err(object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. }) => {
                 return Err(self.changed().await);
             }
             Err(e) => return Err(Error::from_store(&self.display, e)),
         };
-        let bytes = result
-            .bytes()
-            .await
-            .map_err(|e| Error::from_store(&self.display, e))?;
+        let bytes = result.bytes().await.map_err(|e| Error::from_store(&self.display, e))?;
         if bytes.len() as u64 != expected {
             return Err(self.changed().await);
         }
@@ -106,13 +95,13 @@ impl PinnedFile {
             Ok(_) => " (same size, other version)".to_owned(),
             Err(object_store::Error::NotFound { .. }) => {
                 return Error::conflict(format!(
-                    "\"{place}\" was removed since the feed's snapshot was taken; put it back or open the feed again"
+                    "\"{place}\" was removed since the feed's snapshot was taken; put it back, or create its table again (restart the run or server)"
                 ));
             }
             Err(_) => String::new(),
         };
         Error::conflict(format!(
-            "\"{place}\" changed since the feed's snapshot was taken{detail}; open the feed again to use the new file"
+            "\"{place}\" changed since the feed's snapshot was taken{detail}; create its table again (restart the run or server) to read the new file"
         ))
     }
 }

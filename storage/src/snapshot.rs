@@ -72,12 +72,7 @@ pub struct RowRange {
 }
 
 impl Snapshot {
-    pub(crate) fn new(
-        format: &Format,
-        schema: &Schema,
-        files: &[PinnedFile],
-        groups: Vec<Vec<RowGroup>>,
-    ) -> Self {
+    pub(crate) fn new(format: &Format, schema: &Schema, files: &[PinnedFile], groups: Vec<Vec<RowGroup>>) -> Self {
         let mut rows = 0;
         let files: Vec<SourceFile> = files
             .iter()
@@ -122,16 +117,9 @@ impl Snapshot {
     ///
     /// If the snapshot has no such sample, that is, `sample_id >= self.rows()`.
     pub fn locate(&self, sample_id: u64) -> (usize, u64) {
-        assert!(
-            sample_id < self.rows,
-            "sample {sample_id} of a snapshot with {} rows",
-            self.rows
-        );
+        assert!(sample_id < self.rows, "sample {sample_id} of a snapshot with {} rows", self.rows);
         // The last file that begins at or before the sample: empty files begin where the next one does.
-        let file = self
-            .files
-            .partition_point(|f| f.first_sample_id <= sample_id)
-            - 1;
+        let file = self.files.partition_point(|f| f.first_sample_id <= sample_id) - 1;
         (file, sample_id - self.files[file].first_sample_id)
     }
 
@@ -146,13 +134,7 @@ impl Snapshot {
     }
 }
 
-fn split_group(
-    file: u32,
-    group: u32,
-    stored: &RowGroup,
-    bytes_target: u64,
-    ranges: &mut Vec<RowRange>,
-) {
+fn split_group(file: u32, group: u32, stored: &RowGroup, bytes_target: u64, ranges: &mut Vec<RowRange>) {
     if stored.rows == 0 {
         return;
     }
@@ -161,9 +143,7 @@ fn split_group(
         false => RANGE_BYTES_MAX,
     };
     let pieces = stored.bytes.div_ceil(target).clamp(1, stored.rows);
-    let share = |total: u64, piece: u64| {
-        (u128::from(total) * u128::from(piece) / u128::from(pieces)) as u64
-    };
+    let share = |total: u64, piece: u64| (u128::from(total) * u128::from(piece) / u128::from(pieces)) as u64;
     ranges.extend((0..pieces).map(|piece| {
         let (start, end) = (share(stored.rows, piece), share(stored.rows, piece + 1));
         RowRange {
@@ -181,11 +161,7 @@ fn content_id(format: &Format, schema: &Schema, files: &[SourceFile]) -> String 
     let mut hash = ContentHash(blake3::Hasher::new());
     hash.text("forebay snapshot 1");
     hash.text(format.name());
-    if let Format::Csv {
-        has_header,
-        delimiter,
-    } = format
-    {
+    if let Format::Csv { has_header, delimiter } = format {
         hash.number(u64::from(*has_header));
         hash.number(u64::from(*delimiter));
     }
@@ -195,7 +171,9 @@ fn content_id(format: &Format, schema: &Schema, files: &[SourceFile]) -> String 
     for file in files {
         hash.text(&file.path);
         hash.number(file.size);
-        match &file.etag {
+        // A local file's tag holds its inode: good for noticing a change, but a restored backup or a copy that keeps its
+        // time is the same file.
+        match file.etag.as_ref().filter(|_| !file.path.starts_with('/')) {
             Some(etag) => hash.text(etag),
             None => hash.text(&format!("modified {}", file.modified_ms)),
         }
@@ -242,20 +220,13 @@ impl ContentHash {
             DataType::LargeList(field) => self.nested("large list", [field.as_ref()]),
             DataType::ListView(field) => self.nested("list view", [field.as_ref()]),
             DataType::LargeListView(field) => self.nested("large list view", [field.as_ref()]),
-            DataType::FixedSizeList(field, size) => {
-                self.nested(&format!("list {size}"), [field.as_ref()])
-            }
+            DataType::FixedSizeList(field, size) => self.nested(&format!("list {size}"), [field.as_ref()]),
             DataType::Map(field, sorted) => self.nested(&format!("map {sorted}"), [field.as_ref()]),
             DataType::Struct(fields) => self.nested("struct", fields.iter().map(AsRef::as_ref)),
             DataType::Union(fields, mode) => {
-                self.nested(
-                    &format!("union {mode:?}"),
-                    fields.iter().map(|(_, f)| f.as_ref()),
-                );
+                self.nested(&format!("union {mode:?}"), fields.iter().map(|(_, f)| f.as_ref()));
             }
-            DataType::RunEndEncoded(ends, values) => {
-                self.nested("run end", [ends.as_ref(), values.as_ref()])
-            }
+            DataType::RunEndEncoded(ends, values) => self.nested("run end", [ends.as_ref(), values.as_ref()]),
             DataType::Dictionary(key, value) => {
                 self.text("dictionary");
                 self.data_type(key);
@@ -280,32 +251,19 @@ mod tests {
     use super::*;
 
     fn group(rows: u64, bytes: u64, splittable: bool) -> RowGroup {
-        RowGroup {
-            first_row: 100,
-            rows,
-            bytes,
-            offset: 0,
-            length: 0,
-            splittable,
-        }
+        RowGroup { first_row: 100, rows, bytes, offset: 0, length: 0, splittable }
     }
 
     fn split(group: RowGroup, target: u64) -> Vec<(u64, u64, u64)> {
         let mut ranges = Vec::new();
         split_group(0, 0, &group, target, &mut ranges);
-        ranges
-            .iter()
-            .map(|r| (r.first_row, r.rows, r.bytes))
-            .collect()
+        ranges.iter().map(|r| (r.first_row, r.rows, r.bytes)).collect()
     }
 
     #[test]
     fn groups_are_cut_near_the_target() {
         assert_eq!(split(group(10, 100, true), 100), [(100, 10, 100)]);
-        assert_eq!(
-            split(group(10, 100, true), 40),
-            [(100, 3, 33), (103, 3, 33), (106, 4, 34)]
-        );
+        assert_eq!(split(group(10, 100, true), 40), [(100, 3, 33), (103, 3, 33), (106, 4, 34)]);
         assert_eq!(split(group(2, 100, true), 0), [(100, 1, 50), (101, 1, 50)]);
         assert_eq!(split(group(0, 0, true), 10), []);
         assert_eq!(split(group(10, 0, true), 10), [(100, 10, 0)]);
@@ -334,11 +292,7 @@ mod tests {
             }
         });
         let files = files.collect();
-        Snapshot {
-            id: String::new(),
-            rows: first,
-            files,
-        }
+        Snapshot { id: String::new(), rows: first, files }
     }
 
     #[test]
@@ -356,17 +310,13 @@ mod tests {
 
     #[test]
     fn the_id_covers_all_that_is_pinned_and_nothing_random() {
-        let metadata: Vec<(String, String)> =
-            (0..20).map(|i| (i.to_string(), "x".to_owned())).collect();
+        let metadata: Vec<(String, String)> = (0..20).map(|i| (i.to_string(), "x".to_owned())).collect();
         let schema = || {
-            let item = Field::new("item", DataType::Int8, true)
-                .with_metadata(metadata.clone().into_iter().collect());
+            let item = Field::new("item", DataType::Int8, true).with_metadata(metadata.clone().into_iter().collect());
             Schema::new(vec![Field::new("a", DataType::List(item.into()), true)])
         };
         let files = snapshot(&[1, 2]).files;
-        let id = |format: &Format, schema: &Schema, files: &[SourceFile]| {
-            content_id(format, schema, files)
-        };
+        let id = |format: &Format, schema: &Schema, files: &[SourceFile]| content_id(format, schema, files);
         let first = id(&Format::Parquet, &schema(), &files);
         assert_eq!(first, id(&Format::Parquet, &schema(), &files));
         assert_ne!(first, id(&Format::Jsonl, &schema(), &files));

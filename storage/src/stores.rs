@@ -18,6 +18,9 @@ use url::Url;
 
 use crate::{Error, Result};
 
+/// Before the path of a local file.
+const LOCAL_PREFIX: &str = "/";
+
 /// The object stores a process uses. Clones share connections and the content of `memory://`.
 #[derive(Clone, Debug)]
 pub struct Stores {
@@ -43,6 +46,11 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn display(&self) -> String {
         self.display_of(&self.path)
+    }
+
+    /// Whether this is on the local disk, but neither a file nor a folder.
+    pub(crate) fn is_pipe_or_device(&self) -> bool {
+        self.prefix == LOCAL_PREFIX && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())
     }
 
     /// What users see of another path in the same store.
@@ -96,8 +104,7 @@ impl Stores {
     pub async fn get(&self, url: &str) -> Result<Bytes> {
         let place = self.place(url)?;
         let read = async { place.store.get(&place.path).await?.bytes().await };
-        read.await
-            .map_err(|e| Error::from_store(&place.display(), e))
+        read.await.map_err(|e| Error::from_store(&place.display(), e))
     }
 
     pub(crate) fn place(&self, url: &str) -> Result<Place> {
@@ -112,12 +119,7 @@ impl Stores {
             }
             "s3" => {
                 let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-                new_place(
-                    url,
-                    self.bucket(url, bucket)?,
-                    key,
-                    format!("s3://{bucket}/"),
-                )
+                new_place(url, self.bucket(url, bucket)?, key, format!("s3://{bucket}/"))
             }
             "gs" | "gcs" | "az" | "azure" | "abfs" | "abfss" => Err(Error::invalid(format!(
                 "\"{url}\": \"{scheme}://\" is not supported yet; use a path, file://, memory:// or s3://"
@@ -136,21 +138,16 @@ impl Stores {
             Some(base) => base.join(path),
             None => path.to_path_buf(),
         };
-        let absolute = std::path::absolute(&joined).map_err(|e| {
-            Error::invalid(format!("\"{url}\" cannot be made absolute: {e}")).with_source(e)
-        })?;
+        let absolute = std::path::absolute(&joined)
+            .map_err(|e| Error::invalid(format!("\"{url}\" cannot be made absolute: {e}")).with_source(e))?;
         let absolute = without_dots(&absolute);
-        let key = absolute
-            .to_str()
-            .ok_or_else(|| Error::invalid(format!("\"{url}\" is not UTF-8")))?;
-        new_place(url, Arc::clone(&self.shared.file), key, "/".to_owned())
+        let key = absolute.to_str().ok_or_else(|| Error::invalid(format!("\"{url}\" is not UTF-8")))?;
+        new_place(url, Arc::clone(&self.shared.file), key, LOCAL_PREFIX.to_owned())
     }
 
     fn bucket(&self, url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
         if bucket.is_empty() {
-            return Err(Error::invalid(format!(
-                "\"{url}\" names no bucket; write s3://bucket/path"
-            )));
+            return Err(Error::invalid(format!("\"{url}\" names no bucket; write s3://bucket/path")));
         }
         let mut buckets = self.shared.buckets.lock();
         if let Some(store) = buckets.get(bucket) {
@@ -159,10 +156,7 @@ impl Stores {
         let store = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
             .build()
-            .map_err(|e| {
-                Error::invalid(format!("\"{url}\": the AWS settings do not work: {e}"))
-                    .with_source(e)
-            })?;
+            .map_err(|e| Error::invalid(format!("\"{url}\": the AWS settings do not work: {e}")).with_source(e))?;
         let store: Arc<dyn ObjectStore> = Arc::new(store);
         buckets.insert(bucket.to_owned(), Arc::clone(&store));
         Ok(store)
@@ -170,28 +164,16 @@ impl Stores {
 }
 
 fn new_place(url: &str, store: Arc<dyn ObjectStore>, key: &str, prefix: String) -> Result<Place> {
-    let path = Path::parse(key.trim_matches('/')).map_err(|e| {
-        Error::invalid(format!("\"{url}\" is not a usable path: {e}")).with_source(e)
-    })?;
-    Ok(Place {
-        store,
-        path,
-        prefix,
-    })
+    let path = Path::parse(key.trim_matches('/'))
+        .map_err(|e| Error::invalid(format!("\"{url}\" is not a usable path: {e}")).with_source(e))?;
+    Ok(Place { store, path, prefix })
 }
 
 fn file_url_path(url: &str) -> Result<PathBuf> {
-    let bad = || {
-        Error::invalid(format!(
-            "\"{url}\" is not a file URL; write file:///absolute/path"
-        ))
-    };
+    let bad = || Error::invalid(format!("\"{url}\" is not a file URL; write file:///absolute/path"));
     // A file has neither query nor fragment, but globs have question marks.
     let escaped = url.replace('?', "%3F").replace('#', "%23");
-    Url::parse(&escaped)
-        .map_err(|_| bad())?
-        .to_file_path()
-        .map_err(|()| bad())
+    Url::parse(&escaped).map_err(|_| bad())?.to_file_path().map_err(|()| bad())
 }
 
 /// Resolves `..` by the text alone: the path may not exist, and globs never do.
@@ -238,28 +220,16 @@ mod tests {
             assert_eq!(error.to_string(), expect);
         };
         check("", "a location must not be empty");
-        check(
-            "ftp://x/y",
-            "\"ftp://x/y\": unknown scheme \"ftp\"; use a path, file://, memory:// or s3://",
-        );
-        check(
-            "gs://x/y",
-            "\"gs://x/y\": \"gs://\" is not supported yet; use a path, file://, memory:// or s3://",
-        );
-        check(
-            "s3:///y",
-            "\"s3:///y\" names no bucket; write s3://bucket/path",
-        );
+        check("ftp://x/y", "\"ftp://x/y\": unknown scheme \"ftp\"; use a path, file://, memory:// or s3://");
+        check("gs://x/y", "\"gs://x/y\": \"gs://\" is not supported yet; use a path, file://, memory:// or s3://");
+        check("s3:///y", "\"s3:///y\" names no bucket; write s3://bucket/path");
     }
 
     #[tokio::test]
     async fn memory_is_shared_by_clones_only() {
         let stores = Stores::new();
         let clone = stores.clone().with_base(FsPath::new("/elsewhere"));
-        stores
-            .put("memory:///a", Bytes::from_static(b"x"))
-            .await
-            .unwrap();
+        stores.put("memory:///a", Bytes::from_static(b"x")).await.unwrap();
         assert_eq!(clone.get("memory:///a").await.unwrap(), "x");
         let error = Stores::new().get("memory:///a").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);

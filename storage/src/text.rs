@@ -54,11 +54,7 @@ pub(crate) async fn open(
         None => infer(text, files, &scanned).await?,
     };
     text.check_schema(&schema)?;
-    if let Text::Csv {
-        delimiter,
-        has_header: true,
-    } = text
-    {
+    if let Text::Csv { delimiter, has_header: true } = text {
         for (file, scanned) in files.iter().zip(&scanned) {
             csv::check_header(&file.display, &scanned.header, *delimiter, &schema)?;
         }
@@ -78,10 +74,7 @@ async fn infer(text: &Text, files: &[PinnedFile], scanned: &[Scanned]) -> Result
     };
     let sample = files[first].get_range(0..end).await?;
     let inferred = match text {
-        Text::Csv {
-            has_header,
-            delimiter,
-        } => csv::infer(&sample, *has_header, *delimiter),
+        Text::Csv { has_header, delimiter } => csv::infer(&sample, *has_header, *delimiter),
         Text::Jsonl => jsonl::infer(&sample),
     };
     inferred.map_err(|e| {
@@ -97,16 +90,12 @@ async fn scan(text: &Text, file: &PinnedFile) -> Result<Scanned> {
     let mut records = text.records();
     let mut blocks = Blocks::default();
     let mut header = match text {
-        Text::Csv {
-            has_header: true, ..
-        } => None,
+        Text::Csv { has_header: true, .. } => None,
         _ => Some(Bytes::new()),
     };
     let mut at = 0;
     while at < file.size() {
-        let chunk = file
-            .get_range(at..(at + SCAN_BYTES).min(file.size()))
-            .await?;
+        let chunk = file.get_range(at..(at + SCAN_BYTES).min(file.size())).await?;
         let start = at;
         let mut record_ends = |end: u64| match header {
             Some(_) => blocks.add(end),
@@ -119,13 +108,18 @@ async fn scan(text: &Text, file: &PinnedFile) -> Result<Scanned> {
         records.push(&chunk, &mut record_ends);
         at += chunk.len() as u64;
         if at == file.size() {
-            records.finish(&mut record_ends);
+            let closed = records.finish(&mut record_ends);
+            if !closed {
+                // Nobody could say how many rows the rest of the file was meant to be, so this is not one bad row.
+                return Err(Error::data(format!(
+                    "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote that is text",
+                    file.display,
+                    blocks.end()
+                )));
+            }
         }
         if header.is_none() && at < file.size() {
-            return Err(Error::data(format!(
-                "\"{}\" has a header of more than {SCAN_BYTES} bytes",
-                file.display
-            )));
+            return Err(Error::data(format!("\"{}\" has a header of more than {SCAN_BYTES} bytes", file.display)));
         }
         if at - blocks.end() > RECORD_BYTES_MAX {
             return Err(Error::data(format!(
@@ -136,10 +130,7 @@ async fn scan(text: &Text, file: &PinnedFile) -> Result<Scanned> {
         }
     }
     blocks.cut();
-    Ok(Scanned {
-        header: header.unwrap_or_default(),
-        groups: blocks.groups,
-    })
+    Ok(Scanned { header: header.unwrap_or_default(), groups: blocks.groups })
 }
 
 /// Gathers records into blocks.
@@ -187,8 +178,9 @@ impl Blocks {
 pub(crate) trait Records: Send {
     /// Reports the position in the file, not in `piece`, after each record that ends in it.
     fn push(&mut self, piece: &[u8], record_ends: &mut dyn FnMut(u64));
-    /// The text is over: reports the last record if no newline ended it.
-    fn finish(&mut self, record_ends: &mut dyn FnMut(u64));
+    /// The text is over: reports the last record if no newline ended it. `false` if its quotes are never closed: then
+    /// it is not reported.
+    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool;
 }
 
 impl Text {
@@ -204,19 +196,11 @@ impl Text {
             Self::Csv { delimiter, .. } => csv::check_types(*delimiter, schema),
             Self::Jsonl => jsonl::check_types(schema),
         }
-        .map_err(|e| {
-            Error::invalid(format!("the columns cannot be read from text: {e}")).with_source(e)
-        })
+        .map_err(|e| Error::invalid(format!("the columns cannot be read from text: {e}")).with_source(e))
     }
 
     /// Decodes a block that should hold `rows` records.
-    pub(crate) fn decode(
-        &self,
-        block: &[u8],
-        rows: u64,
-        schema: &SchemaRef,
-        columns: &[usize],
-    ) -> Result<Decoded> {
+    pub(crate) fn decode(&self, block: &[u8], rows: u64, schema: &SchemaRef, columns: &[usize]) -> Result<Decoded> {
         let mut decoded = Decoded::default();
         if let Ok(batch) = self.decode_records(block, rows as usize, schema, columns)
             && batch.num_rows() as u64 == rows
@@ -231,18 +215,9 @@ impl Text {
         records.finish(&mut record_ends);
         let found = ends.len() as u64 - 1;
         if found != rows {
-            return Err(Error::internal(format!(
-                "a block of {rows} records has {found} when read again"
-            )));
+            return Err(Error::internal(format!("a block of {rows} records has {found} when read again")));
         }
-        self.halve(
-            block,
-            &ends,
-            0..rows as usize,
-            schema,
-            columns,
-            &mut decoded,
-        );
+        self.halve(block, &ends, 0..rows as usize, schema, columns, &mut decoded);
         Ok(decoded)
     }
 
@@ -286,13 +261,7 @@ impl Text {
         }
     }
 
-    fn reason(
-        &self,
-        record: &[u8],
-        schema: &SchemaRef,
-        columns: &[usize],
-        error: &ArrowError,
-    ) -> String {
+    fn reason(&self, record: &[u8], schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
         match self {
             Self::Csv { delimiter, .. } => csv::reason(record, *delimiter, schema, columns, error),
             Self::Jsonl => jsonl::reason(error),
@@ -322,11 +291,7 @@ mod tests {
         blocks.add(BLOCK_BYTES * 2);
         blocks.add(BLOCK_BYTES * 2 + 1);
         blocks.cut();
-        let found: Vec<_> = blocks
-            .groups
-            .iter()
-            .map(|g| (g.first_row, g.rows, g.offset, g.length))
-            .collect();
+        let found: Vec<_> = blocks.groups.iter().map(|g| (g.first_row, g.rows, g.offset, g.length)).collect();
         let end = BLOCK_ROWS * 2;
         let expect = [
             (0, BLOCK_ROWS, 0, end),

@@ -91,11 +91,8 @@ impl Weaver {
             }
             LogicalPlan::Projection(projection) => {
                 let input = self.plan(&projection.input)?;
-                let mut exprs = projection
-                    .expr
-                    .iter()
-                    .map(|expr| self.expr(expr.clone(), &input))
-                    .collect::<Result<Vec<_>>>()?;
+                let mut exprs =
+                    projection.expr.iter().map(|expr| self.expr(expr.clone(), &input)).collect::<Result<Vec<_>>>()?;
                 exprs.push(Expr::Column(hidden_column(&input, SAMPLE_ID)?));
                 exprs.push(Expr::Column(hidden_column(&input, RANDOM_KEY)?));
                 Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?))

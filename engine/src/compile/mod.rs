@@ -97,8 +97,10 @@ fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
     });
     let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
     match output.schema().fields().iter().find(|field| holds_dictionary(field.data_type())) {
-        Some(field) => Err(Error::invalid(format!("column \"{}\" holds dictionaries inside a nested type", field.name()))
-            .with_hint("cast it to a plain type in the SELECT")),
+        Some(field) => {
+            Err(Error::invalid(format!("column \"{}\" holds dictionaries inside a nested type", field.name()))
+                .with_hint("cast it to a plain type in the SELECT"))
+        }
         None => Ok(output),
     }
 }

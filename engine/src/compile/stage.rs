@@ -99,7 +99,7 @@ impl Stage {
                 Err(error) if error.kind() == ErrorKind::Data => {
                     done.bad.push(BadRow {
                         sample_id: rows.sample_ids.value(range.start),
-                        reason: error.message().to_owned(),
+                        reason: error.message().trim_end().to_owned(),
                     });
                     if stop_at_bad {
                         break;
@@ -111,7 +111,13 @@ impl Stage {
         Ok(done)
     }
 
-    async fn run_range(&self, plan: &LeafPlan, rows: &SourceRows, start: usize, len: usize) -> Result<Vec<RecordBatch>> {
+    async fn run_range(
+        &self,
+        plan: &LeafPlan,
+        rows: &SourceRows,
+        start: usize,
+        len: usize,
+    ) -> Result<Vec<RecordBatch>> {
         let bound = bind(&plan.plan, plan.leaf_rows(rows, &self.columns, start, len)?)?;
         // A decoder that panics on hostile bytes must cost a row, not the feed.
         match AssertUnwindSafe(collect(bound, Arc::clone(&self.context))).catch_unwind().await {

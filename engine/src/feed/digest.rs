@@ -46,9 +46,13 @@ fn values(hasher: &mut blake3::Hasher, array: &ArrayRef) {
             hasher.update(&bits);
         }
         DataType::Utf8 => variable(hasher, array.as_string::<i32>().offsets(), array.as_string::<i32>().value_data()),
-        DataType::LargeUtf8 => variable(hasher, array.as_string::<i64>().offsets(), array.as_string::<i64>().value_data()),
+        DataType::LargeUtf8 => {
+            variable(hasher, array.as_string::<i64>().offsets(), array.as_string::<i64>().value_data())
+        }
         DataType::Binary => variable(hasher, array.as_binary::<i32>().offsets(), array.as_binary::<i32>().value_data()),
-        DataType::LargeBinary => variable(hasher, array.as_binary::<i64>().offsets(), array.as_binary::<i64>().value_data()),
+        DataType::LargeBinary => {
+            variable(hasher, array.as_binary::<i64>().offsets(), array.as_binary::<i64>().value_data())
+        }
         DataType::List(_) => {
             let list = array.as_list::<i32>();
             lengths(hasher, list.offsets());
@@ -126,7 +130,9 @@ mod tests {
     use super::*;
 
     fn batch() -> RecordBatch {
-        let list = ListArray::from_iter_primitive::<Int32Type, _, _>((0..10).map(|i| (i % 4 != 3).then(|| vec![Some(i); i as usize])));
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>(
+            (0..10).map(|i| (i % 4 != 3).then(|| vec![Some(i); i as usize])),
+        );
         let item = Arc::new(Field::new("item", DataType::Float32, true));
         let floats = Arc::new(Float32Array::from_iter_values((0..20).map(|i| i as f32)));
         let pairs = FixedSizeListArray::new(item, 2, floats, Some(NullBuffer::from_iter((0..10).map(|i| i != 4))));
@@ -156,14 +162,18 @@ mod tests {
 
     #[test]
     fn values_names_and_types_enter_the_digest() {
-        let of = |name: &str, values: ArrayRef| digest(&RecordBatch::try_from_iter([(name, values)]).expect("one column"));
+        let of =
+            |name: &str, values: ArrayRef| digest(&RecordBatch::try_from_iter([(name, values)]).expect("one column"));
         let numbers = |values: Vec<Option<i32>>| Arc::new(Int32Array::from(values)) as ArrayRef;
         let base = of("a", numbers(vec![Some(1), None]));
         assert_ne!(base, of("b", numbers(vec![Some(1), None])));
         assert_ne!(base, of("a", numbers(vec![None, Some(1)])));
         assert_ne!(base, of("a", numbers(vec![Some(1), Some(0)])));
         assert_ne!(of("a", numbers(vec![Some(1)])), of("a", Arc::new(Float32Array::from(vec![1.0]))));
-        assert_ne!(of("a", Arc::new(StringArray::from(vec!["ab", "c"]))), of("a", Arc::new(StringArray::from(vec!["a", "bc"]))));
+        assert_ne!(
+            of("a", Arc::new(StringArray::from(vec!["ab", "c"]))),
+            of("a", Arc::new(StringArray::from(vec!["a", "bc"])))
+        );
     }
 
     #[test]

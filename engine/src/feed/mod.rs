@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 
 pub use digest::digest;
 pub(crate) use options::ReadDefaults;
+use options::{EPOCHS_MAX, OFFSET_MAX};
 pub use options::{FeedOptions, FeedSettings, OnError, ReadOptions};
 pub use position::{Start, Token};
 pub use reader::{Batch, Reader};
@@ -87,8 +88,14 @@ impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
         let FeedParts { pipeline, fingerprint, stage, dataset, settings, executor, stores, .. } = parts;
         if dataset.snapshot().rows() == 0 {
-            return Err(Error::invalid(format!("pipeline \"{pipeline}\" reads a dataset without rows"))
-                .with_hint("check the LOCATION of its table"));
+            let files = dataset.snapshot().files();
+            let found = match files.first() {
+                Some(file) if files.len() == 1 => format!("\"{}\" has none", file.path),
+                Some(file) => format!("none of {} files has any, such as \"{}\"", files.len(), file.path),
+                None => "there are no files".to_owned(),
+            };
+            return Err(Error::invalid(format!("pipeline \"{pipeline}\" reads a dataset without rows: {found}"))
+                .with_hint("fill the files, or check the LOCATION of its table"));
         }
         let identity = serde_json::json!({
             "format": FEED_FORMAT,
@@ -173,13 +180,19 @@ impl Feed {
             left / global * settings.batch_size + if settings.drop_last { 0 } else { rest }
         };
         Ok(self.samples_per_epoch().map(|total| match settings.epochs.checked_sub(epoch + 1) {
-            Some(later) => of_epoch(offset, total) + later * of_epoch(0, total),
+            Some(later) => later.saturating_mul(of_epoch(0, total)).saturating_add(of_epoch(offset, total)),
             None => 0,
         }))
     }
 
     /// Epoch, offset, and the window and window offset that a token knows.
     fn start(&self, from: &Start) -> Result<(u64, u64, Option<(u32, u64)>)> {
+        let (Start::Offset { epoch, offset } | Start::Token(Token { epoch, offset, .. })) = from;
+        if *epoch >= EPOCHS_MAX || *offset > OFFSET_MAX {
+            return Err(Error::invalid(format!(
+                "\"from\" must be below epoch {EPOCHS_MAX} and offset {OFFSET_MAX}, got {epoch}:{offset}"
+            )));
+        }
         match from {
             Start::Offset { epoch, offset } => Ok((*epoch, *offset, None)),
             Start::Token(token) if token.feed == self.id() => {
@@ -208,7 +221,7 @@ impl Feed {
         let plan = self.core().plan.epoch(epoch);
         let (index, first) = match hint {
             // Offsets known in advance say more exactly where to begin.
-            _ if self.core().stage.is_one_to_one() && plan.windows() > 0 => {
+            _ if self.core().stage.is_one_to_one() => {
                 let index = plan.window_at(offset);
                 (index, plan.rows_before(index))
             }
@@ -217,9 +230,7 @@ impl Feed {
             None => (0, 0),
         };
         let window = WindowId { epoch, index };
-        // The sequencer must not look ahead in a feed that has no windows.
-        let until = if plan.windows() == 0 { 0 } else { settings.epochs };
-        let reading = self.runner.join(window, until);
+        let reading = self.runner.join(window, settings.epochs);
         Ok(Reader::new(reading, settings, Cursor { window, offset: first }, offset))
     }
 }
@@ -229,7 +240,7 @@ impl FeedCore {
     pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
         let (file, row) = self.place(bad.sample_id);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason)).with_hint(
-            "mend or remove the file, or leave such rows out with on_error => 'skip' or 'quarantine' (--on-error)",
+            "mend the file or the query, or leave such rows out with on_error => 'skip' or 'quarantine' (--on-error)",
         )
     }
 
@@ -241,8 +252,14 @@ impl FeedCore {
 
     pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, offset: u64) -> Result<()> {
         let rows: Vec<_> = bad.iter().map(|bad| (self.place(bad.sample_id), bad.reason.as_str())).collect();
-        tracing::warn!(feed = %self.id, epoch, offset, rows = rows.len(), "rows quarantined");
         let url = quarantine::url(&self.quarantine_url, epoch, offset);
-        Ok(forebay_storage::write_parquet(&self.stores, &url, &quarantine::records(&self.pipeline, epoch, &rows)?).await?)
+        let records = quarantine::records(&self.pipeline, epoch, &rows)?;
+        forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
+            let error = Error::from(error);
+            Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))
+                .with_hint("give a folder or URL that can be written to (--root), or use on_error => 'skip'")
+        })?;
+        tracing::warn!(feed = %self.id, epoch, offset, rows = rows.len(), "rows quarantined");
+        Ok(())
     }
 }

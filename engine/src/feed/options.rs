@@ -144,6 +144,9 @@ pub(crate) struct ReadSettings {
 
 /// Batches above this are a slip of the keyboard; offsets then stay far from overflow.
 const GLOBAL_BATCH_MAX: u64 = 1 << 32;
+/// Likewise.
+pub(crate) const EPOCHS_MAX: u64 = 1 << 32;
+pub(crate) const OFFSET_MAX: u64 = 1 << 62;
 
 impl ReadOptions {
     pub(crate) fn resolve(&self, pipeline: &ReadDefaults) -> Result<ReadSettings> {
@@ -156,17 +159,24 @@ impl ReadOptions {
             return Err(Error::invalid("\"world_size\" must be a positive integer, got 0"));
         }
         if self.rank >= world_size {
-            return Err(Error::invalid(format!("\"rank\" must be below the world size of {world_size}, got {}", self.rank))
-                .with_hint(format!("ranks count from 0, so the last of {world_size} is {}", world_size - 1)));
+            return Err(Error::invalid(format!(
+                "\"rank\" must be below the world size of {world_size}, got {}",
+                self.rank
+            ))
+            .with_hint(format!("ranks count from 0, so the last of {world_size} is {}", world_size - 1)));
         }
         if batch_size.checked_mul(world_size).is_none_or(|global| global > GLOBAL_BATCH_MAX) {
             return Err(Error::invalid(format!(
                 "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x {world_size}"
             )));
         }
+        let epochs = self.epochs.or(pipeline.epochs).unwrap_or(1);
+        if !(1..=EPOCHS_MAX).contains(&epochs) {
+            return Err(Error::invalid(format!("\"epochs\" must be between 1 and {EPOCHS_MAX}, got {epochs}")));
+        }
         Ok(ReadSettings {
             batch_size,
-            epochs: self.epochs.or(pipeline.epochs).unwrap_or(1),
+            epochs,
             drop_last: self.drop_last.or(pipeline.drop_last).unwrap_or(false),
             rank: self.rank,
             world_size,

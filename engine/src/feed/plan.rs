@@ -32,7 +32,8 @@ pub(crate) struct EpochPlan {
 
 impl EpochPlan {
     pub(crate) fn new(ranges: &[RowRange], settings: &FeedSettings, epoch: u64) -> Self {
-        let mut order: Vec<u32> = (0..u32::try_from(ranges.len()).expect("a feed has fewer than 2^32 row ranges")).collect();
+        let mut order: Vec<u32> =
+            (0..u32::try_from(ranges.len()).expect("a feed has fewer than 2^32 row ranges")).collect();
         if settings.shuffle {
             order.sort_by_cached_key(|&index| (keyed(settings.seed, epoch, u64::from(index)), index));
         }
@@ -79,7 +80,9 @@ impl EpochPlan {
     /// The window that holds source row `row` of the epoch, or the last one.
     pub(crate) fn window_at(&self, row: u64) -> u32 {
         let after = self.rows_before.partition_point(|&before| before <= row);
-        u32::try_from(after.saturating_sub(1)).expect("bounded by the number of windows").min(self.windows().saturating_sub(1))
+        u32::try_from(after.saturating_sub(1))
+            .expect("bounded by the number of windows")
+            .min(self.windows().saturating_sub(1))
     }
 
     /// Estimated bytes of window `index` when read.
@@ -157,7 +160,13 @@ mod tests {
 
     fn ranges(n: u32) -> Vec<RowRange> {
         (0..n)
-            .map(|file| RowRange { file, group: 0, first_row: 0, rows: 1 + u64::from(file % 5), bytes: 100 * u64::from(1 + file % 7) })
+            .map(|file| RowRange {
+                file,
+                group: 0,
+                first_row: 0,
+                rows: 1 + u64::from(file % 5),
+                bytes: 100 * u64::from(1 + file % 7),
+            })
             .collect()
     }
 

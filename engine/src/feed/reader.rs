@@ -70,6 +70,8 @@ pub struct Reader {
     /// Batches whose rows are in `parts`, in flight or partly here, in order.
     assembling: VecDeque<Assembly>,
     largest_result_bytes: usize,
+    /// A bad row to raise, once the batches before it are handed out.
+    raised: Option<Error>,
     failed: bool,
 }
 
@@ -95,13 +97,19 @@ struct Assembly {
     bad: Vec<BadRow>,
 }
 
+/// What became of a piece, part by part.
 struct PieceResult {
-    /// Rows of each part.
-    parts: Vec<u64>,
-    /// The good rows of each part.
-    records: Vec<Vec<RecordBatch>>,
-    bad: Vec<Vec<BadRow>>,
+    parts: Vec<PartResult>,
     bytes: usize,
+    /// Where bad rows are raised, the first one; parts from the one that holds it are missing.
+    raised: Option<Error>,
+}
+
+struct PartResult {
+    /// Rows in, bad ones included.
+    rows: u64,
+    records: Vec<RecordBatch>,
+    bad: Vec<BadRow>,
 }
 
 impl Reader {
@@ -116,6 +124,7 @@ impl Reader {
             in_flight: VecDeque::new(),
             assembling: VecDeque::new(),
             largest_result_bytes: 0,
+            raised: None,
             failed: false,
         }
     }
@@ -139,6 +148,9 @@ impl Reader {
         loop {
             if self.assembling.front().is_some_and(|first| first.missing == 0) {
                 return self.hand_out().await.map(Some);
+            }
+            if let Some(error) = self.raised.take() {
+                return Err(error);
             }
             while self.in_flight.len() < self.depth() {
                 let piece = self.next_piece();
@@ -171,16 +183,17 @@ impl Reader {
     /// Takes the next window and cuts it. Without `wait`, only if it is there. `false`: none to take now.
     async fn take_window(&mut self, wait: bool) -> Result<bool> {
         let id = self.at.window;
-        let plan = self.core().plan.epoch(id.epoch);
-        if id.epoch >= self.settings.epochs || plan.windows() == 0 {
+        if id.epoch >= self.settings.epochs {
             return Ok(false);
         }
         self.reading.advance(id);
         let window = match self.reading.try_window(id) {
-            Some(outcome) => outcome?,
-            None if wait => self.reading.window(id).await?,
-            None => return Ok(false),
+            Some(Ok(window)) => window,
+            _ if wait => self.reading.window(id).await?,
+            // A window that failed is an error only when the batches before it are handed out.
+            _ => return Ok(false),
         };
+        let plan = self.core().plan.epoch(id.epoch);
         let last = id.index + 1 == plan.windows();
         let offsets = self.at.offset..self.at.offset + window.len();
         self.recent.push_back((id, offsets.start));
@@ -267,12 +280,13 @@ impl Reader {
     /// Hands the rows of a finished piece to the batches they belong to.
     fn place(&mut self, result: PieceResult) {
         self.largest_result_bytes = self.largest_result_bytes.max(result.bytes);
+        self.raised = result.raised;
         let mut waiting = self.assembling.iter_mut().skip_while(|batch| batch.missing == 0).peekable();
-        for ((rows, records), bad) in result.parts.into_iter().zip(result.records).zip(result.bad) {
+        for part in result.parts {
             let batch = waiting.peek_mut().expect("every row in flight belongs to a batch");
-            batch.missing -= rows;
-            batch.records.extend(records);
-            batch.bad.extend(bad);
+            batch.missing -= part.rows;
+            batch.records.extend(part.records);
+            batch.bad.extend(part.bad);
             if batch.missing == 0 {
                 waiting.next();
             }
@@ -283,17 +297,15 @@ impl Reader {
     async fn hand_out(&mut self) -> Result<Batch> {
         let core = self.core();
         let first = self.assembling.front().expect("asked for by the caller");
-        if let Some(bad) = first.bad.first() {
-            match core.settings.on_error {
-                OnError::Raise => return Err(core.bad_row_error(bad)),
-                OnError::Skip => {}
-                OnError::Quarantine => core.quarantine(&first.bad, first.token.epoch, first.batch.offsets.start).await?,
-            }
+        if core.settings.on_error == OnError::Quarantine && !first.bad.is_empty() {
+            core.quarantine(&first.bad, first.token.epoch, first.batch.offsets.start).await?;
         }
         let records = match &first.records[..] {
             [one] => one.clone(),
-            several => concat_batches(&core.stage.schema(), several)
-                .map_err(|error| Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}")).with_hint("lower the batch size"))?,
+            several => concat_batches(&core.stage.schema(), several).map_err(|error| {
+                Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
+                    .with_hint("lower the batch size")
+            })?,
         };
         let Assembly { batch, token, .. } = self.assembling.pop_front().expect("looked at above");
         Ok(Batch {
@@ -311,17 +323,19 @@ impl Reader {
 async fn compute(core: &FeedCore, piece: &[Part]) -> Result<PieceResult> {
     let window = &piece.first().expect("a piece has a part").window;
     let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();
-    let stop_at_bad = core.settings.on_error == OnError::Raise;
-    let transformed = window.transform(core, &ranges, stop_at_bad).await?;
+    let raise = core.settings.on_error == OnError::Raise;
+    let transformed = window.transform(core, &ranges, raise).await?;
     let bytes = transformed.batches.iter().map(RecordBatch::get_array_memory_size).sum();
-    let mut bad = window.split_bad(&ranges, transformed.bad);
-    if stop_at_bad && let Some(first) = bad.iter_mut().flatten().next() {
-        return Err(core.bad_row_error(first));
-    }
-    let parts: Vec<u64> = ranges.iter().map(|range| range.end - range.start).collect();
     let mut rows = Rows { batches: transformed.batches.into(), at: 0 };
-    let records = parts.iter().zip(&bad).map(|(rows_in, bad)| rows.take(*rows_in as usize - bad.len())).collect();
-    Ok(PieceResult { parts, records, bad, bytes })
+    let mut parts = Vec::with_capacity(ranges.len());
+    for (range, bad) in ranges.iter().zip(window.split_bad(&ranges, transformed.bad)) {
+        if let (true, Some(first)) = (raise, bad.first()) {
+            return Ok(PieceResult { parts, bytes, raised: Some(core.bad_row_error(first)) });
+        }
+        let len = range.end - range.start;
+        parts.push(PartResult { rows: len, records: rows.take(len as usize - bad.len()), bad });
+    }
+    Ok(PieceResult { parts, bytes, raised: None })
 }
 
 /// Rows in several batches, taken from the front without copying.

@@ -28,7 +28,9 @@ struct State {
 
 enum Slot {
     /// Dropping the task aborts it.
-    Computing { _task: Task<()> },
+    Computing {
+        _task: Task<()>,
+    },
     Done(Result<Arc<Window>>),
 }
 

@@ -87,13 +87,23 @@ impl Window {
         stop_at_bad: bool,
     ) -> Result<TransformedRows> {
         let rows = ranges.iter().flat_map(|range| &self.order[range.start as usize..range.end as usize]);
-        let (bad, good): (Vec<Row>, Vec<Row>) = rows.partition(|row| row.source == BAD);
-        let bad: Vec<_> = bad.into_iter().map(|row| self.bad[row.row as usize].clone()).collect();
-        if good.is_empty() || (stop_at_bad && !bad.is_empty()) {
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        for row in rows {
+            match row.source {
+                BAD => bad.push(self.bad[row.row as usize].clone()),
+                _ => good.push(*row),
+            }
+            if stop_at_bad && !bad.is_empty() {
+                break;
+            }
+        }
+        if good.is_empty() {
             return Ok(TransformedRows { batches: Vec::new(), bad });
         }
         let mut transformed = core.stage.transform(&self.gather(&good)?, stop_at_bad).await?;
-        transformed.bad.extend(bad);
+        if !stop_at_bad || transformed.bad.is_empty() {
+            transformed.bad.extend(bad);
+        }
         Ok(transformed)
     }
 
@@ -104,7 +114,10 @@ impl Window {
         }
         let mut bad: HashMap<u64, BadRow> = bad.into_iter().map(|bad| (bad.sample_id, bad)).collect();
         let rows = |range: &Range<u64>| &self.order[range.start as usize..range.end as usize];
-        ranges.iter().map(|range| rows(range).iter().filter_map(|row| bad.remove(&self.sample_id(row))).collect()).collect()
+        ranges
+            .iter()
+            .map(|range| rows(range).iter().filter_map(|row| bad.remove(&self.sample_id(row))).collect())
+            .collect()
     }
 
     fn sample_id(&self, row: &Row) -> u64 {
@@ -131,8 +144,9 @@ impl Window {
             interleave(&arrays, &indices).map_err(|error| Error::internal(format!("cannot gather rows: {error}")))
         };
         let schema = sources[0].batch.schema();
-        let columns =
-            (0..schema.fields().len()).map(|index| pick(&|rows| Arc::clone(rows.batch.column(index)))).collect::<Result<_>>()?;
+        let columns = (0..schema.fields().len())
+            .map(|index| pick(&|rows| Arc::clone(rows.batch.column(index))))
+            .collect::<Result<_>>()?;
         let count = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let ids = |of: fn(&SourceRows) -> &UInt64Array| {
             UInt64Array::from_iter_values(indices.iter().map(|&(source, row)| of(sources[source]).value(row)))
@@ -192,7 +206,8 @@ impl Builder<'_> {
             [] => return Ok(None),
             [one] => (one.batch.clone(), one.sample_ids.clone()),
             [first, ..] => {
-                let batch = concat_batches(&first.batch.schema(), group.iter().map(|rows| &rows.batch)).map_err(cannot)?;
+                let batch =
+                    concat_batches(&first.batch.schema(), group.iter().map(|rows| &rows.batch)).map_err(cannot)?;
                 let ids: Vec<&dyn Array> = group.iter().map(|rows| &rows.sample_ids as &dyn Array).collect();
                 (batch, concat(&ids).map_err(cannot)?.to_data().into())
             }

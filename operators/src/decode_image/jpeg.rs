@@ -31,7 +31,8 @@ pub(super) fn decode(file: &[u8], size: Size, out: &mut [u8]) -> Result<(), Stri
 ///
 /// Even in strict mode zune-jpeg notices missing bytes only when it starts the next row of blocks, so up to some fifty
 /// bytes can be cut off the end in silence, and the picture ends in noise. In the data of a scan `FF D9` can be nothing
-/// else; before it, a thumbnail may have an end of its own.
+/// else; before it, a thumbnail may have an end of its own. (An end marker that was put behind half of a picture is
+/// not noticed: the decoder does not tell, as libjpeg only warns.)
 fn has_end(file: &[u8]) -> bool {
     let scan = &file[first_scan(file).unwrap_or(0)..];
     // From the back: the marker is nearly always the file's last two bytes.
@@ -55,12 +56,15 @@ fn first_scan(file: &[u8]) -> Option<usize> {
 
 /// Strict, because a lenient decoder fills what is missing with grey and calls it a success.
 fn open(file: &[u8]) -> JpegDecoder<ZCursor<&[u8]>> {
-    let options = DecoderOptions::default()
+    JpegDecoder::new_with_options(ZCursor::new(file), options())
+}
+
+fn options() -> DecoderOptions {
+    DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(SIDE_MAX)
         .set_max_height(SIDE_MAX)
-        .jpeg_set_out_colorspace(ColorSpace::RGB);
-    JpegDecoder::new_with_options(ZCursor::new(file), options)
+        .jpeg_set_out_colorspace(ColorSpace::RGB)
 }
 
 fn dimensions(decoder: &JpegDecoder<ZCursor<&[u8]>>) -> Result<Size, String> {
@@ -72,4 +76,34 @@ fn dimensions(decoder: &JpegDecoder<ZCursor<&[u8]>>) -> Result<Size, String> {
 
 fn damaged(error: zune_jpeg::errors::DecodeErrors) -> String {
     format!("damaged JPEG: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::file;
+
+    /// A feed must not depend on the machine: the vector code has to agree with the plain one, bit for bit.
+    #[test]
+    fn every_processor_decodes_the_same_pixels() {
+        for name in ["photo", "colour", "colour444", "progressive", "restart", "grey", "cmyk"] {
+            let file = file(&format!("{name}.jpg"));
+            let pixels = |vector: bool| {
+                let options = options().set_use_unsafe(vector);
+                JpegDecoder::new_with_options(ZCursor::new(file.as_slice()), options).decode().unwrap()
+            };
+            assert!(pixels(true) == pixels(false), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_first_scan_is_found_behind_segments_that_look_like_one() {
+        let file = [0xFF, 0xD8, 0xFF, 0xFF, 0xE1, 0, 6, 0xFF, 0xDA, 0xFF, 0xD9, 0xFF, 0xDA, 0, 2, 7];
+        assert_eq!(first_scan(&file), Some(12));
+        assert!(!has_end(&file));
+        assert!(has_end(&[file.as_slice(), &[0xFF, 0xD9]].concat()));
+        for len in 0..12 {
+            assert_eq!(first_scan(&file[..len]), None);
+        }
+    }
 }

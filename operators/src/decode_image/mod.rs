@@ -13,9 +13,7 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, UInt8Type};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
 
-use crate::descriptor::{
-    Commutes, Descriptor, Determinism, Example, Parameter, Rows, TypeClass, media_bytes,
-};
+use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Parameter, Rows, TypeClass, media_bytes};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS};
 
@@ -224,14 +222,9 @@ mod tests {
     #[test]
     fn jpegs_are_decoded_as_pillow_decodes_them() {
         // libjpeg-turbo and zune-jpeg round differently in the inverse transform and when they scale up chroma.
-        for (name, tolerance) in [
-            ("colour", 4),
-            ("colour444", 2),
-            ("progressive", 4),
-            ("restart", 4),
-            ("grey", 1),
-            ("cmyk", 3),
-        ] {
+        for (name, tolerance) in
+            [("colour", 4), ("colour444", 2), ("progressive", 4), ("restart", 4), ("grey", 1), ("cmyk", 3)]
+        {
             assert_near(&decoded(&[&format!("{name}.jpg")]), &format!("{name}.jpg.png"), tolerance);
         }
     }
@@ -245,11 +238,26 @@ mod tests {
 
     #[test]
     fn every_truncation_is_an_error() {
-        for name in ["colour.jpg", "colour444.jpg", "progressive.jpg", "restart.jpg", "grey.jpg", "cmyk.jpg", "rgba.png",
-            "palette.png", "noise_5x7.png", "grey16.png"]
-        {
+        for name in [
+            "colour.jpg",
+            "colour444.jpg",
+            "progressive.jpg",
+            "restart.jpg",
+            "grey.jpg",
+            "cmyk.jpg",
+            "rgba.png",
+            "palette.png",
+            "noise_5x7.png",
+            "grey16.png",
+        ] {
             let file = file(name);
-            assert!(one(&file).is_ok());
+            // Without a planner around it, which would take most of the time.
+            let one = |file: &[u8]| {
+                let size = size(file)?;
+                let mut out = vec![0; size.height * size.width * CHANNELS];
+                decode(file, size, &mut out, &mut vec![])
+            };
+            assert!(one(&file).is_ok(), "{name}");
             let mut thumbnail = file.clone();
             if name.ends_with("jpg") {
                 // An end of image inside of the header, as of a thumbnail, is not the end of this image.
@@ -280,6 +288,23 @@ mod tests {
     }
 
     #[test]
+    fn a_photograph_is_decoded_and_its_truncations_are_errors() {
+        let photo = file("photo.jpg");
+        let (height, width, _) = one(&photo).unwrap();
+        assert_eq!((height, width), (300, 300));
+        for len in (1..photo.len()).step_by(97).chain(photo.len() - 100..photo.len()) {
+            assert!(
+                size(&photo[..len])
+                    .and_then(|size| {
+                        decode(&photo[..len], size, &mut vec![0; size.height * size.width * CHANNELS], &mut vec![])
+                    })
+                    .is_err(),
+                "{len} bytes"
+            );
+        }
+    }
+
+    #[test]
     fn other_bytes_are_named() {
         let check = |file: &[u8], expect: &str| assert_eq!(one(file).err().as_deref(), Some(expect));
         check(b"hello world", "decode_image: not a JPEG or PNG image (starts with \"hello wor\")");
@@ -302,7 +327,8 @@ mod tests {
         assert_eq!(one(&png).err().as_deref(), Some("decode_image: an image of 0 x 0 has no pixels"));
         let full = Size { height: 16_384, width: 16_384 };
         let two = add(0, full).and_then(|total| add(total, full)).unwrap();
-        let expect = "Resources exhausted: decode_image: the images of one batch exceed 2147483647 bytes; use smaller batches";
+        let expect =
+            "Resources exhausted: decode_image: the images of one batch exceed 2147483647 bytes; use smaller batches";
         assert_eq!(add(two, full).unwrap_err().strip_backtrace(), expect);
     }
 

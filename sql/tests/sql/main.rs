@@ -1,5 +1,5 @@
 //! What a user of the crate sees: statements, plans and the texts of errors.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod errors;
 mod mutations;

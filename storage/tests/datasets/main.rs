@@ -14,26 +14,18 @@ use support::{CSV, Place, ids_of, parquet_bytes, parquet_bytes_split, read_all};
 /// Row `i` of each format's test data has `i` in column `n` or, for media, a file that sorts there.
 fn two_files(format: &Format) -> [(&'static str, Vec<u8>, u64); 2] {
     match format {
-        Format::Parquet => [
-            ("a.parquet", parquet_bytes_split(0..3000, 1000), 3000),
-            ("sub/b.parquet", parquet_bytes(3000..3500), 500),
-        ],
+        Format::Parquet => {
+            [("a.parquet", parquet_bytes_split(0..3000, 1000), 3000), ("sub/b.parquet", parquet_bytes(3000..3500), 500)]
+        }
         Format::Csv { .. } => [
             ("a.csv", support::csv(0..20_000).into_bytes(), 20_000),
             ("sub/b.csv", support::csv(20_000..20_003).into_bytes(), 3),
         ],
         Format::Jsonl => [
             ("a.jsonl", support::jsonl(0..20_000).into_bytes(), 20_000),
-            (
-                "sub/b.jsonl",
-                support::jsonl(20_000..20_003).into_bytes(),
-                3,
-            ),
+            ("sub/b.jsonl", support::jsonl(20_000..20_003).into_bytes(), 3),
         ],
-        Format::Media => [
-            ("a.PNG", b"first".to_vec(), 1),
-            ("sub/b.wav", b"second".to_vec(), 1),
-        ],
+        Format::Media => [("a.PNG", b"first".to_vec(), 1), ("sub/b.wav", b"second".to_vec(), 1)],
     }
 }
 
@@ -66,22 +58,14 @@ async fn every_row_is_read_once_under_its_own_id() {
                         first..first + r.rows
                     })
                     .collect();
-                assert_eq!(
-                    ids,
-                    (0..snapshot.rows()).collect::<Vec<_>>(),
-                    "{format:?} target {target}"
-                );
+                assert_eq!(ids, (0..snapshot.rows()).collect::<Vec<_>>(), "{format:?} target {target}");
             }
             assert!(counts.is_sorted_by(|a, b| a >= b), "{format:?} {counts:?}");
             if format != Format::Media {
                 let column = dataset.schema().index_of("n").unwrap();
                 for target in [20_000, u64::MAX] {
                     let numbers = read_all(&dataset, target, column).await;
-                    assert_eq!(
-                        numbers,
-                        (0..snapshot.rows() as i64).collect::<Vec<_>>(),
-                        "{format:?}"
-                    );
+                    assert_eq!(numbers, (0..snapshot.rows() as i64).collect::<Vec<_>>(), "{format:?}");
                 }
             }
         }
@@ -98,15 +82,8 @@ async fn only_the_columns_asked_for_come_back_in_that_order() {
             let range = dataset.row_ranges(u64::MAX)[0];
             for columns in [vec![], vec![1], vec![1, 0], vec![0, 1]] {
                 let rows = dataset.read(&range, &columns).await.unwrap();
-                assert_eq!(
-                    *rows.batch.schema(),
-                    dataset.schema().project(&columns).unwrap()
-                );
-                assert_eq!(
-                    rows.batch.num_rows() as u64,
-                    range.rows,
-                    "{format:?} {columns:?}"
-                );
+                assert_eq!(*rows.batch.schema(), dataset.schema().project(&columns).unwrap());
+                assert_eq!(rows.batch.num_rows() as u64, range.rows, "{format:?} {columns:?}");
                 assert_eq!(rows.sample_ids.len() as u64, range.rows);
             }
             let error = dataset.read(&range, &[99]).await.unwrap_err();
@@ -129,7 +106,7 @@ async fn a_changed_or_removed_file_is_a_conflict() {
             let error = dataset.read(&range, &[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
             let expect = format!(
-                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); open the feed again to use the new file",
+                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); create its table again (restart the run or server) to read the new file",
                 place.display(name),
                 bytes.len(),
                 bytes.len() + 1
@@ -152,10 +129,7 @@ async fn the_snapshot_is_a_value_that_names_its_content() {
         assert_eq!(first.snapshot(), again.snapshot());
         assert_eq!(first.snapshot().id().len(), 64);
         let text = serde_json::to_string(&**first.snapshot()).unwrap();
-        assert_eq!(
-            serde_json::from_str::<Snapshot>(&text).unwrap(),
-            **first.snapshot()
-        );
+        assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), **first.snapshot());
         place.put("a.csv", "n\n2\n3\n").await;
         let changed = place.open("", CSV).await.unwrap();
         assert_ne!(first.snapshot().id(), changed.snapshot().id());
@@ -165,26 +139,12 @@ async fn the_snapshot_is_a_value_that_names_its_content() {
 #[tokio::test]
 async fn a_location_is_a_file_a_folder_or_a_glob() {
     for place in Place::all() {
-        for name in [
-            "a.csv",
-            "b.csv",
-            "x/c.csv",
-            "x/y/d.csv",
-            "x/_tmp/e.csv",
-            ".f.csv",
-            "_g.csv",
-            "notes.txt",
-        ] {
+        for name in ["a.csv", "b.csv", "x/c.csv", "x/y/d.csv", "x/_tmp/e.csv", ".f.csv", "_g.csv", "notes.txt"] {
             place.put(name, "n\n1\n").await;
         }
         let check = async |location: &str, expect: &[&str]| {
             let dataset = place.open(location, CSV).await.unwrap();
-            let paths: Vec<&str> = dataset
-                .snapshot()
-                .files()
-                .iter()
-                .map(|f| f.path.as_str())
-                .collect();
+            let paths: Vec<&str> = dataset.snapshot().files().iter().map(|f| f.path.as_str()).collect();
             let expect: Vec<String> = expect.iter().map(|name| place.display(name)).collect();
             assert_eq!(paths, expect, "{location}");
         };
@@ -207,13 +167,7 @@ async fn a_location_is_a_file_a_folder_or_a_glob() {
 #[tokio::test]
 async fn odd_names_are_names() {
     for place in Place::all() {
-        for name in [
-            "a b.csv",
-            "50%.csv",
-            "x%20y.csv",
-            "#1+2.csv",
-            "caf\u{e9}.csv",
-        ] {
+        for name in ["a b.csv", "50%.csv", "x%20y.csv", "#1+2.csv", "caf\u{e9}.csv"] {
             place.put(name, "n\n7\n").await;
             let dataset = place.open(name, CSV).await.unwrap();
             assert_eq!(dataset.snapshot().files()[0].path, place.display(name));
@@ -231,51 +185,24 @@ async fn a_location_without_files_says_what_is_there() {
         let check = async |location: &str, format: Format, kind: ErrorKind, expect: &str| {
             let error = place.open(location, format).await.unwrap_err();
             let expect = expect.replace("ROOT", place.display("").trim_end_matches('/'));
-            assert_eq!(
-                (error.kind(), error.to_string()),
-                (kind, expect),
-                "{location}"
-            );
+            assert_eq!((error.kind(), error.to_string()), (kind, expect), "{location}");
         };
         let (missing, invalid) = (ErrorKind::NotFound, ErrorKind::Invalid);
-        check(
-            "photso",
-            CSV,
-            missing,
-            "\"ROOT/photso\" does not exist; did you mean \"photos\"?",
-        )
-        .await;
-        check(
-            "photos/b.csv",
-            CSV,
-            missing,
-            "\"ROOT/photos/b.csv\" does not exist; did you mean \"a.csv\"?",
-        )
-        .await;
-        check(
-            "nowhere/at/all",
-            CSV,
-            missing,
-            "\"ROOT/nowhere/at/all\" does not exist",
-        )
-        .await;
-        check(
-            "photos/a.csv/x",
-            CSV,
-            missing,
-            "\"ROOT/photos/a.csv/x\" does not exist",
-        )
-        .await;
-        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"";
+        check("photso", CSV, missing, "\"ROOT/photso\" does not exist; did you mean \"photos\"?").await;
+        check("photos/b.csv", CSV, missing, "\"ROOT/photos/b.csv\" does not exist; did you mean \"a.csv\"?").await;
+        check("nowhere/at/all", CSV, missing, "\"ROOT/nowhere/at/all\" does not exist").await;
+        check("photos/a.csv/x", CSV, missing, "\"ROOT/photos/a.csv/x\" does not exist").await;
+        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"; parquet files end in .parquet, .parq, .pq";
         check("photos", Format::Parquet, invalid, others).await;
         check(
             "photos/*.pq",
             Format::Parquet,
             invalid,
-            "no parquet files match \"ROOT/photos/*.pq\"",
+            "no parquet files match \"ROOT/photos/*.pq\"; check the folder and the pattern",
         )
         .await;
-        let compressed = "\"ROOT/photos/b.csv.gz\": compressed text is not read yet; decompress it or write it as parquet";
+        let compressed =
+            "\"ROOT/photos/b.csv.gz\": compressed text is not read yet; decompress it or write it as parquet";
         check("photos/b.csv.gz", CSV, invalid, compressed).await;
         check(
             "photos/a[",
@@ -295,7 +222,7 @@ async fn an_empty_folder_is_not_a_missing_one() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(
         error.to_string(),
-        format!("no csv files under \"{}\"", place.display("empty"))
+        format!("no csv files under \"{}\"; csv files end in .csv, .tsv", place.display("empty"))
     );
 }
 
@@ -323,19 +250,11 @@ async fn ranges_come_from_their_own_snapshot() {
     let rows = dataset.read(&good, &[0]).await.unwrap();
     assert_eq!(ids_of(&rows), [0, 1]);
     assert_eq!(rows.batch.column(0).as_ref(), &Int64Array::from(vec![1, 2]));
-    let changes: [fn(&mut RowRange); 4] = [
-        |r| r.file = 1,
-        |r| r.group = 1,
-        |r| r.first_row = 1,
-        |r| r.rows = 1,
-    ];
+    let changes: [fn(&mut RowRange); 4] = [|r| r.file = 1, |r| r.group = 1, |r| r.first_row = 1, |r| r.rows = 1];
     for change in changes {
         let mut range = good;
         change(&mut range);
-        assert_eq!(
-            dataset.read(&range, &[0]).await.unwrap_err().kind(),
-            ErrorKind::Internal
-        );
+        assert_eq!(dataset.read(&range, &[0]).await.unwrap_err().kind(), ErrorKind::Internal);
     }
 }
 

@@ -20,12 +20,7 @@ async fn media_is_one_row_per_file() {
             place.put(name, bytes).await;
         }
         let dataset = place.open("", Format::Media).await.unwrap();
-        let names: Vec<&str> = dataset
-            .schema()
-            .fields()
-            .iter()
-            .map(|f| f.name().as_str())
-            .collect();
+        let names: Vec<&str> = dataset.schema().fields().iter().map(|f| f.name().as_str()).collect();
         assert_eq!(names, ["bytes", "path", "size", "label"]);
         let mut found = Vec::new();
         for range in dataset.row_ranges(1 << 20) {
@@ -33,21 +28,11 @@ async fn media_is_one_row_per_file() {
             let column = |i: usize| rows.batch.column(i);
             let bytes = column(0).as_binary::<i32>().value(0).to_vec();
             let path = column(1).as_string::<i32>().value(0).to_owned();
-            let label = column(3)
-                .as_string::<i32>()
-                .iter()
-                .next()
-                .unwrap()
-                .map(str::to_owned);
-            assert_eq!(
-                column(2).as_primitive::<Int64Type>().value(0),
-                bytes.len() as i64
-            );
+            let label = column(3).as_string::<i32>().iter().next().unwrap().map(str::to_owned);
+            assert_eq!(column(2).as_primitive::<Int64Type>().value(0), bytes.len() as i64);
             found.push((path, String::from_utf8(bytes).unwrap(), label));
         }
-        let row = |path: &str, bytes: &str, label: Option<&str>| {
-            (path.into(), bytes.into(), label.map(str::to_owned))
-        };
+        let row = |path: &str, bytes: &str, label: Option<&str>| (path.into(), bytes.into(), label.map(str::to_owned));
         let expect: [(String, String, Option<String>); 4] = [
             row("root.pdf", "0", None),
             row("train/cat/1.jpg", "one", Some("cat")),

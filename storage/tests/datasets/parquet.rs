@@ -13,9 +13,7 @@ use crate::support::{Place, batch, parquet_bytes, parquet_bytes_split, write};
 #[tokio::test]
 async fn row_groups_with_an_offset_index_are_split() {
     let place = Place::memory();
-    place
-        .put("a.parquet", parquet_bytes_split(0..3000, 1000))
-        .await;
+    place.put("a.parquet", parquet_bytes_split(0..3000, 1000)).await;
     place.put("b.parquet", parquet_bytes(0..3000)).await;
     let split = place.open("a.parquet", Format::Parquet).await.unwrap();
     let whole = place.open("b.parquet", Format::Parquet).await.unwrap();
@@ -25,33 +23,18 @@ async fn row_groups_with_an_offset_index_are_split() {
     let middle = split.row_ranges(4000)[4];
     let rows = split.read(&middle, &[1, 0]).await.unwrap();
     let first = middle.first_row as i64;
-    assert_eq!(
-        rows.batch.column(0).as_string::<i32>().value(0),
-        format!("text {first}")
-    );
-    assert_eq!(
-        rows.batch.column(1).as_primitive::<Int64Type>().value(0),
-        first
-    );
+    assert_eq!(rows.batch.column(0).as_string::<i32>().value(0), format!("text {first}"));
+    assert_eq!(rows.batch.column(1).as_primitive::<Int64Type>().value(0), first);
     assert_eq!(rows.batch.num_rows() as u64, middle.rows);
 }
 
 #[tokio::test]
 async fn what_is_written_is_read() {
     let stores = Stores::new();
-    write_parquet(&stores, "memory:///x.parquet", &batch(0..10))
-        .await
-        .unwrap();
-    let spec = DatasetSpec {
-        location: "memory:///x.parquet".to_owned(),
-        format: Format::Parquet,
-        schema: None,
-    };
+    write_parquet(&stores, "memory:///x.parquet", &batch(0..10)).await.unwrap();
+    let spec = DatasetSpec { location: "memory:///x.parquet".to_owned(), format: Format::Parquet, schema: None };
     let dataset = Dataset::open(&stores, &spec).await.unwrap();
-    let rows = dataset
-        .read(&dataset.row_ranges(u64::MAX)[0], &[0, 1])
-        .await
-        .unwrap();
+    let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &[0, 1]).await.unwrap();
     assert_eq!(rows.batch, batch(0..10));
 }
 
@@ -63,10 +46,7 @@ fn one_column(name: &str, column: ArrayRef) -> Vec<u8> {
 #[tokio::test]
 async fn views_are_read_as_plain_types() {
     let place = Place::memory();
-    let column = Arc::new(StringViewArray::from(vec![
-        "a",
-        "a text that is too long to be inlined",
-    ]));
+    let column = Arc::new(StringViewArray::from(vec!["a", "a text that is too long to be inlined"]));
     place.put("a.parquet", one_column("text", column)).await;
     let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
     assert_eq!(dataset.schema().field(0).data_type(), &DataType::Utf8);
@@ -77,27 +57,13 @@ async fn views_are_read_as_plain_types() {
 #[tokio::test]
 async fn extension_types_survive() {
     let place = Place::memory();
-    let metadata = HashMap::from([(
-        "ARROW:extension:name".to_owned(),
-        "arrow.fixed_shape_tensor".to_owned(),
-    )]);
+    let metadata = HashMap::from([("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned())]);
     let item = Arc::new(Field::new("item", DataType::Int64, false));
-    let list = arrow::array::FixedSizeListArray::new(
-        item,
-        2,
-        Arc::new(Int64Array::from(vec![1, 2, 3, 4])),
-        None,
-    );
-    let field = Field::new(
-        "t",
-        DataType::FixedSizeList(Arc::new(Field::new("item", DataType::Int64, false)), 2),
-        true,
-    );
+    let list = arrow::array::FixedSizeListArray::new(item, 2, Arc::new(Int64Array::from(vec![1, 2, 3, 4])), None);
+    let field = Field::new("t", DataType::FixedSizeList(Arc::new(Field::new("item", DataType::Int64, false)), 2), true);
     let schema = Arc::new(Schema::new(vec![field.with_metadata(metadata.clone())]));
     let batch = RecordBatch::try_new(schema, vec![Arc::new(list)]).unwrap();
-    place
-        .put("a.parquet", write(&batch, WriterProperties::default()))
-        .await;
+    place.put("a.parquet", write(&batch, WriterProperties::default())).await;
     let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
     assert_eq!(dataset.schema().field(0).metadata(), &metadata);
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
@@ -107,21 +73,11 @@ async fn extension_types_survive() {
 #[tokio::test]
 async fn columns_are_matched_by_name() {
     let place = Place::memory();
-    place
-        .put(
-            "a.parquet",
-            write(&batch(0..3), WriterProperties::default()),
-        )
-        .await;
+    place.put("a.parquet", write(&batch(0..3), WriterProperties::default())).await;
     let swapped = batch(3..5).project(&[1, 0]).unwrap();
-    place
-        .put("b.parquet", write(&swapped, WriterProperties::default()))
-        .await;
+    place.put("b.parquet", write(&swapped, WriterProperties::default())).await;
     let dataset = place.open("", Format::Parquet).await.unwrap();
-    let rows = dataset
-        .read(&dataset.row_ranges(1 << 20)[1], &[0, 1])
-        .await
-        .unwrap();
+    let rows = dataset.read(&dataset.row_ranges(1 << 20)[1], &[0, 1]).await.unwrap();
     assert_eq!(rows.batch.columns(), batch(3..5).columns());
 }
 
@@ -143,18 +99,8 @@ async fn files_with_other_columns_are_refused() {
         assert_eq!(error.to_string().replace("memory:///root/", ""), expect);
     };
     let n = || one_column("n", int());
-    check(
-        n(),
-        both(),
-        "\"b.parquet\" has column \"m\", which \"a.parquet\" lacks",
-    )
-    .await;
-    check(
-        both(),
-        n(),
-        "\"b.parquet\" lacks column \"m\", which \"a.parquet\" has",
-    )
-    .await;
+    check(n(), both(), "\"b.parquet\" has column \"m\", which \"a.parquet\" lacks").await;
+    check(both(), n(), "\"b.parquet\" lacks column \"m\", which \"a.parquet\" has").await;
     let types = "\"b.parquet\" has column \"n\" as Utf8, but \"a.parquet\" has it as Int64";
     check(n(), one_column("n", text()), types).await;
 }
@@ -164,39 +110,20 @@ async fn a_schema_may_not_be_given() {
     let place = Place::memory();
     place.put("a.parquet", parquet_bytes(0..1)).await;
     let schema = batch(0..1).schema();
-    let error = place
-        .open_with("", Format::Parquet, Some(schema))
-        .await
-        .unwrap_err();
+    let error = place.open_with("", Format::Parquet, Some(schema)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert_eq!(
-        error.to_string(),
-        "\"memory:///root/\": parquet files have their own schema; leave the columns out"
-    );
+    assert_eq!(error.to_string(), "\"memory:///root/\": parquet files have their own schema; leave the columns out");
 }
 
 #[tokio::test]
 async fn a_truncated_file_is_an_error_that_names_it() {
     let place = Place::memory();
     let bytes = parquet_bytes_split(0..3000, 1000);
-    for length in [
-        0,
-        3,
-        8,
-        100,
-        bytes.len() / 2,
-        bytes.len() - 9,
-        bytes.len() - 1,
-    ] {
+    for length in [0, 3, 8, 100, bytes.len() / 2, bytes.len() - 9, bytes.len() - 1] {
         place.put("a.parquet", bytes[..length].to_vec()).await;
         let error = place.open("", Format::Parquet).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Data, "{length} bytes: {error}");
-        assert!(
-            error
-                .to_string()
-                .starts_with("\"memory:///root/a.parquet\" is "),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("\"memory:///root/a.parquet\" is "), "{error}");
     }
 }
 
@@ -223,10 +150,7 @@ async fn a_damaged_file_is_an_error_that_names_it() {
             if let Err(error) = result.await {
                 errors += 1;
                 assert!(error.to_string().contains("a.parquet"), "{error}");
-                assert!(
-                    matches!(error.kind(), ErrorKind::Data | ErrorKind::Invalid),
-                    "byte {at}: {error}"
-                );
+                assert!(matches!(error.kind(), ErrorKind::Data | ErrorKind::Invalid), "byte {at}: {error}");
             }
         }
     }

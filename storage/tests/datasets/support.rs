@@ -13,10 +13,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use tempfile::TempDir;
 
 /// CSV as most of it is.
-pub(crate) const CSV: Format = Format::Csv {
-    has_header: true,
-    delimiter: b',',
-};
+pub(crate) const CSV: Format = Format::Csv { has_header: true, delimiter: b',' };
 
 /// A folder of its own in some store.
 pub(crate) struct Place {
@@ -33,26 +30,12 @@ impl Place {
 
     pub(crate) fn file() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let root = folder
-            .path()
-            .canonicalize()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        Self {
-            stores: Stores::new(),
-            root,
-            folder: Some(folder),
-        }
+        let root = folder.path().canonicalize().unwrap().to_str().unwrap().to_owned();
+        Self { stores: Stores::new(), root, folder: Some(folder) }
     }
 
     pub(crate) fn memory() -> Self {
-        Self {
-            stores: Stores::new(),
-            root: "memory:///root".to_owned(),
-            folder: None,
-        }
+        Self { stores: Stores::new(), root: "memory:///root".to_owned(), folder: None }
     }
 
     /// What users see of a file here.
@@ -65,10 +48,7 @@ impl Place {
     }
 
     pub(crate) async fn put(&self, name: &str, bytes: impl Into<Bytes>) {
-        self.stores
-            .put(&self.display(name), bytes.into())
-            .await
-            .unwrap();
+        self.stores.put(&self.display(name), bytes.into()).await.unwrap();
     }
 
     pub(crate) async fn delete(&self, name: &str) {
@@ -80,28 +60,15 @@ impl Place {
         self.open_with(name, format, None).await
     }
 
-    pub(crate) async fn open_with(
-        &self,
-        name: &str,
-        format: Format,
-        schema: Option<SchemaRef>,
-    ) -> Result<Dataset> {
+    pub(crate) async fn open_with(&self, name: &str, format: Format, schema: Option<SchemaRef>) -> Result<Dataset> {
         let location = self.display(name);
-        let spec = DatasetSpec {
-            location,
-            format,
-            schema,
-        };
+        let spec = DatasetSpec { location, format, schema };
         Dataset::open(&self.stores, &spec).await
     }
 }
 
 /// The numbers in one column of all rows, which must be good and have the ids 0, 1, 2 and so on.
-pub(crate) async fn read_all(
-    dataset: &Dataset,
-    range_bytes_target: u64,
-    column: usize,
-) -> Vec<i64> {
+pub(crate) async fn read_all(dataset: &Dataset, range_bytes_target: u64, column: usize) -> Vec<i64> {
     let (mut ids, mut numbers) = (Vec::new(), Vec::new());
     for range in dataset.row_ranges(range_bytes_target) {
         let rows = dataset.read(&range, &[column]).await.unwrap();
@@ -120,18 +87,14 @@ pub(crate) fn ids_of(rows: &Rows) -> Vec<u64> {
 /// Columns `n`, a number, and `text`.
 pub(crate) fn batch(numbers: Range<i64>) -> RecordBatch {
     let text: StringArray = numbers.clone().map(|n| Some(format!("text {n}"))).collect();
-    let columns: [(&str, ArrayRef); 2] = [
-        ("n", Arc::new(Int64Array::from_iter(numbers))),
-        ("text", Arc::new(text)),
-    ];
+    let columns: [(&str, ArrayRef); 2] = [("n", Arc::new(Int64Array::from_iter(numbers))), ("text", Arc::new(text))];
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
 /// One row group, without an offset index.
 pub(crate) fn parquet_bytes(numbers: Range<i64>) -> Vec<u8> {
-    let properties = WriterProperties::builder()
-        .set_offset_index_disabled(true)
-        .set_statistics_enabled(EnabledStatistics::None);
+    let properties =
+        WriterProperties::builder().set_offset_index_disabled(true).set_statistics_enabled(EnabledStatistics::None);
     write(&batch(numbers), properties.build())
 }
 
@@ -152,13 +115,9 @@ pub(crate) fn write(batch: &RecordBatch, properties: WriterProperties) -> Vec<u8
 
 pub(crate) fn csv(numbers: Range<i64>) -> String {
     let rows = numbers.map(|n| format!("{n},\"text\n{n}\"\r\n"));
-    std::iter::once("n,text\r\n".to_owned())
-        .chain(rows)
-        .collect()
+    std::iter::once("n,text\r\n".to_owned()).chain(rows).collect()
 }
 
 pub(crate) fn jsonl(numbers: Range<i64>) -> String {
-    numbers
-        .map(|n| format!("{{\"n\": {n}, \"text\": \"text {n}\"}}\n\n"))
-        .collect()
+    numbers.map(|n| format!("{{\"n\": {n}, \"text\": \"text {n}\"}}\n\n")).collect()
 }

@@ -9,71 +9,42 @@ use forebay_storage::{Dataset, ErrorKind, Format};
 use crate::support::{CSV, Place, csv, ids_of, jsonl};
 
 fn schema(columns: &[(&str, DataType, bool)]) -> SchemaRef {
-    let fields = columns
-        .iter()
-        .map(|(name, data_type, nullable)| Field::new(*name, data_type.clone(), *nullable));
+    let fields = columns.iter().map(|(name, data_type, nullable)| Field::new(*name, data_type.clone(), *nullable));
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 /// The rows of the first range as text, each with its id, and the bad ones with their reason.
 async fn show(dataset: &Dataset) -> Vec<String> {
     let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
-    let rows = dataset
-        .read(&dataset.row_ranges(u64::MAX)[0], &columns)
-        .await
-        .unwrap();
-    let cell =
-        |column: &dyn Array, row| arrow::util::display::array_value_to_string(column, row).unwrap();
+    let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &columns).await.unwrap();
+    let cell = |column: &dyn Array, row| arrow::util::display::array_value_to_string(column, row).unwrap();
     let good = ids_of(&rows).into_iter().enumerate().map(|(row, id)| {
         let cells: Vec<String> = rows.batch.columns().iter().map(|c| cell(c, row)).collect();
         format!("{id}: {}", cells.join(" | "))
     });
-    let bad = rows
-        .bad
-        .iter()
-        .map(|bad| format!("{}! {}", bad.sample_id, bad.reason));
+    let bad = rows.bad.iter().map(|bad| format!("{}! {}", bad.sample_id, bad.reason));
     good.chain(bad).collect()
 }
 
 async fn check(format: Format, schema: Option<SchemaRef>, text: &[u8], expect: &[&str]) {
     for place in Place::all() {
         place.put("a.text", text.to_vec()).await;
-        let dataset = place
-            .open_with("a.text", format.clone(), schema.clone())
-            .await
-            .unwrap();
-        assert_eq!(
-            show(&dataset).await,
-            expect,
-            "{}",
-            String::from_utf8_lossy(text)
-        );
+        let dataset = place.open_with("a.text", format.clone(), schema.clone()).await.unwrap();
+        assert_eq!(show(&dataset).await, expect, "{}", String::from_utf8_lossy(text));
     }
 }
 
 #[tokio::test]
 async fn csv_records_are_what_quotes_and_newlines_make_them() {
     let lines = b"\xef\xbb\xbfname,age\r\n\"a\n\"\"b\"\",\",1\r\n\r\n\n,2\nc,\n\"d\",4";
-    check(
-        CSV,
-        None,
-        lines,
-        &["0: a\n\"b\", | 1", "1:  | 2", "2: c | ", "3: d | 4"],
-    )
-    .await;
-    let semicolons = Format::Csv {
-        has_header: false,
-        delimiter: b';',
-    };
+    check(CSV, None, lines, &["0: a\n\"b\", | 1", "1:  | 2", "2: c | ", "3: d | 4"]).await;
+    let semicolons = Format::Csv { has_header: false, delimiter: b';' };
     check(semicolons, None, b"a;1\nb;2\n", &["0: a | 1", "1: b | 2"]).await;
 }
 
 #[tokio::test]
 async fn a_bad_csv_record_is_reported_and_the_others_are_read() {
-    let columns = schema(&[
-        ("name", DataType::Utf8, true),
-        ("age", DataType::Int64, false),
-    ]);
+    let columns = schema(&[("name", DataType::Utf8, true), ("age", DataType::Int64, false)]);
     let lines = b"name,age\nAda,36\nBob,abc\nEve\nx,1,2\nCy\xff,7\nDan,\nFay,8\n";
     let expect = [
         "0: Ada | 36",
@@ -91,10 +62,7 @@ async fn a_bad_csv_record_is_reported_and_the_others_are_read() {
 async fn a_cell_that_is_not_asked_for_is_not_read() {
     let place = Place::memory();
     place.put("a.csv", "name,age\nBob,1\nAda,abc\n").await;
-    let columns = schema(&[
-        ("name", DataType::Utf8, true),
-        ("age", DataType::Int64, true),
-    ]);
+    let columns = schema(&[("name", DataType::Utf8, true), ("age", DataType::Int64, true)]);
     let dataset = place.open_with("", CSV, Some(columns)).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
     assert_eq!(ids_of(&rows), [0, 1]);
@@ -106,11 +74,7 @@ async fn a_cell_that_is_not_asked_for_is_not_read() {
 async fn a_bad_json_line_is_reported_and_the_others_are_read() {
     let columns = schema(&[
         ("n", DataType::Int64, true),
-        (
-            "s",
-            DataType::Struct(vec![Field::new("m", DataType::Int64, true)].into()),
-            true,
-        ),
+        ("s", DataType::Struct(vec![Field::new("m", DataType::Int64, true)].into()), true),
     ]);
     let lines = b"\xef\xbb\xbf{\"n\": 1}\n\n{\"n\": \"abc\"}\n{\"s\": {\"m\": \"x\"}}\n{\"n\": 2\n{\"n\": 3}{\"n\": 4}\n{\"n\": 5}";
     let expect = [
@@ -127,40 +91,23 @@ async fn a_bad_json_line_is_reported_and_the_others_are_read() {
 #[tokio::test]
 async fn json_columns_are_inferred() {
     let lines = b"{\"a\": 1, \"b\": \"x\"}\n{\"b\": 2, \"c\": {\"d\": [1.5]}}\n";
-    check(
-        Format::Jsonl,
-        None,
-        lines,
-        &["0: 1 | x | ", "1:  | 2 | {d: [1.5]}"],
-    )
-    .await;
+    check(Format::Jsonl, None, lines, &["0: 1 | x | ", "1:  | 2 | {d: [1.5]}"]).await;
 }
 
 #[tokio::test]
 async fn text_is_read_in_blocks() {
-    for (format, name, text) in [
-        (CSV, "a.csv", csv(0..20_000)),
-        (Format::Jsonl, "a.jsonl", jsonl(0..20_000)),
-    ] {
+    for (format, name, text) in [(CSV, "a.csv", csv(0..20_000)), (Format::Jsonl, "a.jsonl", jsonl(0..20_000))] {
         let place = Place::memory();
-        let bad = text
-            .replace("text\n12345", "text\n12345\",\"")
-            .replace("{\"n\": 12345,", "{\"n\": [],");
+        let bad = text.replace("text\n12345", "text\n12345\",\"").replace("{\"n\": 12345,", "{\"n\": [],");
         place.put(name, bad).await;
         let dataset = place.open("", format).await.unwrap();
         let ranges = dataset.row_ranges(u64::MAX);
-        assert_eq!(
-            ranges.iter().map(|r| r.rows).collect::<Vec<_>>(),
-            [8192, 8192, 3616]
-        );
+        assert_eq!(ranges.iter().map(|r| r.rows).collect::<Vec<_>>(), [8192, 8192, 3616]);
         let rows = dataset.read(&ranges[1], &[0]).await.unwrap();
         assert_eq!(rows.bad.len(), 1);
         assert_eq!(rows.bad[0].sample_id, 12345);
         let ids: Vec<i64> = ids_of(&rows).into_iter().map(|id| id as i64).collect();
-        assert_eq!(
-            rows.batch.column(0).as_primitive::<Int64Type>().values(),
-            &ids[..]
-        );
+        assert_eq!(rows.batch.column(0).as_primitive::<Int64Type>().values(), &ids[..]);
         assert_eq!(ids.len(), 8191);
     }
 }
@@ -173,16 +120,10 @@ async fn csv_files_with_other_columns_are_refused() {
         place.put("b.csv", second.to_owned()).await;
         let error = place.open("", CSV).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        let expect = format!(
-            "\"memory:///root/b.csv\" has {expect}; give files of one dataset the same columns"
-        );
+        let expect = format!("\"memory:///root/b.csv\" has {expect}; give files of one dataset the same columns");
         assert_eq!(error.to_string(), expect);
     };
-    check(
-        "age,name\n36,Ada\n",
-        "column \"age\" where \"name\" is expected",
-    )
-    .await;
+    check("age,name\n36,Ada\n", "column \"age\" where \"name\" is expected").await;
     check("name\nAda\n", "1 columns, expected 2").await;
 }
 
@@ -191,21 +132,10 @@ async fn columns_that_text_cannot_hold_are_refused() {
     let place = Place::memory();
     place.put("a.csv", "x\n1\n").await;
     let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));
-    let error = place
-        .open_with("", CSV, Some(schema(&[("x", list, true)])))
-        .await
-        .unwrap_err();
+    let error = place.open_with("", CSV, Some(schema(&[("x", list, true)]))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(
-        error
-            .to_string()
-            .starts_with("the columns cannot be read from text: "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("the columns cannot be read from text: "), "{error}");
     place.put("b.csv", "x,x\n1,2\n").await;
     let error = place.open("b.csv", CSV).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "\"memory:///root/b.csv\" has two columns named \"x\"; rename one"
-    );
+    assert_eq!(error.to_string(), "\"memory:///root/b.csv\" has two columns named \"x\"; rename one");
 }

@@ -1,0 +1,53 @@
+//! The image operators, one call on one core over a batch of the sample photographs, through the engine's session.
+//!
+//! `cargo bench --bench kernels`; under `cargo test` each runs once.
+
+#![allow(missing_docs, reason = "benchmarks say what they measure by their names")]
+
+use divan::counter::ItemsCount;
+use divan::{Bencher, Divan};
+use forebay_engine::{FeedOptions, ReadOptions, Session};
+use tokio::runtime::Runtime;
+
+fn main() {
+    // `cargo bench` says so; under `cargo test` there is nothing to measure.
+    let benching = std::env::args().any(|argument| argument == "--bench");
+    if benching { divan::main() } else { Divan::default().test_benches() }
+}
+
+/// Chains of growing length: the difference of two is what the last operator costs.
+const CHAINS: &[(&str, &str)] = &[
+    ("read", "bytes"),
+    ("decode", "decode_image(bytes)"),
+    ("decode_resize", "resize(decode_image(bytes), 224, 224)"),
+    ("decode_crop", "random_resized_crop(decode_image(bytes), 224, 224)"),
+    ("decode_crop_flip", "random_hflip(random_resized_crop(decode_image(bytes), 224, 224))"),
+    ("decode_crop_flip_normalize", "normalize(random_hflip(random_resized_crop(decode_image(bytes), 224, 224)))"),
+];
+
+#[divan::bench(args = CHAINS.iter().map(|(name, _)| *name), sample_count = 10, sample_size = 1)]
+fn photographs(bencher: Bencher<'_, '_>, name: &str) {
+    let query = CHAINS.iter().find(|(chain, _)| *chain == name).expect("one of the arguments").1;
+    let runtime = Runtime::new().expect("a runtime");
+    let session = Session::builder()
+        .threads(1)
+        .base(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"))
+        .build()
+        .expect("a session");
+    let script = format!(
+        "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';
+         CREATE PIPELINE p AS SELECT {query} AS image FROM photos;"
+    );
+    runtime.block_on(session.execute("bench", &script)).expect("a pipeline");
+    let feed = session.open("p", &FeedOptions::default()).expect("a feed");
+    bencher.counter(ItemsCount::new(240usize)).bench_local(|| {
+        runtime.block_on(async {
+            let mut reader = feed.read(&ReadOptions::default()).expect("options that make sense");
+            let mut rows = 0;
+            while let Some(batch) = reader.next().await {
+                rows += batch.expect("good photographs").records.num_rows();
+            }
+            assert_eq!(rows, 240);
+        });
+    });
+}

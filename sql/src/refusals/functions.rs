@@ -1,0 +1,89 @@
+//! Functions that a feed cannot call: of other rows, of the clock, and of generators with state.
+//!
+//! The session's functions say how volatile they are and whether they aggregate. The names listed here are refused for
+//! the same reasons in sessions that do not know them, since "not found" would be a poor reason.
+
+use datafusion::logical_expr::Volatility;
+use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
+use forebay_operators::{Determinism, OPERATORS};
+
+use super::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, Search, more_rows, second_table, window};
+use crate::{Place, calls};
+
+impl Search<'_> {
+    pub(super) fn function(&mut self, function: &Function) {
+        let name = function.name.to_string().to_lowercase();
+        // In some clauses (PIVOT) the parser drops the places of names.
+        let place = Place::start(function.name.span()).or_else(|| self.tokens.next(self.here, &[&name]));
+        let place = place.unwrap_or(self.here);
+        if function.over.is_some() {
+            return self.refuse(function.name.span(), &["OVER"], &window("OVER"), BEFOREHAND);
+        }
+        if matches!(function.args, FunctionArguments::Subquery(_)) {
+            return self.refuse_at(place, &second_table("a subquery in an expression"), JOIN_HINT);
+        }
+        // The call of an operator is checked against its descriptor.
+        if calls::operator(&function.name).is_some() {
+            return;
+        }
+        let name = name.as_str();
+        if name == "unnest" || name == "explode" {
+            return self.refuse_at(place, &more_rows(&name.to_uppercase()), BEFOREHAND);
+        }
+        if CLOCKS.contains(&name) {
+            return self.refuse_at(
+                place,
+                &format!("\"{name}\" reads the clock, and a feed must compute the same rows whenever it runs"),
+                "write the time as a literal, such as TIMESTAMP '2026-01-31 00:00:00'",
+            );
+        }
+        if RANDOM.contains(&name) {
+            let keyed: Vec<_> = OPERATORS
+                .iter()
+                .map(|operator| operator.descriptor())
+                .filter(|descriptor| descriptor.determinism == Determinism::KeyedRandom)
+                .map(|descriptor| descriptor.name)
+                .collect();
+            return self.refuse_at(
+                place,
+                &format!("\"{name}\" draws anew on every run, and a feed must compute the same rows again"),
+                &format!("keyed operators draw from the feed's seed, the epoch and the sample: {}", keyed.join(", ")),
+            );
+        }
+        let scalar = self.state.scalar_functions().get(name);
+        if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
+            return self.refuse_at(
+                place,
+                &format!("\"{name}\" is not a function of its arguments, and a feed must compute the same rows again"),
+                "leave it out",
+            );
+        }
+        let aggregate = AGGREGATES.contains(&name) || self.state.aggregate_functions().contains_key(name);
+        if scalar.is_none() && (aggregate || function.filter.is_some() || !function.within_group.is_empty()) {
+            return self.refuse_at(place, &format!("the aggregate \"{name}\" {ALL_ROWS}"), AGGREGATE_HINT);
+        }
+        if scalar.is_none() && self.state.window_functions().contains_key(name) {
+            self.refuse_at(place, &window(&format!("\"{name}\"")), BEFOREHAND);
+        }
+    }
+}
+
+/// Functions of the clock, should the session not know them.
+const CLOCKS: &[&str] = &[
+    "now",
+    "today",
+    "current_timestamp",
+    "current_date",
+    "current_time",
+    "localtime",
+    "localtimestamp",
+    "getdate",
+    "sysdate",
+];
+
+/// Functions that draw from a generator with state.
+const RANDOM: &[&str] = &["random", "rand", "uuid", "gen_random_uuid", "newid"];
+
+/// Aggregates, should the session not know them.
+const AGGREGATES: &[&str] =
+    &["count", "sum", "min", "max", "avg", "mean", "median", "stddev", "var", "array_agg", "string_agg"];

@@ -1,0 +1,81 @@
+//! The house's own rules: which crate may know which, and that generated files are fresh.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::repository;
+
+/// Who may depend on whom. Anything else is a design change: see ARCHITECTURE.md.
+const EDGES: &[(&str, &[&str])] = &[
+    ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
+    ("forebay-flight-server", &["forebay-engine", "forebay-flight-client"]),
+    ("forebay-flight-client", &["forebay-engine"]),
+    ("forebay-engine", &["forebay-sql", "forebay-operators", "forebay-storage"]),
+    ("forebay-sql", &["forebay-operators"]),
+    ("forebay-operators", &[]),
+    ("forebay-storage", &[]),
+];
+
+/// Foreign crates that only some rooms may name.
+const KEPT_APART: &[(&str, &[&str])] = &[
+    ("tonic", &["forebay-flight-client", "forebay-flight-server"]),
+    ("arrow-flight", &["forebay-flight-client", "forebay-flight-server"]),
+    ("object_store", &["forebay-storage"]),
+    ("anyhow", &["forebay"]),
+    ("clap", &["forebay"]),
+];
+
+/// Normal dependencies of each package of the workspace.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+        .current_dir(repository())
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
+    let names = |package: &Value| {
+        let dependencies = package["dependencies"].as_array().expect("a list").iter();
+        dependencies
+            .filter(|dependency| dependency["kind"].is_null())
+            .map(|dependency| dependency["name"].as_str().expect("a name").to_owned())
+            .collect()
+    };
+    let packages = metadata["packages"].as_array().expect("a list");
+    packages.iter().map(|package| (package["name"].as_str().expect("a name").to_owned(), names(package))).collect()
+}
+
+#[test]
+fn dependencies_between_crates_point_one_way() {
+    let dependencies = dependencies();
+    let allowed: BTreeMap<_, _> = EDGES.iter().copied().collect();
+    assert_eq!(dependencies.keys().map(String::as_str).collect::<BTreeSet<_>>(), allowed.keys().copied().collect());
+    for (package, names) in &dependencies {
+        for name in names.iter().filter(|name| name.starts_with("forebay")) {
+            assert!(allowed[package.as_str()].contains(&name.as_str()), "{package} must not depend on {name}");
+        }
+    }
+}
+
+#[test]
+fn foreign_crates_stay_in_their_rooms() {
+    for (package, names) in dependencies() {
+        for (foreign, rooms) in KEPT_APART {
+            assert!(
+                !names.contains(*foreign) || rooms.contains(&package.as_str()),
+                "{package} must not depend on {foreign}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_operator_reference_is_fresh() {
+    let written = std::fs::read_to_string(repository().join("docs/operators.md")).expect("docs/operators.md exists");
+    assert!(
+        written.trim_end() == forebay_engine::operators::reference::markdown().trim_end(),
+        "docs/operators.md is stale: run `cargo run -- operators --output markdown > docs/operators.md`"
+    );
+}

@@ -1,0 +1,127 @@
+//! SQL behaviour as text: every file of `tests/slt` is run, a SELECT in it as a pipeline in file order.
+//!
+//! After a change that is meant, `SLT_UPDATE=1 cargo test --test it slt` writes the new results; read the diff.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field};
+use arrow::util::display::array_value_to_string;
+use forebay_engine::{Error, FeedOptions, Output, ReadOptions, Session};
+use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
+
+use crate::support::repository;
+
+/// Values of a tensor that are shown.
+const SHOWN: usize = 12;
+
+struct Database(Session);
+
+#[async_trait::async_trait]
+impl AsyncDB for Database {
+    type Error = Error;
+    type ColumnType = DefaultColumnType;
+
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
+        if !sql.trim_start().to_ascii_uppercase().starts_with("SELECT") {
+            let rows = self.0.execute("slt", sql).await?.into_iter().flat_map(|output| match output {
+                Output::Done(_) => vec![],
+                Output::Rows(rows) => rows,
+                Output::Text(text) => text.lines().map(|line| vec![line.to_owned()]).collect(),
+            });
+            return Ok(rows_or_nothing(rows.collect()));
+        }
+        self.0.execute("slt", &format!("CREATE OR REPLACE PIPELINE slt AS {sql}")).await?;
+        let feed = self.0.open("slt", &FeedOptions { seed: Some(7), ..FeedOptions::default() })?;
+        let mut reader = feed.read(&ReadOptions::default())?;
+        let mut rows = Vec::new();
+        while let Some(batch) = reader.next().await {
+            let records = batch?.records;
+            rows.extend((0..records.num_rows()).map(|row| show(&records, row)));
+        }
+        Ok(rows_or_nothing(rows))
+    }
+
+    async fn shutdown(&mut self) {}
+}
+
+fn rows_or_nothing(rows: Vec<Vec<String>>) -> DBOutput<DefaultColumnType> {
+    match rows.first().map(Vec::len) {
+        None => DBOutput::StatementComplete(0),
+        Some(columns) => DBOutput::Rows { types: vec![DefaultColumnType::Text; columns], rows },
+    }
+}
+
+fn show(records: &RecordBatch, row: usize) -> Vec<String> {
+    let columns = records.schema_ref().fields().iter().zip(records.columns());
+    columns.map(|(field, column)| cell(field, column, row)).collect()
+}
+
+fn cell(field: &Field, column: &ArrayRef, row: usize) -> String {
+    if column.is_null(row) {
+        return "NULL".to_owned();
+    }
+    match (field.metadata().get("ARROW:extension:name").map(String::as_str), column.data_type()) {
+        (Some("arrow.fixed_shape_tensor"), _) => {
+            let shape = field.metadata().get("ARROW:extension:metadata").and_then(|text| {
+                serde_json::from_str::<serde_json::Value>(text).ok().map(|json| json["shape"].to_string())
+            });
+            format!("{} {}", shape.unwrap_or_default(), values(&column.as_fixed_size_list().value(row)))
+        }
+        (Some("arrow.variable_shape_tensor"), _) => {
+            let parts = column.as_struct();
+            let part = |name| parts.column_by_name(name).expect("a tensor's part");
+            let shape = values(&part("shape").as_fixed_size_list().value(row)).replace(' ', ",");
+            format!("[{shape}] {}", values(&part("data").as_list::<i32>().value(row)))
+        }
+        (_, DataType::Binary) => format!("{} bytes", column.as_binary::<i32>().value(row).len()),
+        _ => array_value_to_string(column, row).expect("a value that can be shown"),
+    }
+}
+
+fn values(array: &ArrayRef) -> String {
+    let shown = (0..array.len().min(SHOWN)).map(|row| array_value_to_string(array, row).expect("a number"));
+    let mut text = shown.collect::<Vec<_>>().join(" ");
+    if array.len() > SHOWN {
+        text.push_str(&format!(" … ({})", array.len()));
+    }
+    text
+}
+
+#[test]
+fn every_slt_file_holds() {
+    let folder = repository().join("tests/slt");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("tests/slt exists")
+        .map(|entry| entry.expect("a file").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "slt"))
+        .collect();
+    files.sort();
+    assert!(files.len() > 10, "found only {files:?}");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for file in files {
+        let mut runner = Runner::new(|| async {
+            Session::builder().base(repository().join("tests/slt")).threads(1).build().map(Database)
+        });
+        if std::env::var_os("SLT_UPDATE").is_some() {
+            let update = runner.update_test_file(
+                &file,
+                " ",
+                sqllogictest::default_validator,
+                sqllogictest::default_normalizer,
+                sqllogictest::default_column_validator,
+            );
+            runtime.block_on(update).expect("the file can be updated");
+        } else if let Err(error) = runtime.block_on(runner.run_file_async(&file)) {
+            panic!("{}", error.display(false));
+        }
+    }
+}
+
+#[test]
+fn every_operator_has_an_slt_file() {
+    for operator in forebay_engine::operators::OPERATORS {
+        let name = operator.descriptor().name;
+        let file = repository().join(format!("tests/slt/{name}.slt"));
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{} is missing", file.display()));
+        assert!(text.contains(&format!("{name}(")), "{} does not call {name}", file.display());
+    }
+}

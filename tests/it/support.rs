@@ -1,0 +1,230 @@
+//! What the tests share: the binary, folders with data, and reading what a run printed.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// The repository's folder.
+pub(crate) fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The sample photographs' script.
+pub(crate) fn photos_sql() -> PathBuf {
+    repository().join("examples/photos.sql")
+}
+
+/// The binary with these arguments, in a folder of its own and without the caller's Forebay settings.
+pub(crate) fn forebay<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(arguments).stdin(Stdio::null());
+    for variable in ["RANK", "WORLD_SIZE", "FOREBAY_URI", "FOREBAY_ROOT", "FOREBAY_LOG"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// How long anything may take: far more than it needs on a busy machine, and far less than a hang.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Runs to the end; a process that hangs is killed and fails the test.
+fn output(command: &mut Command) -> Output {
+    let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    end(process, &format!("{command:?}"))
+}
+
+/// Waits for the end of a process.
+fn end(process: Child, what: &str) -> Output {
+    let id = process.id();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(process.wait_with_output()));
+    match receiver.recv_timeout(DEADLINE) {
+        Ok(output) => output.expect("its output can be read"),
+        Err(_) => {
+            signal(id, "KILL");
+            panic!("{what} was still running after {DEADLINE:?}")
+        }
+    }
+}
+
+/// Sends a process a signal, such as `TERM`.
+pub(crate) fn signal(process: u32, name: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status();
+    assert!(status.expect("a shell").success(), "no process {process} to signal");
+}
+
+/// Runs to the end and expects success.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = output(command);
+    assert!(output.status.success(), "{command:?} failed:\n{}", text(&output));
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// Runs to the end and expects an orderly failure: exit code 1 or 2, a message on standard error, no panic.
+pub(crate) fn fail(command: &mut Command) -> String {
+    let output = output(command);
+    let code = output.status.code();
+    assert!(matches!(code, Some(1 | 2)), "{command:?} ended with {code:?}:\n{}", text(&output));
+    let message = String::from_utf8(output.stderr).expect("errors are UTF-8");
+    assert!(!message.contains("panicked"), "{message}");
+    assert!(!message.trim().is_empty());
+    message
+}
+
+fn text(output: &Output) -> String {
+    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A process whose output is read line by line, and no further ahead than a pipe holds.
+pub(crate) struct Running {
+    pub(crate) process: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let stdout = BufReader::new(process.stdout.take().expect("piped"));
+        let (sender, lines) = mpsc::sync_channel(0);
+        // Ends, and closes the pipe, when nobody receives any more.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { process, lines }
+    }
+
+    /// The next line, if there is one before the output ends.
+    pub(crate) fn line(&self) -> Option<String> {
+        match self.lines.recv_timeout(DEADLINE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("no output for {DEADLINE:?}"),
+        }
+    }
+
+    /// Reads to the end: the lines that were left, how it ended, and what it said on standard error.
+    pub(crate) fn end(self) -> (Vec<String>, ExitStatus, String) {
+        let lines = std::iter::from_fn(|| self.line()).collect();
+        let output = end(self.process, "a process that ended its output");
+        (lines, output.status, String::from_utf8(output.stderr).expect("errors are UTF-8"))
+    }
+
+    /// Closes the output unread, and waits.
+    pub(crate) fn hang_up(self) -> (ExitStatus, String) {
+        drop(self.lines);
+        let output = end(self.process, "a process whose output nobody reads");
+        (output.status, String::from_utf8(output.stderr).expect("errors are UTF-8"))
+    }
+}
+
+/// One batch line of `forebay run --output json`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub(crate) struct Batch {
+    pub(crate) epoch: u64,
+    pub(crate) step: u64,
+    pub(crate) offset: u64,
+    pub(crate) rows: u64,
+    pub(crate) digest: String,
+    pub(crate) token: String,
+    #[serde(default)]
+    pub(crate) ids: Vec<String>,
+}
+
+/// The batch lines and the summary of a run.
+pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> (Vec<Batch>, Value) {
+    let mut command = forebay(["run", "--output", "json"]);
+    let output = succeed(command.args(arguments));
+    let mut lines: Vec<&str> = output.lines().collect();
+    let summary = serde_json::from_str(lines.pop().expect("a summary line")).expect("a JSON summary");
+    (lines.into_iter().map(|line| serde_json::from_str(line).expect("a JSON batch line")).collect(), summary)
+}
+
+/// What batches of any rank say about the log: epoch and offset to rows and digest.
+pub(crate) fn log(batches: impl IntoIterator<Item = Batch>) -> BTreeMap<(u64, u64), (u64, String)> {
+    let mut log = BTreeMap::new();
+    for batch in batches {
+        let before = log.insert((batch.epoch, batch.offset), (batch.rows, batch.digest));
+        assert!(before.is_none(), "epoch {} offset {} came twice", batch.epoch, batch.offset);
+    }
+    log
+}
+
+/// A folder that is gone after the test, with a script in it.
+pub(crate) struct Folder {
+    folder: tempfile::TempDir,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file, with the folders it needs, and gives its path.
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a name inside the folder")).expect("a folder");
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    }
+
+    /// Writes `script.sql` and gives its path as text.
+    pub(crate) fn script(&self, sql: &str) -> String {
+        self.write("script.sql", sql).to_str().expect("a UTF-8 path").to_owned()
+    }
+
+    /// A CSV with columns `id` (0, 1, …) and `price`, and a shuffled pipeline `train` over it in several windows.
+    pub(crate) fn clicks(&self, rows: u64) -> String {
+        let csv: String = (0..rows).map(|id| format!("{id},{}.5\n", id % 97)).collect();
+        self.write("clicks.csv", format!("id,price\n{csv}"));
+        self.script(
+            "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
+             CREATE PIPELINE train WITH (shuffle = true, seed = 5, batch_size = 10) AS
+                 SELECT id, log1p(price) AS price FROM clicks;",
+        )
+    }
+}
+
+/// A running `forebay serve`, killed when dropped.
+pub(crate) struct Server {
+    pub(crate) process: Child,
+    pub(crate) uri: String,
+}
+
+impl Server {
+    pub(crate) fn start(script: &str, more: &[&str]) -> Self {
+        let mut command = forebay(["serve", script, "--port", "0", "--output", "json"]);
+        let mut process = command.args(more).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("piped")).read_line(&mut line).expect("a line of output");
+        let ready: Value = serde_json::from_str(&line).expect("the server says where it listens");
+        Self { process, uri: ready["uri"].as_str().expect("a URI").to_owned() }
+    }
+
+    /// Tells it to stop, and waits for how it ends.
+    pub(crate) fn stop(mut self, name: &str) -> Option<i32> {
+        let id = self.process.id();
+        signal(id, name);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(self.process.wait().expect("it can be waited for").code()));
+            receiver.recv_timeout(DEADLINE).unwrap_or_else(|_| {
+                signal(id, "KILL");
+                panic!("the server was still running {DEADLINE:?} after SIG{name}")
+            })
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

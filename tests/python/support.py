@@ -1,0 +1,130 @@
+"""What the tests share: the server's process, and what a client with nothing but pyarrow writes and reads.
+
+Nothing here imports Forebay: that there is no need to is what these tests are about.
+"""
+
+import json
+import os
+import select
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PHOTOS_SQL = REPOSITORY / "examples" / "photos.sql"
+
+STARTED_WITHIN_SECONDS = 60
+# The server drains its streams for 5 s before it leaves them.
+STOPPED_WITHIN_SECONDS = 20
+
+
+def binary() -> Path:
+    """The program under test; a relative FOREBAY_BIN is relative to the repository."""
+    path = REPOSITORY / os.environ.get("FOREBAY_BIN", "target/debug/forebay")
+    assert path.is_file(), f'there is no "{path}": run `cargo build`, or set FOREBAY_BIN'
+    return path
+
+
+def environment() -> dict[str, str]:
+    """The environment without the caller's own Forebay settings."""
+    ours = {"RANK", "WORLD_SIZE"}
+    return {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("FOREBAY_")}
+
+
+class Server:
+    """`forebay serve` over a script, on a free port of this machine."""
+
+    def __init__(self, script: Path, *options: str):
+        command = [binary(), "serve", script, "--port", "0", "--output", "json", *options]
+        self.process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            started = json.loads(self._first_line())
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        self.uri: str = started["uri"]
+        self.pipelines: list[str] = started["pipelines"]
+
+    def _first_line(self) -> str:
+        ready, _, _ = select.select([self.process.stdout], [], [], STARTED_WITHIN_SECONDS)
+        assert ready, f"the server did not listen within {STARTED_WITHIN_SECONDS} s"
+        line = self.process.stdout.readline()
+        assert line, f"the server ended with {self.process.wait()} before it listened"
+        return line
+
+    def stop(self) -> int:
+        """Asks the server to stop, and gives its exit status."""
+        self.process.terminate()
+        try:
+            return self.process.wait(STOPPED_WITHIN_SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A record batch and its `app_metadata`."""
+
+    records: pa.RecordBatch
+    metadata: dict
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.metadata["epoch"], self.metadata["offset"]
+
+    @property
+    def token(self) -> str:
+        return self.metadata["token"]
+
+    @property
+    def paths(self) -> list[str]:
+        return self.records["path"].to_pylist()
+
+
+def command(**request) -> flight.FlightDescriptor:
+    """A request as a descriptor. `from_` stands for `from`, which Python keeps for itself."""
+    return flight.FlightDescriptor.for_command(encode(request))
+
+
+def ticket(**request) -> flight.Ticket:
+    """A request as a ticket, without asking for flight info."""
+    return flight.Ticket(encode(request))
+
+
+def encode(request: dict) -> str:
+    return json.dumps({name.rstrip("_"): value for name, value in request.items()})
+
+
+def batches(client: flight.FlightClient, ticket: flight.Ticket) -> list[Batch]:
+    chunks = client.do_get(ticket)
+    return [Batch(chunk.data, json.loads(chunk.app_metadata.to_pybytes())) for chunk in chunks]
+
+
+def read(client: flight.FlightClient, **request) -> list[Batch]:
+    """All batches of one rank, by way of its flight info."""
+    info = client.get_flight_info(command(**request))
+    return [batch for endpoint in info.endpoints for batch in batches(client, endpoint.ticket)]
+
+
+def paths(batches: list[Batch]) -> list[str]:
+    return [path for batch in batches for path in batch.paths]
+
+
+def photographs() -> list[str]:
+    """What each epoch of the sample pipeline must deliver, in file order."""
+    folder = REPOSITORY / "examples" / "photos"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.jpg"))
