@@ -73,7 +73,11 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> String {
             format!("[{shape}] {}", values(&part("data").as_list::<i32>().value(row)))
         }
         (_, DataType::Binary) => format!("{} bytes", column.as_binary::<i32>().value(row).len()),
-        _ => array_value_to_string(column, row).expect("a value that can be shown"),
+        // Results are split at white space, where an empty text would be lost.
+        _ => match array_value_to_string(column, row).expect("a value that can be shown") {
+            text if text.is_empty() => "(empty)".to_owned(),
+            text => text,
+        },
     }
 }
 
