@@ -8,7 +8,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 pub(crate) fn of_this_process() -> (Duration, u64) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return (Duration::ZERO, 0) };
     let seconds = |time: nix::sys::time::TimeVal| {
-        Duration::from_secs(time.tv_sec().unsigned_abs()) + Duration::from_micros(time.tv_usec().unsigned_abs().into())
+        Duration::from_secs(time.tv_sec().unsigned_abs())
+            + Duration::from_micros(u64::try_from(time.tv_usec()).unwrap_or(0))
     };
     // Linux counts kibibytes, macOS bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };

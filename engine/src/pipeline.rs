@@ -157,7 +157,10 @@ fn positive(option: &PipelineOption) -> Result<u64, Refusal> {
 fn boolean(option: &PipelineOption) -> Result<bool, Refusal> {
     match &option.value {
         OptionValue::Boolean(value) => Ok(*value),
-        other => Err(refuse(option, format!("\"{}\" must be true or false, got {}", option.name, text(other)))),
+        other => Err(refuse(
+            option,
+            format!("\"{}\" must be true or false without quotes, got '{}'", option.name, text(other)),
+        )),
     }
 }
 

@@ -106,7 +106,7 @@ fn a_token_of_every_step_resumes_on_other_ranks_and_again_from_there() {
     assert_eq!(all.len(), 2 * 333);
     let mut done = 0;
     // Each check is a dozen processes, so every fifth step, and those around the ends of the epochs.
-    let checked = |step: u64| step % 5 == 0 || step >= 26;
+    let checked = |step: u64| step.is_multiple_of(5) || step >= 26;
     for batch in &whole[0] {
         done += batch.ids.len();
         if !checked(batch.step) {

@@ -3,8 +3,12 @@
 //! The `sql` crate refuses most of this earlier, with the place in the text; this is the gate that plans made any other
 //! way pass too.
 
+use std::sync::Arc;
+
+use arrow::datatypes::Field;
+use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Volatility};
 
 use crate::error::{Error, Result};
 
@@ -19,7 +23,9 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
                 None
             }
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
-                node.expressions().iter().find_map(impure)
+                let input = node.inputs().first().map(|input| Arc::clone(input.schema()));
+                let forgets = |expr: &Expr| input.as_ref().and_then(|schema| forgets_tensor(expr, schema));
+                node.expressions().iter().find_map(|expr| impure(expr).or_else(|| forgets(expr)))
             }
             other => Some(refuse_node(other)),
         };
@@ -65,6 +71,27 @@ fn impure(expr: &Expr) -> Option<Error> {
             }
             _ => None,
         };
+        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    walked.err().map(Error::from).or(refusal)
+}
+
+/// DataFusion's CASE, COALESCE and the like hand on a tensor's values, but not that they are a tensor.
+fn forgets_tensor(expr: &Expr, input: &DFSchema) -> Option<Error> {
+    let field = |expr: &Expr| expr.to_field(input).ok().map(|(_, field)| field);
+    let is_tensor = |field: &Field| field.metadata().contains_key("ARROW:extension:name");
+    let mut refusal = None;
+    let walked = expr.apply(|expr| {
+        let Some(made) = field(expr).filter(|made| !is_tensor(made)) else { return Ok(TreeNodeRecursion::Continue) };
+        expr.apply_children(|child| {
+            if field(child).is_some_and(|held| is_tensor(&held) && held.data_type() == made.data_type()) {
+                let error = Error::invalid(format!("the shape of a tensor is lost in {expr}"));
+                refusal = Some(error.with_hint(
+                    "choose between inputs before the operator that makes the tensor, or filter rows with WHERE",
+                ));
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
         Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     });
     walked.err().map(Error::from).or(refusal)

@@ -4,6 +4,7 @@
 //! its bad rows, DataFusion's own casts and divisions too, without knowing that rows have names; and the cost, about
 //! twice the batch's, is paid only where rows are bad.
 
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -85,7 +86,8 @@ impl Stage {
 
     async fn run(&self, plan: &LeafPlan, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
         let mut done = Transformed { batches: Vec::new(), bad: Vec::new() };
-        let mut todo = vec![0..rows.sample_ids.len()];
+        let mut todo: Vec<Range<usize>> = Vec::new();
+        todo.push(0..rows.sample_ids.len());
         while let Some(range) = todo.pop() {
             match self.run_range(plan, rows, range.start, range.len()).await {
                 Ok(batches) => done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0)),

@@ -34,6 +34,7 @@ use crate::compile::{BadRow, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use plan::FeedPlan;
+use quarantine::QuarantinedRow;
 use reader::Cursor;
 use runner::Runner;
 use sequencer::WindowId;
@@ -172,7 +173,7 @@ impl Feed {
     /// Those of [`read`](Self::read).
     pub fn check(&self, options: &ReadOptions) -> Result<Option<u64>> {
         let settings = options.resolve(&self.read_defaults)?;
-        let (epoch, offset, _) = self.start(&options.from)?;
+        let Origin { epoch, offset, .. } = self.start(&options.from)?;
         let of_epoch = |from: u64, total: u64| {
             let left = total.saturating_sub(from);
             let global = settings.batch_size * settings.world_size;
@@ -185,8 +186,8 @@ impl Feed {
         }))
     }
 
-    /// Epoch, offset, and the window and window offset that a token knows.
-    fn start(&self, from: &Start) -> Result<(u64, u64, Option<(u32, u64)>)> {
+    /// Where `from` is in this feed.
+    fn start(&self, from: &Start) -> Result<Origin> {
         let (Start::Offset { epoch, offset } | Start::Token(Token { epoch, offset, .. })) = from;
         if *epoch >= EPOCHS_MAX || *offset > OFFSET_MAX {
             return Err(Error::invalid(format!(
@@ -194,9 +195,10 @@ impl Feed {
             )));
         }
         match from {
-            Start::Offset { epoch, offset } => Ok((*epoch, *offset, None)),
+            Start::Offset { epoch, offset } => Ok(Origin { epoch: *epoch, offset: *offset, known: (0, 0) }),
             Start::Token(token) if token.feed == self.id() => {
-                Ok((token.epoch, token.offset, Some((token.window, token.window_offset))))
+                let known = (token.window, token.window_offset);
+                Ok(Origin { epoch: token.epoch, offset: token.offset, known })
             }
             Start::Token(token) => Err(Error::invalid(format!(
                 "the resume token is of feed {}, but pipeline \"{}\" opens as feed {}",
@@ -217,22 +219,29 @@ impl Feed {
     /// `Invalid` for options that make no sense together and for a token of another feed.
     pub fn read(&self, options: &ReadOptions) -> Result<Reader> {
         let settings = options.resolve(&self.read_defaults)?;
-        let (epoch, offset, hint) = self.start(&options.from)?;
+        let Origin { epoch, offset, known } = self.start(&options.from)?;
         let plan = self.core().plan.epoch(epoch);
-        let (index, first) = match hint {
+        let (index, first) = match known {
             // Offsets known in advance say more exactly where to begin.
             _ if self.core().stage.is_one_to_one() => {
                 let index = plan.window_at(offset);
                 (index, plan.rows_before(index))
             }
-            Some((window, _)) if window >= plan.windows() => (0, 0),
-            Some(hint) => hint,
-            None => (0, 0),
+            (window, first) if window < plan.windows() && first <= offset => known,
+            _ => (0, 0),
         };
         let window = WindowId { epoch, index };
         let reading = self.runner.join(window, settings.epochs);
         Ok(Reader::new(reading, settings, Cursor { window, offset: first }, offset))
     }
+}
+
+/// Where a reader begins.
+struct Origin {
+    epoch: u64,
+    offset: u64,
+    /// A window at or before the offset, and its first offset.
+    known: (u32, u64),
 }
 
 impl FeedCore {
@@ -251,7 +260,13 @@ impl FeedCore {
     }
 
     pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, offset: u64) -> Result<()> {
-        let rows: Vec<_> = bad.iter().map(|bad| (self.place(bad.sample_id), bad.reason.as_str())).collect();
+        let rows: Vec<_> = bad
+            .iter()
+            .map(|bad| {
+                let (file, row) = self.place(bad.sample_id);
+                QuarantinedRow { file, row, reason: &bad.reason }
+            })
+            .collect();
         let url = quarantine::url(&self.quarantine_url, epoch, offset);
         let records = quarantine::records(&self.pipeline, epoch, &rows)?;
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {

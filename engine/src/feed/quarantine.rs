@@ -13,17 +13,24 @@ pub(crate) fn url(folder: &str, epoch: u64, offset: u64) -> String {
     format!("{folder}/epoch-{epoch:05}-offset-{offset:012}.parquet")
 }
 
+/// A row that was left out.
+pub(crate) struct QuarantinedRow<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) row: u64,
+    pub(crate) reason: &'a str,
+}
+
 /// Columns: pipeline, epoch, file, row (from 0), reason.
-pub(crate) fn records(pipeline: &str, epoch: u64, rows: &[((&str, u64), &str)]) -> Result<RecordBatch> {
-    let text = |of: &dyn Fn(&((&str, u64), &str)) -> String| -> ArrayRef {
+pub(crate) fn records(pipeline: &str, epoch: u64, rows: &[QuarantinedRow<'_>]) -> Result<RecordBatch> {
+    let text = |of: &dyn Fn(&QuarantinedRow<'_>) -> String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(of)))
     };
     RecordBatch::try_from_iter([
         ("pipeline", text(&|_| pipeline.to_owned())),
         ("epoch", Arc::new(UInt64Array::from(vec![epoch; rows.len()])) as ArrayRef),
-        ("file", text(&|((file, _), _)| (*file).to_owned())),
-        ("row", Arc::new(UInt64Array::from_iter_values(rows.iter().map(|((_, row), _)| *row)))),
-        ("reason", text(&|(_, reason)| (*reason).to_owned())),
+        ("file", text(&|row| row.file.to_owned())),
+        ("row", Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.row)))),
+        ("reason", text(&|row| row.reason.to_owned())),
     ])
     .map_err(|error| Error::internal(format!("cannot record quarantined rows: {error}")))
 }

@@ -252,7 +252,7 @@ mod tests {
         let joined = sequencer.handle(Event::ReaderJoined { reader: 1, at: window(0), until_epoch: 1 });
         assert_eq!(leases(&joined), [0, 1]);
         assert_eq!(leases(&sequencer.handle(Event::WindowReady { window: window(0), bytes: 10 })), [2]);
-        assert_eq!(leases(&sequencer.handle(Event::WindowReady { window: window(1), bytes: 10 })), []);
+        assert!(leases(&sequencer.handle(Event::WindowReady { window: window(1), bytes: 10 })).is_empty());
         let advanced = sequencer.handle(Event::ReaderAdvanced { reader: 1, to: window(1) });
         assert_eq!(advanced, [Action::Evict(window(0)), Action::Lease(window(3))]);
     }
