@@ -14,16 +14,18 @@ use forebay_flight_client::{Client, StreamRequest};
 use forebay_flight_server::Server;
 use tokio::runtime::Runtime;
 
-fn benching() -> bool {
-    std::env::args().any(|argument| argument == "--bench")
+fn asked(flag: &str) -> bool {
+    std::env::args().any(|argument| argument == flag)
 }
 
 fn main() {
-    if benching() { divan::main() } else { Divan::default().test_benches() }
+    let divan = Divan::from_args();
+    // `cargo bench` says `--bench`; under `cargo test` there is nothing to measure, but that each still runs.
+    if asked("--bench") || asked("--list") { divan.main() } else { divan.test_benches() }
 }
 
 fn rows() -> u64 {
-    if benching() { 1_000_000 } else { 5_000 }
+    if asked("--bench") { 1_000_000 } else { 5_000 }
 }
 
 /// A session with `table`, a shuffled pipeline over a CSV of clicks, and the folder that holds it.

@@ -10,9 +10,10 @@ use forebay_engine::{FeedOptions, ReadOptions, Session};
 use tokio::runtime::Runtime;
 
 fn main() {
-    // `cargo bench` says so; under `cargo test` there is nothing to measure.
-    let benching = std::env::args().any(|argument| argument == "--bench");
-    if benching { divan::main() } else { Divan::default().test_benches() }
+    let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
+    let divan = Divan::from_args();
+    // `cargo bench` says `--bench`; under `cargo test` there is nothing to measure, but that each still runs.
+    if asked("--bench") || asked("--list") { divan.main() } else { divan.test_benches() }
 }
 
 /// Chains of growing length: the difference of two is what the last operator costs.

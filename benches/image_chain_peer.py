@@ -1,7 +1,7 @@
 """CPU per image of Forebay and of torchvision with PIL: same photographs, same augmentations, one run, one core each.
 
     python3 -m venv /tmp/peers && /tmp/peers/bin/pip install torchvision pillow
-    cargo build --release && /tmp/peers/bin/python benches/torchvision.py
+    cargo build --release && /tmp/peers/bin/python benches/image_chain_peer.py
 
 Both do: decode JPEG, random resized crop to 224, random horizontal flip, float32, normalise. The two alternate, so that
 a noisy machine is noisy for both; the best of the rounds is reported for each. Forebay's figure is the whole process,
