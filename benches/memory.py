@@ -54,7 +54,7 @@ with tempfile.TemporaryDirectory() as name:
     good = True
     for dataset, sql in PIPELINES.items():
         (folder / "script.sql").write_text(sql, encoding="utf-8")
-        command = [FOREBAY, "run", str(folder / "script.sql"), "--batch-size", "64", "--output", "json"]
+        command = [FOREBAY, "run", str(folder / "script.sql"), "--batch-size", "32", "--output", "json"]
         command += ["--window-memory-limit", f"{LIMIT_MB}MB"]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         summary = json.loads(output.splitlines()[-1])

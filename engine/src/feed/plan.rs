@@ -16,8 +16,8 @@ use super::sequencer::{Schedule, WindowId};
 
 /// Splits the hash space of plans from that of rows, which use the same seed and epoch.
 const PLAN_DOMAIN: u64 = 0x706c_616e;
-/// Epoch plans kept: readers of one feed are rarely further apart, and a plan costs some bytes per row range.
-const PLANS_KEPT: usize = 3;
+/// Epoch plans kept, for readers in different epochs; a plan costs four bytes per row range.
+const PLANS_KEPT: usize = 16;
 
 /// The windows of one epoch.
 pub(crate) struct EpochPlan {

@@ -26,11 +26,12 @@ use crate::executor::Task;
 /// A piece is closed at the end of a batch once it has this much to do.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_ROWS_MIN: u64 = 1024;
-/// A piece is closed inside a batch once it has this much: encoded pictures grow some thirty-fold when processed.
-const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// A piece is closed inside a batch once it has this much. Encoded pictures grow some thirty-fold when processed, so it
+/// bounds memory; but putting a batch together from several pieces copies it, which costs half of what decoding does.
+const PIECE_BYTES_MAX: u64 = 4 << 20;
 const PIECE_ROWS_MAX: u64 = 8192;
-/// Results that wait to be handed out take at most about this much.
-const RESULTS_BYTES_MAX: usize = 128 << 20;
+/// With results larger than this, no piece waits ready beside those that the threads work on.
+const RESULT_BYTES_READY_MAX: usize = 32 << 20;
 
 /// A finished batch.
 #[derive(Clone, Debug)]
@@ -167,13 +168,9 @@ impl Reader {
         }
     }
 
-    /// Pieces to have under way: one a core and one to hand out, fewer when their results are large.
+    /// Pieces to have under way: one a thread, and one to hand out unless its results are large.
     fn depth(&self) -> usize {
-        let threads = self.core().executor.threads() + 1;
-        match RESULTS_BYTES_MAX.checked_div(self.largest_result_bytes) {
-            Some(fit) => fit.clamp(1, threads),
-            None => threads,
-        }
+        self.core().executor.threads() + usize::from(self.largest_result_bytes <= RESULT_BYTES_READY_MAX)
     }
 
     fn core(&self) -> &Arc<FeedCore> {
