@@ -42,7 +42,7 @@ pub(crate) struct FeedArguments {
     /// Source bytes shuffled together, such as 32MiB [default: the pipeline's, else 32MiB].
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true)]
     pub(crate) window_bytes: Option<u64>,
-    /// Source rows shuffled together, at most [default: the pipeline's, else 262144].
+    /// Source rows shuffled together, about; pieces of files stay whole [default: the pipeline's, else 262144].
     #[arg(long, value_name = "ROWS", value_parser = whole_number, allow_negative_numbers = true)]
     pub(crate) window_rows: Option<u64>,
     /// What to do with rows that cannot be processed: raise, skip or quarantine [default: the pipeline's, else raise].

@@ -9,7 +9,7 @@ use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 
 use crate::compile::{self, Stage};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::feed::{FeedOptions, ReadDefaults};
 use crate::size::parse_bytes;
 
@@ -43,14 +43,13 @@ impl Pipeline {
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
         let stage = compile::compile(&plan, dataset.schema(), state).await?;
-        let operators = compile::operator_versions(&plan)?;
-        // Plans made in other ways than SQL must come to the same text, so it is the plan's, not the query's.
-        let fingerprint = serde_json::json!({ "plan": plan.display_indent().to_string(), "operators": operators });
+        let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),
             query: definition.text.clone(),
             table,
-            fingerprint: fingerprint.to_string(),
+            // Of the plan, not the text: the same query made in another way has the same samples.
+            fingerprint: compile::fingerprint(&plan).map_err(crate::Error::from)?,
             operators,
             options: definition.options.iter().map(|option| (option.name.clone(), text(&option.value))).collect(),
             feed_options,
@@ -103,7 +102,11 @@ pub(crate) enum Refusal {
 
 impl From<crate::Error> for Refusal {
     fn from(error: crate::Error) -> Self {
-        Self::Whole(error)
+        // Nothing has been read yet: a constant that cannot be computed is the query's fault, not the data's.
+        match error.kind() {
+            ErrorKind::Data => Self::Whole(crate::Error::new(ErrorKind::Invalid, error.message())),
+            _ => Self::Whole(error),
+        }
     }
 }
 

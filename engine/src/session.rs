@@ -83,6 +83,7 @@ impl SessionBuilder {
             tables: RwLock::new(BTreeMap::new()),
             pipelines: RwLock::new(BTreeMap::new()),
             feeds: OpenFeeds::default(),
+            executing: tokio::sync::Mutex::new(()),
             stores: Stores::new().with_base(&self.base),
             executor: Arc::new(Executor::new(self.threads)?),
             root: absolute(self.root)?,
@@ -110,6 +111,8 @@ pub struct Session {
     tables: RwLock<BTreeMap<String, Dataset>>,
     pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
     feeds: OpenFeeds,
+    /// One script at a time: a statement reads tables and names before it writes them.
+    executing: tokio::sync::Mutex<()>,
     stores: Stores,
     executor: Arc<Executor>,
     root: String,
@@ -144,6 +147,7 @@ impl Session {
     /// Of the first statement that fails, with its place in the text; those before it stay done.
     pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
         let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
+        let _executing = self.executing.lock().await;
         let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
         let mut outputs = Vec::new();
         for statement in statements {

@@ -89,7 +89,13 @@ pub(crate) fn decode(
         .with_coerce_primitive(true)
         .build_decoder()?;
     decoder.decode(without_mark(records))?;
-    match decoder.flush()? {
+    let decoded = decoder.flush()?;
+    // The decoder takes an object over several lines, or several in one: rows would then be other lines than counted.
+    let mut lines = without_mark(records).split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    if !lines.all(|line| line.is_empty() || (line.starts_with(b"{") && line.ends_with(b"}"))) {
+        return Err(ArrowError::JsonError("a line is not one whole object".to_owned()));
+    }
+    match decoded {
         Some(batch) => Ok(batch),
         None => Ok(RecordBatch::new_empty(schema)),
     }

@@ -45,7 +45,7 @@ fn quarantined(root: &Path, folder: &Path) -> Vec<String> {
     let script = reader.script(&format!(
         "CREATE EXTERNAL TABLE q STORED AS PARQUET LOCATION '{}/quarantine';
          CREATE PIPELINE q AS SELECT concat(file, '|', CAST(row AS VARCHAR), '|', reason) AS record
-         FROM q WHERE pipeline = 'p' AND epoch = 0;",
+         FROM q WHERE feed <> '' AND epoch = 0;",
         root.display()
     ));
     let folder = format!("{}/", folder.display());

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::support::{Batch, Folder, Server, forebay, log, photos_sql, run};
+use crate::support::{Batch, Folder, Server, forebay, log, photos_sql, run, succeed};
 
 /// The photographs in batches of ten, two epochs, as the whole log; with `more` arguments.
 fn photos(more: &[&str]) -> Vec<Batch> {
+    epochs_of_photos("2", more)
+}
+
+fn epochs_of_photos(epochs: &str, more: &[&str]) -> Vec<Batch> {
     let script = photos_sql();
     let script = script.to_str().expect("a UTF-8 path");
-    run([&[script, "--batch-size", "10", "--epochs", "2", "--ids", "path"], more].concat()).0
+    run([&[script, "--batch-size", "10", "--epochs", epochs, "--ids", "path"], more].concat()).0
 }
 
 fn ranks(world_size: u64, more: &[&str]) -> Vec<Batch> {
@@ -67,11 +71,11 @@ fn the_server_gives_the_same_bytes_as_the_process() {
 #[test]
 fn a_resume_at_every_tenth_offset_gives_the_same_tail() {
     let server = Server::start(photos_sql().to_str().expect("a UTF-8 path"), &[]);
-    let whole = log(photos(&[]));
+    let whole = log(epochs_of_photos("1", &[]));
     for offset in (0..=240).step_by(10) {
         for connect in [&[][..], &["--connect", &server.uri]] {
             let from = offset.to_string();
-            let tail = log(photos(&[&["--from", &from], connect].concat()));
+            let tail = log(epochs_of_photos("1", &[&["--from", &from], connect].concat()));
             let expected: BTreeMap<_, _> = whole.clone().split_off(&(0, offset));
             assert_eq!(tail, expected, "from {offset} {connect:?}");
         }
@@ -101,6 +105,9 @@ fn a_token_of_every_step_resumes_on_other_ranks_and_again_from_there() {
         let log: BTreeMap<_, _> = ranks.iter().flatten().map(|b| ((b.epoch, b.offset), b.ids.clone())).collect();
         log.into_values().flatten().collect::<Vec<_>>()
     };
+    let explained =
+        succeed(forebay(["explain", &script, "--window-rows", "60", "--output", "json"]).stdin(Stdio::null()));
+    assert!(explained.contains("\"windows\":9"), "the test is about feeds of several windows: {explained}");
     let whole = read(1, 12, None);
     let all = samples(&whole);
     assert_eq!(all.len(), 2 * 333);
@@ -154,7 +161,7 @@ fn a_killed_run_goes_on_where_its_last_line_says() {
 fn without_shuffle_samples_come_in_file_order() {
     let folder = Folder::new();
     let script = folder.clicks(100);
-    let (batches, summary) = run([&script, "--shuffle", "false", "--window-rows", "7", "--ids", "id"]);
+    let (batches, summary) = run([&script, "--shuffle", "false", "--window-rows", "20", "--ids", "id"]);
     let ids: Vec<u64> = batches.iter().flat_map(|batch| &batch.ids).map(|id| id.parse().expect("a number")).collect();
     assert_eq!(ids, (0..100).collect::<Vec<_>>());
     assert_eq!(summary["samples"], 100);
@@ -169,4 +176,82 @@ fn drop_last_leaves_out_the_incomplete_global_batch() {
         let (batches, _) = run(arguments);
         assert_eq!(batches.iter().map(|batch| batch.rows).collect::<Vec<_>>(), vec![10; 10]);
     }
+}
+
+#[test]
+fn queries_that_look_alike_are_different_feeds() {
+    let folder = Folder::new();
+    folder.write("rows.csv", "a,b,a + t.b,s\n1,2,9,a\n");
+    let pairs = [
+        ("array_has(['a, b'], s)", "array_has(['a', 'b'], s)"),
+        (r#"s = 'a") AND t.s != Utf8("b'"#, "s = 'a' AND s <> 'b'"),
+        (r#""a + t.b""#, "t.a + t.b"),
+        ("a", "b"),
+        ("concat(s, '1')", "concat(s, '2')"),
+    ];
+    for (one, other) in pairs {
+        let feed = |expression: &str| {
+            let script = folder.script(&format!(
+                "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows.csv';
+                 CREATE PIPELINE p AS SELECT {expression} AS x FROM t;"
+            ));
+            let explained = succeed(&mut forebay(["explain", &script, "--output", "json"]));
+            serde_json::from_str::<serde_json::Value>(&explained).expect("JSON")["feed"].clone()
+        };
+        assert_eq!(feed(one), feed(one));
+        assert_ne!(feed(one), feed(other), "{one} and {other}");
+    }
+}
+
+#[test]
+fn a_row_that_one_condition_excludes_is_not_bad_because_another_fails_on_it() {
+    let folder = Folder::new();
+    folder.write("rows.csv", "s\nx1\n5\nx2\n1\n7\n");
+    let queries = [
+        "SELECT CAST(s AS INT) AS x FROM t WHERE s NOT LIKE 'x%' AND CAST(s AS INT) > 3",
+        "SELECT CAST(s AS INT) AS x FROM t WHERE CAST(s AS INT) > 3 AND s NOT LIKE 'x%'",
+        "SELECT x FROM (SELECT CAST(s AS INT) AS x FROM t WHERE s NOT LIKE 'x%') y WHERE x > 3",
+    ];
+    for query in queries {
+        let script = folder.script(&format!(
+            "CREATE EXTERNAL TABLE t (s VARCHAR) STORED AS CSV LOCATION 'rows.csv';
+             CREATE PIPELINE p AS {query};"
+        ));
+        let (batches, summary) = run([&script, "--ids", "x"]);
+        assert_eq!(batches.iter().flat_map(|batch| &batch.ids).collect::<Vec<_>>(), ["5", "7"], "{query}");
+        assert_eq!(summary["bad_rows"], 0, "{query}");
+    }
+}
+
+#[test]
+fn whatever_a_function_calls_its_failure_is_the_row_s() {
+    let folder = Folder::new();
+    let csv: String = (0..20).map(|a| format!("{a}\n")).collect();
+    folder.write("rows.csv", format!("a\n{csv}"));
+    let script = folder.script(
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows.csv';
+         CREATE PIPELINE p AS SELECT a, array_resize([1, 2], a - 5) AS x FROM t;",
+    );
+    let (batches, summary) = run([&script, "--on-error", "skip", "--ids", "a", "--batch-size", "4"]);
+    assert_eq!(summary["bad_rows"], 5);
+    assert_eq!(
+        batches.iter().flat_map(|batch| batch.ids.clone()).collect::<Vec<_>>(),
+        (5..20).map(|a| a.to_string()).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        batches.iter().map(|batch| (batch.offset, batch.rows)).collect::<Vec<_>>(),
+        [(0, 0), (4, 3), (8, 4), (12, 4), (16, 4)]
+    );
+}
+
+#[test]
+fn json_rows_are_lines_whatever_the_decoder_would_join() {
+    let folder = Folder::new();
+    folder.write("rows.jsonl", "{\"a\":\n1}\n{\"a\":2}{\"a\":3}\n{\"a\":4}\n");
+    let script = folder.script(
+        "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS JSONL LOCATION 'rows.jsonl';
+         CREATE PIPELINE p AS SELECT a FROM t;",
+    );
+    let (batches, summary) = run([&script, "--on-error", "skip", "--ids", "a"]);
+    assert_eq!((&batches[0].ids, &summary["bad_rows"]), (&vec!["4".to_owned()], &serde_json::json!(3)));
 }

@@ -179,12 +179,15 @@ impl Folder {
         self.write("script.sql", sql).to_str().expect("a UTF-8 path").to_owned()
     }
 
-    /// A CSV with columns `id` (0, 1, …) and `price`, and a shuffled pipeline `train` over it in several windows.
+    /// CSV files of 20 rows with columns `id` (0, 1, …) and `price`, and a shuffled pipeline `train` over them.
     pub(crate) fn clicks(&self, rows: u64) -> String {
-        let csv: String = (0..rows).map(|id| format!("{id},{}.5\n", id % 97)).collect();
-        self.write("clicks.csv", format!("id,price\n{csv}"));
+        // A file of text is at least one row range, so many small ones make many windows.
+        for first in (0..rows).step_by(20) {
+            let csv: String = (first..rows.min(first + 20)).map(|id| format!("{id},{}.5\n", id % 97)).collect();
+            self.write(&format!("clicks/{first:06}.csv"), format!("id,price\n{csv}"));
+        }
         self.script(
-            "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
+            "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks';
              CREATE PIPELINE train WITH (shuffle = true, seed = 5, batch_size = 10) AS
                  SELECT id, log1p(price) AS price FROM clicks;",
         )

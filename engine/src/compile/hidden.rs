@@ -91,6 +91,12 @@ impl Weaver {
             }
             LogicalPlan::Projection(projection) => {
                 let input = self.plan(&projection.input)?;
+                if let Some(taken) = projection.schema.field_names().iter().find(|name| {
+                    let name = name.rsplit('.').next().unwrap_or(name);
+                    [SAMPLE_ID, RANDOM_KEY].contains(&name)
+                }) {
+                    return plan_err!("column \"{taken}\" has a name that Forebay keeps for itself");
+                }
                 let mut exprs =
                     projection.expr.iter().map(|expr| self.expr(expr.clone(), &input)).collect::<Result<Vec<_>>>()?;
                 exprs.push(Expr::Column(hidden_column(&input, SAMPLE_ID)?));

@@ -6,23 +6,25 @@
 //! is about to be handed.
 
 mod checks;
+mod fingerprint;
 mod hidden;
 mod stage;
 mod window_exec;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, cast};
 
+pub(crate) use fingerprint::{fingerprint, operator_versions};
 pub(crate) use hidden::{FeedTable, RANDOM_KEY, SAMPLE_ID};
 pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
 
 use crate::error::{Error, Result};
-use stage::LeafPlan;
+use stage::{LeafPlan, Select};
 
 /// The name of the one table that `plan` reads; refuses a plan that no feed stage can run.
 pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
@@ -35,34 +37,39 @@ pub(crate) async fn compile(plan: &LogicalPlan, source: &SchemaRef, state: &Sess
     let woven = hidden::weave(plan)?;
     let select = match topmost_filter(&woven) {
         Some(filter) => {
-            let id = Expr::Column(hidden::hidden_column(&filter, SAMPLE_ID)?);
-            let ids = LogicalPlanBuilder::from(filter).project([id])?.build()?;
-            Some(LeafPlan::new(state.create_physical_plan(&ids).await?, source)?)
+            let whole = LeafPlan::new(state.create_physical_plan(&ids(filter.clone())?).await?, source)?;
+            let mut conjuncts = Vec::new();
+            for conjunct in conjuncts_of(&filter)? {
+                conjuncts.push(LeafPlan::new(state.create_physical_plan(&ids(conjunct)?).await?, source)?);
+            }
+            Some(Select { whole, conjuncts })
         }
         None => None,
     };
-    let transform = output(without_filters(woven)?, plan)?;
+    let transform = output(unfiltered(woven)?, plan)?;
     let transform = LeafPlan::new(state.create_physical_plan(&transform).await?, source)?;
     Ok(Stage::new(select, transform, state.task_ctx()))
 }
 
-/// Every operator that `plan` calls, with its version: what the plan's text does not say about its results.
-pub(crate) fn operator_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, u32>> {
-    let mut versions = BTreeMap::new();
+/// The ids of the rows that come out of `plan`.
+fn ids(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let id = Expr::Column(hidden::hidden_column(&plan, SAMPLE_ID)?);
+    Ok(LogicalPlanBuilder::from(plan).project([id])?.build()?)
+}
+
+/// Each condition that rows must meet at any level of `plan`, as a filter by itself.
+fn conjuncts_of(plan: &LogicalPlan) -> Result<Vec<LogicalPlan>> {
+    let mut conjuncts = Vec::new();
     plan.apply(|node| {
-        for expr in node.expressions() {
-            expr.apply(|expr| {
-                if let Expr::ScalarFunction(call) = expr
-                    && let Some(operator) = forebay_operators::find(call.name())
-                {
-                    versions.insert(call.name().to_owned(), operator.descriptor().version);
-                }
-                Ok(TreeNodeRecursion::Continue)
-            })?;
+        if let LogicalPlan::Filter(filter) = node {
+            let input = Arc::new(unfiltered(filter.input.as_ref().clone())?);
+            for condition in split_conjunction(&filter.predicate) {
+                conjuncts.push(LogicalPlan::Filter(Filter::try_new(condition.clone(), Arc::clone(&input))?));
+            }
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    Ok(versions)
+    Ok(conjuncts)
 }
 
 fn topmost_filter(plan: &LogicalPlan) -> Option<LogicalPlan> {
@@ -72,15 +79,14 @@ fn topmost_filter(plan: &LogicalPlan) -> Option<LogicalPlan> {
     }
 }
 
-fn without_filters(plan: LogicalPlan) -> Result<LogicalPlan> {
-    Ok(plan
-        .transform_up(|node| {
-            Ok(match node {
-                LogicalPlan::Filter(filter) => Transformed::yes(Arc::unwrap_or_clone(filter.input)),
-                other => Transformed::no(other),
-            })
+fn unfiltered(plan: LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
+    plan.transform_up(|node| {
+        Ok(match node {
+            LogicalPlan::Filter(filter) => Transformed::yes(Arc::unwrap_or_clone(filter.input)),
+            other => Transformed::no(other),
         })
-        .data()?)
+    })
+    .data()
 }
 
 /// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
@@ -96,7 +102,7 @@ fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
         plain.alias(field.name())
     });
     let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
-    match output.schema().fields().iter().find(|field| holds_dictionary(field.data_type())) {
+    match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
         Some(field) => {
             Err(Error::invalid(format!("column \"{}\" holds dictionaries inside a nested type", field.name()))
                 .with_hint("cast it to a plain type in the SELECT"))
@@ -105,14 +111,15 @@ fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
     }
 }
 
-fn holds_dictionary(data_type: &DataType) -> bool {
+/// Whether a type holds what not every reader of Arrow knows.
+fn is_exotic(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Dictionary(..) => true,
+        DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView => true,
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            holds_dictionary(item.data_type())
+            is_exotic(item.data_type())
         }
-        DataType::Struct(fields) => fields.iter().any(|field| holds_dictionary(field.data_type())),
-        DataType::Map(entries, _) => holds_dictionary(entries.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| is_exotic(field.data_type())),
+        DataType::Map(entries, _) => is_exotic(entries.data_type()),
         _ => false,
     }
 }

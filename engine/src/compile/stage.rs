@@ -21,10 +21,18 @@ use crate::executor::panic_text;
 
 /// A feed stage that is ready to run over any rows of its table.
 pub(crate) struct Stage {
-    select: Option<LeafPlan>,
+    select: Option<Select>,
     transform: LeafPlan,
     columns: Vec<usize>,
     context: Arc<TaskContext>,
+}
+
+/// Which rows pass the filters.
+pub(crate) struct Select {
+    /// All conditions at once, as the optimizer ordered them: whether a row fails may depend on that order.
+    pub(crate) whole: LeafPlan,
+    /// Each condition by itself, for rows that fail.
+    pub(crate) conjuncts: Vec<LeafPlan>,
 }
 
 /// Rows of the driving table with their hidden columns. `batch` has the columns of [`Stage::columns`].
@@ -49,8 +57,9 @@ pub(crate) struct BadRow {
 }
 
 impl Stage {
-    pub(crate) fn new(select: Option<LeafPlan>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
-        let mut columns: Vec<usize> = select.iter().chain([&transform]).flat_map(LeafPlan::columns).collect();
+    pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
+        let selects = select.iter().flat_map(|select| select.conjuncts.iter().chain([&select.whole]));
+        let mut columns: Vec<usize> = selects.chain([&transform]).flat_map(LeafPlan::columns).collect();
         columns.sort_unstable();
         columns.dedup();
         Self { select, transform, columns, context }
@@ -73,10 +82,32 @@ impl Stage {
 
     /// The ids of the rows that pass the filters, as `None` if there are none to pass.
     pub(crate) async fn select(&self, rows: &SourceRows) -> Result<Option<(UInt64Array, Vec<BadRow>)>> {
-        let Some(plan) = &self.select else { return Ok(None) };
-        let selected = self.run(plan, rows, false).await?;
+        let Some(select) = &self.select else { return Ok(None) };
+        let mut selected = self.run(&select.whole, rows, false).await?;
+        let mut bad = Vec::with_capacity(selected.bad.len());
+        for row in selected.bad {
+            // `a AND b` may run as `b AND a`: a row that `a` excludes is not bad because `b` fails on it.
+            if !self.is_excluded(select, rows, row.sample_id).await? {
+                bad.push(row);
+            }
+        }
+        selected.bad = bad;
         let ids = selected.batches.iter().flat_map(|batch| batch.column(0).as_primitive::<UInt64Type>().values());
         Ok(Some((UInt64Array::from_iter_values(ids.copied()), selected.bad)))
+    }
+
+    /// Whether a condition by itself keeps the row out.
+    async fn is_excluded(&self, select: &Select, rows: &SourceRows, sample_id: u64) -> Result<bool> {
+        let at = rows.sample_ids.values().iter().position(|&id| id == sample_id).expect("a bad row is one of the rows");
+        for conjunct in &select.conjuncts {
+            match self.run_range(conjunct, rows, at, 1).await {
+                Ok(kept) if kept.iter().all(|batch| batch.num_rows() == 0) => return Ok(true),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Data => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// The samples that `rows` become. With `stop_at_bad`, what comes after the first bad row is not computed.
@@ -91,7 +122,6 @@ impl Stage {
         while let Some(range) = todo.pop() {
             match self.run_range(plan, rows, range.start, range.len()).await {
                 Ok(batches) => done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0)),
-                Err(error) if !matches!(error.kind(), ErrorKind::Data | ErrorKind::Exhausted) => return Err(error),
                 Err(error) if range.len() > 1 => {
                     let middle = range.start + range.len() / 2;
                     todo.push(middle..range.end);
@@ -123,6 +153,12 @@ impl Stage {
         let bound = bind(&plan.plan, plan.leaf_rows(rows, &self.columns, start, len)?)?;
         // A decoder that panics on hostile bytes must cost a row, not the feed.
         match AssertUnwindSafe(collect(bound, Arc::clone(&self.context))).catch_unwind().await {
+            Ok(Err(error)) => match Error::from(error) {
+                error if error.kind() == ErrorKind::Exhausted => Err(error),
+                // The plan was good when it was made and its rows are in memory: whatever a function calls its failure,
+                // it is about these rows.
+                error => Err(Error::new(ErrorKind::Data, error.message())),
+            },
             Ok(batches) => Ok(batches?),
             Err(panic) => Err(Error::new(ErrorKind::Data, format!("panicked: {}", panic_text(panic.as_ref())))),
         }
@@ -132,7 +168,7 @@ impl Stage {
     pub(crate) fn display(&self) -> String {
         let tree = |plan: &LeafPlan| displayable(plan.plan.as_ref()).indent(false).to_string();
         match &self.select {
-            Some(select) => format!("select:\n{}transform:\n{}", tree(select), tree(&self.transform)),
+            Some(select) => format!("select:\n{}transform:\n{}", tree(&select.whole), tree(&self.transform)),
             None => format!("transform:\n{}", tree(&self.transform)),
         }
     }

@@ -3,7 +3,6 @@
 //! Global step g with world size n and batch size B is the offsets [o, o + nB); rank r takes [o + rB, o + (r + 1)B).
 //! Windows arrive in order, each with its first offset and row count; a cut is done when its last row is covered.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::options::ReadSettings;
@@ -20,63 +19,79 @@ pub(crate) struct Cut<W> {
     pub(crate) parts: Vec<(W, Range<u64>)>,
 }
 
-/// Cuts one epoch.
+/// Cuts one epoch, a batch at a time: a window may hold a great many small ones.
 pub(crate) struct Cutter<W> {
     settings: ReadSettings,
     /// First offset of the step being filled.
     step_at: u64,
     open: Vec<(W, Range<u64>)>,
-    /// Cuts that are whole, but whose global step is not known to be: only with `drop_last`.
-    held: VecDeque<Cut<W>>,
+    /// The window being cut, until it has no more to give.
+    current: Option<Current<W>>,
+    /// A cut that is whole, but whose global step is not known to be: only with `drop_last`.
+    held: Option<Cut<W>>,
+}
+
+struct Current<W> {
+    window: W,
+    offsets: Range<u64>,
+    last_of_epoch: bool,
 }
 
 impl<W: Clone> Cutter<W> {
     /// Begins an epoch at `offset`, where a global step begins.
     pub(crate) fn new(settings: ReadSettings, offset: u64) -> Self {
-        Self { settings, step_at: offset, open: Vec::new(), held: VecDeque::new() }
+        Self { settings, step_at: offset, open: Vec::new(), current: None, held: None }
     }
 
     fn global_batch(&self) -> u64 {
         self.settings.batch_size * self.settings.world_size
     }
 
-    /// Takes the next window, which covers `offsets`; gives the cuts that it completes.
-    pub(crate) fn window(&mut self, window: &W, offsets: Range<u64>, last_of_epoch: bool) -> VecDeque<Cut<W>> {
-        loop {
-            let start = self.step_at + self.settings.rank * self.settings.batch_size;
-            let end = start + self.settings.batch_size;
-            let part = start.max(offsets.start)..end.min(offsets.end);
-            if part.start < part.end {
-                self.open.push((window.clone(), part.start - offsets.start..part.end - offsets.start));
-            }
-            if end > offsets.end {
-                if last_of_epoch && start < offsets.end {
-                    self.close(start..offsets.end);
-                }
-                break;
-            }
-            self.close(start..end);
-        }
-        self.release(offsets.end, last_of_epoch)
+    /// Takes the next window, which covers `offsets`. The one before must have been cut to its end.
+    pub(crate) fn push(&mut self, window: W, offsets: Range<u64>, last_of_epoch: bool) {
+        debug_assert!(self.current.is_none(), "the window before still has cuts to give");
+        self.current = Some(Current { window, offsets, last_of_epoch });
     }
 
-    fn close(&mut self, offsets: Range<u64>) {
+    /// The next cut that the window completes; `None` when another window is needed.
+    pub(crate) fn next(&mut self) -> Option<Cut<W>> {
+        let current = self.current.take()?;
+        let (covered, last) = (current.offsets.end, current.last_of_epoch);
+        if self.held.as_ref().is_some_and(|cut| cut.next_step_at <= covered) {
+            self.current = Some(current);
+            return self.held.take();
+        }
+        let start = self.step_at + self.settings.rank * self.settings.batch_size;
+        let end = start + self.settings.batch_size;
+        // Nothing comes after a step that is held back: its rest lies in the windows to come, or nowhere.
+        if self.held.is_none() {
+            let part = start.max(current.offsets.start)..end.min(covered);
+            if part.start < part.end {
+                let rows = part.start - current.offsets.start..part.end - current.offsets.start;
+                self.open.push((current.window.clone(), rows));
+            }
+            if end <= covered {
+                let cut = self.close(start..end);
+                if !self.settings.drop_last || cut.next_step_at <= covered {
+                    self.current = Some(current);
+                    return Some(cut);
+                }
+                self.held = Some(cut);
+            } else if last && start < covered && !self.settings.drop_last {
+                return Some(self.close(start..covered));
+            }
+        }
+        if last {
+            self.held = None;
+        }
+        None
+    }
+
+    fn close(&mut self, offsets: Range<u64>) -> Cut<W> {
         let step = self.step_at / self.global_batch();
         self.step_at += self.global_batch();
         let parts = std::mem::take(&mut self.open);
-        self.held.push_back(Cut { step, offsets, next_step_at: self.step_at, parts });
-    }
-
-    fn release(&mut self, covered: u64, last_of_epoch: bool) -> VecDeque<Cut<W>> {
-        if !self.settings.drop_last {
-            return std::mem::take(&mut self.held);
-        }
-        let whole = self.held.iter().take_while(|cut| cut.next_step_at <= covered).count();
-        let released = self.held.drain(..whole).collect();
-        if last_of_epoch {
-            self.held.clear();
-        }
-        released
+        Cut { step, offsets, next_step_at: self.step_at, parts }
     }
 }
 
@@ -94,7 +109,8 @@ mod tests {
         let mut at = 0;
         let mut cuts = Vec::new();
         for (index, rows) in windows.iter().enumerate() {
-            cuts.extend(cutter.window(&index, at..at + rows, index + 1 == windows.len()));
+            cutter.push(index, at..at + rows, index + 1 == windows.len());
+            cuts.extend(std::iter::from_fn(|| cutter.next()));
             at += rows;
         }
         cuts

@@ -45,14 +45,14 @@ const FEED_FORMAT: u32 = 1;
 /// A pipeline opened for training: snapshot, settings and compiled stage. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed {
+    pipeline: String,
     runner: Arc<Runner>,
     read_defaults: ReadDefaults,
 }
 
 /// What every part of an open feed needs to know.
 pub(crate) struct FeedCore {
-    pub(crate) id: String,
-    pub(crate) pipeline: String,
+    pub(crate) id: Arc<str>,
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
@@ -107,13 +107,12 @@ impl Feed {
         let id = blake3::hash(identity.to_string().as_bytes()).to_hex()[..16].to_owned();
         let mut open = parts.open.lock();
         if let Some(runner) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(Self { runner, read_defaults: parts.read_defaults });
+            return Ok(Self { pipeline: pipeline.to_owned(), runner, read_defaults: parts.read_defaults });
         }
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
         let core = FeedCore {
             quarantine_url: format!("{}/quarantine/{id}", parts.root.trim_end_matches('/')),
-            id: id.clone(),
-            pipeline: pipeline.to_owned(),
+            id: id.as_str().into(),
             plan: Arc::new(FeedPlan::new(ranges, settings.clone())),
             settings,
             dataset,
@@ -124,7 +123,7 @@ impl Feed {
         let runner = Runner::new(Arc::new(core), parts.memory_limit_bytes);
         open.retain(|_, runner| runner.strong_count() > 0);
         open.insert(id, Arc::downgrade(&runner));
-        Ok(Self { runner, read_defaults: parts.read_defaults })
+        Ok(Self { pipeline: pipeline.to_owned(), runner, read_defaults: parts.read_defaults })
     }
 
     fn core(&self) -> &FeedCore {
@@ -138,7 +137,7 @@ impl Feed {
 
     /// The name of its pipeline.
     pub fn pipeline(&self) -> &str {
-        &self.core().pipeline
+        &self.pipeline
     }
 
     /// Its settings.
@@ -196,7 +195,7 @@ impl Feed {
         }
         match from {
             Start::Offset { epoch, offset } => Ok(Origin { epoch: *epoch, offset: *offset, known: (0, 0) }),
-            Start::Token(token) if token.feed == self.id() => {
+            Start::Token(token) if *token.feed == *self.id() => {
                 let known = (token.window, token.window_offset);
                 Ok(Origin { epoch: token.epoch, offset: token.offset, known })
             }
@@ -268,7 +267,7 @@ impl FeedCore {
             })
             .collect();
         let url = quarantine::url(&self.quarantine_url, epoch, offset);
-        let records = quarantine::records(&self.pipeline, epoch, &rows)?;
+        let records = quarantine::records(&self.id, epoch, &rows)?;
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
             let error = Error::from(error);
             Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))

@@ -57,7 +57,7 @@ pub struct FeedOptions {
     /// Source bytes that are shuffled together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_bytes: Option<u64>,
-    /// Source rows that are shuffled together, at most.
+    /// Source rows that are shuffled together, about: a row range is never split, and a window has at least one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_rows: Option<u64>,
     /// What to do with bad rows.
@@ -74,7 +74,7 @@ pub struct FeedSettings {
     pub shuffle: bool,
     /// Source bytes that are shuffled together.
     pub window_bytes: u64,
-    /// Source rows that are shuffled together, at most.
+    /// Source rows that are shuffled together, about: a row range is never split, and a window has at least one.
     pub window_rows: u64,
     /// What to do with bad rows.
     pub on_error: OnError,

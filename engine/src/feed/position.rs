@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -87,7 +88,7 @@ fn from_text<'de, D: serde::Deserializer<'de>, T: FromStr<Err = Error>>(deserial
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The feed's id.
-    pub feed: String,
+    pub feed: Arc<str>,
     /// Epoch, from 0.
     pub epoch: u64,
     /// The next global step's first offset.
@@ -125,7 +126,7 @@ impl FromStr for Token {
             let (body, sum) = text.rsplit_once('.')?;
             let mut parts = body.strip_prefix(Self::PREFIX)?.split('.');
             let token = Self {
-                feed: parts.next()?.to_owned(),
+                feed: parts.next()?.into(),
                 epoch: parts.next()?.parse().ok()?,
                 offset: parts.next()?.parse().ok()?,
                 window: parts.next()?.parse().ok()?,

@@ -20,13 +20,13 @@ pub(crate) struct QuarantinedRow<'a> {
     pub(crate) reason: &'a str,
 }
 
-/// Columns: pipeline, epoch, file, row (from 0), reason.
-pub(crate) fn records(pipeline: &str, epoch: u64, rows: &[QuarantinedRow<'_>]) -> Result<RecordBatch> {
+/// Columns: feed, epoch, file, row (from 0), reason.
+pub(crate) fn records(feed: &str, epoch: u64, rows: &[QuarantinedRow<'_>]) -> Result<RecordBatch> {
     let text = |of: &dyn Fn(&QuarantinedRow<'_>) -> String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(of)))
     };
     RecordBatch::try_from_iter([
-        ("pipeline", text(&|_| pipeline.to_owned())),
+        ("feed", text(&|_| feed.to_owned())),
         ("epoch", Arc::new(UInt64Array::from(vec![epoch; rows.len()])) as ArrayRef),
         ("file", text(&|row| row.file.to_owned())),
         ("row", Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.row)))),

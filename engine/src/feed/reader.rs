@@ -53,7 +53,7 @@ pub struct Batch {
 impl Batch {
     /// How many rows were left out for being bad.
     pub fn bad_rows(&self) -> u64 {
-        self.positions - self.records.num_rows() as u64
+        self.positions.saturating_sub(self.records.num_rows() as u64)
     }
 }
 
@@ -63,6 +63,8 @@ pub struct Reader {
     settings: ReadSettings,
     at: Cursor,
     cutter: Cutter<Arc<Window>>,
+    /// The epoch that the cutter is in.
+    epoch: u64,
     /// First offsets of the latest windows of the epoch: what tokens point at.
     recent: VecDeque<(WindowId, u64)>,
     /// Rows that no piece holds yet, in order.
@@ -120,6 +122,7 @@ impl Reader {
             settings,
             at,
             cutter: Cutter::new(settings, offset),
+            epoch: at.window.epoch,
             recent: VecDeque::new(),
             parts: VecDeque::new(),
             in_flight: VecDeque::new(),
@@ -177,13 +180,13 @@ impl Reader {
         self.reading.core()
     }
 
-    /// Takes the next window and cuts it. Without `wait`, only if it is there. `false`: none to take now.
+    /// Takes the next window, to be cut. Without `wait`, only if it is there. `false`: none to take now.
     async fn take_window(&mut self, wait: bool) -> Result<bool> {
         let id = self.at.window;
+        self.reading.advance(id);
         if id.epoch >= self.settings.epochs {
             return Ok(false);
         }
-        self.reading.advance(id);
         let window = match self.reading.try_window(id) {
             Some(Ok(window)) => window,
             _ if wait => self.reading.window(id).await?,
@@ -193,13 +196,14 @@ impl Reader {
         let plan = self.core().plan.epoch(id.epoch);
         let last = id.index + 1 == plan.windows();
         let offsets = self.at.offset..self.at.offset + window.len();
-        self.recent.push_back((id, offsets.start));
-        for cut in self.cutter.window(&window, offsets.clone(), last) {
-            self.expect(cut, id.epoch);
-        }
-        self.at = if last {
+        if id.epoch != self.epoch {
+            self.epoch = id.epoch;
             self.cutter = Cutter::new(self.settings, 0);
             self.recent.clear();
+        }
+        self.recent.push_back((id, offsets.start));
+        self.cutter.push(window, offsets.clone(), last);
+        self.at = if last {
             Cursor { window: WindowId { epoch: id.epoch + 1, index: 0 }, offset: 0 }
         } else {
             Cursor { window: WindowId { index: id.index + 1, ..id }, offset: offsets.end }
@@ -208,7 +212,7 @@ impl Reader {
     }
 
     /// Queues the rows of a batch and a place to put them together.
-    fn expect(&mut self, cut: Cut<Arc<Window>>, epoch: u64) {
+    fn expect(&mut self, cut: Cut<Arc<Window>>) {
         let step_at = cut.next_step_at - self.settings.batch_size * self.settings.world_size;
         // The window in which the step began: every rank has passed it, so all ranks make the same token.
         while self.recent.get(1).is_some_and(|&(_, offset)| offset <= step_at) {
@@ -216,8 +220,8 @@ impl Reader {
         }
         let (window, window_offset) = self.recent[0];
         let token = Token {
-            feed: self.core().id.clone(),
-            epoch,
+            feed: Arc::clone(&self.core().id),
+            epoch: self.epoch,
             offset: cut.next_step_at,
             window: window.index,
             window_offset,
@@ -241,7 +245,12 @@ impl Reader {
     fn next_piece(&mut self) -> Vec<Part> {
         let mut piece: Vec<Part> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
-        while let Some(part) = self.parts.front_mut() {
+        loop {
+            if self.parts.is_empty() {
+                let Some(cut) = self.cutter.next() else { break };
+                self.expect(cut);
+            }
+            let Some(part) = self.parts.front_mut() else { break };
             if piece.first().is_some_and(|first| !Arc::ptr_eq(&first.window, &part.window)) {
                 break;
             }
@@ -299,10 +308,15 @@ impl Reader {
         }
         let records = match &first.records[..] {
             [one] => one.clone(),
-            several => concat_batches(&core.stage.schema(), several).map_err(|error| {
-                Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
-                    .with_hint("lower the batch size")
-            })?,
+            several => {
+                let (schema, several) = (core.stage.schema(), several.to_vec());
+                // Copying a large batch takes too long for the thread that serves it.
+                let joined = core.executor.spawn(async move { concat_batches(&schema, &several) }).join().await?;
+                joined.map_err(|error| {
+                    Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
+                        .with_hint("lower the batch size")
+                })?
+            }
         };
         let Assembly { batch, token, .. } = self.assembling.pop_front().expect("looked at above");
         Ok(Batch {

@@ -1,8 +1,10 @@
 //! Drives a feed's sequencer: turns its leases into tasks and its evictions into freed memory.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -10,8 +12,8 @@ use super::FeedCore;
 use super::plan::FeedPlan;
 use super::sequencer::{Action, Event, ReaderId, Schedule, Sequencer, WindowId};
 use super::window::Window;
-use crate::error::Result;
-use crate::executor::Task;
+use crate::error::{Error, Result};
+use crate::executor::{Task, panic_text};
 
 /// The windows of one open feed, shared by its readers.
 pub(crate) struct Runner {
@@ -98,7 +100,11 @@ impl Runner {
 /// Holds the runner only weakly, so that a feed nobody reads any more does not live on in its tasks.
 async fn compute(runner: Weak<Runner>, window: WindowId) {
     let Some(core) = runner.upgrade().map(|runner| Arc::clone(&runner.core)) else { return };
-    let outcome = Window::prepare(&core, window).await.map(Arc::new);
+    // Nobody joins this task: a panic that went unreported would leave the readers waiting for ever.
+    let outcome = match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
+        Ok(prepared) => prepared.map(Arc::new),
+        Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
+    };
     if let Some(runner) = runner.upgrade() {
         runner.report(window, outcome);
     }

@@ -61,7 +61,14 @@ const LOOKAHEAD_WINDOWS_MAX: usize = 16;
 #[derive(Clone, Copy, Debug)]
 struct Held {
     bytes: u64,
-    ready: bool,
+    state: HeldState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeldState {
+    Computing,
+    Ready,
+    Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,9 +92,11 @@ impl<S: Schedule> Sequencer<S> {
 
     /// Takes one event and gives what to do, in order.
     pub(crate) fn handle(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
         match event {
             Event::ReaderJoined { reader, at, until_epoch } => {
                 self.readers.insert(reader, Reader { at, until_epoch });
+                self.evict_failed(at, &mut actions);
             }
             Event::ReaderAdvanced { reader, to } => {
                 if let Some(reader) = self.readers.get_mut(&reader) {
@@ -98,10 +107,9 @@ impl<S: Schedule> Sequencer<S> {
             Event::ReaderLeft { reader } => {
                 self.readers.remove(&reader);
             }
-            Event::WindowReady { window, bytes } => self.report(window, bytes),
-            Event::WindowFailed { window } => self.report(window, 0),
+            Event::WindowReady { window, bytes } => self.report(window, Held { bytes, state: HeldState::Ready }),
+            Event::WindowFailed { window } => self.report(window, Held { bytes: 0, state: HeldState::Failed }),
         }
-        let mut actions = Vec::new();
         self.evict_passed(&mut actions);
         self.lease(&mut actions);
         actions
@@ -112,9 +120,18 @@ impl<S: Schedule> Sequencer<S> {
         self.windows.values().map(|held| held.bytes).sum()
     }
 
-    fn report(&mut self, window: WindowId, bytes: u64) {
+    fn report(&mut self, window: WindowId, outcome: Held) {
         if let Some(held) = self.windows.get_mut(&window) {
-            *held = Held { bytes, ready: true };
+            *held = outcome;
+        }
+    }
+
+    /// Whoever joins may be a reader that comes back after a failure: it gets a new try, not the old error.
+    fn evict_failed(&mut self, from: WindowId, actions: &mut Vec<Action>) {
+        let failed = self.windows.range(from..).filter(|(_, held)| held.state == HeldState::Failed);
+        let failed: Vec<_> = failed.map(|(&window, _)| window).collect();
+        for window in failed {
+            self.evict(window, actions);
         }
     }
 
@@ -151,14 +168,21 @@ impl<S: Schedule> Sequencer<S> {
                 self.grant(window, actions);
             }
         }
+        if self.is_busy() {
+            return;
+        }
         for window in self.ahead() {
-            if self.windows.values().filter(|held| !held.ready).count() >= LEASES_AHEAD_MAX
-                || self.held_bytes() + self.schedule.bytes(window) > self.memory_limit_bytes
-            {
+            if self.is_busy() || self.held_bytes() + self.schedule.bytes(window) > self.memory_limit_bytes {
                 break;
             }
             self.grant(window, actions);
         }
+    }
+
+    /// Whether no more windows are to be computed ahead for now.
+    fn is_busy(&self) -> bool {
+        let computing = self.windows.values().filter(|held| held.state == HeldState::Computing).count();
+        computing >= LEASES_AHEAD_MAX || self.held_bytes() >= self.memory_limit_bytes
     }
 
     /// Windows ahead of the readers that nobody computes yet, nearest first.
@@ -188,7 +212,7 @@ impl<S: Schedule> Sequencer<S> {
             let furthest = self
                 .windows
                 .iter()
-                .filter(|(_, held)| held.ready)
+                .filter(|(_, held)| held.state != HeldState::Computing)
                 .map(|(&window, _)| (self.distance(window).unwrap_or(u64::MAX), window))
                 .filter(|&(distance, _)| distance > 0)
                 .max();
@@ -198,7 +222,7 @@ impl<S: Schedule> Sequencer<S> {
     }
 
     fn grant(&mut self, window: WindowId, actions: &mut Vec<Action>) {
-        self.windows.insert(window, Held { bytes: self.schedule.bytes(window), ready: false });
+        self.windows.insert(window, Held { bytes: self.schedule.bytes(window), state: HeldState::Computing });
         actions.push(Action::Lease(window));
     }
 }
@@ -305,6 +329,19 @@ mod tests {
         sequencer.handle(Event::ReaderJoined { reader: 7, at: window(2), until_epoch: 1 });
         assert_eq!(sequencer.windows.len(), 1);
         assert_eq!(sequencer.handle(Event::ReaderLeft { reader: 7 }), [Action::Evict(window(2))]);
+    }
+
+    #[test]
+    fn a_failed_window_is_computed_again_for_a_reader_that_comes_back() {
+        let mut sequencer = Sequencer::new(Even { windows: 9 }, 25);
+        sequencer.handle(Event::ReaderJoined { reader: 1, at: window(0), until_epoch: 1 });
+        sequencer.handle(Event::WindowReady { window: window(0), bytes: 10 });
+        sequencer.handle(Event::WindowFailed { window: window(1) });
+        sequencer.handle(Event::ReaderJoined { reader: 2, at: window(1), until_epoch: 1 });
+        assert_eq!(sequencer.windows[&window(1)].state, HeldState::Computing);
+        // A reader that was there all the time waits for the new try as well.
+        let actions = sequencer.handle(Event::ReaderAdvanced { reader: 1, to: window(1) });
+        assert!(!actions.contains(&Action::Evict(window(1))));
     }
 
     #[test]

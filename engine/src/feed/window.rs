@@ -240,7 +240,8 @@ impl Builder<'_> {
         self.keyed.sort_unstable_by_key(|&(key, id, _)| (key, id));
         let order: Vec<Row> = self.keyed.into_iter().map(|(_, _, row)| row).collect();
         let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
-        let bytes = (sources + order.len() * size_of::<Row>()) as u64;
+        let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
+        let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
         Window { sources: self.sources, order, bad: self.bad, bytes }
     }
 }
