@@ -207,7 +207,7 @@ fn conclude(report: &Report) -> Result<()> {
     output::line(&format!("     {} duplicates {}", verdict(report.duplicates == 0), report.duplicates))?;
     output::line(&format!("     {} missing {}", verdict(report.missing == 0), report.missing))?;
     output::line(&format!("     {} the resumed step is the same, bit for bit", verdict(report.resume_identical)))?;
-    output::line("\nNext: forebay preview examples/photos.sql --html preview.html")
+    output::line("\nNext, in the repository: forebay preview examples/photos.sql --html preview.html")
 }
 
 fn forebay(arguments: &[&str]) -> Result<Child> {

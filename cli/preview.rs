@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
 use arrow::util::display::array_value_to_string;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use forebay_engine::{ReadOptions, type_name};
+use forebay_engine::{OnError, ReadOptions, type_name};
 use serde_json::{Map, Value, json};
 
 use crate::output::{self, Format};
@@ -39,13 +40,24 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let feed = session.open(&pipeline, &arguments.feed.options())?;
-    let mut reader =
-        feed.read(&ReadOptions { batch_size: Some(arguments.rows), epochs: Some(1), ..ReadOptions::default() })?;
-    let rows = match reader.next().await {
-        Some(batch) => batch?.records,
-        None => RecordBatch::new_empty(feed.schema()),
-    };
+    // Looking must not write quarantine files, and one bad row must not hide the good ones: it is counted instead.
+    let mut options = arguments.feed.options();
+    options.on_error.get_or_insert(OnError::Skip);
+    let feed = session.open(&pipeline, &options)?;
+    let read = ReadOptions { batch_size: Some(arguments.rows), epochs: Some(1), ..ReadOptions::default() };
+    let mut reader = feed.read(&read)?;
+    let (mut batches, mut found, mut bad) = (Vec::new(), 0, 0);
+    while found < arguments.rows {
+        let Some(batch) = reader.next().await.transpose()? else { break };
+        bad += batch.bad_rows();
+        found += batch.records.num_rows() as u64;
+        batches.push(batch.records);
+    }
+    let rows = concat_batches(&feed.schema(), &batches)?;
+    let rows = rows.slice(0, rows.num_rows().min(usize::try_from(arguments.rows)?));
+    if bad > 0 {
+        output::note(&format!("note: left out {bad} rows that cannot be processed; --on-error raise names the first"));
+    }
     match arguments.output {
         Format::Text => print(&rows)?,
         Format::Json => {
@@ -66,6 +78,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
 /// One value of a row.
 enum Cell {
     Text(String),
+    /// A number or a boolean, whose text is JSON unless it is no finite number.
+    Plain(String),
     Null,
     Tensor(Tensor),
 }
@@ -105,7 +119,7 @@ impl Cell {
         match self {
             Self::Null => "null".to_owned(),
             Self::Text(text) if text.chars().count() > 40 => format!("{}…", text.chars().take(39).collect::<String>()),
-            Self::Text(text) => text.clone(),
+            Self::Text(text) | Self::Plain(text) => text.clone(),
             Self::Tensor(tensor) => {
                 let (min, max, mean) = tensor.statistics();
                 format!("{}{:?} {min:.2}..{max:.2} mean {mean:.3}", tensor.dtype, tensor.shape)
@@ -117,6 +131,7 @@ impl Cell {
         match self {
             Self::Null => Value::Null,
             Self::Text(text) => Value::from(text.as_str()),
+            Self::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str())),
             Self::Tensor(tensor) => {
                 let (min, max, mean) = tensor.statistics();
                 json!({ "dtype": tensor.dtype, "shape": tensor.shape, "min": min, "max": max, "mean": mean })
@@ -171,6 +186,10 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
     Ok(match (cell, column.data_type()) {
         (Some(cell), _) => cell,
         (None, DataType::Binary) => Cell::Text(format!("{} bytes", column.as_binary::<i32>().value(row).len())),
+        (None, plain) if plain.is_integer() || plain.is_floating() || *plain == DataType::Boolean => {
+            Cell::Plain(array_value_to_string(column, row)?)
+        }
+        (None, DataType::Null) => Cell::Null,
         (None, _) => Cell::Text(array_value_to_string(column, row)?),
     })
 }

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Samples per batch of this rank [default: the pipeline's, else 32].
     #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     batch_size: Option<u64>,
-    /// How many epochs to read [default: the pipeline's, else 1].
+    /// The epoch to stop before, counted from 0: without --from, how many are read [default: the pipeline's, else 1].
     #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     epochs: Option<u64>,
     /// This rank.

@@ -334,6 +334,7 @@ fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
 fn format(table: &TableDefinition) -> Result<Format, Failure> {
     let mut format = match table.file_type.as_str() {
         "PARQUET" => Format::Parquet,
+        "CSV" if table.location.ends_with(".tsv") => Format::Csv { has_header: true, delimiter: b'\t' },
         "CSV" => Format::Csv { has_header: true, delimiter: b',' },
         "JSON" | "JSONL" | "NDJSON" => Format::Jsonl,
         "MEDIA" => Format::Media,

@@ -19,7 +19,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("min", ConstantKind::Number, "The least result"),
         Parameter::constant("max", ConstantKind::Number, "The greatest result"),
     ],
-    returns: "the type of x",
+    returns: "the type of x; Float32 for Float16, Float64 for decimals",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     size_ratio: 1.0,

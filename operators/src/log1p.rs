@@ -15,7 +15,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     category: "number",
     summary: "The natural logarithm of 1 + x, exact for small x",
     parameters: &[Parameter::input("x", TypeClass::Numeric, "The numbers")],
-    returns: "Float32 for Float32, otherwise Float64",
+    returns: "Float32 for Float16 and Float32, otherwise Float64",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     size_ratio: 1.0,

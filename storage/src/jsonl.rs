@@ -50,8 +50,15 @@ pub(crate) fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
         Ok((schema, _)) => schema,
         // Lines that are not JSON are reported when they are read, and should not prevent opening.
         Err(_) => {
-            let lines = sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS);
-            let good: Vec<u8> = lines.filter(|l| infer_json_schema(*l, None).is_ok()).flatten().copied().collect();
+            let mut good = Vec::new();
+            for line in sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS) {
+                match infer_json_schema(line, None) {
+                    Ok(_) => good.extend_from_slice(line),
+                    // It is JSON, but of a kind that has no type: leaving it out would lose its columns unsaid.
+                    Err(error) if serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => return Err(error),
+                    Err(_) => {}
+                }
+            }
             infer_json_schema(good.as_slice(), None)?.0
         }
     };

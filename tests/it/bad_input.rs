@@ -664,3 +664,38 @@ fn a_server_goes_on_when_a_client_is_killed() {
     reading.end();
     assert_eq!(run(["--connect", &server.uri, "--steps", "3"]).0.len(), 3);
 }
+
+#[test]
+fn json_whose_columns_cannot_be_told_is_refused_not_dropped() {
+    let folder = Folder::new();
+    for line in [r#"{"id":1,"extra":[1,{"q":2}]}"#, r#"{"id":1,"k":[1,[2]]}"#] {
+        folder.write("rows.jsonl", format!("{line}\n{{\"id\":2}}\n"));
+        let script = folder.script("CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl';");
+        let message = fail(&mut forebay(["sql", &script]));
+        assert!(message.contains("columns cannot be told") && message.contains("rows.jsonl"), "{message}");
+    }
+}
+
+#[test]
+fn an_offset_past_the_epoch_is_refused() {
+    let folder = Folder::new();
+    let script = folder.clicks(50);
+    let message = fail(&mut forebay(["run", &script, "--epochs", "3", "--from", "51"]));
+    assert!(message.contains("offset 51") && message.contains("50 samples"), "{message}");
+    // The end itself is where the next epoch begins.
+    assert_eq!(run([script.as_str(), "--epochs", "2", "--from", "50"]).1["samples"], 50);
+}
+
+#[test]
+fn a_preview_shows_good_rows_and_writes_nothing_about_bad_ones() {
+    let folder = Folder::new();
+    folder.write("rows.csv", "a\nx\n1\ny\n2\n3\n");
+    let script = folder.script(
+        "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS CSV LOCATION 'rows.csv';
+         CREATE PIPELINE p WITH (on_error = 'quarantine') AS SELECT a FROM t;",
+    );
+    let root = folder.path().join("root").display().to_string();
+    let shown = succeed(&mut forebay(["preview", &script, "--rows", "2", "--root", &root, "--output", "json"]));
+    assert_eq!(shown, "{\"a\":1}\n{\"a\":2}\n");
+    assert!(!std::path::Path::new(&root).exists());
+}

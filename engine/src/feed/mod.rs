@@ -194,6 +194,14 @@ impl Feed {
             )));
         }
         match from {
+            // A token's offset may lie past the end: it is where the next global step would begin.
+            Start::Offset { offset, .. } if self.samples_per_epoch().is_some_and(|samples| *offset > samples) => {
+                Err(Error::invalid(format!(
+                    "\"from\" is offset {offset}, and an epoch of this feed has {} samples",
+                    self.samples_per_epoch().unwrap_or(0)
+                ))
+                .with_hint("EPOCH:OFFSET begins in a later epoch"))
+            }
             Start::Offset { epoch, offset } => Ok(Origin { epoch: *epoch, offset: *offset, known: (0, 0) }),
             Start::Token(token) if *token.feed == *self.id() => {
                 let known = (token.window, token.window_offset);

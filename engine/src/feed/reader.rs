@@ -26,6 +26,7 @@ use crate::executor::Task;
 /// A piece is closed at the end of a batch once it has this much to do.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_ROWS_MIN: u64 = 1024;
+const PIECE_RESULT_BYTES_MIN: u64 = 8 << 20;
 /// A piece is closed inside a batch once it has this much. Encoded pictures grow some thirty-fold when processed, so it
 /// bounds memory; but putting a batch together from several pieces copies it, which costs half of what decoding does.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
@@ -73,6 +74,7 @@ pub struct Reader {
     /// Batches whose rows are in `parts`, in flight or partly here, in order.
     assembling: VecDeque<Assembly>,
     largest_result_bytes: usize,
+    result_bytes_per_row: Option<u64>,
     /// A bad row to raise, once the batches before it are handed out.
     raised: Option<Error>,
     failed: bool,
@@ -128,6 +130,7 @@ impl Reader {
             in_flight: VecDeque::new(),
             assembling: VecDeque::new(),
             largest_result_bytes: 0,
+            result_bytes_per_row: None,
             raised: None,
             failed: false,
         }
@@ -270,7 +273,10 @@ impl Reader {
             if ends_part {
                 self.parts.pop_front();
             }
-            if ends_batch && (bytes >= PIECE_BYTES_MIN || rows >= PIECE_ROWS_MIN) {
+            // Until a first piece has shown how large results are, small batches are not put together.
+            let results = self.result_bytes_per_row.map_or(u64::MAX, |bytes| bytes.saturating_mul(rows));
+            let is_enough = bytes >= PIECE_BYTES_MIN || rows >= PIECE_ROWS_MIN || results >= PIECE_RESULT_BYTES_MIN;
+            if ends_batch && is_enough {
                 break;
             }
         }
@@ -286,6 +292,10 @@ impl Reader {
     /// Hands the rows of a finished piece to the batches they belong to.
     fn place(&mut self, result: PieceResult) {
         self.largest_result_bytes = self.largest_result_bytes.max(result.bytes);
+        let rows: u64 = result.parts.iter().map(|part| part.rows).sum();
+        if let Some(bytes) = (result.bytes as u64).checked_div(rows) {
+            self.result_bytes_per_row = self.result_bytes_per_row.max(Some(bytes));
+        }
         self.raised = result.raised;
         let mut waiting = self.assembling.iter_mut().skip_while(|batch| batch.missing == 0).peekable();
         for part in result.parts {
