@@ -178,7 +178,7 @@ fn a_bad_picture_is_an_error_that_names_file_and_row() {
         let place = format!("\"{}/photos/{name}\", row 0: ", folder.path().display());
         let phrases = [place.as_str(), reason, "hint: mend the file", "'skip' or 'quarantine'"];
         wrong(&["run", &script], &phrases);
-        wrong(&["preview", &script], &phrases);
+        wrong(&["preview", &script, "--on-error", "raise"], &phrases);
         let server = Server::start(&script, &[]);
         wrong(&["run", "--connect", &server.uri], &phrases);
     }
