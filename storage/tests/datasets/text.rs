@@ -120,7 +120,9 @@ async fn csv_files_with_other_columns_are_refused() {
         place.put("b.csv", second.to_owned()).await;
         let error = place.open("", CSV).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        let expect = format!("\"memory:///root/b.csv\" has {expect}; give files of one dataset the same columns");
+        let expect = format!(
+            "\"memory:///root/b.csv\" has {expect}; declare every column in the header's order, and give all files the same"
+        );
         assert_eq!(error.to_string(), expect);
     };
     check("age,name\n36,Ada\n", "column \"age\" where \"name\" is expected").await;
