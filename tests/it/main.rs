@@ -5,6 +5,8 @@
 mod support;
 
 mod bad_input;
+mod bad_rows;
 mod feed;
 mod house;
+mod lost_and_changed;
 mod slt;

@@ -61,7 +61,7 @@ pub(crate) fn signal(process: u32, name: &str) {
 /// Runs to the end and expects success.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = output(command);
-    assert!(output.status.success(), "{command:?} failed:\n{}", text(&output));
+    assert!(output.status.success(), "{command:?} failed:\n{}", transcript(&output));
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
@@ -69,14 +69,14 @@ pub(crate) fn succeed(command: &mut Command) -> String {
 pub(crate) fn fail(command: &mut Command) -> String {
     let output = output(command);
     let code = output.status.code();
-    assert!(matches!(code, Some(1 | 2)), "{command:?} ended with {code:?}:\n{}", text(&output));
+    assert!(matches!(code, Some(1 | 2)), "{command:?} ended with {code:?}:\n{}", transcript(&output));
     let message = String::from_utf8(output.stderr).expect("errors are UTF-8");
     assert!(!message.contains("panicked"), "{message}");
     assert!(!message.trim().is_empty());
     message
 }
 
-fn text(output: &Output) -> String {
+fn transcript(output: &Output) -> String {
     format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -230,4 +230,30 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Runs and expects one error, which has all of `phrases`.
+pub(crate) fn wrong(arguments: &[&str], phrases: &[&str]) {
+    let message = fail(&mut forebay(arguments));
+    let errors = message.lines().filter(|line| line.starts_with("error: ")).count();
+    assert!(errors == 1 && message.starts_with("error: "), "{arguments:?} gives one error:\n{message}");
+    for phrase in phrases {
+        assert!(message.contains(phrase), "{arguments:?} lacks {phrase:?}:\n{message}");
+    }
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("a UTF-8 path")
+}
+
+/// A pipeline `p` of all columns of a table of this format over `location`.
+pub(crate) fn everything(format: &str, location: &str) -> String {
+    format!("CREATE EXTERNAL TABLE t STORED AS {format} LOCATION '{location}'; CREATE PIPELINE p AS SELECT * FROM t;")
+}
+
+/// A folder with `clicks.csv`: `id` and `price`, three good rows.
+pub(crate) fn clicks_csv() -> Folder {
+    let folder = Folder::new();
+    folder.write("clicks.csv", "id,price\n0,1.5\n1,2.5\n2,3.5\n");
+    folder
 }
