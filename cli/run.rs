@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
-use forebay_engine::{Batch, ReadOptions, Reader, Start, digest};
+use forebay_engine::{Batch, ReadOptions, Reader, Start, Token, digest};
 use forebay_flight_client::{Client, RemoteReader, StreamRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -131,15 +131,23 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         feed: opened.feed,
         quarantine: None,
     };
+    let mut last = None;
     while arguments.steps.is_none_or(|steps| summary.batches < steps) {
-        let Some(batch) = opened.source.next().await else { break };
-        let batch = batch?;
+        let batch = tokio::select! {
+            batch = opened.source.next() => batch,
+            _ = tokio::signal::ctrl_c() => {
+                bar.finish_and_clear();
+                return Err(interrupted(last.as_ref()));
+            }
+        };
+        let Some(batch) = batch.transpose()? else { break };
         summary.first_batch_seconds.get_or_insert(started.elapsed().as_secs_f64());
         summary.samples += batch.records.num_rows() as u64;
         summary.bad_rows += batch.bad_rows();
         summary.batches += 1;
         bar.set_message(format!("epoch {} step {}", batch.epoch, batch.step));
         bar.inc(batch.positions);
+        last = Some(batch.token.clone());
         if arguments.output == Format::Json {
             output::json(&BatchLine {
                 epoch: batch.epoch,
@@ -162,6 +170,13 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     match arguments.output {
         Format::Json => output::json(&summary),
         Format::Text => print(&summary),
+    }
+}
+
+fn interrupted(last: Option<&Token>) -> anyhow::Error {
+    match last {
+        Some(token) => anyhow::anyhow!("interrupted\nhint: go on with --from {token}"),
+        None => anyhow::anyhow!("interrupted before the first batch"),
     }
 }
 
