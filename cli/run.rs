@@ -12,6 +12,7 @@ use forebay_engine::{Batch, ReadOptions, Reader, Start, Token, digest};
 use forebay_flight_client::{Client, RemoteReader, StreamRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::{self, Format};
 use crate::script::{self, FeedArguments, ScriptArguments, SessionArguments};
@@ -132,13 +133,17 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         quarantine: None,
     };
     let mut last = None;
+    // Listens from here on: a signal that comes while a line is printed must not be missed.
+    let mut interrupt = signal(SignalKind::interrupt())?;
     while arguments.steps.is_none_or(|steps| summary.batches < steps) {
         let batch = tokio::select! {
-            batch = opened.source.next() => batch,
-            _ = tokio::signal::ctrl_c() => {
+            // Batches may always be ready.
+            biased;
+            _ = interrupt.recv() => {
                 bar.finish_and_clear();
                 return Err(interrupted(last.as_ref()));
             }
+            batch = opened.source.next() => batch,
         };
         let Some(batch) = batch.transpose()? else { break };
         summary.first_batch_seconds.get_or_insert(started.elapsed().as_secs_f64());
