@@ -75,8 +75,12 @@ impl Error {
             StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
                 (ErrorKind::Invalid, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
             }
-            StoreError::InvalidPath { .. }
-            | StoreError::NotSupported { .. }
+            // This one names the file that is the matter, somewhere below the place; the error inside it does not.
+            StoreError::InvalidPath { source: path } => (
+                ErrorKind::Invalid,
+                format!("\"{place}\" cannot be used: {path}; rename or move that file").replace('\n', " "),
+            ),
+            StoreError::NotSupported { .. }
             | StoreError::NotImplemented { .. }
             | StoreError::UnknownConfigurationKey { .. } => {
                 (ErrorKind::Invalid, format!("\"{place}\" cannot be used: {}", innermost(&source)))

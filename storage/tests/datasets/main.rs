@@ -266,3 +266,17 @@ fn opening_and_reading_can_move_between_threads() {
     fn opening_is_send<T: Send>(_: impl FnOnce(&'static Place) -> T) {}
     opening_is_send(|place| place.open("", CSV));
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_whose_name_is_not_unicode_is_named() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"n\xe9.jpg")), "x").unwrap();
+    let spec =
+        DatasetSpec { location: folder.path().to_str().unwrap().to_owned(), format: Format::Media, schema: None };
+    let error = Dataset::open(&Stores::new(), &spec).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("n%E9.jpg") && error.to_string().contains("rename"), "{error}");
+}
