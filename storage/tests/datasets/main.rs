@@ -274,9 +274,12 @@ async fn a_file_whose_name_is_not_unicode_is_named() {
 
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"n\xe9.jpg")), "x").unwrap();
-    let spec =
-        DatasetSpec { location: folder.path().to_str().unwrap().to_owned(), format: Format::Media, schema: None };
-    let error = Dataset::open(&Stores::new(), &spec).await.unwrap_err();
+    let spec = forebay_storage::DatasetSpec {
+        location: folder.path().to_str().unwrap().to_owned(),
+        format: Format::Media,
+        schema: None,
+    };
+    let error = Dataset::open(&forebay_storage::Stores::new(), &spec).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("n%E9.jpg") && error.to_string().contains("rename"), "{error}");
 }
