@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use forebay_engine::operators::{Descriptor, Determinism, OPERATORS, find, nearest, reference};
+use forebay_engine::nearest;
+use forebay_engine::operators::{Descriptor, Determinism, OPERATORS, find, reference};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -29,7 +30,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<()> {
         Some(name) => match find(name) {
             Some(operator) => vec![operator.descriptor()],
             None => {
-                let hint = match nearest(name) {
+                let hint = match nearest(name, OPERATORS.iter().map(|operator| operator.descriptor().name)) {
                     Some(nearest) => format!("did you mean \"{nearest}\"?"),
                     None => "`forebay operators` lists them all".to_owned(),
                 };

@@ -43,5 +43,8 @@ pub use pipeline::Pipeline;
 pub use session::{Output, Session, SessionBuilder};
 pub use size::parse_bytes;
 
+/// The nearest of some names to a misspelt one, for "did you mean".
+pub use forebay_sql::nearest;
+
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

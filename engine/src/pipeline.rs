@@ -16,7 +16,6 @@ use crate::size::parse_bytes;
 /// A compiled pipeline.
 pub struct Pipeline {
     name: String,
-    query: String,
     table: String,
     fingerprint: String,
     operators: BTreeMap<String, u32>,
@@ -46,7 +45,6 @@ impl Pipeline {
         let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),
-            query: definition.text.clone(),
             table,
             // Of the plan, not the text: the same query made in another way has the same samples.
             fingerprint: compile::fingerprint(&plan).map_err(crate::Error::from)?,
@@ -62,11 +60,6 @@ impl Pipeline {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The text of its query.
-    pub fn query(&self) -> &str {
-        &self.query
     }
 
     /// The table whose rows it reads.

@@ -70,4 +70,4 @@ pub use descriptor::{
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use operator::{Arguments, Operator, OperatorUdf};
-pub use registry::{OPERATORS, find, nearest, scalar_udfs};
+pub use registry::{OPERATORS, find, scalar_udfs};

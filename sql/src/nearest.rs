@@ -7,14 +7,15 @@
 ///
 /// Case does not count as a difference, so a name that differs only in case is always found.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let name: Vec<char> = name.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
+    let name = folded(name);
     candidates
         .into_iter()
         .map(|candidate| {
-            let lower: Vec<char> = candidate.to_lowercase().chars().take(NAME_CHARS_MAX).collect();
+            let lower = folded(candidate);
             // "a" is no misspelling of "b", nor of "ab".
-            let (shorter, longer) = (name.len().min(lower.len()), name.len().max(lower.len()));
-            let distance = distance(&name, &lower);
+            let (a, b) = (name.chars().count(), lower.chars().count());
+            let (shorter, longer) = (a.min(b), a.max(b));
+            let distance = strsim::osa_distance(&name, &lower);
             let near = distance < shorter && distance <= (longer / 3).max(1);
             (if near { distance } else { usize::MAX }, candidate)
         })
@@ -26,23 +27,8 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 /// Longer names are compared by their first characters only: the work grows with the square of the length.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Edit distance with swaps of neighbours (optimal string alignment).
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before_last: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, to) in b.iter().enumerate() {
-            let replace = last[j] + usize::from(from != to);
-            let mut best = replace.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
-                best = best.min(before_last[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before_last = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+fn folded(name: &str) -> String {
+    name.to_lowercase().chars().take(NAME_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -65,6 +51,10 @@ mod tests {
         ] {
             assert_eq!(nearest(name, names), expected, "{name}");
         }
+        let operators = || forebay_operators::OPERATORS.iter().map(|operator| operator.descriptor().name);
+        assert_eq!(nearest("rezise", operators()), Some("resize"));
+        assert_eq!(nearest("decode_images", operators()), Some("decode_image"));
+        assert_eq!(nearest("transmogrify", operators()), None);
         assert_eq!(nearest("a", ["b", "ab", "A"]), Some("A"));
         assert_eq!(nearest("fotos", ["scans", "photos"]), Some("photos"));
     }

@@ -207,23 +207,11 @@ async fn check_folder_exists(place: &Place) -> Result<()> {
 /// The name that takes the fewest edits to get to, if those are few.
 fn nearest<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let few = (name.chars().count() / 3).max(1);
-    others.map(|other| (edits(name, other), other)).filter(|(edits, _)| *edits <= few).min().map(|(_, other)| other)
-}
-
-/// Levenshtein's distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    others
+        .map(|other| (strsim::levenshtein(name, other), other))
+        .filter(|(edits, _)| *edits <= few)
+        .min()
+        .map(|(_, other)| other)
 }
 
 #[cfg(test)]

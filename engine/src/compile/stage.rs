@@ -2,7 +2,7 @@
 //!
 //! When a plan fails over some rows, it is run over each half, down to the single rows that fail. So any function names
 //! its bad rows, DataFusion's own casts and divisions too, without knowing that rows have names; and the cost, about
-//! twice the batch's, is paid only where rows are bad.
+//! twice the batch's for one bad row and two runs for each of many, is paid only where rows are bad.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;

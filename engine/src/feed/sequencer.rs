@@ -179,7 +179,7 @@ impl<S: Schedule> Sequencer<S> {
         }
     }
 
-    /// Whether no more windows are to be computed ahead for now.
+    /// Whether the limits leave no room to compute another window ahead.
     fn is_busy(&self) -> bool {
         let computing = self.windows.values().filter(|held| held.state == HeldState::Computing).count();
         computing >= LEASES_AHEAD_MAX || self.held_bytes() >= self.memory_limit_bytes
