@@ -83,7 +83,7 @@ fn clicks_over_flight(bencher: Bencher<'_, '_>, batch_size: u64) {
         runtime.block_on(async {
             let request = StreamRequest::new("clicks", &FeedOptions::default(), &options(batch_size));
             let mut client = Client::connect(&uri).await.expect("the server");
-            let mut reader = client.open(&request).await.expect("a plan").read().await.expect("a stream");
+            let mut reader = client.open(&request).await.expect("a plan").read().expect("a reader");
             let mut seen = 0;
             while let Some(batch) = reader.next().await {
                 seen += batch.expect("good rows").positions;

@@ -217,6 +217,8 @@ fn forebay(arguments: &[&str]) -> Result<Child> {
         .env_remove("RANK")
         .env_remove("WORLD_SIZE")
         .env_remove("FOREBAY_URI")
+        .env_remove("FOREBAY_TOKEN")
+        .env_remove("FOREBAY_TOKEN_FILE")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

@@ -2,14 +2,18 @@
 
 mod demo;
 mod explain;
+mod metrics;
 mod operators;
 mod output;
 mod preview;
 mod run;
 mod script;
+mod security;
 mod serve;
 mod sql;
+mod status;
 mod usage;
+mod worker;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -31,13 +35,17 @@ enum Command {
     /// Watch the whole chain work: sample photographs, a server, two trainer ranks, two epochs, a resume.
     Demo(demo::Arguments),
     /// Read a pipeline as one rank, in process or from a server, and report each batch.
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Show the first processed rows of a pipeline, in the terminal or as a web page with its images.
     Preview(preview::Arguments),
     /// Show how a pipeline will run: snapshot, windows, plan.
     Explain(explain::Arguments),
     /// Serve the pipelines of a script over Arrow Flight.
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
+    /// Compute windows for a dispatcher, beside other workers.
+    Worker(Box<worker::Arguments>),
+    /// Show what goes on at a dispatcher: feeds, windows, workers, readers.
+    Status(status::Arguments),
     /// List the preprocessing operators, or describe one.
     Operators(operators::Arguments),
     /// Run SQL statements and print what they answer.
@@ -47,16 +55,18 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log();
-    let threads = if matches!(arguments.command, Command::Serve(_)) { 2 } else { 1 };
+    let threads = if matches!(arguments.command, Command::Serve(_) | Command::Worker(_)) { 2 } else { 1 };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
         runtime.block_on(async {
             match arguments.command {
                 Command::Demo(arguments) => demo::execute(arguments).await,
-                Command::Run(arguments) => run::execute(arguments).await,
+                Command::Run(arguments) => run::execute(*arguments).await,
                 Command::Preview(arguments) => preview::execute(arguments).await,
                 Command::Explain(arguments) => explain::execute(arguments).await,
-                Command::Serve(arguments) => serve::execute(arguments).await,
+                Command::Serve(arguments) => serve::execute(*arguments).await,
+                Command::Worker(arguments) => worker::execute(*arguments).await,
+                Command::Status(arguments) => status::execute(arguments).await,
                 Command::Operators(arguments) => operators::execute(&arguments),
                 Command::Sql(arguments) => sql::execute(arguments).await,
             }

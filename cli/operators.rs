@@ -68,6 +68,7 @@ fn describe(descriptor: &Descriptor) -> Result<()> {
     let drawn = match descriptor.determinism {
         Determinism::Deterministic => "",
         Determinism::KeyedRandom => " Random, by the feed's seed, the epoch and the row.",
+        Determinism::StepLength => "",
     };
     output::line(&format!(
         "  returns {}\n\n{}{drawn}\n\nversion {}; follows {}",

@@ -44,7 +44,9 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let mut options = arguments.feed.options();
     options.on_error.get_or_insert(OnError::Skip);
     let feed = session.open(&pipeline, &options)?;
-    let read = ReadOptions { batch_size: Some(arguments.rows), epochs: Some(1), ..ReadOptions::default() };
+    // With length buckets the feed says how large batches are.
+    let batch_size = feed.settings().buckets.is_none().then_some(arguments.rows);
+    let read = ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() };
     let mut reader = feed.read(&read)?;
     let (mut batches, mut found, mut bad) = (Vec::new(), 0, 0);
     while found < arguments.rows {

@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
-use forebay_engine::{Batch, ReadOptions, Reader, Start, Token, digest};
+use forebay_engine::{Batch, Delivery, ReadOptions, Reader, Start, Token, digest};
 use forebay_flight_client::{Client, RemoteReader, StreamRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::{self, Format};
 use crate::script::{self, FeedArguments, ScriptArguments, SessionArguments};
+use crate::security::ClientSecurity;
 use crate::usage;
 
 #[derive(Args)]
@@ -25,7 +26,7 @@ pub(crate) struct Arguments {
     /// Pipeline to read; may be left out if the script creates only one.
     #[arg(long)]
     pipeline: Option<String>,
-    /// Samples per batch of this rank [default: the pipeline's, else 32].
+    /// Samples per batch of this rank [default: the pipeline's, else 32; with length buckets its share of the global batch].
     #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     batch_size: Option<u64>,
     /// The epoch to stop before, counted from 0: without --from, how many are read [default: the pipeline's, else 1].
@@ -43,12 +44,20 @@ pub(crate) struct Arguments {
     /// Where to begin: OFFSET, EPOCH:OFFSET, or the token of a batch.
     #[arg(long, allow_negative_numbers = true)]
     from: Option<Start>,
+    /// Which batches are this rank's: its stride (ordered), or the next that no rank has taken (dynamic) [default: ordered].
+    #[arg(long, value_name = "ordered|dynamic", value_parser = delivery)]
+    delivery: Option<Delivery>,
+    /// With dynamic delivery, what the ranks of this job have in common and no other job.
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
     /// Stop after this many batches.
     #[arg(long, value_name = "N", value_parser = script::whole_number, allow_negative_numbers = true)]
     steps: Option<u64>,
     /// Read from a server, such as grpc://127.0.0.1:7070, instead of in this process; without a file, FOREBAY_URI says it too.
     #[arg(long, value_name = "URI")]
     connect: Option<String>,
+    #[command(flatten)]
+    security: ClientSecurity,
     /// Also print this column's values in each batch's line.
     #[arg(long, value_name = "COLUMN")]
     ids: Option<String>,
@@ -71,8 +80,14 @@ struct BatchLine {
     token: String,
     #[serde(skip_serializing_if = "is_zero")]
     bad_rows: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    gaps: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ids: Option<Vec<String>>,
+}
+
+fn delivery(text: &str) -> Result<Delivery, String> {
+    text.parse().map_err(|error: forebay_engine::Error| error.to_string())
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -151,7 +166,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         summary.bad_rows += batch.bad_rows();
         summary.batches += 1;
         bar.set_message(format!("epoch {} step {}", batch.epoch, batch.step));
-        bar.inc(batch.positions);
+        bar.inc(batch.positions - batch.gaps);
         last = Some(batch.token.clone());
         if arguments.output == Format::Json {
             output::json(&BatchLine {
@@ -162,6 +177,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
                 digest: digest(&batch.records),
                 token: batch.token.to_string(),
                 bad_rows: batch.bad_rows(),
+                gaps: batch.gaps,
                 ids: arguments.ids.as_deref().map(|column| values(&batch.records, column)).transpose()?,
             })?;
         }
@@ -193,10 +209,12 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
         rank: arguments.rank,
         world_size: arguments.world_size,
         from: arguments.from.clone().unwrap_or_default(),
+        delivery: arguments.delivery,
+        job: arguments.job.clone(),
     };
     let from_environment = || std::env::var("FOREBAY_URI").ok().filter(|_| arguments.file.is_none());
     if let Some(uri) = &arguments.connect.clone().or_else(from_environment) {
-        let mut client = Client::connect(uri).await?;
+        let mut client = Client::connect_with(uri, &arguments.security.options()).await?;
         let pipeline = match &arguments.pipeline {
             Some(name) => name.clone(),
             None => match &client.pipelines().await?[..] {
@@ -217,7 +235,7 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
             feed: remote.id().to_owned(),
             samples_per_epoch: remote.samples_per_epoch(),
             quarantine: None,
-            source: Source::Remote(Box::new(remote.read().await?)),
+            source: Source::Remote(Box::new(remote.read()?)),
         });
     }
     let file = arguments

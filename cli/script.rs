@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use forebay_engine::{FeedOptions, OnError, Session, parse_bytes};
+use forebay_engine::{Boundaries, FeedOptions, OnError, Session, parse_bytes};
 
 /// The script and where it runs.
 #[derive(Args, Clone, Debug)]
@@ -48,6 +48,15 @@ pub(crate) struct FeedArguments {
     /// What to do with rows that cannot be processed: raise, skip or quarantine [default: the pipeline's, else raise].
     #[arg(long, value_parser = on_error)]
     pub(crate) on_error: Option<OnError>,
+    /// Column by whose length rows are grouped, so that each global step is of one length bucket [default: the pipeline's].
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) bucket_by_length: Option<String>,
+    /// The longest length of each bucket, such as 64,128,256 [default: the pipeline's].
+    #[arg(long, value_name = "LENGTHS", value_parser = boundaries, allow_negative_numbers = true)]
+    pub(crate) bucket_boundaries: Option<Boundaries>,
+    /// Samples of all ranks in a step, which rows are grouped into [default: the pipeline's].
+    #[arg(long, value_name = "ROWS", value_parser = whole_number, allow_negative_numbers = true)]
+    pub(crate) global_batch_size: Option<u64>,
 }
 
 impl FeedArguments {
@@ -58,6 +67,9 @@ impl FeedArguments {
             window_bytes: self.window_bytes,
             window_rows: self.window_rows,
             on_error: self.on_error,
+            bucket_by_length: self.bucket_by_length.clone(),
+            bucket_boundaries: self.bucket_boundaries.clone(),
+            global_batch_size: self.global_batch_size,
         }
     }
 }
@@ -122,6 +134,10 @@ pub(crate) fn whole_number(text: &str) -> Result<u64, String> {
 
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
+}
+
+fn boundaries(text: &str) -> Result<Boundaries, String> {
+    text.parse().map_err(|error: forebay_engine::Error| error.to_string())
 }
 
 fn on_error(text: &str) -> Result<OnError, String> {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Args;
 use forebay_engine::{FeedOptions, ReadOptions};
-use forebay_flight_server::Server;
+use forebay_flight_server::{Roles, Server};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::metrics::MetricsArguments;
 use crate::output::{self, Format};
 use crate::script::{self, ScriptArguments};
+use crate::security::ServerSecurity;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -23,24 +25,31 @@ pub(crate) struct Arguments {
     /// Port to listen on; 0 takes a free one.
     #[arg(long, default_value_t = 7070)]
     port: u16,
-    /// Serve other machines although there is neither TLS nor a token: anyone who reaches the port can read the feeds.
+    /// Lease windows to workers only, and compute none here.
     #[arg(long)]
-    insecure: bool,
+    no_worker: bool,
+    /// Where trainers reach this server, if not at the address it listens on: behind NAT or in a container.
+    #[arg(long, value_name = "URI")]
+    advertise: Option<String>,
+    /// Memory for windows that are computed here for trainers, such as 4GiB: half for source rows, half for processed ones.
+    #[arg(long, value_name = "SIZE", value_parser = script::bytes, default_value = "1GiB")]
+    memory_limit: u64,
+    #[command(flatten)]
+    metrics: MetricsArguments,
+    #[command(flatten)]
+    security: ServerSecurity,
     /// How to print.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    if !arguments.host.is_loopback() && !arguments.insecure {
-        anyhow::bail!(
-            "{} is reachable from other machines, and this server has neither TLS nor tokens yet\n\
-             hint: keep to --host 127.0.0.1 and a tunnel, or add --insecure on a network you trust",
-            arguments.host
-        );
-    }
+    let security = arguments.security.open(arguments.host)?;
+    let connect = arguments.security.connect()?;
+    check_advertised(arguments.advertise.as_deref())?;
     // The port first: a script over a large dataset takes a while, and would be in vain.
-    let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?;
+    let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?.secure(security);
+    let (server, metrics) = arguments.metrics.of(server, arguments.host).await?;
     let session = arguments.script.open().await?;
     let (uri, pipelines) = (server.uri(), session.pipelines());
     if pipelines.is_empty() {
@@ -51,19 +60,44 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         session.open(pipeline, &FeedOptions::default())?.check(&ReadOptions::default())?;
     }
     // Before anyone is told that the server runs, and so may stop it.
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let stop = stop()?;
     match arguments.output {
-        Format::Json => output::json(&json!({ "uri": uri, "pipelines": pipelines }))?,
+        Format::Json => {
+            let mut ready = json!({ "uri": uri, "pipelines": pipelines });
+            metrics.into_iter().for_each(|metrics| ready["metrics"] = metrics.into());
+            output::json(&ready)?;
+        }
         Format::Text => {
             output::line(&format!("serving {} on {uri}", pipelines.join(", ")))?;
             output::line(&format!("read with: forebay run --connect {uri} --pipeline NAME   (Ctrl-C stops)"))?;
+            metrics.map_or(Ok(()), |metrics| output::line(&format!("metrics on {metrics}")))?;
         }
     }
-    let stop = async move {
+    let worker_memory_bytes = (!arguments.no_worker).then_some(arguments.memory_limit);
+    let roles = Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise: arguments.advertise, connect };
+    Ok(server.run(Arc::new(session), roles, stop).await?)
+}
+
+/// Ends when the process is interrupted or told to terminate; it listens from here on.
+pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
+    })
+}
+
+/// A worker that advertises what nobody can connect to would be a silent loss.
+pub(crate) fn check_advertised(uri: Option<&str>) -> Result<()> {
+    let is_uri = |uri: &str| {
+        uri.split_once("://").is_some_and(|(scheme, host)| scheme.starts_with("grpc") && host.contains(':'))
     };
-    Ok(server.serve(Arc::new(session), stop).await?)
+    match uri.filter(|uri| !is_uri(uri)) {
+        Some(uri) => anyhow::bail!(
+            "--advertise is not an address that trainers could connect to: \"{uri}\"\nhint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
+        ),
+        None => Ok(()),
+    }
 }

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
+use forebay_delivery::messages::Report;
 use forebay_storage::ErrorKind as StorageErrorKind;
 
 /// A specialised result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What the caller should do about an error. This is the kind that reaches the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// Fix the request.
@@ -19,6 +20,8 @@ pub enum ErrorKind {
     NotFound,
     /// Something changed underneath: reload and retry.
     Conflict,
+    /// Show that you may: a token, a ticket or a certificate was missing or wrong.
+    Denied,
     /// Retry later.
     Unavailable,
     /// Lower the load.
@@ -52,6 +55,18 @@ impl Error {
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The error as it travels between the parts of a cluster.
+    pub fn report(&self) -> Report {
+        let retry = matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Internal);
+        let kind = serde_json::to_value(self.kind()).ok();
+        Report {
+            kind: kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("internal").to_owned(),
+            message: self.message().to_owned(),
+            hint: self.hint().map(str::to_owned),
+            retry,
+        }
     }
 
     /// The same error with a line of advice.
@@ -111,6 +126,27 @@ impl From<forebay_storage::Error> for Error {
         };
         let message = error.to_string();
         Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)) }))
+    }
+}
+
+impl From<&Report> for Error {
+    fn from(report: &Report) -> Self {
+        let kind = serde_json::from_value(report.kind.as_str().into()).unwrap_or(ErrorKind::Internal);
+        let error = Self::new(kind, &report.message);
+        match &report.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    }
+}
+
+impl From<forebay_delivery::Error> for Error {
+    fn from(error: forebay_delivery::Error) -> Self {
+        let invalid = Self::invalid(error.message);
+        match error.hint {
+            Some(hint) => invalid.with_hint(hint),
+            None => invalid,
+        }
     }
 }
 

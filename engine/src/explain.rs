@@ -8,7 +8,7 @@ use arrow::datatypes::{Field, Schema};
 use forebay_storage::Dataset;
 use serde::Serialize;
 
-use crate::feed::{Feed, FeedSettings};
+use crate::feed::{Feed, FeedSettings, LengthBuckets};
 use crate::pipeline::Pipeline;
 use crate::session::Output;
 
@@ -108,7 +108,10 @@ impl Explanation {
             windows,
             operators: pipeline.operators().clone(),
             columns: pipeline.schema().fields().iter().map(|field| (field.name().clone(), type_name(field))).collect(),
-            plan: pipeline.stage.display(),
+            plan: match feed.lengths() {
+                Some(lengths) => format!("{}{}", lengths.display(), pipeline.stage.display()),
+                None => pipeline.stage.display(),
+            },
         }
     }
 }
@@ -129,6 +132,12 @@ impl fmt::Display for Explanation {
         )?;
         let order = if settings.shuffle { "shuffled" } else { "file order" };
         writeln!(f, "  order    {order}, seed {}; bad rows: {}", settings.seed, settings.on_error)?;
+        if let Some(LengthBuckets { by, boundaries, global_batch_size }) = &settings.buckets {
+            writeln!(
+                f,
+                "  buckets  by length of {by}: {boundaries} and longer; global steps of {global_batch_size} from one bucket"
+            )?;
+        }
         let operators: Vec<_> = self.operators.iter().map(|(name, version)| format!("{name} v{version}")).collect();
         if !operators.is_empty() {
             writeln!(f, "  calls    {}", operators.join(", "))?;

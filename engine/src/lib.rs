@@ -25,6 +25,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
+//! [`Feed::spec`] is all that another process needs to open the same feed with [`Session::open_spec`], without the script.
+//!
 //! The engine knows neither Flight nor the command line, and writes nothing but through `forebay-storage`.
 
 mod compile;
@@ -38,7 +40,11 @@ mod size;
 
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
-pub use feed::{Batch, Feed, FeedOptions, FeedSettings, OnError, ReadOptions, Reader, Start, Token, digest};
+pub use feed::{
+    Batch, Boundaries, Delivery, Feed, FeedOptions, FeedSettings, FeedSpec, LengthBuckets, OnError, ReadOptions,
+    Reader, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey, WindowPlan, WindowRows, WindowStore,
+    digest, operator_differences, operator_versions,
+};
 pub use pipeline::Pipeline;
 pub use session::{Output, Session, SessionBuilder};
 pub use size::parse_bytes;

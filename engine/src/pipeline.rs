@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 
-use crate::compile::{self, Stage};
+use crate::compile::{self, Lengths, Stage};
 use crate::error::{ErrorKind, Result};
-use crate::feed::{FeedOptions, ReadDefaults};
+use crate::feed::{Boundaries, FeedOptions, ReadDefaults, check_global_batch_size};
 use crate::size::parse_bytes;
 
 /// A compiled pipeline.
 pub struct Pipeline {
     name: String,
     table: String,
+    statement: String,
     fingerprint: String,
     operators: BTreeMap<String, u32>,
     options: Vec<(String, String)>,
@@ -24,11 +26,24 @@ pub struct Pipeline {
     pub(crate) read_defaults: ReadDefaults,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
+    /// As it was checked, for what only some feeds need of it.
+    plan: LogicalPlan,
 }
 
 /// The names that `WITH` takes.
-const OPTIONS: [&str; 8] =
-    ["seed", "shuffle", "window_bytes", "window_rows", "on_error", "batch_size", "epochs", "drop_last"];
+const OPTIONS: [&str; 11] = [
+    "seed",
+    "shuffle",
+    "window_bytes",
+    "window_rows",
+    "on_error",
+    "bucket_by_length",
+    "bucket_boundaries",
+    "global_batch_size",
+    "batch_size",
+    "epochs",
+    "drop_last",
+];
 
 impl Pipeline {
     /// Checks and compiles `definition` over the one of `tables` that it reads.
@@ -42,10 +57,15 @@ impl Pipeline {
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
         let stage = compile::compile(&plan, dataset.schema(), state).await?;
+        if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
+            compile::check_length(&stage.schema(), &text(&option.value))
+                .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
+        }
         let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),
             table,
+            statement: definition.statement.clone(),
             // Of the plan, not the text: the same query made in another way has the same samples.
             fingerprint: compile::fingerprint(&plan).map_err(crate::Error::from)?,
             operators,
@@ -54,6 +74,7 @@ impl Pipeline {
             read_defaults,
             dataset,
             stage: Arc::new(stage),
+            plan,
         })
     }
 
@@ -80,6 +101,17 @@ impl Pipeline {
     /// What its `WITH` says.
     pub fn options(&self) -> &[(String, String)] {
         &self.options
+    }
+
+    /// The text of its `CREATE PIPELINE`.
+    pub fn statement(&self) -> &str {
+        &self.statement
+    }
+
+    /// How long the rows of its output `column` are.
+    pub(crate) fn lengths(&self, column: &str, state: &SessionState) -> Result<Lengths> {
+        compile::check_length(&self.schema(), column)?;
+        compile::lengths(&self.plan, column, self.dataset.schema(), state)
     }
 
     pub(crate) fn fingerprint(&self) -> &str {
@@ -115,6 +147,17 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
                 feed.on_error =
                     Some(text(&option.value).parse().map_err(|error: crate::Error| refuse(option, error.message()))?)
             }
+            "bucket_by_length" => feed.bucket_by_length = Some(text(&option.value)),
+            "bucket_boundaries" => {
+                let bounds = text(&option.value).parse::<Boundaries>();
+                feed.bucket_boundaries =
+                    Some(bounds.map_err(|error| hinted(refusal(option, error.message()), error.hint()))?);
+            }
+            "global_batch_size" => {
+                let size = positive(option)?;
+                check_global_batch_size(size).map_err(|error| refuse(option, error.message()))?;
+                feed.global_batch_size = Some(size);
+            }
             "batch_size" => read.batch_size = Some(positive(option)?),
             "epochs" => read.epochs = Some(positive(option)?),
             "drop_last" => read.drop_last = Some(boolean(option)?),
@@ -128,11 +171,27 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
             }
         }
     }
+    let batch_size = given.iter().find(|option| option.name == "batch_size");
+    if let (Some(option), Some(size)) = (batch_size, feed.global_batch_size) {
+        let error = refusal(option, format!("\"batch_size\" follows from the global batch size of {size}"));
+        return Err(hinted(error, Some("leave it out: it is the global batch size divided by the world size")));
+    }
     Ok((feed, read))
 }
 
 fn refuse(option: &PipelineOption, message: impl Into<String>) -> Refusal {
-    Refusal::Placed(forebay_sql::Error::new(message).with_place(option.value_place))
+    Refusal::Placed(refusal(option, message))
+}
+
+fn refusal(option: &PipelineOption, message: impl Into<String>) -> forebay_sql::Error {
+    forebay_sql::Error::new(message).with_place(option.value_place)
+}
+
+fn hinted(error: forebay_sql::Error, hint: Option<&str>) -> Refusal {
+    Refusal::Placed(match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    })
 }
 
 fn integer(option: &PipelineOption) -> Result<u64, Refusal> {

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_sql::{Place, Statement, TableDefinition};
 use forebay_storage::{Dataset, DatasetSpec, Format, Stores};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use crate::compile::{FeedTable, RANDOM_KEY, SAMPLE_ID};
+use crate::compile::{FeedTable, HIDDEN};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::explain;
-use crate::feed::{Feed, FeedOptions, FeedParts, OpenFeeds};
+use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds};
 use crate::pipeline::{Pipeline, Refusal};
 
 /// Builds a [`Session`].
@@ -83,6 +84,7 @@ impl SessionBuilder {
             tables: RwLock::new(BTreeMap::new()),
             pipelines: RwLock::new(BTreeMap::new()),
             feeds: OpenFeeds::default(),
+            specs: Mutex::default(),
             executing: tokio::sync::Mutex::new(()),
             stores: Stores::new().with_base(&self.base),
             executor: Arc::new(Executor::new(self.threads)?),
@@ -94,6 +96,9 @@ impl SessionBuilder {
 
 /// More threads than any machine has cores are a slip of the keyboard, and would take minutes to start.
 const THREADS_MAX: usize = 4096;
+
+/// Compiled specs that are kept, for a worker that opens the feeds of a few jobs over and over.
+const SPECS_KEPT: usize = 16;
 
 /// Against the current folder, not the tables': it is not part of the data, and messages name it.
 fn absolute(root: String) -> Result<String> {
@@ -111,6 +116,8 @@ pub struct Session {
     tables: RwLock<BTreeMap<String, Dataset>>,
     pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
     feeds: OpenFeeds,
+    /// Specs that were opened, the latest last, with what they compiled to.
+    specs: Mutex<Vec<(FeedSpec, Arc<Pipeline>)>>,
     /// One script at a time: a statement reads tables and names before it writes them.
     executing: tokio::sync::Mutex<()>,
     stores: Stores,
@@ -225,10 +232,7 @@ impl Session {
         let dataset = Dataset::open(&self.stores, &spec)
             .await
             .map_err(|error| Failure::At(table.location_place, misplaced(Error::from(error))))?;
-        if let Some(taken) = [SAMPLE_ID, RANDOM_KEY].into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
-            let error = Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"));
-            return Err(Failure::At(table.location_place, error));
-        }
+        check_columns(&dataset).map_err(|error| Failure::At(table.location_place, error))?;
         let provider = FeedTable::new(&table.name, Arc::clone(dataset.schema()));
         // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
         let registered = self
@@ -257,6 +261,10 @@ impl Session {
         unknown("table", name, self.tables.read().keys().cloned().collect())
     }
 
+    pub(crate) fn executor(&self) -> Arc<Executor> {
+        Arc::clone(&self.executor)
+    }
+
     /// The names of all pipelines.
     pub fn pipelines(&self) -> Vec<String> {
         self.pipelines.read().keys().cloned().collect()
@@ -278,19 +286,64 @@ impl Session {
     /// `NotFound` for an unknown pipeline, `Invalid` for options that make no sense or a dataset without rows.
     pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
         let pipeline = self.pipeline(name)?;
+        let settings = options.resolve(&pipeline.feed_options)?;
+        self.open_feed(pipeline, settings, &self.root)
+    }
+
+    fn open_feed(&self, pipeline: Arc<Pipeline>, settings: FeedSettings, root: &str) -> Result<Feed> {
         Feed::open(FeedParts {
-            pipeline: pipeline.name(),
-            fingerprint: pipeline.fingerprint(),
-            stage: Arc::clone(&pipeline.stage),
-            dataset: pipeline.dataset.clone(),
-            settings: options.resolve(&pipeline.feed_options)?,
-            read_defaults: pipeline.read_defaults.clone(),
+            pipeline,
+            settings,
+            context: &self.context,
             executor: Arc::clone(&self.executor),
             stores: self.stores.clone(),
-            root: &self.root,
+            root,
             memory_limit_bytes: self.window_memory_bytes,
             open: &self.feeds,
         })
+    }
+
+    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process. Creates no table and no
+    /// pipeline, looks at no file, and is cheap where the spec was opened before; equal feeds share their windows.
+    ///
+    /// # Errors
+    /// `Conflict` if it would not be the same feed here, saying what differs; `Invalid` for what no feed's spec holds.
+    pub async fn open_spec(&self, spec: &FeedSpec) -> Result<Feed> {
+        let known = self.specs.lock().iter().find(|(known, _)| known == spec).map(|(_, pipeline)| Arc::clone(pipeline));
+        let pipeline = match known {
+            Some(pipeline) => pipeline,
+            None => Arc::new(self.compile_spec(spec).await?),
+        };
+        let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root)?;
+        let mut specs = self.specs.lock();
+        specs.retain(|(known, _)| known != spec);
+        specs.push((spec.clone(), pipeline));
+        if specs.len() > SPECS_KEPT {
+            specs.remove(0);
+        }
+        Ok(feed)
+    }
+
+    /// Compiles a spec's query in a catalog of its own, so that specs may name their tables as they like.
+    async fn compile_spec(&self, spec: &FeedSpec) -> Result<Pipeline> {
+        spec.check()?;
+        let dataset = spec.open_dataset(&self.stores)?;
+        check_columns(&dataset)?;
+        let definition = spec.definition()?;
+        let state = self.context.state();
+        let config = state.config().clone();
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_config(config)
+            .with_catalog_list(Arc::new(MemoryCatalogProviderList::new()))
+            .build();
+        let context = SessionContext::new_with_state(state);
+        let provider = FeedTable::new(&spec.table, Arc::clone(dataset.schema()));
+        context.register_table(name(&spec.table), Arc::new(provider))?;
+        let tables = BTreeMap::from([(spec.table.clone(), dataset)]);
+        let compiled = Pipeline::compile(&definition, &tables, &context.state()).await;
+        let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
+        spec.check_opened(&pipeline)?;
+        Ok(pipeline)
     }
 
     /// How pipeline `name` will run.
@@ -320,6 +373,13 @@ fn misplaced(error: Error) -> Error {
 /// Names are used as written, never folded or split at dots by DataFusion.
 fn name(name: &str) -> datafusion::common::TableReference {
     datafusion::common::TableReference::bare(name.to_owned())
+}
+
+fn check_columns(dataset: &Dataset) -> Result<()> {
+    match HIDDEN.into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
+        Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"))),
+        None => Ok(()),
+    }
 }
 
 fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {

@@ -1,14 +1,15 @@
 //! The trainer's side of Arrow Flight: connect, open a feed, read batches.
 //!
 //! [`Client::connect`] reaches a server, [`Client::open`] plans one rank's stream from a [`StreamRequest`], and the
-//! [`RemoteReader`] it gives hands out the same [`Batch`](forebay_engine::Batch)es as a reader in process.
+//! [`RemoteReader`] it gives hands out the same [`Batch`](forebay_engine::Batch)es as a reader in process. A server that asks
+//! for a token, or serves TLS, is reached with [`Client::connect_with`].
 //!
 //! ```no_run
 //! use forebay_flight_client::{Client, StreamRequest};
 //! # async fn example() -> forebay_engine::Result<()> {
 //! let mut client = Client::connect("grpc://127.0.0.1:7070").await?;
 //! let request = StreamRequest { pipeline: "train".into(), world_size: 2, rank: 1, ..StreamRequest::default() };
-//! let mut reader = client.open(&request).await?.read().await?;
+//! let mut reader = client.open(&request).await?.read()?;
 //! while let Some(batch) = reader.next().await {
 //!     let batch = batch?;
 //!     println!("epoch {} step {}: {} rows", batch.epoch, batch.step, batch.records.num_rows());
@@ -19,7 +20,24 @@
 //! It does not plan, compute or cut: it knows the engine only for the types that both sides share.
 
 mod client;
-mod wire;
+mod connect;
+mod dispatcher;
+mod dynamic;
+mod messages;
+pub mod pem;
+mod pool;
+mod reader;
+mod receive;
+mod remote;
+mod status;
+mod streams;
+pub mod wire;
 
-pub use client::{Client, PipelineInfo, RemoteFeed, RemoteReader};
+pub use client::{Client, PipelineInfo, RemoteFeed};
+pub use connect::{ClientTls, ConnectOptions};
+pub use dispatcher::{Dispatch, Dispatcher, addresses};
+pub use remote::{Reading, RemoteReader};
 pub use wire::{BatchMetadata, FeedMetadata, StreamRequest};
+
+/// What [`Client::status`] says.
+pub use forebay_delivery::Status as ClusterStatus;

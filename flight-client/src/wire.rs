@@ -1,8 +1,14 @@
-//! What travels beside Arrow: the request for a stream and each batch's place in the log. Both are JSON.
+//! What travels beside Arrow, as JSON: the request for a stream, each batch's place in the log, and what the parts of a
+//! cluster say to each other.
 //!
 //! JSON rather than protobuf, so that a client with nothing but `pyarrow` can write the one and read the other.
 
-use forebay_engine::{Batch, FeedOptions, OnError, ReadOptions, Start};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_delivery::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
+use forebay_delivery::{ClaimMessage, Slice, WindowId};
+use forebay_engine::{Batch, Boundaries, Delivery, FeedOptions, OnError, ReadOptions, Start};
 use serde::{Deserialize, Serialize};
 
 /// Asks for one rank's stream of a pipeline: the CMD of a descriptor, and the ticket made from it.
@@ -31,6 +37,15 @@ pub struct StreamRequest {
     /// See [`FeedOptions::on_error`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
+    /// See [`FeedOptions::bucket_by_length`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket_by_length: Option<String>,
+    /// See [`FeedOptions::bucket_boundaries`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket_boundaries: Option<Boundaries>,
+    /// See [`FeedOptions::global_batch_size`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_batch_size: Option<u64>,
     /// See [`ReadOptions::batch_size`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
@@ -49,10 +64,20 @@ pub struct StreamRequest {
     /// See [`ReadOptions::from`].
     #[serde(default)]
     pub from: Start,
+    /// See [`ReadOptions::delivery`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
+    /// See [`ReadOptions::job`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
 fn one() -> u64 {
     1
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Default for StreamRequest {
@@ -64,8 +89,17 @@ impl Default for StreamRequest {
 impl StreamRequest {
     /// The request for `pipeline` with these options.
     pub fn new(pipeline: &str, feed: &FeedOptions, read: &ReadOptions) -> Self {
-        let FeedOptions { seed, shuffle, window_bytes, window_rows, on_error } = feed.clone();
-        let ReadOptions { batch_size, epochs, drop_last, rank, world_size, from } = read.clone();
+        let FeedOptions {
+            seed,
+            shuffle,
+            window_bytes,
+            window_rows,
+            on_error,
+            bucket_by_length,
+            bucket_boundaries,
+            global_batch_size,
+        } = feed.clone();
+        let ReadOptions { batch_size, epochs, drop_last, rank, world_size, from, delivery, job } = read.clone();
         Self {
             pipeline: pipeline.to_owned(),
             feed: None,
@@ -74,12 +108,17 @@ impl StreamRequest {
             window_bytes,
             window_rows,
             on_error,
+            bucket_by_length,
+            bucket_boundaries,
+            global_batch_size,
             batch_size,
             epochs,
             drop_last,
             rank,
             world_size,
             from,
+            delivery,
+            job,
         }
     }
 
@@ -91,6 +130,9 @@ impl StreamRequest {
             window_bytes: self.window_bytes,
             window_rows: self.window_rows,
             on_error: self.on_error,
+            bucket_by_length: self.bucket_by_length.clone(),
+            bucket_boundaries: self.bucket_boundaries.clone(),
+            global_batch_size: self.global_batch_size,
         }
     }
 
@@ -103,6 +145,8 @@ impl StreamRequest {
             rank: self.rank,
             world_size: self.world_size,
             from: self.from.clone(),
+            delivery: self.delivery,
+            job: self.job.clone(),
         }
     }
 }
@@ -118,8 +162,11 @@ pub struct BatchMetadata {
     pub offset: u64,
     /// Rows in the batch.
     pub rows: u64,
-    /// Offsets that the batch covers: `rows` and those left out for being bad.
+    /// Offsets that the batch covers: `rows`, `gaps` and those left out for being bad.
     pub positions: u64,
+    /// Offsets without a row, see [`Batch::gaps`]; left out where there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gaps: u64,
     /// Where to go on after this batch's global step: a `from` of another request.
     pub token: String,
 }
@@ -132,18 +179,130 @@ impl From<&Batch> for BatchMetadata {
             offset: batch.offset,
             rows: batch.records.num_rows() as u64,
             positions: batch.positions,
+            gaps: batch.gaps,
             token: batch.token.to_string(),
         }
     }
 }
 
-/// The `app_metadata` of a [`FlightInfo`](arrow_flight::FlightInfo).
+/// The `app_metadata` of a [`FlightInfo`](arrow_flight::FlightInfo): what the request came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedMetadata {
     /// The feed's id.
     pub feed: String,
     /// Samples per epoch over all ranks, where that is known before reading.
     pub samples_per_epoch: Option<u64>,
+    /// Samples per batch of one rank.
+    pub batch_size: u64,
+    /// The epoch to stop before.
+    pub epochs: u64,
+    /// Whether an incomplete global batch at an epoch's end is left out.
+    pub drop_last: bool,
+    /// A window, as `[epoch, index]`, at or before where reading begins.
+    pub window: WindowId,
+    /// That window's first offset.
+    pub window_offset: u64,
+    /// The offset in that epoch where reading begins.
+    pub offset: u64,
+}
+
+/// The actions that the parts of a cluster call, each with a JSON body and one JSON answer.
+pub mod actions {
+    /// [`WorkerCall`](super::WorkerCall) to [`WorkerAnswer`](super::WorkerAnswer).
+    pub const WORKER_SYNC: &str = "worker.sync";
+    /// [`ReaderCall`](super::ReaderCall) to [`ReaderAnswer`](super::ReaderAnswer).
+    pub const READER_SYNC: &str = "reader.sync";
+    /// [`ClaimCall`](super::ClaimCall) to [`ClaimAnswer`](forebay_delivery::ClaimAnswer).
+    pub const CLAIM_SYNC: &str = "claim.sync";
+    /// A feed's id to its [`FeedSpec`](forebay_engine::FeedSpec).
+    pub const FEED_SPEC: &str = "feed.spec";
+    /// Nothing to a [`Status`](forebay_delivery::Status).
+    pub const STATUS: &str = "status";
+}
+
+/// A worker's message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerCall {
+    /// The version of its build.
+    pub forebay: String,
+    /// Its operators, with their versions.
+    pub operators: BTreeMap<String, u32>,
+    /// Its state.
+    pub sync: WorkerSync,
+}
+
+/// The answer to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerAnswer {
+    /// What it should hold.
+    pub reply: WorkerReply,
+    /// The key that trainers' tickets are signed with.
+    pub ticket_key: String,
+    /// The dispatcher's clock, in seconds since 1970, by which tickets expire: the worker's may be wrong.
+    pub now_unix_seconds: u64,
+}
+
+/// A trainer's message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReaderCall {
+    /// What it reads, so that any dispatcher can open it.
+    pub request: StreamRequest,
+    /// What of its secret goes into its tickets, as hexadecimal digits: see [`secret_key`].
+    pub secret_key: String,
+    /// Its state.
+    pub sync: ReaderSync,
+}
+
+/// A rank's message about dynamic delivery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimCall {
+    /// What it reads, so that any dispatcher can open it.
+    pub request: StreamRequest,
+    /// Its claims.
+    pub message: ClaimMessage,
+}
+
+/// The answer to a trainer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReaderAnswer {
+    /// Where it reads next.
+    pub reply: ReaderReply,
+    /// Lets it read this feed from any worker for a while.
+    pub ticket: String,
+}
+
+/// Asks a worker for a slice of a window: a Flight ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowRequest {
+    /// As the dispatcher signed it.
+    pub ticket: String,
+    /// What shows that the ticket is the caller's.
+    pub secret: String,
+    /// The feed's id.
+    pub feed: Arc<str>,
+    /// Which window.
+    pub window: WindowId,
+    /// What to take of it.
+    pub slice: Slice,
+    /// The row to begin at.
+    pub from_row: u64,
+}
+
+/// The `app_metadata` of a piece of a window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceMetadata {
+    /// The window's rows that it covers, from the first up to the second: those left out for being bad are among them,
+    /// and gaps.
+    pub rows: (u64, u64),
+    /// How many of them are gaps; left out where there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gaps: u64,
+}
+
+/// What of a trainer's secret goes into its tickets.
+pub fn secret_key(secret: &str) -> String {
+    blake3::hash(secret.as_bytes()).to_hex().to_string()
 }
 
 #[cfg(test)]
@@ -158,7 +317,14 @@ mod tests {
 
     #[test]
     fn options_survive_the_wire() {
-        let feed = FeedOptions { seed: Some(3), on_error: Some(OnError::Skip), ..FeedOptions::default() };
+        let feed = FeedOptions {
+            seed: Some(3),
+            on_error: Some(OnError::Skip),
+            bucket_by_length: Some("tokens".to_owned()),
+            bucket_boundaries: Some("64,128".parse().expect("boundaries")),
+            global_batch_size: Some(96),
+            ..FeedOptions::default()
+        };
         let read = ReadOptions {
             rank: 1,
             world_size: 2,

@@ -5,6 +5,8 @@
 //! (`GetFlightInfo` with a JSON [`StreamRequest`](forebay_flight_client::StreamRequest) as command; nothing is computed)
 //! and read it (`DoGet`); each batch's `app_metadata` says where in the log it lies.
 //!
+//! [`Server::secure`] sets who may connect: TLS, client certificates, tokens. [`Server::measured`] adds a port for metrics.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use forebay_engine::Session;
@@ -23,7 +25,7 @@
 //! let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 //! let trainer = async {
 //!     let request = StreamRequest { pipeline: "train".into(), world_size: 1, ..StreamRequest::default() };
-//!     let mut reader = Client::connect(&uri).await?.open(&request).await?.read().await?;
+//!     let mut reader = Client::connect(&uri).await?.open(&request).await?.read()?;
 //!     let batch = reader.next().await.expect("one batch")?;
 //!     assert_eq!((batch.offset, batch.records.num_rows()), (0, 3));
 //!     drop((reader, stop));
@@ -38,9 +40,21 @@
 //!
 //! It computes nothing itself: a stream is an engine's reader whose batches are encoded as they come.
 
+mod auth;
+mod clock;
+mod dispatcher;
 mod encode;
+mod journal;
+mod listen;
+mod metrics;
 mod server;
 mod service;
 mod status;
+mod ticket;
+mod tls;
+mod worker;
 
-pub use server::Server;
+pub use auth::Tokens;
+pub use metrics::MetricsEndpoint;
+pub use server::{Roles, Security, Server};
+pub use tls::ServerTls;

@@ -5,24 +5,69 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_flight::flight_service_server::FlightServiceServer;
+use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use forebay_engine::{Error, ErrorKind, Result, Session};
+use forebay_flight_client::{ConnectOptions, Dispatcher};
 use tokio::net::TcpListener;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
-use tonic::transport::server::TcpIncoming;
 
+use crate::auth::{Gate, Tokens};
+use crate::dispatcher::Dispatching;
+use crate::encode::Direction;
+use crate::listen::{self, connections};
+use crate::metrics::{Metrics, MetricsEndpoint};
 use crate::service::Service;
+use crate::tls::ServerTls;
+use crate::worker::{Link, Working};
 
 /// How long streams may go on after the server was told to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 /// A peer that is silent for longer than both of these together is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Streams of one connection at a time.
+const STREAMS_MAX: u32 = 1024;
+/// A token is all of size in a request's headers.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+/// Requests are small JSON.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// Who is served, and how; the default is everyone, as plain text.
+#[derive(Clone, Debug, Default)]
+pub struct Security {
+    /// Tokens of which every request must have one.
+    pub tokens: Option<Tokens>,
+    /// The certificates, without which the server speaks plain text.
+    pub tls: Option<ServerTls>,
+}
+
+/// What a process is in a cluster; the default is all there is.
+#[derive(Clone, Debug)]
+pub struct Roles {
+    /// The dispatchers to compute for, the first that answers; none means to be the dispatcher.
+    pub dispatchers: Vec<String>,
+    /// Memory for the windows that this process computes; `None` means that it computes none.
+    pub worker_memory_bytes: Option<u64>,
+    /// Where trainers reach the worker, if not at the address it listens on.
+    pub advertise: Option<String>,
+    /// How this process reaches the others.
+    pub connect: ConnectOptions,
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        let connect = ConnectOptions::default();
+        Self { dispatchers: Vec::new(), worker_memory_bytes: Some(1 << 30), advertise: None, connect }
+    }
+}
 
 /// A server that has its port, but does not answer yet.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    security: Security,
+    metrics: Option<MetricsEndpoint>,
 }
 
 impl Server {
@@ -31,40 +76,130 @@ impl Server {
     /// # Errors
     /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
-        let failed = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                Error::new(ErrorKind::Conflict, format!("port {} of {} is in use", address.port(), address.ip()))
-                    .with_hint("stop the process that has it, or give another --port (0 takes a free one)")
-            }
-            _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}"))
-                .with_hint("--host takes an address of this machine, and a --port below 1024 may need privileges"),
-        };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address })
+        let (listener, address) = listen::bind(address, "--port").await?;
+        Ok(Self { listener, address, security: Security::default(), metrics: None })
+    }
+
+    /// The same server, which serves only whom `security` lets.
+    #[must_use]
+    pub fn secure(self, security: Security) -> Self {
+        Self { security, ..self }
+    }
+
+    /// The same server, which also answers with its metrics.
+    #[must_use]
+    pub fn measured(self, metrics: MetricsEndpoint) -> Self {
+        Self { metrics: Some(metrics), ..self }
     }
 
     /// Where it listens.
     pub fn uri(&self) -> String {
-        format!("grpc://{}", self.address)
+        let scheme = if self.security.tls.is_some() { "grpc+tls" } else { "grpc" };
+        format!("{scheme}://{}", self.address)
     }
 
-    /// Serves the pipelines of `session` until `stop`, then lets streams end for some seconds.
+    /// Serves the pipelines of `session` until `stop`, then lets streams end for some seconds: dispatcher and worker in
+    /// one process, which other workers may join.
     ///
     /// # Errors
     /// `Internal` if the listener fails.
     pub async fn serve(self, session: Arc<Session>, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.run(session, Roles::default(), stop).await
+    }
+
+    /// Serves as what `roles` say until `stop`, then lets streams end for some seconds.
+    ///
+    /// # Errors
+    /// `Internal` if the listener fails; as a worker, what the dispatcher refuses for good.
+    pub async fn run(
+        mut self,
+        session: Arc<Session>,
+        roles: Roles,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
+        let address = roles.advertise.unwrap_or_else(|| self.uri());
+        let dispatching = match roles.dispatchers.is_empty() {
+            true => Some(Arc::new(Dispatching::new(Arc::clone(&session))?)),
+            false => None,
+        };
+        let working = match roles.worker_memory_bytes {
+            Some(memory) => Some(Arc::new(Working::new(Arc::clone(&session), address, memory)?)),
+            None => None,
+        };
+        let link = Arc::new(match &dispatching {
+            Some(dispatching) => Link::Here(Arc::clone(dispatching)),
+            None => Link::There(Box::new(Dispatcher::new(roles.dispatchers, roles.connect.clone()))),
+        });
+        let is_worker_only = dispatching.is_none();
+        let streams = Arc::default();
+        let metrics = Metrics::new(dispatching.clone(), working.clone(), Arc::clone(&streams));
+        let endpoint = self.metrics.take();
+        let measuring = async {
+            match endpoint {
+                Some(endpoint) => endpoint.serve(metrics).await,
+                None => std::future::pending().await,
+            }
+        };
+        let service = Service::new(session, dispatching.clone(), working.clone(), streams, roles.connect);
+        let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
+        let draining = working.clone();
+        let stop = async move {
+            stop.await;
+            // A worker's trainers read on while others take over; a dispatcher takes its worker with it.
+            if let Some(working) = draining.filter(|_| is_worker_only) {
+                working.drain();
+                let _ = is_drained.await;
+            }
+        };
+        let watching = async {
+            match &dispatching {
+                Some(dispatching) => dispatching.watch().await,
+                None => std::future::pending().await,
+            }
+        };
+        let computing = async {
+            match &working {
+                Some(working) => working.run(link).await,
+                None => std::future::pending().await,
+            }
+        };
+        let serving = self.answer(service, stop);
+        tokio::pin!(serving, watching, computing, measuring);
+        let mut drained = Some(drained);
+        loop {
+            tokio::select! {
+                served = &mut serving => return served,
+                () = &mut watching => {}
+                never = &mut measuring => match never {},
+                computed = &mut computing, if drained.is_some() => {
+                    computed?;
+                    drained.take().map(|drained| drained.send(()));
+                }
+            }
+        }
+    }
+
+    /// Answers with any Flight service, as [`Server::serve`] does.
+    pub(crate) async fn answer(
+        self,
+        service: impl FlightService,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<()> {
         let (stopped, told) = tokio::sync::oneshot::channel();
         let stop = async move {
             stop.await;
             let _ = stopped.send(());
         };
-        // Small requests would wait 40 ms for an acknowledgement without this.
-        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
+        let tls = self.security.tls.as_ref().map(ServerTls::acceptor);
+        let incoming = connections(self.listener, tls, listen::PATIENCE);
+        let service = FlightServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let service = Direction(service);
         let serving = TonicServer::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-            .add_service(FlightServiceServer::new(Service::new(session)))
+            .max_concurrent_streams(STREAMS_MAX)
+            .http2_max_header_list_size(HEADER_BYTES_MAX)
+            .add_service(InterceptedService::new(service, Gate::new(self.security.tokens)))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
             // An error means that serving ended by itself, which the other branch reports.
@@ -80,5 +215,91 @@ impl Server {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_flight::flight_service_client::FlightServiceClient;
+    use arrow_flight::{Action, Criteria, Empty, FlightData, FlightDescriptor, HandshakeRequest, Ticket};
+    use futures::stream;
+    use tonic::Code;
+    use tonic::transport::Channel;
+
+    use super::*;
+
+    /// Runs `test` with a client of a server over no pipelines.
+    async fn with_server<T>(security: Security, test: impl AsyncFnOnce(FlightServiceClient<Channel>) -> T) -> T {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session::builder().base(folder.path()).root(folder.path().to_str().unwrap()).build().unwrap();
+        let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap().secure(security);
+        let address = format!("http://{}", server.address);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let testing = async {
+            let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
+            let tested = test(FlightServiceClient::new(channel)).await;
+            drop(stop);
+            tested
+        };
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        let (served, tested) = tokio::join!(server.serve(Arc::new(session), stopped), testing);
+        served.unwrap();
+        tested
+    }
+
+    fn tokens() -> Tokens {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "sixteen-letters-or-more").unwrap();
+        Tokens::read(file.path()).unwrap()
+    }
+
+    /// How each method of the service answers.
+    async fn codes(client: &mut FlightServiceClient<Channel>) -> Vec<Option<Code>> {
+        macro_rules! codes {
+            ($($method:ident($argument:expr)),* $(,)?) => {
+                vec![$(client.$method($argument).await.err().map(|status| status.code())),*]
+            };
+        }
+        codes![
+            handshake(stream::empty::<HandshakeRequest>()),
+            list_flights(Criteria::default()),
+            get_flight_info(FlightDescriptor::new_path(vec!["train".into()])),
+            poll_flight_info(FlightDescriptor::default()),
+            get_schema(FlightDescriptor::default()),
+            do_get(Ticket::new("{}")),
+            do_put(stream::empty::<FlightData>()),
+            do_exchange(stream::empty::<FlightData>()),
+            do_action(Action::default()),
+            list_actions(Empty {}),
+        ]
+    }
+
+    #[tokio::test]
+    async fn every_method_asks_for_the_token() {
+        let security = Security { tokens: Some(tokens()), tls: None };
+        let codes_with_tokens = with_server(security, async |mut client| codes(&mut client).await).await;
+        assert_eq!(codes_with_tokens, [Some(Code::Unauthenticated); 10]);
+        let codes = with_server(Security::default(), async |mut client| codes(&mut client).await).await;
+        assert!(!codes.contains(&Some(Code::Unauthenticated)), "{codes:?}");
+    }
+
+    #[tokio::test]
+    async fn requests_have_a_size_limit() {
+        with_server(Security::default(), async |mut client| {
+            let command = vec![b' '; REQUEST_BYTES_MAX + 1];
+            let refused = client.get_flight_info(FlightDescriptor::new_cmd(command)).await.unwrap_err();
+            assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+            assert!(refused.message().contains("1048576"), "{refused}");
+            let mut request = tonic::Request::new(FlightDescriptor::default());
+            let long = "x".repeat(2 * HEADER_BYTES_MAX as usize);
+            request.metadata_mut().insert("authorization", long.parse().unwrap());
+            let refused = client.get_schema(request).await.unwrap_err();
+            assert!(refused.message().contains("431"), "{refused}");
+            // The connection goes on.
+            assert!(client.list_flights(Criteria::default()).await.is_ok());
+        })
+        .await;
     }
 }

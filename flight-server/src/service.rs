@@ -1,7 +1,8 @@
-//! The Flight service: list pipelines, plan a stream, read it.
+//! The Flight service: list pipelines, plan a stream, read it; and the calls and windows of a cluster.
 
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_descriptor::DescriptorType;
 use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::{
@@ -9,12 +10,19 @@ use arrow_flight::{
     HandshakeResponse, IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
-use forebay_engine::{Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
-use forebay_flight_client::{FeedMetadata, StreamRequest};
+use forebay_delivery::ClaimAnswer;
+use forebay_engine::{Delivery, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
+use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WindowRequest, actions};
+use forebay_flight_client::{ConnectOptions, Dispatch, FeedMetadata, Reading, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::dispatcher::Dispatching;
+use crate::metrics::streams::Streams;
+use crate::worker::Working;
 use crate::{encode, status::status};
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -23,14 +31,29 @@ type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
 /// Batches that are encoded ahead of the connection, which itself buffers little.
 const ENCODED_AHEAD: usize = 2;
 
-/// Serves the pipelines of a session.
+/// What a process serves: a dispatcher's calls and feeds, a worker's windows, or both.
 pub(crate) struct Service {
     session: Arc<Session>,
+    dispatching: Option<Arc<Dispatching>>,
+    working: Option<Arc<Working>>,
+    streams: Arc<Streams>,
+    /// How this process reaches workers, to relay their windows.
+    connect: ConnectOptions,
 }
 
 impl Service {
-    pub(crate) fn new(session: Arc<Session>) -> Self {
-        Self { session }
+    pub(crate) fn new(
+        session: Arc<Session>,
+        dispatching: Option<Arc<Dispatching>>,
+        working: Option<Arc<Working>>,
+        streams: Arc<Streams>,
+        connect: ConnectOptions,
+    ) -> Self {
+        Self { session, dispatching, working, streams, connect }
+    }
+
+    fn dispatching(&self) -> Result<&Arc<Dispatching>, Status> {
+        self.dispatching.as_ref().ok_or_else(|| Status::unimplemented("this is a worker: ask its dispatcher"))
     }
 
     /// Opens the feed that `request` asks for and checks its options. Reads nothing.
@@ -47,11 +70,59 @@ impl Service {
         Ok((feed, positions))
     }
 
+    /// One rank's stream, for a client that only speaks Flight: computed here, or relayed from wherever it is computed.
+    fn feed(&self, request: StreamRequest) -> Result<ReplyStream<FlightData>, Status> {
+        let (feed, _) = self.open(&request)?;
+        tracing::info!(pipeline = %request.pipeline, feed = %feed.id(), rank = request.rank, world_size = request.world_size, from = %request.from, "stream opened");
+        let schema = encode::schema(&feed.schema());
+        let is_alone = match (&self.dispatching, &self.working) {
+            (Some(dispatching), Some(working)) => dispatching.is_alone(working.id()),
+            _ => false,
+        };
+        let batches = match &self.dispatching {
+            // Only the dispatcher knows what ranks claim.
+            Some(dispatching) if !is_alone || request.delivery == Some(Delivery::Dynamic) => {
+                let metadata = metadata(&feed, &request)?;
+                let request = StreamRequest { feed: Some(feed.id().to_owned()), ..request };
+                let what = Reading { request, metadata, schema: feed.schema() };
+                let dispatch = Arc::new(Here(Arc::clone(dispatching)));
+                let reader = RemoteReader::new(dispatch, what, self.connect.clone()).map_err(|error| status(&error))?;
+                let next = |mut reader: RemoteReader| async move { Some((reader.next().await?, reader)) };
+                stream::unfold(reader, next).boxed()
+            }
+            _ => feed.read(&request.read_options()).map_err(|error| status(&error))?.into_stream().boxed(),
+        };
+        let counted = self.streams.open(feed.id(), feed.pipeline());
+        let batches = batches.inspect_ok(move |batch| counted.sent(std::slice::from_ref(&batch.records))).boxed();
+        Ok(encoded(schema, batches, |batch| encode::batch(&batch)))
+    }
+
+    /// A slice of a window that this process holds.
+    async fn window(&self, working: &Working, request: WindowRequest) -> Reply<ReplyStream<FlightData>> {
+        let denied = |error: Error| match error.kind() {
+            // Unlike a token, a ticket may be renewed.
+            ErrorKind::Denied => Status::permission_denied(error.to_string()),
+            _ => status(&error),
+        };
+        let window = working.window(&request).map_err(denied)?;
+        let schema = window.schema();
+        let counted = working.metrics().stream(&request.feed);
+        let pieces = window.read(request.slice, request.from_row).await.map_err(|error| status(&error))?;
+        let pieces = pieces.inspect_ok(move |piece| counted.sent(&piece.records));
+        let first = encode::Message::from(encode::schema(&schema));
+        let messages = pieces.then(move |piece| {
+            let schema = SchemaRef::clone(&schema);
+            async move { encode::piece(piece?, &schema).await }
+        });
+        let messages = stream::once(async { Ok(first) }).chain(messages.map_err(|error| status(&error)));
+        Ok(encode::Direct::answer(messages.boxed(), stream::empty().boxed()))
+    }
+
     fn info(&self, descriptor: FlightDescriptor, mut request: StreamRequest) -> Result<FlightInfo, Status> {
         let (feed, positions) = self.open(&request)?;
         request.feed = Some(feed.id().to_owned());
         let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
-        let metadata = FeedMetadata { feed: feed.id().to_owned(), samples_per_epoch: feed.samples_per_epoch() };
+        let metadata = metadata(&feed, &request)?;
         // Rows that will be left out are not known before they are read.
         let records =
             positions.filter(|_| feed.settings().on_error == OnError::Raise).and_then(|n| i64::try_from(n).ok());
@@ -64,6 +135,81 @@ impl Service {
         info.try_with_schema(&feed.schema())
             .map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))
     }
+}
+
+/// A stream of messages that begins with the schema's.
+fn encoded<T: Send + 'static>(
+    schema: FlightData,
+    items: BoxStream<'static, forebay_engine::Result<T>>,
+    encode: impl Fn(T) -> forebay_engine::Result<FlightData> + Clone + Send + 'static,
+) -> ReplyStream<FlightData> {
+    let messages = items
+        .map(move |item| {
+            let encode = encode.clone();
+            async move {
+                let item = item?;
+                // Copying a batch into a message takes longer than the serving threads may be held.
+                match tokio::task::spawn_blocking(move || encode(item)).await {
+                    Ok(encoded) => encoded,
+                    Err(_) => Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")),
+                }
+            }
+        })
+        // Not `try_buffered`: an error there overtakes the good batches before it.
+        .buffered(ENCODED_AHEAD)
+        .map_err(|error| status(&error));
+    stream::once(async { Ok(schema) }).chain(messages).boxed()
+}
+
+/// The dispatcher in this process, for a reader in this process.
+struct Here(Arc<Dispatching>);
+
+#[tonic::async_trait]
+impl Dispatch for Here {
+    async fn sync(&self, call: &ReaderCall) -> forebay_engine::Result<ReaderAnswer> {
+        self.0.reader_sync(call.clone()).await
+    }
+
+    async fn claim(&self, call: &ClaimCall) -> forebay_engine::Result<ClaimAnswer> {
+        self.0.claim_sync(call.clone()).await
+    }
+
+    fn rotate(&self) {}
+
+    fn apart(&self) -> Arc<dyn Dispatch> {
+        Arc::new(Self(Arc::clone(&self.0)))
+    }
+
+    fn name(&self) -> String {
+        "this server".to_owned()
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
+    serde_json::from_slice(body)
+        .map_err(|error| Status::invalid_argument(format!("the action's body cannot be read: {error}")))
+}
+
+fn answer<T: Serialize>(answer: &forebay_engine::Result<T>) -> Result<Vec<u8>, Status> {
+    match answer {
+        Ok(answer) => Ok(serde_json::to_vec(answer).expect("plain data becomes JSON")),
+        Err(error) => Err(status(error)),
+    }
+}
+
+/// What a request came to.
+fn metadata(feed: &Feed, request: &StreamRequest) -> Result<FeedMetadata, Status> {
+    let (settings, begin) = feed.resolve(&request.read_options()).map_err(|error| status(&error))?;
+    Ok(FeedMetadata {
+        feed: feed.id().to_owned(),
+        samples_per_epoch: feed.samples_per_epoch(),
+        batch_size: settings.batch_size,
+        epochs: settings.epochs,
+        drop_last: settings.drop_last,
+        window: begin.window,
+        window_offset: begin.window_offset,
+        offset: begin.offset,
+    })
 }
 
 /// What a descriptor asks for: the path is a pipeline's name, the command a [`StreamRequest`].
@@ -129,25 +275,38 @@ impl FlightService for Service {
     }
 
     async fn do_get(&self, ticket: Request<Ticket>) -> Reply<Self::DoGetStream> {
-        let request = parse(&ticket.get_ref().ticket, "ticket")?;
-        let (feed, _) = self.open(&request)?;
-        let reader = feed.read(&request.read_options()).map_err(|error| status(&error))?;
-        tracing::info!(pipeline = %request.pipeline, feed = %feed.id(), rank = request.rank, world_size = request.world_size, from = %request.from, "stream opened");
-        let schema = encode::schema(&feed.schema());
-        let batches = reader
-            .into_stream()
-            .map(|batch| async move {
-                let batch = batch?;
-                // Copying a batch into a message takes longer than the serving threads may be held.
-                match tokio::task::spawn_blocking(move || encode::batch(&batch)).await {
-                    Ok(encoded) => encoded,
-                    Err(_) => Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")),
-                }
-            })
-            // Not `try_buffered`: an error there overtakes the good batches before it.
-            .buffered(ENCODED_AHEAD)
-            .map_err(|error| status(&error));
-        Ok(Response::new(stream::once(async { Ok(schema) }).chain(batches).boxed()))
+        let ticket = ticket.into_inner().ticket;
+        if let (Some(working), Ok(request)) = (&self.working, serde_json::from_slice::<WindowRequest>(&ticket)) {
+            return self.window(working, request).await;
+        }
+        self.dispatching()?;
+        self.feed(parse(&ticket, "ticket")?).map(Response::new)
+    }
+
+    async fn do_action(&self, action: Request<Action>) -> Reply<Self::DoActionStream> {
+        let Action { r#type, body } = action.into_inner();
+        let dispatching = self.dispatching()?;
+        let answer = match r#type.as_str() {
+            actions::WORKER_SYNC => answer(&dispatching.worker_sync(read(&body)?).await),
+            actions::READER_SYNC => answer(&dispatching.reader_sync(read(&body)?).await),
+            actions::CLAIM_SYNC => answer(&dispatching.claim_sync(read(&body)?).await),
+            actions::FEED_SPEC => answer(&dispatching.spec(&read::<String>(&body)?)),
+            actions::STATUS => answer(&Ok(dispatching.status())),
+            other => Err(Status::invalid_argument(format!("there is no action \"{other}\""))),
+        }?;
+        Ok(Response::new(stream::iter([Ok(arrow_flight::Result { body: answer.into() })]).boxed()))
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Reply<Self::ListActionsStream> {
+        let actions = [
+            (actions::STATUS, "Feeds, workers and readers, as JSON"),
+            (actions::READER_SYNC, "A trainer's state to where it reads next"),
+            (actions::CLAIM_SYNC, "A rank's claims to those it may take next"),
+            (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),
+            (actions::FEED_SPEC, "A feed's id to what a worker needs to compute it"),
+        ];
+        let actions = actions.map(|(name, text)| Ok(ActionType { r#type: name.into(), description: text.into() }));
+        Ok(Response::new(stream::iter(actions).boxed()))
     }
 
     async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Reply<Self::HandshakeStream> {
@@ -164,13 +323,5 @@ impl FlightService for Service {
 
     async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Reply<Self::DoExchangeStream> {
         Err(Status::unimplemented("use DoGet"))
-    }
-
-    async fn do_action(&self, _: Request<Action>) -> Reply<Self::DoActionStream> {
-        Err(Status::unimplemented("there are no actions"))
-    }
-
-    async fn list_actions(&self, _: Request<Empty>) -> Reply<Self::ListActionsStream> {
-        Ok(Response::new(stream::empty().boxed()))
     }
 }

@@ -9,6 +9,7 @@ pub(crate) fn status(error: &Error) -> Status {
         ErrorKind::Invalid => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
         ErrorKind::Conflict => Code::FailedPrecondition,
+        ErrorKind::Denied => Code::Unauthenticated,
         ErrorKind::Unavailable => Code::Unavailable,
         ErrorKind::Exhausted => Code::ResourceExhausted,
         ErrorKind::Data => Code::DataLoss,

@@ -9,18 +9,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int32Array,
-    Int64Array, LargeBinaryArray, StringArray, StringViewArray, StructArray, UInt8Array, UInt32Array, UInt64Array,
-    new_null_array,
+    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
+    Int8Array, Int32Array, Int64Array, LargeBinaryArray, ListArray, StringArray, StringViewArray, StructArray,
+    UInt8Array, UInt32Array, UInt64Array, new_null_array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{cast, take};
-use arrow::datatypes::{DataType, Field, FieldRef, UInt8Type};
+use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, UInt8Type};
 use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
 use datafusion::scalar::ScalarValue;
 
-use crate::descriptor::{ConstantKind, Descriptor, Determinism, ParameterKind, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, ParameterKind, STEP_ARGUMENT, TypeClass};
 use crate::keyed::{Draws, random_key};
 use crate::operator::{Operator, OperatorUdf};
 use crate::tensor::{self, CHANNELS};
@@ -246,6 +246,12 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
         arguments.push(Argument::Column(field, Arc::new(keys)));
         arguments.push(Argument::Constant(ScalarValue::UInt64(Some(99))));
     }
+    // Without its argument such a call runs as well.
+    if descriptor.determinism == Determinism::StepLength && !defaults {
+        let lengths = UInt64Array::from_iter_values((0..ROWS as u64).map(|row| row % 4));
+        let field = Arc::new(Field::new(STEP_ARGUMENT, DataType::UInt64, false));
+        arguments.push(Argument::Column(field, Arc::new(lengths)));
+    }
     Case { name, operator, arguments }
 }
 
@@ -270,8 +276,8 @@ fn constant(kind: ConstantKind, position: usize, default: Option<ScalarValue>, d
         (ConstantKind::Number, None) => ScalarValue::Int64(Some(position as i64)),
         (_, Some(default)) => default,
         (ConstantKind::NumberList, None) => {
-            let half = ScalarValue::Float64(Some(0.5));
-            ScalarValue::List(ScalarValue::new_list(&[half.clone(), half.clone(), half], &DataType::Float64, true))
+            let ascending = [3, 5, 8].map(|number| ScalarValue::Int64(Some(number)));
+            ScalarValue::List(ScalarValue::new_list(&ascending, &DataType::Int64, true))
         }
         (ConstantKind::Text, None) => ScalarValue::from("text"),
     }
@@ -331,6 +337,23 @@ fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
                 column(Arc::new(BooleanArray::from(flags))),
             ]);
             all
+        }
+        TypeClass::NumberList => {
+            let lists = optional(draws, |draws| {
+                let len = draws.below(9);
+                (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
+            });
+            let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
+            let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+            // What every list can be cast to.
+            let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
+            vec![
+                column(cast_to(DataType::new_large_list(DataType::Float32, true))),
+                column(cast_to(DataType::new_list(DataType::Float64, true))),
+                column(cast_to(DataType::new_list(DataType::UInt8, true))),
+                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
+                column(Arc::clone(&list)),
+            ]
         }
     }
 }
@@ -412,7 +435,7 @@ fn garbage(operator: &'static dyn Operator, draws: &mut Draws) -> Result<(), Str
             let (field, array) = match class {
                 TypeClass::Binary => damaged_files(draws),
                 TypeClass::Image => lying_images(draws),
-                TypeClass::Numeric | TypeClass::Hashable => return Ok(()),
+                TypeClass::Numeric | TypeClass::Hashable | TypeClass::NumberList => return Ok(()),
             };
             *argument = Argument::Column(Arc::new(field), array);
         }

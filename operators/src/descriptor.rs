@@ -4,11 +4,18 @@
 //! of their properties exists. Everything here is `'static` data, so a descriptor is written as one `static` item at
 //! the top of the operator's file.
 
+use std::sync::Arc;
+
 use arrow::array::Array;
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::scalar::ScalarValue;
 
+use crate::keyed::KEY_ARGUMENTS;
 use crate::tensor;
+
+/// The name of the argument that the engine appends to a call that depends on the step: a column of the longest length
+/// that rows of each row's step may have, 0 where there is none, and the greatest integer where there is no longest.
+pub const STEP_ARGUMENT: &str = "step_length";
 
 /// Everything that is known about an operator without running it.
 #[derive(Debug)]
@@ -75,6 +82,8 @@ pub enum TypeClass {
     Numeric,
     /// An integer, float, boolean, string or binary value.
     Hashable,
+    /// A list of integers or floats, of any length.
+    NumberList,
 }
 
 /// The values that a constant accepts.
@@ -101,6 +110,8 @@ pub enum Determinism {
     Deterministic,
     /// The row's random key and the call site. See [`crate::keyed`].
     KeyedRandom,
+    /// The longest length of the row's global step, where the feed groups rows by length.
+    StepLength,
 }
 
 /// What an operator does to the number of rows.
@@ -212,6 +223,7 @@ impl TypeClass {
             Self::Image => "an image (uint8 tensor of height x width x 3)",
             Self::Numeric => "a number",
             Self::Hashable => "an integer, float, boolean, string or binary value",
+            Self::NumberList => "a list of numbers",
         }
     }
 
@@ -229,6 +241,10 @@ impl TypeClass {
                     || data_type.is_string()
                     || *data_type == DataType::Boolean
             }
+            Self::NumberList => match data_type {
+                DataType::List(item) | DataType::LargeList(item) => Self::Numeric.accepts(item),
+                _ => false,
+            },
         }
     }
 
@@ -240,9 +256,17 @@ impl TypeClass {
             (Self::Numeric, DataType::Null) => DataType::Float64,
             (Self::Numeric | Self::Hashable, DataType::Float16) => DataType::Float32,
             (Self::Numeric | Self::Hashable, data_type) if data_type.is_decimal() => DataType::Float64,
+            (Self::NumberList, DataType::Null) => DataType::new_list(DataType::Int64, true),
+            (Self::NumberList, DataType::List(item)) => DataType::List(Self::coerce_item(item)),
+            (Self::NumberList, DataType::LargeList(item)) => DataType::LargeList(Self::coerce_item(item)),
+            (Self::NumberList, DataType::FixedSizeList(item, _)) => DataType::List(Self::coerce_item(item)),
             (_, DataType::Dictionary(_, value)) => self.coerce(value),
             (_, data_type) => data_type.clone(),
         }
+    }
+
+    fn coerce_item(item: &FieldRef) -> FieldRef {
+        Arc::new(item.as_ref().clone().with_data_type(Self::Numeric.coerce(item.data_type())))
     }
 }
 
@@ -261,11 +285,21 @@ impl ConstantKind {
 }
 
 impl Determinism {
+    /// The names of the arguments that the engine appends to a call; each is `UInt64`.
+    pub fn hidden_arguments(&self) -> &'static [&'static str] {
+        match self {
+            Self::Deterministic => &[],
+            Self::KeyedRandom => &KEY_ARGUMENTS,
+            Self::StepLength => &[STEP_ARGUMENT],
+        }
+    }
+
     /// The property as the reference words it.
     pub fn wording(&self) -> &'static str {
         match self {
             Self::Deterministic => "deterministic",
             Self::KeyedRandom => "keyed-random",
+            Self::StepLength => "deterministic, with the length bucket of the row's global step",
         }
     }
 }

@@ -56,17 +56,19 @@ pub mod keyed;
 mod log1p;
 mod normalize;
 pub mod operator;
+mod pad_to;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
 pub mod registry;
 mod resize;
+mod sleep;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
 
 pub use descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, ParameterKind, Rows, TypeClass,
+    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, ParameterKind, Rows, STEP_ARGUMENT, TypeClass,
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use operator::{Arguments, Operator, OperatorUdf};

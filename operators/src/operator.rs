@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 use datafusion::scalar::ScalarValue;
 
 use crate::descriptor::{self, Descriptor, Determinism, ParameterKind};
-use crate::keyed::{Draws, KEY_ARGUMENTS};
+use crate::keyed::Draws;
 
 /// A preprocessing function of one row.
 pub trait Operator: Debug + Send + Sync {
@@ -54,6 +54,7 @@ pub struct Arguments {
     constants: Vec<Option<ScalarValue>>,
     arrays: Vec<Option<ArrayRef>>,
     keys: Option<Keys>,
+    step_lengths: Option<UInt64Array>,
     rows: usize,
 }
 
@@ -132,6 +133,11 @@ impl Arguments {
         }
     }
 
+    /// The longest length that rows of a row's global step may have: 0 where rows are not grouped by length.
+    pub fn step_length(&self, row: usize) -> u64 {
+        self.step_lengths.as_ref().map_or(0, |lengths| lengths.value(row))
+    }
+
     /// A planning error about one argument: `resize: "height" must be below 16384, got 20000`.
     pub fn refuse<T>(&self, name: &str, problem: impl std::fmt::Display) -> Result<T> {
         plan_err!("{}: \"{name}\" {problem}", self.descriptor.name)
@@ -158,9 +164,9 @@ impl Arguments {
         scalars: &[Option<&ScalarValue>],
     ) -> Result<(Self, bool)> {
         let parameters = descriptor.parameters;
-        let keyed = descriptor.determinism == Determinism::KeyedRandom
-            && fields.len() == parameters.len() + KEY_ARGUMENTS.len();
-        if fields.len() > parameters.len() && !keyed {
+        let hidden = descriptor.determinism.hidden_arguments();
+        let is_complete = !hidden.is_empty() && fields.len() == parameters.len() + hidden.len();
+        if fields.len() > parameters.len() && !is_complete {
             let names: Vec<_> = parameters.iter().map(|p| p.name).collect();
             return plan_err!(
                 "{}: takes {} arguments ({}), got {}",
@@ -199,15 +205,16 @@ impl Arguments {
                 },
             }
         }
-        if keyed {
-            for (name, field) in KEY_ARGUMENTS.iter().zip(&fields[parameters.len()..]) {
+        if is_complete {
+            for (name, field) in hidden.iter().zip(&fields[parameters.len()..]) {
                 if *field.data_type() != DataType::UInt64 {
                     return internal_err!("{}: \"{name}\" must be UInt64, got {}", descriptor.name, field.data_type());
                 }
             }
         }
         let fields = fields.iter().take(parameters.len()).cloned().collect();
-        Ok((Self { descriptor, fields, constants, arrays: vec![], keys: None, rows: 0 }, keyed))
+        let arrays = vec![];
+        Ok((Self { descriptor, fields, constants, arrays, keys: None, step_lengths: None, rows: 0 }, is_complete))
     }
 }
 
@@ -227,7 +234,7 @@ impl Keys {
 /// Any [`Operator`] as a DataFusion function.
 ///
 /// The function is immutable: what it returns follows from its arguments, for keyed-random operators from the two that
-/// the engine appends ([`KEY_ARGUMENTS`]). Without these a keyed-random call can be planned but not run.
+/// the engine appends ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these a keyed-random call can be planned but not run.
 #[derive(Debug)]
 pub struct OperatorUdf {
     operator: &'static dyn Operator,
@@ -273,7 +280,7 @@ impl ScalarUDFImpl for OperatorUdf {
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         let descriptor = self.descriptor();
         let shown = match descriptor.determinism {
-            Determinism::KeyedRandom => args.len().min(descriptor.parameters.len()),
+            Determinism::KeyedRandom | Determinism::StepLength => args.len().min(descriptor.parameters.len()),
             Determinism::Deterministic => args.len(),
         };
         let names = args[..shown].iter().map(|arg| Ok(arg.schema_name().to_string())).collect::<Result<Vec<_>>>()?;
@@ -309,13 +316,21 @@ impl ScalarUDFImpl for OperatorUdf {
             .collect();
         let all_scalar = scalars.iter().all(Option::is_some);
         let rows = if all_scalar { 1 } else { args.number_rows };
-        let (mut arguments, keyed) = Arguments::resolve(descriptor, &args.arg_fields, &scalars)?;
+        let (mut arguments, is_complete) = Arguments::resolve(descriptor, &args.arg_fields, &scalars)?;
         arguments.rows = rows;
-        if keyed {
-            arguments.keys = Some(Keys::read(descriptor, &args.args[descriptor.parameters.len()..], rows)?);
-        } else if descriptor.determinism == Determinism::KeyedRandom {
+        match descriptor.determinism {
+            Determinism::KeyedRandom if is_complete => {
+                arguments.keys = Some(Keys::read(descriptor, &args.args[descriptor.parameters.len()..], rows)?);
+            }
             // Here and not on the first draw, so that an empty or all-null batch does not hide the mistake.
-            arguments.draws(0)?;
+            Determinism::KeyedRandom => {
+                arguments.draws(0)?;
+            }
+            Determinism::StepLength if is_complete => {
+                let lengths = args.args[descriptor.parameters.len()].to_array(rows)?;
+                arguments.step_lengths = Some(lengths.as_primitive::<UInt64Type>().clone());
+            }
+            Determinism::StepLength | Determinism::Deterministic => {}
         }
         // The values are moved, not cloned: an operator may reuse the memory of an array that only it holds.
         arguments.arrays = descriptor

@@ -15,6 +15,8 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::clamp::Clamp,
     &crate::log1p::Log1p,
     &crate::hash_bucket::HashBucket,
+    &crate::pad_to::PadTo,
+    &crate::sleep::Sleep,
 ];
 
 /// The operator with this name. Names are compared without case, as SQL does.

@@ -7,7 +7,7 @@
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
 use datafusion::sql::sqlparser::parser::ParserError;
-use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Word};
 
 use crate::statement::{OptionValue, PipelineDefinition, PipelineOption, Statement};
 use crate::tokens::{DIALECT, Tokens, is_word, lower_first, slice};
@@ -82,8 +82,9 @@ impl Statements<'_> {
         let kind = self.peek(if or_replace { 3 } else { 1 });
         match keyword(&kind.token).as_deref() {
             Some("PIPELINE") => {
+                let start = self.peek(0).span.start;
                 self.skip(if or_replace { 4 } else { 2 });
-                self.create_pipeline(or_replace)
+                self.create_pipeline(or_replace, start)
             }
             Some("EXTERNAL" | "UNBOUNDED") => {
                 let statement = self.parser.parse_statement().map_err(|error| {
@@ -115,7 +116,7 @@ impl Statements<'_> {
         }
     }
 
-    fn create_pipeline(&mut self, or_replace: bool) -> Result<Statement> {
+    fn create_pipeline(&mut self, or_replace: bool, start: Location) -> Result<Statement> {
         let if_not_exists = self.peek_is(0, "IF") && self.peek_is(1, "NOT") && self.peek_is(2, "EXISTS");
         if if_not_exists {
             if or_replace {
@@ -146,6 +147,7 @@ impl Statements<'_> {
         depth::check_query(&query, place)?;
         let end = self.parser.parser.get_current_token().span.end;
         let text = slice(self.text, first.span.start, end).to_owned();
+        let statement = slice(self.text, start, end).to_owned();
         Ok(Statement::CreatePipeline(PipelineDefinition {
             name,
             or_replace,
@@ -153,6 +155,7 @@ impl Statements<'_> {
             options,
             query,
             text,
+            statement,
             place,
             name_place,
         }))

@@ -101,6 +101,8 @@ pub struct PipelineDefinition {
     pub query: Box<Query>,
     /// The query's source text, character for character.
     pub text: String,
+    /// The whole statement's source text, from CREATE to the end of the query.
+    pub statement: String,
     /// Where the query starts.
     pub place: Place,
     /// Where the name is.

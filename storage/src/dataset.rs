@@ -56,13 +56,14 @@ impl Format {
 }
 
 /// What a dataset is made from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DatasetSpec {
     /// A file, a folder or a glob, as a path or URL.
     pub location: String,
     /// How the files are written.
     pub format: Format,
     /// The columns of CSV or JSON lines; without it they are inferred from the first file.
+    #[serde(with = "crate::schema::optional", default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<SchemaRef>,
 }
 
@@ -74,6 +75,7 @@ pub struct Dataset {
 
 #[derive(Debug)]
 struct Inner {
+    spec: DatasetSpec,
     schema: SchemaRef,
     snapshot: Arc<Snapshot>,
     files: Vec<PinnedFile>,
@@ -125,8 +127,48 @@ impl Dataset {
         };
         check_names(&schema, &files)?;
         let snapshot = Arc::new(Snapshot::new(&spec.format, &schema, &files, groups));
-        let inner = Arc::new(Inner { schema, snapshot, files, source });
-        Ok(Self { inner })
+        let location = stores.place(&spec.location)?.display();
+        let spec = DatasetSpec { location, ..spec.clone() };
+        Ok(Self { inner: Arc::new(Inner { spec, schema, snapshot, files, source }) })
+    }
+
+    /// Opens the dataset that was opened elsewhere with [`spec`](Self::spec), [`schema`](Self::schema) and
+    /// [`snapshot`](Self::snapshot), without listing or opening any file: one that changed since, or that is not there, is
+    /// found out when it is read.
+    pub fn pinned(
+        stores: &Stores,
+        spec: &DatasetSpec,
+        snapshot: impl Into<Arc<Snapshot>>,
+        schema: SchemaRef,
+    ) -> Result<Self> {
+        check_spec(spec)?;
+        let snapshot = snapshot.into();
+        let files = listing::pinned(stores, &spec.location, snapshot.files())?;
+        check_names(&schema, &files)?;
+        snapshot.check(&spec.format, &schema, &files)?;
+        let source = match spec.format {
+            Format::Parquet => Source::Parquet(ParquetFiles::pinned(files.len())),
+            Format::Csv { has_header, delimiter } => Source::Text(Text::Csv { has_header, delimiter }),
+            Format::Jsonl => Source::Text(Text::Jsonl),
+            Format::Media => Source::Media,
+        };
+        let fits = match &source {
+            Source::Parquet(_) => true,
+            Source::Text(text) => {
+                text.check_schema(&schema)?;
+                spec.schema.as_ref().is_none_or(|declared| *declared == schema)
+            }
+            Source::Media => schema == media::schema(),
+        };
+        if !fits {
+            return Err(Error::invalid(format!("\"{}\": its spec has not the columns of its schema", spec.location)));
+        }
+        Ok(Self { inner: Arc::new(Inner { spec: spec.clone(), schema, snapshot, files, source }) })
+    }
+
+    /// What it was opened from, its location as an absolute path or URL.
+    pub fn spec(&self) -> &DatasetSpec {
+        &self.inner.spec
     }
 
     /// The columns.
@@ -162,7 +204,8 @@ impl Dataset {
         let first_sample_id = inner.snapshot.files()[range.file as usize].first_sample_id + range.first_row;
         match &inner.source {
             Source::Parquet(source) => {
-                let arrays = source.read(file, group, range, columns).await?;
+                let groups = &inner.snapshot.files()[range.file as usize].groups;
+                let arrays = source.read(file, &inner.schema, groups, range, columns).await?;
                 Rows::all_good(schema, arrays, range.rows, first_sample_id)
             }
             Source::Media => {

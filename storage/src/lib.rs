@@ -5,7 +5,8 @@
 //! has. From then on a row has a number that does not change, its `sample_id`. [`Dataset::row_ranges`] cuts the rows
 //! into [`RowRange`]s, and [`Dataset::read`] turns one of these into a [`Rows`]: an Arrow batch, the ids of its rows,
 //! and the rows that could not be read, with the reason. A file that is no longer the one in the snapshot is a
-//! [`ErrorKind::Conflict`], never other rows under the same ids.
+//! [`ErrorKind::Conflict`], never other rows under the same ids. A spec and a snapshot can travel as JSON, and
+//! [`Dataset::pinned`] opens them elsewhere without listing or opening any file.
 //!
 //! ```
 //! use forebay_storage::{Dataset, DatasetSpec, Format, Stores};
@@ -46,6 +47,7 @@ mod listing;
 mod media;
 mod parquet_file;
 mod pinned;
+mod schema;
 mod snapshot;
 mod stores;
 mod text;
@@ -53,5 +55,6 @@ mod text;
 pub use dataset::{BadRow, Dataset, DatasetSpec, Format, Rows};
 pub use error::{Error, ErrorKind, Result};
 pub use parquet_file::write_parquet;
+pub use schema::schema_text;
 pub use snapshot::{RowGroup, RowRange, Snapshot, SourceFile};
 pub use stores::Stores;

@@ -14,6 +14,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::dataset::Format;
 use crate::pinned::PinnedFile;
+use crate::snapshot::SourceFile;
 use crate::stores::Place;
 use crate::{Error, ErrorKind, Result, Stores};
 
@@ -40,6 +41,41 @@ pub(crate) async fn list(stores: &Stores, location: &str, format: &Format) -> Re
         ))),
         None => Ok(files),
     }
+}
+
+/// The files of a snapshot of `location`, without a look at any of them.
+pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> Result<Vec<PinnedFile>> {
+    let place = stores.place(location)?;
+    if place.display() != location {
+        return Err(Error::invalid(format!(
+            "\"{location}\" is not an absolute path or URL, such as \"{}\"",
+            place.display()
+        )));
+    }
+    let glob = split_glob(&place.path);
+    let folder = glob.as_ref().map_or(&place.path, |(folder, _)| folder);
+    let pin = |file: &SourceFile| {
+        let path = place.path_of(&file.path)?;
+        // As when it was listed: a location that is a file has no folder to be relative to.
+        let relative = match path == place.path {
+            true => path.filename().map(str::to_owned),
+            false => visible_below(folder, &path),
+        };
+        Some(PinnedFile {
+            store: Arc::clone(&place.store),
+            display: file.path.as_str().into(),
+            relative: relative?.into(),
+            location: path,
+            size: file.size,
+            etag: file.lasting_etag().cloned(),
+            modified_ms: file.modified_ms,
+        })
+    };
+    let pin_or_refuse = |file| {
+        pin(file)
+            .ok_or_else(|| Error::invalid(format!("\"{}\" of the snapshot is not under \"{location}\"", file.path)))
+    };
+    files.iter().map(pin_or_refuse).collect()
 }
 
 async fn head(place: &Place) -> Result<Option<ObjectMeta>> {
@@ -172,7 +208,10 @@ fn pin(place: &Place, meta: ObjectMeta, relative: &str) -> PinnedFile {
         store: Arc::clone(&place.store),
         display: place.display_of(&meta.location).into(),
         relative: relative.into(),
-        meta,
+        location: meta.location,
+        size: meta.size,
+        etag: meta.e_tag,
+        modified_ms: meta.last_modified.timestamp_millis(),
     }
 }
 

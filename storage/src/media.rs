@@ -29,9 +29,9 @@ pub(crate) fn groups(files: &[PinnedFile]) -> Vec<Vec<RowGroup>> {
     let one_row = |file: &PinnedFile| RowGroup {
         first_row: 0,
         rows: 1,
-        bytes: file.size(),
+        bytes: file.size,
         offset: 0,
-        length: file.size(),
+        length: file.size,
         splittable: false,
     };
     files.iter().map(|file| vec![one_row(file)]).collect()
@@ -44,7 +44,7 @@ pub(crate) async fn read(file: &PinnedFile, columns: &[usize]) -> Result<Vec<Arr
         arrays.push(match column {
             0 => Arc::new(bytes(file).await?),
             1 => Arc::new(StringArray::from(vec![&*file.relative])),
-            2 => Arc::new(Int64Array::from(vec![file.size() as i64])),
+            2 => Arc::new(Int64Array::from(vec![file.size as i64])),
             _ => Arc::new(StringArray::from(vec![label(&file.relative)])),
         });
     }
@@ -52,8 +52,8 @@ pub(crate) async fn read(file: &PinnedFile, columns: &[usize]) -> Result<Vec<Arr
 }
 
 async fn bytes(file: &PinnedFile) -> Result<BinaryArray> {
-    let length = i32::try_from(file.size()).map_err(|_| {
-        Error::data(format!("\"{}\" has {} bytes; a row holds at most {}", file.display, file.size(), i32::MAX))
+    let length = i32::try_from(file.size).map_err(|_| {
+        Error::data(format!("\"{}\" has {} bytes; a row holds at most {}", file.display, file.size, i32::MAX))
     })?;
     let bytes = file.get_all().await?;
     let offsets = OffsetBuffer::new(vec![0, length].into());

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use futures::future::{BoxFuture, FutureExt};
+use futures::lock::Mutex;
 use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
 use parquet::arrow::async_reader::AsyncFileReader;
@@ -29,7 +30,7 @@ use crate::{Error, Result, Stores};
 
 const FOOTER_BYTES_GUESS: usize = 64 << 10;
 /// Decoders allocate by a row group's claimed number of rows.
-const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
+pub(crate) const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
 /// Writes one batch as a Parquet object.
 pub async fn write_parquet(stores: &Stores, url: &str, batch: &RecordBatch) -> Result<()> {
@@ -47,7 +48,15 @@ pub async fn write_parquet(stores: &Stores, url: &str, batch: &RecordBatch) -> R
 /// The footers of a dataset's files.
 #[derive(Debug)]
 pub(crate) struct ParquetFiles {
-    files: Vec<Footer>,
+    files: Vec<LazyFooter>,
+}
+
+/// A footer, read when the dataset is opened or, if that was pinned elsewhere, when the file is first read.
+#[derive(Debug, Default)]
+struct LazyFooter {
+    footer: OnceLock<Footer>,
+    /// Held by the one task that reads the footer, while others that need it wait.
+    reading: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -66,24 +75,55 @@ impl ParquetFiles {
             .zip(&footers)
             .map(|(file, footer)| row_groups(file, footer.metadata()))
             .collect::<Result<_>>()?;
-        let files =
-            footers.into_iter().map(|metadata| Footer { columns: positions(&schema, metadata.schema()), metadata });
-        let files = files.collect();
+        let footer = |metadata: ArrowReaderMetadata| {
+            let columns = positions(&schema, metadata.schema()).expect("merge_schemas found all columns in all files");
+            LazyFooter { footer: Footer { columns, metadata }.into(), reading: Mutex::default() }
+        };
+        let files = footers.into_iter().map(footer).collect();
         Ok((schema, groups, Self { files }))
+    }
+
+    /// So many files, whose footers are still to be read.
+    pub(crate) fn pinned(files: usize) -> Self {
+        Self { files: (0..files).map(|_| LazyFooter::default()).collect() }
+    }
+
+    /// The footer of a file, which must have the columns of `schema` and these row groups.
+    async fn footer(&self, index: usize, file: &PinnedFile, schema: &Schema, groups: &[RowGroup]) -> Result<&Footer> {
+        let lazy = &self.files[index];
+        if let Some(footer) = lazy.footer.get() {
+            return Ok(footer);
+        }
+        let _reading = lazy.reading.lock().await;
+        if let Some(footer) = lazy.footer.get() {
+            return Ok(footer);
+        }
+        let metadata = read_footer(file).await?;
+        match positions(schema, metadata.schema()) {
+            Some(columns) if row_groups(file, metadata.metadata())? == groups => {
+                Ok(lazy.footer.get_or_init(|| Footer { columns, metadata }))
+            }
+            _ => Err(Error::conflict(format!(
+                "\"{}\" has not the columns and row groups of the feed's snapshot; create its table again (restart the run or server) to read the new file",
+                file.display
+            ))),
+        }
     }
 
     /// Reads some columns of a range.
     pub(crate) async fn read(
         &self,
         file: &PinnedFile,
-        group: &RowGroup,
+        schema: &Schema,
+        groups: &[RowGroup],
         range: &RowRange,
         columns: &[usize],
     ) -> Result<Vec<ArrayRef>> {
         if columns.is_empty() {
             return Ok(Vec::new());
         }
-        let footer = &self.files[range.file as usize];
+        let footer = self.footer(range.file as usize, file, schema, groups).await?;
+        let group = &groups[range.group as usize];
         let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
         let batch = guarded(file, decode(file, &footer.metadata, group, range, &roots)).await?;
         if batch.num_rows() as u64 != range.rows {
@@ -136,7 +176,7 @@ async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata> {
             .with_column_index_policy(PageIndexPolicy::Skip)
             .with_offset_index_policy(PageIndexPolicy::Optional)
             .with_prefetch_hint(Some(FOOTER_BYTES_GUESS))
-            .load_and_finish(&mut PinnedReader(file.clone()), file.size())
+            .load_and_finish(&mut PinnedReader(file.clone()), file.size)
             .await?;
         let metadata = Arc::new(metadata);
         let footer = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
@@ -237,9 +277,13 @@ fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Resul
     Ok(Arc::new(Schema::new(fields)))
 }
 
-fn positions(schema: &Schema, file: &Schema) -> Vec<usize> {
-    let position =
-        |field: &FieldRef| file.index_of(field.name()).expect("merge_schemas found all columns in all files");
+/// Where a file has the columns of `schema`, if it has them all as they are there.
+fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
+    let position = |field: &FieldRef| {
+        let (at, found) = file.column_with_name(field.name())?;
+        let fits = found.data_type() == field.data_type() && (field.is_nullable() || !found.is_nullable());
+        fits.then_some(at)
+    };
     schema.fields().iter().map(position).collect()
 }
 

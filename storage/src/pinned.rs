@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::{Error, Result};
@@ -29,7 +30,11 @@ where
 #[derive(Clone, Debug)]
 pub(crate) struct PinnedFile {
     pub(crate) store: Arc<dyn ObjectStore>,
-    pub(crate) meta: ObjectMeta,
+    pub(crate) location: Path,
+    pub(crate) size: u64,
+    /// The store's version of the content; without it a file is told by when it was written.
+    pub(crate) etag: Option<String>,
+    pub(crate) modified_ms: i64,
     /// What users see: an absolute path or a URL.
     pub(crate) display: Arc<str>,
     /// The path below the dataset's folder.
@@ -37,22 +42,15 @@ pub(crate) struct PinnedFile {
 }
 
 impl PinnedFile {
-    pub(crate) fn size(&self) -> u64 {
-        self.meta.size
-    }
-
     pub(crate) async fn get_all(&self) -> Result<Bytes> {
         self.get(None).await
     }
 
     pub(crate) async fn get_range(&self, range: Range<u64>) -> Result<Bytes> {
-        if range.start > range.end || range.end > self.size() {
+        if range.start > range.end || range.end > self.size {
             return Err(Error::data(format!(
                 "\"{}\" points at bytes {}..{} but has only {}; it is damaged or truncated",
-                self.display,
-                range.start,
-                range.end,
-                self.size()
+                self.display, range.start, range.end, self.size
             )));
         }
         if range.is_empty() {
@@ -62,14 +60,18 @@ impl PinnedFile {
     }
 
     async fn get(&self, range: Option<Range<u64>>) -> Result<Bytes> {
-        let expected = range.as_ref().map_or(self.size(), |r| r.end - r.start);
-        let options = GetOptions::new().with_if_match(self.meta.e_tag.clone()).with_range(range);
-        let result = match self.store.get_opts(&self.meta.location, options).await {
+        let expected = range.as_ref().map_or(self.size, |r| r.end - r.start);
+        let options = GetOptions::new().with_if_match(self.etag.clone()).with_range(range);
+        let result = match self.store.get_opts(&self.location, options).await {
             Ok(result) if self.is_same(&result.meta) => result,
             Ok(_) | Err(object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. }) => {
                 return Err(self.changed().await);
             }
-            Err(e) => return Err(Error::from_store(&self.display, e)),
+            // A store that is not asked for a version may first complain that the file is shorter than the range.
+            Err(e) => match self.store.head(&self.location).await {
+                Ok(now) if !self.is_same(&now) => return Err(self.changed().await),
+                _ => return Err(Error::from_store(&self.display, e)),
+            },
         };
         let bytes = result.bytes().await.map_err(|e| Error::from_store(&self.display, e))?;
         if bytes.len() as u64 != expected {
@@ -79,18 +81,18 @@ impl PinnedFile {
     }
 
     fn is_same(&self, now: &ObjectMeta) -> bool {
-        self.meta.size == now.size
-            && match (&self.meta.e_tag, &now.e_tag) {
+        self.size == now.size
+            && match (&self.etag, &now.e_tag) {
                 (Some(then), Some(now)) => then == now,
-                _ => self.meta.last_modified == now.last_modified,
+                _ => self.modified_ms == now.last_modified.timestamp_millis(),
             }
     }
 
     async fn changed(&self) -> Error {
         let place = &self.display;
-        let detail = match self.store.head(&self.meta.location).await {
-            Ok(now) if now.size != self.size() => {
-                format!(" (size {} -> {})", self.size(), now.size)
+        let detail = match self.store.head(&self.location).await {
+            Ok(now) if now.size != self.size => {
+                format!(" (size {} -> {})", self.size, now.size)
             }
             Ok(_) => " (same size, other version)".to_owned(),
             Err(object_store::Error::NotFound { .. }) => {

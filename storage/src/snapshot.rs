@@ -3,17 +3,27 @@
 //! A row's `sample_id` is the number of rows in all earlier files plus its row number in its own file. Files are in the
 //! order of their paths, so the ids are dense and depend on nothing but the snapshot.
 
+use std::borrow::Cow;
+
 use arrow::datatypes::{DataType, Field, Schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::dataset::Format;
+use crate::parquet_file::GROUP_ROWS_MAX;
 use crate::pinned::PinnedFile;
+use crate::{Error, Result};
 
 /// A range reads at most this much uncompressed data, so that a batch's 32-bit offsets hold it.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
+/// A snapshot from elsewhere may claim any numbers; below these, sums of a few stay far from overflow.
+const TOTAL_MAX: u64 = 1 << 62;
+
 /// Everything that decides which rows a dataset has. Immutable; its id is a hash of its content.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// As JSON it is lists of values, and whatever these imply is left out: see `Written`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Written<'static>")]
 pub struct Snapshot {
     id: String,
     rows: u64,
@@ -21,7 +31,7 @@ pub struct Snapshot {
 }
 
 /// One file of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
     /// The absolute path, or the URL where the file is not on a local disk.
     pub path: String,
@@ -40,7 +50,7 @@ pub struct SourceFile {
 }
 
 /// Rows that are stored together: a Parquet row group, a block of text, one media file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowGroup {
     /// The row number in the file of the group's first row.
     pub first_row: u64,
@@ -74,7 +84,7 @@ pub struct RowRange {
 impl Snapshot {
     pub(crate) fn new(format: &Format, schema: &Schema, files: &[PinnedFile], groups: Vec<Vec<RowGroup>>) -> Self {
         let mut rows = 0;
-        let files: Vec<SourceFile> = files
+        let sources: Vec<SourceFile> = files
             .iter()
             .zip(groups)
             .map(|(file, groups)| {
@@ -83,17 +93,33 @@ impl Snapshot {
                 rows += file_rows;
                 SourceFile {
                     path: file.display.to_string(),
-                    size: file.size(),
-                    etag: file.meta.e_tag.clone(),
-                    modified_ms: file.meta.last_modified.timestamp_millis(),
+                    size: file.size,
+                    etag: file.etag.clone(),
+                    modified_ms: file.modified_ms,
                     first_sample_id,
                     rows: file_rows,
                     groups,
                 }
             })
             .collect();
-        let id = content_id(format, schema, &files);
-        Self { id, rows, files }
+        let id = content_id(format, schema, first_name(files), &sources);
+        Self { id, rows, files: sources }
+    }
+
+    /// Fails unless this is what [`Snapshot::new`] would make of these files: an id from elsewhere is only a claim.
+    pub(crate) fn check(&self, format: &Format, schema: &Schema, files: &[PinnedFile]) -> Result<()> {
+        for file in &self.files {
+            if let Some(why) = file.groups.iter().find_map(|group| misfit(format, file, group)) {
+                return Err(Error::invalid(format!("\"{}\" in the snapshot: {why}", file.path)));
+            }
+        }
+        match content_id(format, schema, first_name(files), &self.files) {
+            content if content == self.id => Ok(()),
+            content => Err(Error::conflict(format!(
+                "the snapshot was altered: its id is {}, but its format, columns and files make {content}",
+                self.id
+            ))),
+        }
     }
 
     /// The files, in the order of their paths.
@@ -134,6 +160,40 @@ impl Snapshot {
     }
 }
 
+impl SourceFile {
+    /// The store's version of the content, where it lasts. A local file's holds its inode: good for noticing a change,
+    /// but a restored backup, a copy that keeps its time, and the same file through another mount are the same file.
+    pub(crate) fn lasting_etag(&self) -> Option<&String> {
+        self.etag.as_ref().filter(|_| !self.path.starts_with('/'))
+    }
+
+    fn written(&self, folder: &str) -> WrittenFile<'_> {
+        let group = |g: &RowGroup| WrittenGroup(g.rows, g.bytes, g.offset, g.length, g.splittable);
+        let groups = self.groups.iter().map(group).collect();
+        let name = self.path[folder.len()..].into();
+        WrittenFile(name, self.size, self.modified_ms, self.etag.as_deref().map(Cow::from), groups)
+    }
+}
+
+/// Why a group cannot be one of `file`, if it cannot. Decoders allocate by these numbers.
+fn misfit(format: &Format, file: &SourceFile, group: &RowGroup) -> Option<String> {
+    let whole_file =
+        RowGroup { first_row: 0, rows: 1, bytes: file.size, offset: 0, length: file.size, splittable: false };
+    let end = group.offset.saturating_add(group.length);
+    match format {
+        Format::Parquet => {
+            (group.rows > GROUP_ROWS_MAX as u64).then(|| format!("a row group claims {} rows", group.rows))
+        }
+        Format::Csv { .. } | Format::Jsonl => {
+            (end > file.size || group.rows > group.length || group.splittable).then(|| {
+                format!("a block of {} rows cannot be bytes {}..{end} of {}", group.rows, group.offset, file.size)
+            })
+        }
+        Format::Media => (*group != whole_file || file.groups.len() != 1)
+            .then(|| "a media file is one row of all its bytes".to_owned()),
+    }
+}
+
 fn split_group(file: u32, group: u32, stored: &RowGroup, bytes_target: u64, ranges: &mut Vec<RowRange>) {
     if stored.rows == 0 {
         return;
@@ -156,8 +216,86 @@ fn split_group(file: u32, group: u32, stored: &RowGroup, bytes_target: u64, rang
     }));
 }
 
+/// How a snapshot is written. Sums are left out, so that they cannot contradict what they are sums of; what all paths
+/// begin with is written once, so that a hundred thousand files are a few megabytes.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written<'a> {
+    id: Cow<'a, str>,
+    folder: Cow<'a, str>,
+    files: Vec<WrittenFile<'a>>,
+}
+
+/// Path after the folder, size, time of the last change in milliseconds, etag, groups.
+#[derive(Serialize, Deserialize)]
+struct WrittenFile<'a>(Cow<'a, str>, u64, i64, Option<Cow<'a, str>>, Vec<WrittenGroup>);
+
+/// Rows, bytes, offset, length, splittable.
+#[derive(Serialize, Deserialize)]
+struct WrittenGroup(u64, u64, u64, u64, bool);
+
+impl Serialize for Snapshot {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let folder = common_folder(&self.files);
+        let files = self.files.iter().map(|file| file.written(folder)).collect();
+        Written { id: self.id.as_str().into(), folder: folder.into(), files }.serialize(serializer)
+    }
+}
+
+/// What all paths begin with, up to a slash.
+fn common_folder(files: &[SourceFile]) -> &str {
+    // They are sorted, so what the first and the last share is what all share.
+    let (Some(first), Some(last)) = (files.first(), files.last()) else { return "" };
+    let shared = first.path.bytes().zip(last.path.bytes()).take_while(|(a, b)| a == b).count();
+    let slash = first.path.as_bytes()[..shared].iter().rposition(|byte| *byte == b'/');
+    &first.path[..slash.map_or(0, |at| at + 1)]
+}
+
+impl TryFrom<Written<'_>> for Snapshot {
+    type Error = Error;
+
+    fn try_from(written: Written<'_>) -> Result<Self> {
+        let damaged = |why: &str| Error::invalid(format!("the snapshot is damaged: {why}"));
+        let Written { id, folder, files: written } = written;
+        let (mut rows, mut bytes) = (0, 0);
+        let add = |sum: &mut u64, number: u64| {
+            *sum = sum
+                .checked_add(number)
+                .filter(|sum| *sum < TOTAL_MAX)
+                .ok_or_else(|| damaged("its files are too large"))?;
+            Ok::<_, Error>(())
+        };
+        let count = |length: usize| u32::try_from(length).map(|_| ()).map_err(|_| damaged("it has too many files"));
+        count(written.len())?;
+        let mut files: Vec<SourceFile> = Vec::with_capacity(written.len());
+        for WrittenFile(name, size, modified_ms, etag, groups) in written {
+            let path = format!("{folder}{name}");
+            if files.last().is_some_and(|before| before.path >= path) {
+                return Err(damaged(&format!("\"{path}\" is out of order")));
+            }
+            count(groups.len())?;
+            let (first_sample_id, mut first_row) = (rows, 0);
+            let mut found = Vec::with_capacity(groups.len());
+            for WrittenGroup(group_rows, group_bytes, offset, length, splittable) in groups {
+                found.push(RowGroup { first_row, rows: group_rows, bytes: group_bytes, offset, length, splittable });
+                add(&mut rows, group_rows)?;
+                add(&mut bytes, group_bytes)?;
+                first_row += group_rows;
+            }
+            let etag = etag.map(Cow::into_owned);
+            files.push(SourceFile { path, size, etag, modified_ms, first_sample_id, rows: first_row, groups: found });
+        }
+        Ok(Self { id: id.into_owned(), rows, files })
+    }
+}
+
+/// The first file's path below the dataset's folder, which says where that is.
+fn first_name(files: &[PinnedFile]) -> &str {
+    files.first().map_or("", |file| &file.relative)
+}
+
 /// Hashes an encoding of its own, so that the id does not depend on how serde or Arrow write these types.
-fn content_id(format: &Format, schema: &Schema, files: &[SourceFile]) -> String {
+fn content_id(format: &Format, schema: &Schema, first_name: &str, files: &[SourceFile]) -> String {
     let mut hash = ContentHash(blake3::Hasher::new());
     hash.text("forebay snapshot 1");
     hash.text(format.name());
@@ -168,12 +306,14 @@ fn content_id(format: &Format, schema: &Schema, files: &[SourceFile]) -> String 
     hash.number(schema.fields().len() as u64);
     schema.fields().iter().for_each(|field| hash.field(field));
     hash.number(files.len() as u64);
+    // Two locations may give the same files under other names, and columns of media are made of these.
+    if *format == Format::Media {
+        hash.text(first_name);
+    }
     for file in files {
         hash.text(&file.path);
         hash.number(file.size);
-        // A local file's tag holds its inode: good for noticing a change, but a restored backup or a copy that keeps its
-        // time is the same file.
-        match file.etag.as_ref().filter(|_| !file.path.starts_with('/')) {
+        match file.lasting_etag() {
             Some(etag) => hash.text(etag),
             None => hash.text(&format!("modified {}", file.modified_ms)),
         }
@@ -316,7 +456,7 @@ mod tests {
             Schema::new(vec![Field::new("a", DataType::List(item.into()), true)])
         };
         let files = snapshot(&[1, 2]).files;
-        let id = |format: &Format, schema: &Schema, files: &[SourceFile]| content_id(format, schema, files);
+        let id = |format: &Format, schema: &Schema, files: &[SourceFile]| content_id(format, schema, "", files);
         let first = id(&Format::Parquet, &schema(), &files);
         assert_eq!(first, id(&Format::Parquet, &schema(), &files));
         assert_ne!(first, id(&Format::Jsonl, &schema(), &files));

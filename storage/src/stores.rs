@@ -53,6 +53,13 @@ impl Place {
         self.prefix == LOCAL_PREFIX && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())
     }
 
+    /// The path in the same store of what users see as `display`.
+    pub(crate) fn path_of(&self, display: &str) -> Option<Path> {
+        let path = Path::parse(display.strip_prefix(&self.prefix)?).ok()?;
+        // A slash too many at either end would be a second name for the same file.
+        (self.display_of(&path) == display).then_some(path)
+    }
+
     /// What users see of another path in the same store.
     pub(crate) fn display_of(&self, path: &Path) -> String {
         format!("{}{path}", self.prefix)

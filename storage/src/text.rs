@@ -94,8 +94,8 @@ async fn scan(text: &Text, file: &PinnedFile) -> Result<Scanned> {
         _ => Some(Bytes::new()),
     };
     let mut at = 0;
-    while at < file.size() {
-        let chunk = file.get_range(at..(at + SCAN_BYTES).min(file.size())).await?;
+    while at < file.size {
+        let chunk = file.get_range(at..(at + SCAN_BYTES).min(file.size)).await?;
         let start = at;
         let mut record_ends = |end: u64| match header {
             Some(_) => blocks.add(end),
@@ -107,7 +107,7 @@ async fn scan(text: &Text, file: &PinnedFile) -> Result<Scanned> {
         };
         records.push(&chunk, &mut record_ends);
         at += chunk.len() as u64;
-        if at == file.size() {
+        if at == file.size {
             let closed = records.finish(&mut record_ends);
             if !closed {
                 // Nobody could say how many rows the rest of the file was meant to be, so this is not one bad row.
@@ -118,7 +118,7 @@ async fn scan(text: &Text, file: &PinnedFile) -> Result<Scanned> {
                 )));
             }
         }
-        if header.is_none() && at < file.size() {
+        if header.is_none() && at < file.size {
             return Err(Error::data(format!("\"{}\" has a header of more than {SCAN_BYTES} bytes", file.display)));
         }
         if at - blocks.end() > RECORD_BYTES_MAX {
@@ -191,7 +191,7 @@ impl Text {
         }
     }
 
-    fn check_schema(&self, schema: &SchemaRef) -> Result<()> {
+    pub(crate) fn check_schema(&self, schema: &SchemaRef) -> Result<()> {
         match self {
             Self::Csv { delimiter, .. } => csv::check_types(*delimiter, schema),
             Self::Jsonl => jsonl::check_types(schema),

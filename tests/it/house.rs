@@ -10,9 +10,10 @@ use crate::support::repository;
 /// Who may depend on whom. Anything else is a design change: see ARCHITECTURE.md.
 const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
-    ("forebay-flight-server", &["forebay-engine", "forebay-flight-client"]),
-    ("forebay-flight-client", &["forebay-engine"]),
-    ("forebay-engine", &["forebay-sql", "forebay-operators", "forebay-storage"]),
+    ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client"]),
+    ("forebay-flight-client", &["forebay-delivery", "forebay-engine"]),
+    ("forebay-engine", &["forebay-delivery", "forebay-sql", "forebay-operators", "forebay-storage"]),
+    ("forebay-delivery", &[]),
     ("forebay-sql", &["forebay-operators"]),
     ("forebay-operators", &[]),
     ("forebay-storage", &[]),
@@ -22,6 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
 const KEPT_APART: &[(&str, &[&str])] = &[
     ("tonic", &["forebay-flight-client", "forebay-flight-server"]),
     ("arrow-flight", &["forebay-flight-client", "forebay-flight-server"]),
+    ("ring", &["forebay-flight-server"]),
     ("object_store", &["forebay-storage"]),
     ("anyhow", &["forebay"]),
     ("clap", &["forebay"]),

@@ -6,7 +6,12 @@ mod support;
 
 mod bad_input;
 mod bad_rows;
+mod buckets;
+mod cluster;
 mod feed;
 mod house;
 mod lost_and_changed;
+mod metrics;
+mod security;
 mod slt;
+mod spec;

@@ -23,14 +23,23 @@ pub(crate) fn photos_sql() -> PathBuf {
 pub(crate) fn forebay<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(arguments).stdin(Stdio::null());
-    for variable in ["RANK", "WORLD_SIZE", "FOREBAY_URI", "FOREBAY_ROOT", "FOREBAY_LOG"] {
+    for variable in [
+        "RANK",
+        "WORLD_SIZE",
+        "FOREBAY_URI",
+        "FOREBAY_DISPATCHER",
+        "FOREBAY_ROOT",
+        "FOREBAY_LOG",
+        "FOREBAY_TOKEN",
+        "FOREBAY_TOKEN_FILE",
+    ] {
         command.env_remove(variable);
     }
     command
 }
 
 /// How long anything may take: far more than it needs on a busy machine, and far less than a hang.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs to the end; a process that hangs is killed and fails the test.
 fn output(command: &mut Command) -> Output {
@@ -130,6 +139,8 @@ pub(crate) struct Batch {
     pub(crate) digest: String,
     pub(crate) token: String,
     #[serde(default)]
+    pub(crate) gaps: u64,
+    #[serde(default)]
     pub(crate) ids: Vec<String>,
 }
 
@@ -194,20 +205,37 @@ impl Folder {
     }
 }
 
-/// A running `forebay serve`, killed when dropped.
+/// A running `forebay serve` or `forebay worker`, killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Child,
     pub(crate) uri: String,
+    /// The first line of its output.
+    pub(crate) ready: Value,
 }
 
 impl Server {
     pub(crate) fn start(script: &str, more: &[&str]) -> Self {
-        let mut command = forebay(["serve", script, "--port", "0", "--output", "json"]);
-        let mut process = command.args(more).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        Self::launch(forebay(["serve", script, "--port", "0", "--output", "json"]).args(more))
+    }
+
+    /// Any command that says in its first line where it listens.
+    pub(crate) fn launch(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut line = String::new();
         BufReader::new(process.stdout.take().expect("piped")).read_line(&mut line).expect("a line of output");
         let ready: Value = serde_json::from_str(&line).expect("the server says where it listens");
-        Self { process, uri: ready["uri"].as_str().expect("a URI").to_owned() }
+        Self { process, uri: ready["uri"].as_str().expect("a URI").to_owned(), ready }
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> String {
+        self.uri.rsplit(':').next().expect("a URI with a port").to_owned()
+    }
+
+    /// Gives it no time to say anything.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it is ours");
+        self.process.wait().expect("it can be waited for");
     }
 
     /// Tells it to stop, and waits for how it ends.

@@ -34,11 +34,11 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("FOREBAY_")}
 
 
-class Server:
-    """`forebay serve` over a script, on a free port of this machine."""
+class Process:
+    """A subcommand that serves, on a free port of this machine."""
 
-    def __init__(self, script: Path, *options: str):
-        command = [binary(), "serve", script, "--port", "0", "--output", "json", *options]
+    def __init__(self, *arguments: str | Path):
+        command = [binary(), *arguments, "--port", "0", "--output", "json"]
         self.process = subprocess.Popen(
             command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
         )
@@ -49,7 +49,7 @@ class Server:
             self.process.wait()
             raise
         self.uri: str = started["uri"]
-        self.pipelines: list[str] = started["pipelines"]
+        self.started: dict = started
 
     def _first_line(self) -> str:
         ready, _, _ = select.select([self.process.stdout], [], [], STARTED_WITHIN_SECONDS)
@@ -68,11 +68,31 @@ class Server:
             self.process.wait()
             self.process.stdout.close()
 
-    def __enter__(self) -> "Server":
+    def kill(self):
+        """Gives it no time to say anything."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.stop()
+
+
+class Server(Process):
+    """`forebay serve` over a script."""
+
+    def __init__(self, script: Path, *options: str):
+        super().__init__("serve", script, *options)
+        self.pipelines: list[str] = self.started["pipelines"]
+
+
+class Worker(Process):
+    """`forebay worker` for a dispatcher."""
+
+    def __init__(self, dispatcher: Server, *options: str):
+        super().__init__("worker", "--dispatcher", dispatcher.uri, *options)
 
 
 @dataclass(frozen=True)

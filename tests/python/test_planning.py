@@ -112,5 +112,7 @@ def test_planning_reads_no_file(serve, tmp_path):
         batches(client, ticket(pipeline="broken"))
 
 
-def test_there_are_no_actions(client):
-    assert list(client.list_actions()) == []
+def test_actions_are_listed_and_status_is_one(client):
+    assert {action.type for action in client.list_actions()} == {"status", "reader.sync", "claim.sync", "worker.sync", "feed.spec"}
+    [status] = client.do_action("status")
+    assert [worker["draining"] for worker in json.loads(status.body.to_pybytes())["workers"]] == [False]

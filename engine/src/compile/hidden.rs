@@ -1,7 +1,8 @@
 //! Hidden columns: row identity and randomness, woven into a plan behind the user's back.
 //!
-//! The rewrite widens the scan by a row's `sample_id` and its random key, carries both through every projection, and
-//! hands each keyed-random call the key of its row and the number of its call site. After it, a plan is an ordinary
+//! The rewrite widens the scan by a row's `sample_id`, its random key and the length of its global step, carries them
+//! through every projection, and hands each keyed-random call the key of its row and the number of its call site, and
+//! each call that depends on the step its length. After it, a plan is an ordinary
 //! deterministic one: the optimizer may move, merge and prune as it likes.
 
 use std::collections::HashMap;
@@ -25,6 +26,10 @@ use super::window_exec::WindowExec;
 
 pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
 pub(crate) const RANDOM_KEY: &str = "__forebay_random_key";
+/// How long rows of the same global step may be. Only known once a window's rows are grouped, so only when transforming.
+pub(crate) const STEP_LENGTH: &str = "__forebay_step_length";
+/// All of them: names that no table may have.
+pub(crate) const HIDDEN: [&str; 3] = [SAMPLE_ID, RANDOM_KEY, STEP_LENGTH];
 
 /// A table that can be planned over, with or without the hidden columns. Reading it is the feed's work.
 #[derive(Debug)]
@@ -39,7 +44,7 @@ impl FeedTable {
     }
 
     fn widened(name: &str, schema: &Schema) -> Self {
-        let hidden = [SAMPLE_ID, RANDOM_KEY].map(|name| Arc::new(Field::new(name, DataType::UInt64, false)));
+        let hidden = HIDDEN.map(|name| Arc::new(Field::new(name, DataType::UInt64, false)));
         let fields: Vec<_> = schema.fields().iter().cloned().chain(hidden).collect();
         Self::new(name, Arc::new(Schema::new(fields)))
     }
@@ -70,7 +75,7 @@ impl TableProvider for FeedTable {
     }
 }
 
-/// Weaves the hidden columns into `plan`, whose output then has both as well.
+/// Weaves the hidden columns into `plan`, whose output then has them as well.
 ///
 /// A call site is the operator's name and its ordinal among the calls of that operator, so that adding a flip to a
 /// pipeline leaves its crops as they were.
@@ -93,14 +98,15 @@ impl Weaver {
                 let input = self.plan(&projection.input)?;
                 if let Some(taken) = projection.schema.field_names().iter().find(|name| {
                     let name = name.rsplit('.').next().unwrap_or(name);
-                    [SAMPLE_ID, RANDOM_KEY].contains(&name)
+                    HIDDEN.contains(&name)
                 }) {
                     return plan_err!("column \"{taken}\" has a name that Forebay keeps for itself");
                 }
                 let mut exprs =
                     projection.expr.iter().map(|expr| self.expr(expr.clone(), &input)).collect::<Result<Vec<_>>>()?;
-                exprs.push(Expr::Column(hidden_column(&input, SAMPLE_ID)?));
-                exprs.push(Expr::Column(hidden_column(&input, RANDOM_KEY)?));
+                for hidden in HIDDEN {
+                    exprs.push(Expr::Column(hidden_column(&input, hidden)?));
+                }
                 Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?))
             }
             LogicalPlan::Filter(filter) => {
@@ -116,24 +122,27 @@ impl Weaver {
         }
     }
 
-    /// Gives each keyed-random call in `expr` its row's key and its site.
+    /// Gives each call in `expr` what its operator depends on beside its arguments.
     fn expr(&mut self, expr: Expr, input: &LogicalPlan) -> Result<Expr> {
         let name = expr.schema_name().to_string();
-        let key = hidden_column(input, RANDOM_KEY)?;
+        let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
         let woven = expr
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
-                if !is_keyed(call.name()) {
-                    return Ok(Transformed::no(Expr::ScalarFunction(call)));
+                let mut args = call.args.clone();
+                match forebay_operators::find(call.name()).map(|operator| operator.descriptor().determinism) {
+                    Some(Determinism::KeyedRandom) => {
+                        args.extend([Expr::Column(key.clone()), lit(self.site(call.name()))]);
+                    }
+                    Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
+                    Some(Determinism::Deterministic) | None => {
+                        return Ok(Transformed::no(Expr::ScalarFunction(call)));
+                    }
                 }
-                let site = self.site(call.name());
-                let mut args = call.args;
-                args.push(Expr::Column(key.clone()));
-                args.push(lit(site));
                 Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction::new_udf(call.func, args))))
             })
             .data()?;
-        // An output column is named by its text; the two arguments added here must not show in it.
+        // An output column is named by its text; the arguments added here must not show in it.
         if woven.schema_name().to_string() == name { Ok(woven) } else { Ok(woven.alias(name)) }
     }
 
@@ -143,11 +152,6 @@ impl Weaver {
         *ordinal += 1;
         site
     }
-}
-
-pub(crate) fn is_keyed(function: &str) -> bool {
-    forebay_operators::find(function)
-        .is_some_and(|operator| operator.descriptor().determinism == Determinism::KeyedRandom)
 }
 
 /// The hidden column `name` as the output of `plan` qualifies it.

@@ -3,24 +3,28 @@
 //! A feed stage runs as two physical plans over the same leaf. *Select* is what lies below the topmost filter and gives
 //! the ids of the rows that pass; it is cheap and tells a window's row count, hence every offset. *Transform* is the whole
 //! query without its filters, a one-to-one function of rows; it is expensive and runs only for the rows that a reader
-//! is about to be handed.
+//! is about to be handed. A feed that is grouped by length has a third, [`lengths`], which runs for the whole window.
 
 mod checks;
 mod fingerprint;
 mod hidden;
+mod lengths;
 mod stage;
 mod window_exec;
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
+use datafusion::common::TableReference;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, cast};
 
 pub(crate) use fingerprint::{fingerprint, operator_versions};
-pub(crate) use hidden::{FeedTable, RANDOM_KEY, SAMPLE_ID};
+use hidden::SAMPLE_ID;
+pub(crate) use hidden::{FeedTable, HIDDEN};
+pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
 
 use crate::error::{Error, Result};
@@ -91,16 +95,7 @@ fn unfiltered(plan: LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
 
 /// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
 fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
-    let columns = asked.schema().iter().map(|(qualifier, field)| {
-        let column = Expr::Column((qualifier, field).into());
-        let plain = match field.data_type() {
-            DataType::Dictionary(_, values) => cast(column, values.as_ref().clone()),
-            DataType::Utf8View => cast(column, DataType::Utf8),
-            DataType::BinaryView => cast(column, DataType::Binary),
-            _ => column,
-        };
-        plain.alias(field.name())
-    });
+    let columns = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field));
     let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
     match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
         Some(field) => {
@@ -109,6 +104,18 @@ fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
         }
         None => Ok(output),
     }
+}
+
+/// A column that the user asked for, in a type that every Arrow reader has.
+fn plain(qualifier: Option<&TableReference>, field: &FieldRef) -> Expr {
+    let column = Expr::Column((qualifier, field).into());
+    let plain = match field.data_type() {
+        DataType::Dictionary(_, values) => cast(column, values.as_ref().clone()),
+        DataType::Utf8View => cast(column, DataType::Utf8),
+        DataType::BinaryView => cast(column, DataType::Binary),
+        _ => column,
+    };
+    plain.alias(field.name())
 }
 
 /// Whether a type holds what not every reader of Arrow knows.

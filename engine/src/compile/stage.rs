@@ -14,7 +14,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use futures::FutureExt;
 
-use super::hidden::{RANDOM_KEY, SAMPLE_ID};
+use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
@@ -41,6 +41,8 @@ pub(crate) struct SourceRows {
     pub(crate) batch: RecordBatch,
     pub(crate) sample_ids: UInt64Array,
     pub(crate) random_keys: UInt64Array,
+    /// How long rows of the same global step may be, once they are grouped by length; 0 for all where they are not.
+    pub(crate) step_lengths: Option<UInt64Array>,
 }
 
 /// What became of some rows: those that went through, in order, and those that could not.
@@ -83,7 +85,7 @@ impl Stage {
     /// The ids of the rows that pass the filters, as `None` if there are none to pass.
     pub(crate) async fn select(&self, rows: &SourceRows) -> Result<Option<(UInt64Array, Vec<BadRow>)>> {
         let Some(select) = &self.select else { return Ok(None) };
-        let mut selected = self.run(&select.whole, rows, false).await?;
+        let mut selected = self.run(&select.whole, &self.columns, rows, false).await?;
         let mut bad = Vec::with_capacity(selected.bad.len());
         for row in selected.bad {
             // `a AND b` may run as `b AND a`: a row that `a` excludes is not bad because `b` fails on it.
@@ -100,7 +102,7 @@ impl Stage {
     async fn is_excluded(&self, select: &Select, rows: &SourceRows, sample_id: u64) -> Result<bool> {
         let at = rows.sample_ids.values().iter().position(|&id| id == sample_id).expect("a bad row is one of the rows");
         for conjunct in &select.conjuncts {
-            match self.run_range(conjunct, rows, at, 1).await {
+            match self.run_range(conjunct, &self.columns, rows, at, 1).await {
                 Ok(kept) if kept.iter().all(|batch| batch.num_rows() == 0) => return Ok(true),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Data => {}
@@ -112,15 +114,22 @@ impl Stage {
 
     /// The samples that `rows` become. With `stop_at_bad`, what comes after the first bad row is not computed.
     pub(crate) async fn transform(&self, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
-        self.run(&self.transform, rows, stop_at_bad).await
+        self.run(&self.transform, &self.columns, rows, stop_at_bad).await
     }
 
-    async fn run(&self, plan: &LeafPlan, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
+    /// Runs `plan` over `rows`, which have the columns `read` of the table.
+    pub(crate) async fn run(
+        &self,
+        plan: &LeafPlan,
+        read: &[usize],
+        rows: &SourceRows,
+        stop_at_bad: bool,
+    ) -> Result<Transformed> {
         let mut done = Transformed { batches: Vec::new(), bad: Vec::new() };
         let mut todo: Vec<Range<usize>> = Vec::new();
         todo.push(0..rows.sample_ids.len());
         while let Some(range) = todo.pop() {
-            match self.run_range(plan, rows, range.start, range.len()).await {
+            match self.run_range(plan, read, rows, range.start, range.len()).await {
                 Ok(batches) => done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0)),
                 Err(error) if range.len() > 1 => {
                     let middle = range.start + range.len() / 2;
@@ -146,11 +155,12 @@ impl Stage {
     async fn run_range(
         &self,
         plan: &LeafPlan,
+        read: &[usize],
         rows: &SourceRows,
         start: usize,
         len: usize,
     ) -> Result<Vec<RecordBatch>> {
-        let bound = bind(&plan.plan, plan.leaf_rows(rows, &self.columns, start, len)?)?;
+        let bound = bind(&plan.plan, plan.leaf_rows(rows, read, start, len)?)?;
         // A decoder that panics on hostile bytes must cost a row, not the feed.
         match AssertUnwindSafe(collect(bound, Arc::clone(&self.context))).catch_unwind().await {
             Ok(Err(error)) => match Error::from(error) {
@@ -176,7 +186,7 @@ impl Stage {
 
 /// A physical plan over a [`WindowExec`], and what each column of that leaf is.
 pub(crate) struct LeafPlan {
-    plan: Arc<dyn ExecutionPlan>,
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
     leaf_schema: SchemaRef,
     inputs: Vec<Input>,
 }
@@ -185,6 +195,7 @@ enum Input {
     Column(usize),
     SampleId,
     RandomKey,
+    StepLength,
 }
 
 impl LeafPlan {
@@ -204,6 +215,7 @@ impl LeafPlan {
             .map(|field| match field.name().as_str() {
                 SAMPLE_ID => Ok(Input::SampleId),
                 RANDOM_KEY => Ok(Input::RandomKey),
+                STEP_LENGTH => Ok(Input::StepLength),
                 name => source.index_of(name).map(Input::Column),
             })
             .collect::<std::result::Result<_, _>>()
@@ -211,10 +223,10 @@ impl LeafPlan {
         Ok(Self { plan, leaf_schema, inputs })
     }
 
-    fn columns(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.inputs.iter().filter_map(|input| match input {
             Input::Column(index) => Some(*index),
-            Input::SampleId | Input::RandomKey => None,
+            Input::SampleId | Input::RandomKey | Input::StepLength => None,
         })
     }
 
@@ -227,6 +239,10 @@ impl LeafPlan {
                 }
                 Input::SampleId => Arc::new(rows.sample_ids.slice(start, len)),
                 Input::RandomKey => Arc::new(rows.random_keys.slice(start, len)),
+                Input::StepLength => Arc::new(match &rows.step_lengths {
+                    Some(lengths) => lengths.slice(start, len),
+                    None => UInt64Array::from_value(0, len),
+                }),
             }
         });
         RecordBatch::try_new_with_options(

@@ -1,43 +1,49 @@
 //! Feeds: a pipeline opened for training, read as a log that is computed on demand.
 //!
 //! An epoch is a log of samples with dense offsets that nobody stores, since any piece of it can be computed again, bit
-//! for bit. [`plan`] says which row ranges form a window, [`window`] computes one, [`sequencer`] says when and
-//! [`runner`] does it, [`cutter`] and [`reader`] cut a rank's batches from them, and a [`position`] is all that a trainer
-//! has to keep.
+//! for bit. [`plan`] says which row ranges form a window, [`window`] computes one, the sequencer of `forebay-delivery`
+//! says when and [`runner`] does it, [`reader`] cuts a rank's batches from them, and a [`Token`] is all that a trainer has
+//! to keep.
 
-mod cutter;
+mod buckets;
 mod digest;
 mod options;
 mod plan;
-mod position;
 mod quarantine;
 mod reader;
 mod runner;
-mod sequencer;
+mod spec;
+mod store;
 mod window;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use arrow::datatypes::SchemaRef;
+use datafusion::prelude::SessionContext;
+use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_storage::{Dataset, Stores};
 use parking_lot::Mutex;
 
+pub(crate) use buckets::check_global_batch_size;
+pub use buckets::{Boundaries, LengthBuckets};
 pub use digest::digest;
+pub use forebay_delivery::{Start, Token};
 pub(crate) use options::ReadDefaults;
+pub use options::{Delivery, FeedOptions, FeedSettings, OnError, ReadOptions};
 use options::{EPOCHS_MAX, OFFSET_MAX};
-pub use options::{FeedOptions, FeedSettings, OnError, ReadOptions};
-pub use position::{Start, Token};
+pub use plan::WindowPlan;
 pub use reader::{Batch, Reader};
+pub use spec::{FeedSpec, operator_differences, operator_versions};
+pub use store::{StoreUsage, StoredState, StoredWindow, WindowKey, WindowRows, WindowStore};
 
-use crate::compile::{BadRow, Stage};
+use crate::compile::{BadRow, Lengths, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
+use crate::pipeline::Pipeline;
 use plan::FeedPlan;
 use quarantine::QuarantinedRow;
-use reader::Cursor;
 use runner::Runner;
-use sequencer::WindowId;
 
 /// Raised whenever equal inputs would give another order, key or cut: tokens of older feeds are then refused.
 const FEED_FORMAT: u32 = 1;
@@ -45,9 +51,8 @@ const FEED_FORMAT: u32 = 1;
 /// A pipeline opened for training: snapshot, settings and compiled stage. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed {
-    pipeline: String,
+    pipeline: Arc<Pipeline>,
     runner: Arc<Runner>,
-    read_defaults: ReadDefaults,
 }
 
 /// What every part of an open feed needs to know.
@@ -56,21 +61,21 @@ pub(crate) struct FeedCore {
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
+    /// How long rows are, where they are grouped by that.
+    pub(crate) lengths: Option<Lengths>,
     pub(crate) plan: Arc<FeedPlan>,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
+    pub(crate) root: String,
     pub(crate) quarantine_url: String,
 }
 
 /// What a session hands over to open a feed.
 pub(crate) struct FeedParts<'a> {
-    pub(crate) pipeline: &'a str,
-    /// Identifies the query: its canonical plan and its operators' versions.
-    pub(crate) fingerprint: &'a str,
-    pub(crate) stage: Arc<Stage>,
-    pub(crate) dataset: Dataset,
+    pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) settings: FeedSettings,
-    pub(crate) read_defaults: ReadDefaults,
+    /// Plans what only some feeds need.
+    pub(crate) context: &'a SessionContext,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
     pub(crate) root: &'a str,
@@ -79,15 +84,27 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// The feeds of a session that somebody holds, by id: readers of equal feeds share windows.
-pub(crate) type OpenFeeds = Mutex<HashMap<String, Weak<Runner>>>;
+/// The feeds of a session that somebody holds, by root and id: readers of equal feeds share windows.
+pub(crate) type OpenFeeds = Mutex<HashMap<(String, String), Weak<Runner>>>;
 
 /// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
 const RANGES_PER_WINDOW: u64 = 16;
 
+/// The id of the feed that these make.
+fn feed_id(fingerprint: &str, snapshot: &str, settings: &FeedSettings) -> String {
+    let identity = serde_json::json!({
+        "format": FEED_FORMAT,
+        "query": fingerprint,
+        "snapshot": snapshot,
+        "settings": settings,
+    });
+    blake3::hash(identity.to_string().as_bytes()).to_hex()[..16].to_owned()
+}
+
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
-        let FeedParts { pipeline, fingerprint, stage, dataset, settings, executor, stores, .. } = parts;
+        let FeedParts { pipeline, settings, context, executor, stores, root, .. } = parts;
+        let dataset = pipeline.dataset.clone();
         if dataset.snapshot().rows() == 0 {
             let files = dataset.snapshot().files();
             let found = match files.first() {
@@ -95,35 +112,39 @@ impl Feed {
                 Some(file) => format!("none of {} files has any, such as \"{}\"", files.len(), file.path),
                 None => "there are no files".to_owned(),
             };
-            return Err(Error::invalid(format!("pipeline \"{pipeline}\" reads a dataset without rows: {found}"))
-                .with_hint("fill the files, or check the LOCATION of its table"));
+            return Err(Error::invalid(format!(
+                "pipeline \"{}\" reads a dataset without rows: {found}",
+                pipeline.name()
+            ))
+            .with_hint("fill the files, or check the LOCATION of its table"));
         }
-        let identity = serde_json::json!({
-            "format": FEED_FORMAT,
-            "query": fingerprint,
-            "snapshot": dataset.snapshot().id(),
-            "settings": settings,
-        });
-        let id = blake3::hash(identity.to_string().as_bytes()).to_hex()[..16].to_owned();
+        let id = feed_id(pipeline.fingerprint(), dataset.snapshot().id(), &settings);
+        let key = (root.to_owned(), id.clone());
         let mut open = parts.open.lock();
-        if let Some(runner) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(Self { pipeline: pipeline.to_owned(), runner, read_defaults: parts.read_defaults });
+        if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(Self { pipeline, runner });
         }
+        let lengths = match &settings.buckets {
+            Some(buckets) => Some(pipeline.lengths(&buckets.by, &context.state())?),
+            None => None,
+        };
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
         let core = FeedCore {
-            quarantine_url: format!("{}/quarantine/{id}", parts.root.trim_end_matches('/')),
+            quarantine_url: format!("{}/quarantine/{id}", root.trim_end_matches('/')),
+            root: root.to_owned(),
             id: id.as_str().into(),
             plan: Arc::new(FeedPlan::new(ranges, settings.clone())),
             settings,
             dataset,
-            stage,
+            stage: Arc::clone(&pipeline.stage),
+            lengths,
             executor,
             stores,
         };
         let runner = Runner::new(Arc::new(core), parts.memory_limit_bytes);
         open.retain(|_, runner| runner.strong_count() > 0);
-        open.insert(id, Arc::downgrade(&runner));
-        Ok(Self { pipeline: pipeline.to_owned(), runner, read_defaults: parts.read_defaults })
+        open.insert(key, Arc::downgrade(&runner));
+        Ok(Self { pipeline, runner })
     }
 
     fn core(&self) -> &FeedCore {
@@ -137,7 +158,7 @@ impl Feed {
 
     /// The name of its pipeline.
     pub fn pipeline(&self) -> &str {
-        &self.pipeline
+        self.pipeline.name()
     }
 
     /// Its settings.
@@ -153,6 +174,16 @@ impl Feed {
     /// Samples per epoch, where each source row gives one; with a filter, only reading tells.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.core().stage.is_one_to_one().then(|| self.core().plan.epoch(0).rows())
+    }
+
+    /// Whether offsets are known before anything is read: each source row has one, and nothing else has.
+    fn has_known_offsets(&self) -> bool {
+        self.core().stage.is_one_to_one() && self.settings().buckets.is_none()
+    }
+
+    /// Offsets per epoch, where they are known.
+    fn offsets_per_epoch(&self) -> Option<u64> {
+        self.samples_per_epoch().filter(|_| self.has_known_offsets())
     }
 
     /// Where quarantined rows are written.
@@ -171,41 +202,44 @@ impl Feed {
     /// # Errors
     /// Those of [`read`](Self::read).
     pub fn check(&self, options: &ReadOptions) -> Result<Option<u64>> {
-        let settings = options.resolve(&self.read_defaults)?;
-        let Origin { epoch, offset, .. } = self.start(&options.from)?;
+        let settings = options.resolve(&self.pipeline.read_defaults, self.settings().buckets.as_ref())?;
+        let Place { epoch, offset, .. } = self.start(&options.from)?;
         let of_epoch = |from: u64, total: u64| {
             let left = total.saturating_sub(from);
             let global = settings.batch_size * settings.world_size;
             let rest = (left % global).saturating_sub(settings.rank * settings.batch_size).min(settings.batch_size);
             left / global * settings.batch_size + if settings.drop_last { 0 } else { rest }
         };
-        Ok(self.samples_per_epoch().map(|total| match settings.epochs.checked_sub(epoch + 1) {
+        Ok(self.offsets_per_epoch().map(|total| match settings.epochs.checked_sub(epoch + 1) {
             Some(later) => later.saturating_mul(of_epoch(0, total)).saturating_add(of_epoch(offset, total)),
             None => 0,
         }))
     }
 
     /// Where `from` is in this feed.
-    fn start(&self, from: &Start) -> Result<Origin> {
+    fn start(&self, from: &Start) -> Result<Place> {
         let (Start::Offset { epoch, offset } | Start::Token(Token { epoch, offset, .. })) = from;
         if *epoch >= EPOCHS_MAX || *offset > OFFSET_MAX {
             return Err(Error::invalid(format!(
                 "\"from\" must be below epoch {EPOCHS_MAX} and offset {OFFSET_MAX}, got {epoch}:{offset}"
             )));
         }
+        if let Some(buckets) = &self.settings().buckets {
+            buckets.check_start(*offset)?;
+        }
         match from {
             // A token's offset may lie past the end: it is where the next global step would begin.
-            Start::Offset { offset, .. } if self.samples_per_epoch().is_some_and(|samples| *offset > samples) => {
+            Start::Offset { offset, .. } if self.offsets_per_epoch().is_some_and(|offsets| *offset > offsets) => {
                 Err(Error::invalid(format!(
                     "\"from\" is offset {offset}, and an epoch of this feed has {} samples",
-                    self.samples_per_epoch().unwrap_or(0)
+                    self.offsets_per_epoch().unwrap_or(0)
                 ))
                 .with_hint("EPOCH:OFFSET begins in a later epoch"))
             }
-            Start::Offset { epoch, offset } => Ok(Origin { epoch: *epoch, offset: *offset, known: (0, 0) }),
+            Start::Offset { epoch, offset } => Ok(Place { epoch: *epoch, offset: *offset, known: (0, 0) }),
             Start::Token(token) if *token.feed == *self.id() => {
                 let known = (token.window, token.window_offset);
-                Ok(Origin { epoch: token.epoch, offset: token.offset, known })
+                Ok(Place { epoch: token.epoch, offset: token.offset, known })
             }
             Start::Token(token) => Err(Error::invalid(format!(
                 "the resume token is of feed {}, but pipeline \"{}\" opens as feed {}",
@@ -214,37 +248,59 @@ impl Feed {
                 self.id()
             ))
             .with_hint(
-                "a feed is its query, operator versions, source files, seed, shuffle, window size and on_error: \
+                "a feed is its query, operator versions, source files, seed, shuffle, window size, length buckets and on_error: \
                  one of them differs from the run that made the token",
             )),
         }
     }
 
-    /// Begins reading as one rank.
+    /// The options that hold with the pipeline's defaults, and where reading begins.
     ///
     /// # Errors
     /// `Invalid` for options that make no sense together and for a token of another feed.
-    pub fn read(&self, options: &ReadOptions) -> Result<Reader> {
-        let settings = options.resolve(&self.read_defaults)?;
-        let Origin { epoch, offset, known } = self.start(&options.from)?;
+    pub fn resolve(&self, options: &ReadOptions) -> Result<(ReadSettings, Origin)> {
+        let settings = options.resolve(&self.pipeline.read_defaults, self.settings().buckets.as_ref())?;
+        let Place { epoch, offset, known } = self.start(&options.from)?;
         let plan = self.core().plan.epoch(epoch);
-        let (index, first) = match known {
+        let (index, window_offset) = match known {
             // Offsets known in advance say more exactly where to begin.
-            _ if self.core().stage.is_one_to_one() => {
+            _ if self.has_known_offsets() => {
                 let index = plan.window_at(offset);
                 (index, plan.rows_before(index))
             }
             (window, first) if window < plan.windows() && first <= offset => known,
             _ => (0, 0),
         };
-        let window = WindowId { epoch, index };
-        let reading = self.runner.join(window, settings.epochs);
-        Ok(Reader::new(reading, settings, Cursor { window, offset: first }, offset))
+        Ok((settings, Origin { window: WindowId { epoch, index }, window_offset, offset }))
+    }
+
+    /// Begins reading as one rank.
+    ///
+    /// # Errors
+    /// Those of [`resolve`](Self::resolve).
+    pub fn read(&self, options: &ReadOptions) -> Result<Reader> {
+        let (settings, begin) = self.resolve(options)?;
+        if options.delivery == Some(Delivery::Dynamic) && (settings.world_size > 1 || options.is_resume()) {
+            return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
+                .with_hint("start `forebay serve`, and read with --connect"));
+        }
+        let reading = self.runner.join(begin.window, settings.epochs);
+        Ok(Reader::new(reading, settings, begin))
+    }
+
+    /// How long rows are, for `EXPLAIN PIPELINE`.
+    pub(crate) fn lengths(&self) -> Option<&Lengths> {
+        self.core().lengths.as_ref()
+    }
+
+    /// How the feed is cut into windows.
+    pub fn plan(&self) -> WindowPlan {
+        WindowPlan(Arc::clone(&self.core().plan))
     }
 }
 
 /// Where a reader begins.
-struct Origin {
+struct Place {
     epoch: u64,
     offset: u64,
     /// A window at or before the offset, and its first offset.
@@ -266,7 +322,7 @@ impl FeedCore {
         (&self.dataset.snapshot().files()[file].path, row)
     }
 
-    pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, offset: u64) -> Result<()> {
+    pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, name: &str) -> Result<()> {
         let rows: Vec<_> = bad
             .iter()
             .map(|bad| {
@@ -274,14 +330,14 @@ impl FeedCore {
                 QuarantinedRow { file, row, reason: &bad.reason }
             })
             .collect();
-        let url = quarantine::url(&self.quarantine_url, epoch, offset);
+        let url = quarantine::url(&self.quarantine_url, epoch, name);
         let records = quarantine::records(&self.id, epoch, &rows)?;
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
             let error = Error::from(error);
             Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))
                 .with_hint("give a folder or URL that can be written to (--root), or use on_error => 'skip'")
         })?;
-        tracing::warn!(feed = %self.id, epoch, offset, rows = rows.len(), "rows quarantined");
+        tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
         Ok(())
     }
 }

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use forebay_delivery::{ReadSettings, Start};
 use serde::{Deserialize, Serialize};
 
-use super::position::Start;
+use super::buckets::{Boundaries, LengthBuckets};
 use crate::error::{Error, Result};
 
 /// What to do with a row that cannot be processed.
@@ -63,10 +64,19 @@ pub struct FeedOptions {
     /// What to do with bad rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
+    /// The output column by whose length rows are grouped, so that each global step is of one length bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket_by_length: Option<String>,
+    /// The longest length of each bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket_boundaries: Option<Boundaries>,
+    /// Samples of all ranks in a step: what rows are grouped into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_batch_size: Option<u64>,
 }
 
 /// Settings of a feed, resolved. All of them enter the feed's id.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedSettings {
     /// Seed of order and augmentation.
     pub seed: u64,
@@ -78,11 +88,32 @@ pub struct FeedSettings {
     pub window_rows: u64,
     /// What to do with bad rows.
     pub on_error: OnError,
+    /// How rows are grouped by length, if they are. Left out of the feed's identity if not: ids stay what they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<LengthBuckets>,
 }
 
 impl Default for FeedSettings {
     fn default() -> Self {
-        Self { seed: 0, shuffle: false, window_bytes: 32 << 20, window_rows: 1 << 18, on_error: OnError::Raise }
+        Self {
+            seed: 0,
+            shuffle: false,
+            window_bytes: 32 << 20,
+            window_rows: 1 << 18,
+            on_error: OnError::Raise,
+            buckets: None,
+        }
+    }
+}
+
+impl FeedSettings {
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self { window_bytes: 0, .. } => Err(Error::invalid("\"window_bytes\" must be positive, got 0")),
+            Self { window_rows: 0, .. } => Err(Error::invalid("\"window_rows\" must be positive, got 0")),
+            Self { buckets: Some(buckets), .. } => buckets.check(),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -96,12 +127,14 @@ impl FeedOptions {
             window_bytes: self.window_bytes.or(pipeline.window_bytes).unwrap_or(defaults.window_bytes),
             window_rows: self.window_rows.or(pipeline.window_rows).unwrap_or(defaults.window_rows),
             on_error: self.on_error.or(pipeline.on_error).unwrap_or(defaults.on_error),
+            buckets: LengthBuckets::resolve(
+                self.bucket_by_length.as_ref().or(pipeline.bucket_by_length.as_ref()).cloned(),
+                self.bucket_boundaries.as_ref().or(pipeline.bucket_boundaries.as_ref()).cloned(),
+                self.global_batch_size.or(pipeline.global_batch_size),
+            )?,
         };
-        match settings {
-            FeedSettings { window_bytes: 0, .. } => Err(Error::invalid("\"window_bytes\" must be positive, got 0")),
-            FeedSettings { window_rows: 0, .. } => Err(Error::invalid("\"window_rows\" must be positive, got 0")),
-            settings => Ok(settings),
-        }
+        settings.check()?;
+        Ok(settings)
     }
 }
 
@@ -109,7 +142,7 @@ impl FeedOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReadOptions {
-    /// Samples per batch of one rank; 32 by default.
+    /// Samples per batch of one rank; 32 by default, and with length buckets the rank's share of the global batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
     /// The epoch to stop before, counted from 0; 1 by default.
@@ -124,22 +157,50 @@ pub struct ReadOptions {
     pub world_size: u64,
     /// Where to begin.
     pub from: Start,
+    /// Which batches are this rank's; its stride of the global steps by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
+    /// With dynamic delivery: what the ranks of one job have in common, and no other job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+/// Which batches are a rank's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// Its stride of the global steps: a run can be repeated, batch for batch.
+    #[default]
+    Ordered,
+    /// The next that no rank has taken, when it asks: a slow rank takes fewer. Each sample still comes exactly once.
+    Dynamic,
+}
+
+impl FromStr for Delivery {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "ordered" => Ok(Self::Ordered),
+            "dynamic" => Ok(Self::Dynamic),
+            _ => Err(Error::invalid(format!("\"delivery\" must be 'ordered' or 'dynamic', got '{text}'"))),
+        }
+    }
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { batch_size: None, epochs: None, drop_last: None, rank: 0, world_size: 1, from: Start::default() }
+        Self {
+            batch_size: None,
+            epochs: None,
+            drop_last: None,
+            rank: 0,
+            world_size: 1,
+            from: Start::default(),
+            delivery: None,
+            job: None,
+        }
     }
-}
-
-/// How one rank reads a feed, resolved and checked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadSettings {
-    pub(crate) batch_size: u64,
-    pub(crate) epochs: u64,
-    pub(crate) drop_last: bool,
-    pub(crate) rank: u64,
-    pub(crate) world_size: u64,
 }
 
 /// Batches above this are a slip of the keyboard; offsets then stay far from overflow.
@@ -149,9 +210,16 @@ pub(crate) const EPOCHS_MAX: u64 = 1 << 32;
 pub(crate) const OFFSET_MAX: u64 = 1 << 62;
 
 impl ReadOptions {
-    pub(crate) fn resolve(&self, pipeline: &ReadDefaults) -> Result<ReadSettings> {
-        let batch_size = self.batch_size.or(pipeline.batch_size).unwrap_or(32);
+    /// These options, else `pipeline`'s, else the defaults, for a feed that is grouped by `buckets` or not at all.
+    pub(crate) fn resolve(&self, pipeline: &ReadDefaults, buckets: Option<&LengthBuckets>) -> Result<ReadSettings> {
         let world_size = self.world_size;
+        let batch_size = match buckets {
+            // A pipeline's default is for feeds without a global batch.
+            Some(buckets) if world_size > 0 && self.batch_size != Some(0) => {
+                buckets.batch_size(self.batch_size, world_size)?
+            }
+            _ => self.batch_size.or(pipeline.batch_size).unwrap_or(32),
+        };
         if batch_size == 0 {
             return Err(Error::invalid("\"batch_size\" must be a positive integer, got 0"));
         }
@@ -170,6 +238,11 @@ impl ReadOptions {
                 "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x {world_size}"
             )));
         }
+        self.check_delivery(batch_size)?;
+        if buckets.is_some() && self.delivery == Some(Delivery::Dynamic) {
+            return Err(Error::invalid("length buckets and dynamic delivery exclude each other")
+                .with_hint("dynamic delivery has no global steps, whose rows could be of one bucket"));
+        }
         let epochs = self.epochs.or(pipeline.epochs).unwrap_or(1);
         if !(1..=EPOCHS_MAX).contains(&epochs) {
             return Err(Error::invalid(format!("\"epochs\" must be between 1 and {EPOCHS_MAX}, got {epochs}")));
@@ -181,6 +254,39 @@ impl ReadOptions {
             rank: self.rank,
             world_size,
         })
+    }
+}
+
+impl ReadOptions {
+    /// Whether reading goes on from a token.
+    pub(crate) fn is_resume(&self) -> bool {
+        matches!(self.from, Start::Token(_))
+    }
+
+    /// Refuses what does not go with the delivery.
+    fn check_delivery(&self, batch_size: u64) -> Result<()> {
+        let claims = match &self.from {
+            Start::Token(token) => token.claims.as_deref(),
+            Start::Offset { .. } => None,
+        };
+        let is_token = matches!(self.from, Start::Token(_));
+        match (self.delivery.unwrap_or_default(), claims) {
+            (Delivery::Ordered, None) => Ok(()),
+            (Delivery::Ordered, Some(_)) => Err(Error::invalid("the resume token is of dynamic delivery")
+                .with_hint("read with delivery 'dynamic' and the tokens of all ranks, or begin at an offset")),
+            (Delivery::Dynamic, None) if is_token => Err(Error::invalid("the resume token is of ordered delivery")
+                .with_hint("read with delivery 'ordered', or begin at an offset")),
+            (Delivery::Dynamic, Some(claims)) if claims.batch_size != batch_size => Err(Error::invalid(format!(
+                "the resume token is of batches of {}, and \"batch_size\" is {batch_size}",
+                claims.batch_size
+            ))
+            .with_hint("what ranks claim is counted in batches: keep the batch size")),
+            (Delivery::Dynamic, _) if self.job.as_ref().is_none_or(String::is_empty) && self.world_size > 1 => {
+                Err(Error::invalid("dynamic delivery to several ranks needs the name of their \"job\"")
+                    .with_hint("give all ranks of the job the same name, and no other job"))
+            }
+            (Delivery::Dynamic, _) => Ok(()),
+        }
     }
 }
 

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use forebay_delivery::{Plan, WindowId};
 use forebay_storage::RowRange;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::options::FeedSettings;
-use super::sequencer::{Schedule, WindowId};
 
 /// Splits the hash space of plans from that of rows, which use the same seed and epoch.
 const PLAN_DOMAIN: u64 = 0x706c_616e;
@@ -140,13 +140,23 @@ impl FeedPlan {
     }
 }
 
-impl Schedule for FeedPlan {
-    fn after(&self, window: WindowId) -> WindowId {
-        if window.index + 1 < self.epoch(window.epoch).windows() {
-            WindowId { epoch: window.epoch, index: window.index + 1 }
-        } else {
-            WindowId { epoch: window.epoch + 1, index: 0 }
-        }
+/// The plan of an open feed, for whoever sequences it.
+#[derive(Clone)]
+pub struct WindowPlan(pub(crate) Arc<FeedPlan>);
+
+impl Plan for WindowPlan {
+    fn windows(&self, epoch: u64) -> u32 {
+        self.0.windows(epoch)
+    }
+
+    fn bytes(&self, window: WindowId) -> u64 {
+        self.0.bytes(window)
+    }
+}
+
+impl Plan for FeedPlan {
+    fn windows(&self, epoch: u64) -> u32 {
+        self.epoch(epoch).windows()
     }
 
     fn bytes(&self, window: WindowId) -> u64 {

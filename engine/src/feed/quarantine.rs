@@ -1,4 +1,5 @@
-//! The record of rows that were left out: one small Parquet file per batch that had any.
+//! The record of rows that were left out: one small Parquet file per batch that had any, or per piece of a window
+//! where a worker computes for several readers.
 //!
 //! A file is written before its batch is handed out and named by the batch's place in the log, so a row is on record
 //! whenever its absence was seen, and a run that is repeated writes the same files again.
@@ -9,8 +10,9 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 
 use crate::error::{Error, Result};
 
-pub(crate) fn url(folder: &str, epoch: u64, offset: u64) -> String {
-    format!("{folder}/epoch-{epoch:05}-offset-{offset:012}.parquet")
+/// The file of what `name` names: an offset or a window.
+pub(crate) fn url(folder: &str, epoch: u64, name: &str) -> String {
+    format!("{folder}/epoch-{epoch:05}-{name}.parquet")
 }
 
 /// A row that was left out.

@@ -10,14 +10,12 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
+use forebay_delivery::{Cut, Cutter, Origin, Plan, ReadSettings, Steps, Token, WindowId};
 use futures::Stream;
 
 use super::FeedCore;
-use super::cutter::{Cut, Cutter};
-use super::options::{OnError, ReadSettings};
-use super::position::Token;
+use super::options::OnError;
 use super::runner::Reading;
-use super::sequencer::WindowId;
 use super::window::Window;
 use crate::compile::BadRow;
 use crate::error::{Error, ErrorKind, Result};
@@ -43,8 +41,10 @@ pub struct Batch {
     pub step: u64,
     /// Offset of the batch's first sample in the epoch.
     pub offset: u64,
-    /// Offsets that the batch covers; rows that were skipped or quarantined are among them.
+    /// Offsets that the batch covers; rows that were skipped or quarantined are among them, and gaps.
     pub positions: u64,
+    /// Offsets that have no row, bad or good: the last rows of a window may not fill a step of a length bucket.
+    pub gaps: u64,
     /// The samples.
     pub records: RecordBatch,
     /// Where to go on after this batch's global step.
@@ -54,7 +54,7 @@ pub struct Batch {
 impl Batch {
     /// How many rows were left out for being bad.
     pub fn bad_rows(&self) -> u64 {
-        self.positions.saturating_sub(self.records.num_rows() as u64)
+        self.positions.saturating_sub(self.records.num_rows() as u64 + self.gaps)
     }
 }
 
@@ -64,10 +64,7 @@ pub struct Reader {
     settings: ReadSettings,
     at: Cursor,
     cutter: Cutter<Arc<Window>>,
-    /// The epoch that the cutter is in.
-    epoch: u64,
-    /// First offsets of the latest windows of the epoch: what tokens point at.
-    recent: VecDeque<(WindowId, u64)>,
+    steps: Steps,
     /// Rows that no piece holds yet, in order.
     parts: VecDeque<Part>,
     in_flight: VecDeque<Task<Result<PieceResult>>>,
@@ -82,9 +79,9 @@ pub struct Reader {
 
 /// The next window to take, and its first offset.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
-    pub(crate) window: WindowId,
-    pub(crate) offset: u64,
+struct Cursor {
+    window: WindowId,
+    offset: u64,
 }
 
 /// Rows of one window that belong to one batch.
@@ -98,6 +95,7 @@ struct Assembly {
     batch: Cut<()>,
     token: Token,
     missing: u64,
+    gaps: u64,
     records: Vec<RecordBatch>,
     bad: Vec<BadRow>,
 }
@@ -111,21 +109,22 @@ struct PieceResult {
 }
 
 struct PartResult {
-    /// Rows in, bad ones included.
+    /// Positions, bad rows and gaps included.
     rows: u64,
+    gaps: u64,
     records: Vec<RecordBatch>,
     bad: Vec<BadRow>,
 }
 
 impl Reader {
-    pub(crate) fn new(reading: Reading, settings: ReadSettings, at: Cursor, offset: u64) -> Self {
+    pub(crate) fn new(reading: Reading, settings: ReadSettings, begin: Origin) -> Self {
+        let steps = Steps::new(Arc::clone(&reading.core().id), begin.window.epoch);
         Self {
             reading,
             settings,
-            at,
-            cutter: Cutter::new(settings, offset),
-            epoch: at.window.epoch,
-            recent: VecDeque::new(),
+            at: Cursor { window: begin.window, offset: begin.window_offset },
+            cutter: Cutter::new(settings, begin.offset),
+            steps,
             parts: VecDeque::new(),
             in_flight: VecDeque::new(),
             assembling: VecDeque::new(),
@@ -196,15 +195,12 @@ impl Reader {
             // A window that failed is an error only when the batches before it are handed out.
             _ => return Ok(false),
         };
-        let plan = self.core().plan.epoch(id.epoch);
-        let last = id.index + 1 == plan.windows();
+        let last = self.core().plan.is_last(id);
         let offsets = self.at.offset..self.at.offset + window.len();
-        if id.epoch != self.epoch {
-            self.epoch = id.epoch;
+        if id.epoch != self.steps.epoch() {
             self.cutter = Cutter::new(self.settings, 0);
-            self.recent.clear();
         }
-        self.recent.push_back((id, offsets.start));
+        self.steps.push(id, offsets.start);
         self.cutter.push(window, offsets.clone(), last);
         self.at = if last {
             Cursor { window: WindowId { epoch: id.epoch + 1, index: 0 }, offset: 0 }
@@ -217,18 +213,7 @@ impl Reader {
     /// Queues the rows of a batch and a place to put them together.
     fn expect(&mut self, cut: Cut<Arc<Window>>) {
         let step_at = cut.next_step_at - self.settings.batch_size * self.settings.world_size;
-        // The window in which the step began: every rank has passed it, so all ranks make the same token.
-        while self.recent.get(1).is_some_and(|&(_, offset)| offset <= step_at) {
-            self.recent.pop_front();
-        }
-        let (window, window_offset) = self.recent[0];
-        let token = Token {
-            feed: Arc::clone(&self.core().id),
-            epoch: self.epoch,
-            offset: cut.next_step_at,
-            window: window.index,
-            window_offset,
-        };
+        let token = self.steps.token(step_at, cut.next_step_at);
         let parts = cut.parts.len();
         self.parts.extend(cut.parts.into_iter().enumerate().map(|(index, (window, rows))| Part {
             window,
@@ -239,6 +224,7 @@ impl Reader {
             missing: cut.offsets.end - cut.offsets.start,
             batch: Cut { step: cut.step, offsets: cut.offsets, next_step_at: cut.next_step_at, parts: Vec::new() },
             token,
+            gaps: 0,
             records: Vec::new(),
             bad: Vec::new(),
         });
@@ -301,6 +287,7 @@ impl Reader {
         for part in result.parts {
             let batch = waiting.peek_mut().expect("every row in flight belongs to a batch");
             batch.missing -= part.rows;
+            batch.gaps += part.gaps;
             batch.records.extend(part.records);
             batch.bad.extend(part.bad);
             if batch.missing == 0 {
@@ -314,7 +301,8 @@ impl Reader {
         let core = self.core();
         let first = self.assembling.front().expect("asked for by the caller");
         if core.settings.on_error == OnError::Quarantine && !first.bad.is_empty() {
-            core.quarantine(&first.bad, first.token.epoch, first.batch.offsets.start).await?;
+            let name = format!("offset-{:012}", first.batch.offsets.start);
+            core.quarantine(&first.bad, first.token.epoch, &name).await?;
         }
         let records = match &first.records[..] {
             [one] => one.clone(),
@@ -328,12 +316,13 @@ impl Reader {
                 })?
             }
         };
-        let Assembly { batch, token, .. } = self.assembling.pop_front().expect("looked at above");
+        let Assembly { batch, token, gaps, .. } = self.assembling.pop_front().expect("looked at above");
         Ok(Batch {
             epoch: token.epoch,
             step: batch.step,
             offset: batch.offsets.start,
             positions: batch.offsets.end - batch.offsets.start,
+            gaps,
             records,
             token,
         })
@@ -353,8 +342,8 @@ async fn compute(core: &FeedCore, piece: &[Part]) -> Result<PieceResult> {
         if let (true, Some(first)) = (raise, bad.first()) {
             return Ok(PieceResult { parts, bytes, raised: Some(core.bad_row_error(first)) });
         }
-        let len = range.end - range.start;
-        parts.push(PartResult { rows: len, records: rows.take(len as usize - bad.len()), bad });
+        let (len, gaps) = (range.end - range.start, window.gaps(range));
+        parts.push(PartResult { rows: len, gaps, records: rows.take((len - gaps) as usize - bad.len()), bad });
     }
     Ok(PieceResult { parts, bytes, raised: None })
 }

@@ -1,19 +1,25 @@
-//! Drives a feed's sequencer: turns its leases into tasks and its evictions into freed memory.
+//! Drives a feed's sequencer in process: turns its leases into tasks, and forgets the windows that it leases no longer.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 
+use forebay_delivery::{Event, LeaseId, ReaderId, Sequencer, WindowId, WorkerId, WorkerLimits};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::FeedCore;
-use super::plan::FeedPlan;
-use super::sequencer::{Action, Event, ReaderId, Schedule, Sequencer, WindowId};
+use super::plan::WindowPlan;
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::executor::{Task, panic_text};
+
+/// At most this many windows are being read ahead of the readers at a time: reading is what limits it, and more would
+/// only hold more memory half filled.
+const COMPUTING_MAX: usize = 2;
+/// In process there is one worker: this process.
+const HERE: WorkerId = 0;
 
 /// The windows of one open feed, shared by its readers.
 pub(crate) struct Runner {
@@ -23,32 +29,24 @@ pub(crate) struct Runner {
 }
 
 struct State {
-    sequencer: Sequencer<Arc<FeedPlan>>,
+    sequencer: Sequencer<WindowPlan>,
     slots: HashMap<WindowId, Slot>,
     readers: ReaderId,
 }
 
-enum Slot {
-    /// Dropping the task aborts it.
-    Computing {
-        _task: Task<()>,
-    },
-    Done(Result<Arc<Window>>),
-}
-
-impl Schedule for Arc<FeedPlan> {
-    fn after(&self, window: WindowId) -> WindowId {
-        self.as_ref().after(window)
-    }
-
-    fn bytes(&self, window: WindowId) -> u64 {
-        self.as_ref().bytes(window)
-    }
+struct Slot {
+    lease: LeaseId,
+    /// Dropping it aborts it.
+    _task: Task<()>,
+    outcome: Option<Result<Arc<Window>>>,
 }
 
 impl Runner {
     pub(crate) fn new(core: Arc<FeedCore>, memory_limit_bytes: u64) -> Arc<Self> {
-        let sequencer = Sequencer::new(Arc::clone(&core.plan), memory_limit_bytes);
+        let mut sequencer = Sequencer::new(WindowPlan(Arc::clone(&core.plan)), 0);
+        let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: COMPUTING_MAX, windows_at_least: 0 };
+        let joined = sequencer.handle(Event::WorkerJoined { worker: HERE, limits });
+        joined.expect("says nothing about a window");
         let state = Mutex::new(State { sequencer, slots: HashMap::new(), readers: 0 });
         Arc::new(Self { core, state, changed: Notify::new() })
     }
@@ -62,34 +60,40 @@ impl Runner {
         let mut state = self.state.lock();
         state.readers += 1;
         let reader = state.readers;
-        self.apply(&mut state, Event::ReaderJoined { reader, at, until_epoch });
+        self.apply(&mut state, Event::ReaderJoined { reader, at, until_epoch, share: 1.0 });
         drop(state);
         Reading { runner: Arc::clone(self), reader }
     }
 
     fn apply(self: &Arc<Self>, state: &mut State, event: Event) {
-        for action in state.sequencer.handle(event) {
-            match action {
-                Action::Lease(window) => {
-                    tracing::debug!(feed = %self.core.id, window.epoch, window.index, "window leased");
-                    let _task = self.core.executor.spawn(compute(Arc::downgrade(self), window));
-                    state.slots.insert(window, Slot::Computing { _task });
-                }
-                Action::Evict(window) => {
-                    state.slots.remove(&window);
-                }
+        if let Err(impure) = state.sequencer.handle(event) {
+            // A file that changed is an error when it is read, so this is a function that is not what it says it is.
+            let message = format!("a window had {} rows, and {} when computed again", impure.rows.0, impure.rows.1);
+            if let Some(slot) = state.slots.get_mut(&impure.window) {
+                slot.outcome = Some(Err(Error::internal(message)));
             }
+        }
+        let leases: HashMap<WindowId, LeaseId> = state.sequencer.leases(HERE).into_iter().collect();
+        // What failed is leased no longer, but its readers are still to be told.
+        let (sequencer, slots) = (&state.sequencer, &mut state.slots);
+        slots.retain(|window, slot| leases.get(window) == Some(&slot.lease) || sequencer.has_failed(*window));
+        for (window, lease) in leases {
+            slots.entry(window).or_insert_with(|| {
+                tracing::debug!(feed = %self.core.id, window.epoch, window.index, "window leased");
+                let _task = self.core.executor.spawn(compute(Arc::downgrade(self), window, lease));
+                Slot { lease, _task, outcome: None }
+            });
         }
     }
 
-    fn report(self: &Arc<Self>, window: WindowId, outcome: Result<Arc<Window>>) {
+    fn report(self: &Arc<Self>, window: WindowId, lease: LeaseId, outcome: Result<Arc<Window>>) {
         let mut state = self.state.lock();
         let event = match &outcome {
-            Ok(ready) => Event::WindowReady { window, bytes: ready.bytes() },
-            Err(_) => Event::WindowFailed { window },
+            Ok(ready) => Event::WindowCounted { window, lease, rows: ready.len(), bytes: ready.bytes() },
+            Err(_) => Event::WindowFailed { window, lease, retry: false },
         };
-        if let Some(slot) = state.slots.get_mut(&window) {
-            *slot = Slot::Done(outcome);
+        if let Some(slot) = state.slots.get_mut(&window).filter(|slot| slot.lease == lease) {
+            slot.outcome = Some(outcome);
         }
         self.apply(&mut state, event);
         drop(state);
@@ -98,7 +102,7 @@ impl Runner {
 }
 
 /// Holds the runner only weakly, so that a feed nobody reads any more does not live on in its tasks.
-async fn compute(runner: Weak<Runner>, window: WindowId) {
+async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
     let Some(core) = runner.upgrade().map(|runner| Arc::clone(&runner.core)) else { return };
     // Nobody joins this task: a panic that went unreported would leave the readers waiting for ever.
     let outcome = match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
@@ -106,7 +110,7 @@ async fn compute(runner: Weak<Runner>, window: WindowId) {
         Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
     };
     if let Some(runner) = runner.upgrade() {
-        runner.report(window, outcome);
+        runner.report(window, lease, outcome);
     }
 }
 
@@ -129,10 +133,7 @@ impl Reading {
 
     /// The window, if it is there already.
     pub(crate) fn try_window(&self, window: WindowId) -> Option<Result<Arc<Window>>> {
-        match self.runner.state.lock().slots.get(&window) {
-            Some(Slot::Done(outcome)) => Some(outcome.clone()),
-            Some(Slot::Computing { .. }) | None => None,
-        }
+        self.runner.state.lock().slots.get(&window)?.outcome.clone()
     }
 
     /// Waits for the window that this reader advanced to. Cancel-safe.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::{concat, concat_batches, interleave};
+use forebay_delivery::WindowId;
 use forebay_operators::random_key;
 use forebay_storage::Rows;
 use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
-use super::sequencer::WindowId;
+use super::buckets::Grouped;
 use crate::compile::{BadRow, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
@@ -28,16 +29,30 @@ const GROUP_ROWS: usize = 4096;
 const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
 /// In a [`Row`], marks one that is bad: `row` then counts in `Window::bad`.
 const BAD: u32 = u32::MAX;
+/// In a [`Row`], marks a gap: a position without a row.
+const GAP: Row = Row { source: u32::MAX - 1, row: 0 };
+/// Splits the hash space of the order of groups from that of rows.
+const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 
 /// A prepared window.
 pub(crate) struct Window {
     sources: Vec<SourceRows>,
     order: Vec<Row>,
     bad: Vec<BadRow>,
+    groups: Option<Groups>,
     bytes: u64,
 }
 
-#[derive(Clone, Copy)]
+/// How a window's positions are grouped by length.
+struct Groups {
+    /// Positions of a group.
+    size: u64,
+    /// How long the rows of each group may be.
+    lengths: Vec<u64>,
+    has_gaps: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Row {
     source: u32,
     row: u32,
@@ -69,7 +84,7 @@ impl Window {
         Ok(window.finish())
     }
 
-    /// Samples in the window, bad ones included: they keep their offsets.
+    /// Positions in the window: samples, bad ones included since they keep their offsets, and gaps.
     pub(crate) fn len(&self) -> u64 {
         self.order.len() as u64
     }
@@ -79,6 +94,18 @@ impl Window {
         self.bytes
     }
 
+    /// How many of the positions are gaps: see [`buckets`](super::buckets).
+    pub(crate) fn gaps(&self, range: &Range<u64>) -> u64 {
+        if !self.has_gaps() {
+            return 0;
+        }
+        self.order[range.start as usize..range.end as usize].iter().filter(|row| **row == GAP).count() as u64
+    }
+
+    fn has_gaps(&self) -> bool {
+        self.groups.as_ref().is_some_and(|groups| groups.has_gaps)
+    }
+
     /// Computes the samples at `ranges` of the window. With `stop_at_bad`, only up to the first bad one.
     pub(crate) async fn transform(
         &self,
@@ -86,12 +113,17 @@ impl Window {
         ranges: &[Range<u64>],
         stop_at_bad: bool,
     ) -> Result<TransformedRows> {
-        let rows = ranges.iter().flat_map(|range| &self.order[range.start as usize..range.end as usize]);
         let (mut good, mut bad) = (Vec::new(), Vec::new());
-        for row in rows {
+        let mut step_lengths = Vec::new();
+        for at in ranges.iter().flat_map(Clone::clone) {
+            let row = self.order[at as usize];
             match row.source {
                 BAD => bad.push(self.bad[row.row as usize].clone()),
-                _ => good.push(*row),
+                _ if row == GAP => {}
+                _ => {
+                    good.push(row);
+                    step_lengths.extend(self.groups.as_ref().map(|groups| groups.lengths[(at / groups.size) as usize]));
+                }
             }
             if stop_at_bad && !bad.is_empty() {
                 break;
@@ -100,7 +132,9 @@ impl Window {
         if good.is_empty() {
             return Ok(TransformedRows { batches: Vec::new(), bad });
         }
-        let mut transformed = core.stage.transform(&self.gather(&good)?, stop_at_bad).await?;
+        let mut rows = self.gather(&good)?;
+        rows.step_lengths = self.groups.is_some().then(|| step_lengths.into());
+        let mut transformed = core.stage.transform(&rows, stop_at_bad).await?;
         if !stop_at_bad || transformed.bad.is_empty() {
             transformed.bad.extend(bad);
         }
@@ -116,14 +150,30 @@ impl Window {
         let rows = |range: &Range<u64>| &self.order[range.start as usize..range.end as usize];
         ranges
             .iter()
-            .map(|range| rows(range).iter().filter_map(|row| bad.remove(&self.sample_id(row))).collect())
+            .map(|range| rows(range).iter().filter_map(|row| bad.remove(&self.sample_id(row)?)).collect())
             .collect()
     }
 
-    fn sample_id(&self, row: &Row) -> u64 {
+    /// The positions of the window that bad rows of `range` are at, ascending.
+    pub(crate) fn place_bad(&self, range: &Range<u64>, bad: Vec<BadRow>) -> Vec<(u64, BadRow)> {
+        let mut bad: HashMap<u64, BadRow> = bad.into_iter().map(|bad| (bad.sample_id, bad)).collect();
+        let rows = range.clone().zip(&self.order[range.start as usize..range.end as usize]);
+        rows.filter_map(|(at, row)| Some((at, bad.remove(&self.sample_id(row)?)?))).collect()
+    }
+
+    /// The gaps in `range`, ascending.
+    pub(crate) fn place_gaps(&self, range: &Range<u64>) -> Vec<u64> {
+        match self.has_gaps() {
+            true => range.clone().filter(|&at| self.order[at as usize] == GAP).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    fn sample_id(&self, row: &Row) -> Option<u64> {
         match row.source {
-            BAD => self.bad[row.row as usize].sample_id,
-            source => self.sources[source as usize].sample_ids.value(row.row as usize),
+            BAD => Some(self.bad[row.row as usize].sample_id),
+            _ if *row == GAP => None,
+            source => Some(self.sources[source as usize].sample_ids.value(row.row as usize)),
         }
     }
 
@@ -156,6 +206,7 @@ impl Window {
                 .map_err(|error| Error::internal(format!("cannot gather rows: {error}")))?,
             sample_ids: ids(|rows| &rows.sample_ids),
             random_keys: ids(|rows| &rows.random_keys),
+            step_lengths: None,
         })
     }
 }
@@ -164,9 +215,17 @@ struct Builder<'a> {
     core: &'a Arc<FeedCore>,
     epoch: u64,
     sources: Vec<SourceRows>,
-    /// Order key, sample id, place.
-    keyed: Vec<(u64, u64, Row)>,
+    keyed: Vec<Keyed>,
     bad: Vec<BadRow>,
+}
+
+/// A row that passed the filters, or is bad.
+struct Keyed {
+    key: u64,
+    sample_id: u64,
+    /// 0 where nobody asks for it, and for bad rows.
+    length: u64,
+    row: Row,
 }
 
 impl Builder<'_> {
@@ -178,24 +237,23 @@ impl Builder<'_> {
         }
         let Some(rows) = self.join(&group)? else { return Ok(()) };
         let source = u32::try_from(self.sources.len()).expect("bounded by the number of row ranges");
-        match self.core.stage.select(&rows).await? {
-            None => {
-                for (row, &id) in rows.sample_ids.values().iter().enumerate() {
-                    self.add_row(id, source, row);
-                }
-            }
-            Some((kept, bad)) => {
-                // Rows pass in order, so one walk finds each kept id's row.
-                let mut row = 0;
-                for &id in kept.values() {
-                    while rows.sample_ids.value(row) != id {
-                        row += 1;
-                    }
-                    self.add_row(id, source, row);
-                }
-                bad.into_iter().for_each(|bad| self.add_bad(bad));
-            }
+        let selected = self.core.stage.select(&rows).await?;
+        let (mut kept, mut bad) = selected.unwrap_or_else(|| (rows.sample_ids.clone(), Vec::new()));
+        let mut lengths = Vec::new();
+        if let Some(plan) = &self.core.lengths {
+            let measured = self.core.stage.measure(plan, &rows, &kept).await?;
+            (kept, lengths) = (measured.sample_ids, measured.lengths);
+            bad.extend(measured.bad);
         }
+        // Rows pass in order, so one walk finds each kept id's row.
+        let mut row = 0;
+        for (index, &id) in kept.values().iter().enumerate() {
+            while rows.sample_ids.value(row) != id {
+                row += 1;
+            }
+            self.add_row(id, lengths.get(index).copied().unwrap_or(0), source, row);
+        }
+        bad.into_iter().for_each(|bad| self.add_bad(bad));
         self.sources.push(rows);
         Ok(())
     }
@@ -214,17 +272,18 @@ impl Builder<'_> {
         };
         let key = |&id: &u64| random_key(self.core.settings.seed, self.epoch, id);
         let random_keys = UInt64Array::from_iter_values(sample_ids.values().iter().map(key));
-        Ok((batch.num_rows() > 0).then_some(SourceRows { batch, sample_ids, random_keys }))
+        Ok((batch.num_rows() > 0).then_some(SourceRows { batch, sample_ids, random_keys, step_lengths: None }))
     }
 
-    fn add_row(&mut self, id: u64, source: u32, row: usize) {
-        let row = u32::try_from(row).expect("a group has fewer than 2^32 rows");
-        self.keyed.push((self.order_key(id), id, Row { source, row }));
+    fn add_row(&mut self, sample_id: u64, length: u64, source: u32, row: usize) {
+        let row = Row { source, row: u32::try_from(row).expect("a group has fewer than 2^32 rows") };
+        self.keyed.push(Keyed { key: self.order_key(sample_id), sample_id, length, row });
     }
 
     fn add_bad(&mut self, bad: BadRow) {
         let row = u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows");
-        self.keyed.push((self.order_key(bad.sample_id), bad.sample_id, Row { source: BAD, row }));
+        let (key, sample_id) = (self.order_key(bad.sample_id), bad.sample_id);
+        self.keyed.push(Keyed { key, sample_id, length: 0, row: Row { source: BAD, row } });
         self.bad.push(bad);
     }
 
@@ -237,11 +296,28 @@ impl Builder<'_> {
     }
 
     fn finish(mut self) -> Window {
-        self.keyed.sort_unstable_by_key(|&(key, id, _)| (key, id));
-        let order: Vec<Row> = self.keyed.into_iter().map(|(_, _, row)| row).collect();
+        self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.sample_id));
+        let (order, groups) = self.order();
         let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        Window { sources: self.sources, order, bad: self.bad, bytes }
+        Window { sources: self.sources, order, bad: self.bad, groups, bytes }
+    }
+
+    /// What is at each position, once all rows are in order.
+    fn order(&self) -> (Vec<Row>, Option<Groups>) {
+        let Some(buckets) = &self.core.settings.buckets else {
+            return (self.keyed.iter().map(|keyed| keyed.row).collect(), None);
+        };
+        let lengths: Vec<u64> = self.keyed.iter().map(|keyed| keyed.length).collect();
+        let group_key = |first: usize| match self.core.settings.shuffle {
+            // Not the row's key itself: the first of many rows has a low one, of few a higher one.
+            true => xxh3_64_with_seed(&self.keyed[first].key.to_le_bytes(), GROUP_DOMAIN),
+            false => first as u64,
+        };
+        let Grouped { positions, lengths } = buckets.group(&lengths, group_key);
+        let has_gaps = positions.len() > self.keyed.len();
+        let order = positions.into_iter().map(|row| row.map_or(GAP, |row| self.keyed[row].row)).collect();
+        (order, Some(Groups { size: buckets.global_batch_size, lengths, has_gaps }))
     }
 }

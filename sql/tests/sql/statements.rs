@@ -137,5 +137,8 @@ fn a_query_keeps_its_text_and_place() {
         let again = pipeline(&format!("CREATE PIPELINE q AS {}", pipelines[0].text)).unwrap();
         assert_eq!(again.text, pipelines[0].text);
         assert_eq!(again.query, pipelines[0].query);
+        let again = pipeline(&pipelines[0].statement).unwrap();
+        assert_eq!((&again.name, again.options.len()), (&pipelines[0].name, pipelines[0].options.len()));
+        assert_eq!((&again.query, &again.statement), (&pipelines[0].query, &pipelines[0].statement));
     }
 }

@@ -4,6 +4,7 @@
 
 mod media;
 mod parquet;
+mod pinned;
 mod support;
 mod text;
 

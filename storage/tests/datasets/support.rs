@@ -51,6 +51,14 @@ impl Place {
         self.stores.put(&self.display(name), bytes.into()).await.unwrap();
     }
 
+    /// Makes a local file years old, so that the next change is not within the same millisecond.
+    pub(crate) fn age(&self, name: &str) {
+        if self.folder.is_some() {
+            let file = std::fs::File::options().append(true).open(self.path(name)).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
+        }
+    }
+
     pub(crate) async fn delete(&self, name: &str) {
         let (store, path, _) = self.stores.store(&self.display(name)).unwrap();
         store.delete(&path).await.unwrap();
@@ -64,6 +72,11 @@ impl Place {
         let location = self.display(name);
         let spec = DatasetSpec { location, format, schema };
         Dataset::open(&self.stores, &spec).await
+    }
+
+    /// Stores of another process, save for what is in memory.
+    pub(crate) fn stores_elsewhere(&self) -> Stores {
+        self.stores.clone().with_base(std::path::Path::new("/another/base"))
     }
 }
 

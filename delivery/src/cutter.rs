@@ -5,22 +5,25 @@
 
 use std::ops::Range;
 
-use super::options::ReadSettings;
+use crate::ReadSettings;
+use crate::rules::{Rule, holds};
 
 /// One batch of one rank: which offsets, and where they lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cut<W> {
+pub struct Cut<W> {
     /// The global step in its epoch.
-    pub(crate) step: u64,
-    pub(crate) offsets: Range<u64>,
+    pub step: u64,
+    /// The offsets it covers.
+    pub offsets: Range<u64>,
     /// Where the next global step begins.
-    pub(crate) next_step_at: u64,
+    pub next_step_at: u64,
     /// Rows in windows, in order.
-    pub(crate) parts: Vec<(W, Range<u64>)>,
+    pub parts: Vec<(W, Range<u64>)>,
 }
 
+#[derive(Debug)]
 /// Cuts one epoch, a batch at a time: a window may hold a great many small ones.
-pub(crate) struct Cutter<W> {
+pub struct Cutter<W> {
     settings: ReadSettings,
     /// First offset of the step being filled.
     step_at: u64,
@@ -31,6 +34,7 @@ pub(crate) struct Cutter<W> {
     held: Option<Cut<W>>,
 }
 
+#[derive(Debug)]
 struct Current<W> {
     window: W,
     offsets: Range<u64>,
@@ -39,7 +43,7 @@ struct Current<W> {
 
 impl<W: Clone> Cutter<W> {
     /// Begins an epoch at `offset`, where a global step begins.
-    pub(crate) fn new(settings: ReadSettings, offset: u64) -> Self {
+    pub fn new(settings: ReadSettings, offset: u64) -> Self {
         Self { settings, step_at: offset, open: Vec::new(), current: None, held: None }
     }
 
@@ -48,13 +52,14 @@ impl<W: Clone> Cutter<W> {
     }
 
     /// Takes the next window, which covers `offsets`. The one before must have been cut to its end.
-    pub(crate) fn push(&mut self, window: W, offsets: Range<u64>, last_of_epoch: bool) {
+    pub fn push(&mut self, window: W, offsets: Range<u64>, last_of_epoch: bool) {
         debug_assert!(self.current.is_none(), "the window before still has cuts to give");
         self.current = Some(Current { window, offsets, last_of_epoch });
     }
 
     /// The next cut that the window completes; `None` when another window is needed.
-    pub(crate) fn next(&mut self) -> Option<Cut<W>> {
+    #[expect(clippy::should_implement_trait, reason = "it ends with each window, and goes on with the next")]
+    pub fn next(&mut self) -> Option<Cut<W>> {
         let current = self.current.take()?;
         let (covered, last) = (current.offsets.end, current.last_of_epoch);
         if self.held.as_ref().is_some_and(|cut| cut.next_step_at <= covered) {
@@ -72,7 +77,7 @@ impl<W: Clone> Cutter<W> {
             }
             if end <= covered {
                 let cut = self.close(start..end);
-                if !self.settings.drop_last || cut.next_step_at <= covered {
+                if !self.settings.drop_last || cut.next_step_at <= covered || !holds(Rule::DropsIncompleteSteps) {
                     self.current = Some(current);
                     return Some(cut);
                 }

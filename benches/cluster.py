@@ -1,0 +1,268 @@
+"""Several workers, several readers, and a worker that is killed: what a cluster gains, shares and loses.
+
+    cargo build --release && python3 benches/cluster.py
+
+Linux only (`/proc`), nothing but Python's standard library. Every process is on this machine. Three measurements:
+
+- `scaling`: a pipeline that waits 40 ms a sample (`sleep`, so it needs no cores), 1 to 4 workers of one thread each, and a
+  trainer that takes 10 ms a step. Bound: the time with one worker by the number of workers.
+- `sharing`: CPU seconds of one worker (`/proc/PID/stat`) while 1 or 4 readers read the sample photographs, cropped to
+  uint8, at the same time. What is left above 1 is sending the same bytes four times. `computed_again` counts windows
+  that a reader too far behind needed a second time.
+- `failover`: a worker of two is killed (SIGKILL) while a trainer reads; milliseconds until the other is leased a window
+  that the dead one held (its log says when), until `forebay status` misses the dead one, and the trainer's longest
+  wait between two batches in the two seconds around.
+
+Prints one JSON line a measurement, then a table.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TICKS = os.sysconf("SC_CLK_TCK")
+LEASED = re.compile(r"window leased feed=(\w+) epoch=(\d+) window=(\d+)")
+STEP_SECONDS = 0.01
+ROW_MILLISECONDS = 40
+
+
+class Process:
+    """A subcommand that listens, and what it says on standard error, line by line with the time."""
+
+    def __init__(self, forebay: str, *arguments: str, log: str = ""):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        self.process = subprocess.Popen(
+            [forebay, *arguments, "--port", "0", "--output", "json"],
+            env=environment | {"FOREBAY_LOG": log},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.uri = json.loads(self.process.stdout.readline())["uri"]
+        self.log: list[tuple[float, str]] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        for line in self.process.stderr:
+            self.log.append((time.monotonic(), line))
+
+    def cpu_seconds(self) -> float:
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def leased(self) -> dict[tuple[str, ...], float]:
+        """When it was last leased each window."""
+        found = ((at, LEASED.search(line)) for at, line in list(self.log))
+        return {match.groups(): at for at, match in found if match}
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+def status(forebay: str, uri: str) -> dict:
+    said = subprocess.run([forebay, "status", "--connect", uri, "--output", "json"], stdout=subprocess.PIPE, check=True)
+    return json.loads(said.stdout)
+
+
+def reader(forebay: str, uri: str, *more: str, output: str = "json") -> subprocess.Popen:
+    arguments = [forebay, "run", "--connect", uri, "--output", output, *more]
+    return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+
+
+def cluster(stack: contextlib.ExitStack, forebay: str, script: pathlib.Path, workers: int, *options: str, log: str = ""):
+    """A dispatcher, and workers that have joined it."""
+    dispatcher = stack.enter_context(Process(forebay, "serve", str(script), "--no-worker"))
+    arguments = ("worker", "--dispatcher", dispatcher.uri, *options)
+    all_workers = [stack.enter_context(Process(forebay, *arguments, log=log)) for _ in range(workers)]
+    while len(status(forebay, dispatcher.uri)["workers"]) < workers:
+        pass
+    return dispatcher, all_workers
+
+
+def slow_feed(folder: pathlib.Path, rows: int) -> pathlib.Path:
+    """Ten rows a file and window."""
+    data = folder / "rows"
+    data.mkdir()
+    for first in range(0, rows, 10):
+        lines = "".join(f"{id}\n" for id in range(first, first + 10))
+        (data / f"{first:06}.csv").write_text(f"id\n{lines}")
+    script = folder / "slow.sql"
+    script.write_text(
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows';"
+        "CREATE PIPELINE p WITH (shuffle = true, batch_size = 5, window_rows = 10) AS"
+        f" SELECT sleep(id, milliseconds => {ROW_MILLISECONDS}) AS id FROM t;"
+    )
+    return script
+
+
+def scaling(forebay: str, rows: int) -> list[dict]:
+    figures = []
+    with tempfile.TemporaryDirectory() as name:
+        script = slow_feed(pathlib.Path(name), rows)
+        for workers in (1, 2, 3, 4):
+            with contextlib.ExitStack() as stack:
+                dispatcher, _ = cluster(stack, forebay, script, workers, "--threads", "1")
+                began = time.monotonic()
+                trainer = reader(forebay, dispatcher.uri)
+                for _ in trainer.stdout:
+                    time.sleep(STEP_SECONDS)
+                seconds = time.monotonic() - began
+                assert trainer.wait() == 0
+            one = figures[0]["seconds"] if figures else seconds
+            figures.append({
+                "measurement": "scaling",
+                "workers": workers,
+                "seconds": round(seconds, 2),
+                "speedup": round(one / seconds, 2),
+                "of_bound": round(one / workers / seconds, 3),
+            })
+    return figures
+
+
+def sharing(forebay: str, copies: int, rounds: int) -> list[dict]:
+    seconds: dict[int, list[dict[str, float]]] = {1: [], 4: []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for copy in range(copies):
+            shutil.copytree(ROOT / "examples/photos", folder / "photos" / str(copy))
+        script = folder / "photos.sql"
+        script.write_text(
+            "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';"
+            "CREATE PIPELINE photos WITH (shuffle = true, seed = 17, batch_size = 16, window_bytes = '1MiB') AS SELECT"
+            " random_hflip(random_resized_crop(decode_image(bytes), height => 224, width => 224)) AS image, label"
+            " FROM photos;"
+        )
+        for _ in range(rounds):
+            for readers in seconds:
+                with contextlib.ExitStack() as stack:
+                    dispatcher, [worker] = cluster(stack, forebay, script, 1)
+                    before, began = worker.cpu_seconds(), time.monotonic()
+                    running = [reader(forebay, dispatcher.uri, output="text") for _ in range(readers)]
+                    for process in running:
+                        process.communicate()
+                        assert process.returncode == 0
+                    seconds[readers].append({
+                        "cpu": worker.cpu_seconds() - before,
+                        "wall": time.monotonic() - began,
+                        "again": status(forebay, dispatcher.uri)["feeds"][0]["windows_recomputed"],
+                    })
+    cpu = {readers: [figures["cpu"] for figures in all_] for readers, all_ in seconds.items()}
+    ratios = [many / one for one, many in zip(cpu[1], cpu[4])]
+    return [
+        {
+            "measurement": "sharing",
+            "readers": readers,
+            "worker_cpu_seconds": round(statistics.median(cpu[readers]), 2),
+            "seconds": round(statistics.median(figures["wall"] for figures in seconds[readers]), 2),
+            "computed_again": max(figures["again"] for figures in seconds[readers]),
+            "cpu_to_one_reader": round(statistics.median(ratios), 3) if readers > 1 else 1.0,
+        }
+        for readers in seconds
+    ]
+
+
+def failover(forebay: str, kills: int) -> list[dict]:
+    debug = "forebay_flight_server=debug"
+    released, missed, waits = [], [], []
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        script = slow_feed(pathlib.Path(name), 200)
+        options = ("--threads", "1")
+        dispatcher, workers = cluster(stack, forebay, script, 2, *options, log=debug)
+        trainer = reader(forebay, dispatcher.uri, "--epochs", "1000000")
+        stack.callback(trainer.kill)
+        batches: list[float] = []
+
+        def train():
+            for _ in trainer.stdout:
+                batches.append(time.monotonic())
+
+        threading.Thread(target=train, daemon=True).start()
+        for _ in range(kills):
+            count = len(batches)
+            while len(batches) < count + 5:
+                time.sleep(0.01)
+            dead, other = workers
+            held, before = set(dead.leased()) - set(other.leased()), other.leased()
+            killed = time.monotonic()
+            dead.kill()
+            while any(worker["address"] == dead.uri for worker in status(forebay, dispatcher.uri)["workers"]):
+                pass
+            missed.append(time.monotonic() - killed)
+
+            def taken_over():
+                return [at for window, at in other.leased().items() if window in held and window not in before]
+
+            while not taken_over():
+                time.sleep(0.01)
+            released.append(min(taken_over()) - killed)
+            while batches[-1] < killed + 2:
+                time.sleep(0.01)
+            around = [at for at in batches if killed - 0.5 < at]
+            waits.append(max(after - before for before, after in zip(around, around[1:])))
+            arguments = ("worker", "--dispatcher", dispatcher.uri, *options)
+            workers = [other, stack.enter_context(Process(forebay, *arguments, log=debug))]
+
+    def milliseconds(seconds: list[float]) -> dict[str, int]:
+        return {"median": round(statistics.median(seconds) * 1e3), "most": round(max(seconds) * 1e3)}
+
+    return [{
+        "measurement": "failover",
+        "kills": kills,
+        "released_ms": milliseconds(released),
+        "missed_ms": milliseconds(missed),
+        "longest_wait_ms": milliseconds(waits),
+    }]
+
+
+def table(figures: list[dict]):
+    for measurement in dict.fromkeys(line["measurement"] for line in figures):
+        rows = [{name: value for name, value in line.items() if name != "measurement"} for line in figures
+                if line["measurement"] == measurement]  # fmt: skip
+        print(f"\n{measurement}\n| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}")
+        for row in rows:
+            print(f"| {' | '.join(map(str, row.values()))} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="See this file's beginning.")
+    parser.add_argument("--forebay", default=str(ROOT / "target/release/forebay"))
+    parser.add_argument("--only", choices=["scaling", "sharing", "failover"])
+    parser.add_argument("--rows", type=int, default=480, help="of scaling; 40 ms each")
+    parser.add_argument("--copies", type=int, default=8, help="of the 240 photographs, for sharing")
+    parser.add_argument("--rounds", type=int, default=5, help="of sharing, alternating")
+    parser.add_argument("--kills", type=int, default=10, help="of failover")
+    arguments = parser.parse_args()
+    measurements = {
+        "scaling": lambda: scaling(arguments.forebay, arguments.rows),
+        "sharing": lambda: sharing(arguments.forebay, arguments.copies, arguments.rounds),
+        "failover": lambda: failover(arguments.forebay, arguments.kills),
+    }
+    figures = []
+    for name, measure in measurements.items():
+        if arguments.only in (None, name):
+            for line in measure():
+                figures.append(line)
+                print(json.dumps(line), flush=True)
+    table(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+//! Who may read from a server, on the command line: tokens and TLS, of the server and of its clients.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use forebay_flight_client::{ClientTls, ConnectOptions};
+use forebay_flight_server::{Security, ServerTls, Tokens};
+
+use crate::script;
+
+/// Whom a server serves.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServerSecurity {
+    /// File with the tokens that clients may send, one per line; without it no token is asked for.
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Serve TLS, with this certificate (PEM, the server's own first).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Serve only clients with a certificate that this CA signed (PEM): mutual TLS.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// CA that signed the certificates of the other processes of the cluster (PEM) [default: the system's].
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Serve other machines without TLS, or without a token or client certificates: anyone who reaches the port can read the feeds.
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl ServerSecurity {
+    /// Reads the files, and refuses what would let anyone on the network read.
+    pub(crate) fn open(&self, host: IpAddr) -> Result<Security> {
+        let lacks = match (&self.tls_cert, &self.token_file, &self.tls_client_ca) {
+            (None, None, _) => Some("neither TLS nor tokens"),
+            (None, Some(_), _) => Some("tokens but no TLS, so anyone on the way can read them and the samples"),
+            (Some(_), None, None) => {
+                Some("TLS but neither tokens nor client certificates, so anyone can read the feeds")
+            }
+            (Some(_), ..) => None,
+        };
+        if let Some(lacks) = lacks.filter(|_| !host.to_canonical().is_loopback() && !self.insecure) {
+            anyhow::bail!(
+                "{host} is reachable from other machines, and this server has {lacks}\n\
+                 hint: add --tls-cert FILE --tls-key FILE and --token-file FILE (or --tls-client-ca FILE), \
+                 keep to --host 127.0.0.1 and a tunnel, or add --insecure on a network you trust"
+            );
+        }
+        let tokens = self.token_file.as_deref().map(Tokens::read).transpose()?;
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(ServerTls::read(certificate, key, self.tls_client_ca.as_deref())?),
+            _ => None,
+        };
+        Ok(Security { tokens, tls })
+    }
+
+    /// How this process reaches the others of its cluster: with the first token of its file, and its own certificate.
+    pub(crate) fn connect(&self) -> Result<ConnectOptions> {
+        let token = self.token_file.as_deref().map(Tokens::first).transpose()?;
+        // A certificate is shown to whoever asks for one.
+        let (certificate, key) = match self.tls_client_ca {
+            Some(_) => (self.tls_cert.clone(), self.tls_key.clone()),
+            None => (None, None),
+        };
+        let tls = ClientTls { ca: self.tls_ca.clone(), certificate, key, server_name: None };
+        Ok(ConnectOptions { token, tls, insecure: self.insecure, ..ConnectOptions::default() })
+    }
+}
+
+/// How a client shows who it is, and whom it trusts.
+#[derive(Args, Clone)]
+pub(crate) struct ClientSecurity {
+    /// Token to send to the server; others on this machine can see arguments, but not FOREBAY_TOKEN.
+    #[arg(long, value_name = "TEXT", env = "FOREBAY_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// CA that signed the server's certificate (PEM) [default: the system's].
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// This client's certificate (PEM), for a server with --tls-client-ca.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The name in the server's certificate [default: the host of the URI].
+    #[arg(long, value_name = "NAME")]
+    tls_server_name: Option<String>,
+    /// Send the token as plain text even to another machine.
+    #[arg(long)]
+    insecure: bool,
+    /// How long servers may be gone before reading gives up [default: 30].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    retry_for: Option<f64>,
+    /// Memory for batches received ahead of the loop, such as 1GiB [default: 64MiB].
+    #[arg(long, value_name = "SIZE", value_parser = script::bytes)]
+    buffer_limit: Option<u64>,
+}
+
+impl ClientSecurity {
+    /// How to connect.
+    pub(crate) fn options(&self) -> ConnectOptions {
+        ConnectOptions {
+            // A variable that is set to nothing says that there is none.
+            token: self.token.clone().filter(|token| !token.is_empty()),
+            tls: ClientTls {
+                ca: self.tls_ca.clone(),
+                certificate: self.tls_cert.clone(),
+                key: self.tls_key.clone(),
+                server_name: self.tls_server_name.clone(),
+            },
+            insecure: self.insecure,
+            patience: self.retry_for.map(Duration::from_secs_f64),
+            buffer_bytes: self.buffer_limit,
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
+    seconds.ok_or_else(|| "must be a number of seconds, 0 or more".to_owned())
+}

@@ -1,0 +1,333 @@
+//! Dynamic delivery, a rank's side: what it holds, what it has handed out, and what of that goes into its checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::claims::{Base, Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, Granted};
+use crate::position::{ClaimMarks, RankMarks, Token};
+use crate::rules::{Rule, holds};
+use crate::{Error, ReadSettings};
+
+/// Batches in a claim: few, so that ranks end together; several, so that a claim is worth a message.
+const BATCHES_PER_CLAIM: u64 = 4;
+
+/// A rank that takes batches as they come.
+#[derive(Debug)]
+pub struct Claimer {
+    feed: Arc<str>,
+    job: String,
+    session: u64,
+    settings: ReadSettings,
+    origin: u64,
+    base: Base,
+    /// What it has done; what it holds lies in `held`.
+    marks: RankMarks,
+    /// What it holds, and the first offset of each that it has not handed out.
+    held: BTreeMap<Claim, (Granted, u64)>,
+    /// Claims that are being read.
+    taken: BTreeSet<Claim>,
+    sessions: BTreeMap<u64, u64>,
+    seq: u64,
+    /// The first message to the dispatcher that it asks now.
+    since: u64,
+    answered: u64,
+    known: u64,
+    latest: Option<ClaimReply>,
+}
+
+impl Claimer {
+    /// Offsets in a claim.
+    pub fn claim_rows(settings: &ReadSettings) -> u64 {
+        settings.batch_size * BATCHES_PER_CLAIM
+    }
+
+    /// A rank of `job` that goes on from `marks`, or begins at `begin`. Its `session` must be greater than those of the
+    /// processes that were this rank before: it should begin with the time.
+    ///
+    /// # Errors
+    /// If the marks are not this rank's, nor all of another job's.
+    pub fn new(
+        feed: Arc<str>,
+        job: String,
+        session: u64,
+        settings: ReadSettings,
+        begin: Claim,
+        marks: Option<&ClaimMarks>,
+    ) -> Result<Self, Error> {
+        let (base, (mut own, origin)) = match marks {
+            Some(marks) => (marks.base.clone(), marks.of(settings.rank, settings.world_size)?),
+            // As good a name as any for where it begins.
+            None => (Base { begin, ..Base::default() }, (RankMarks::default(), begin.epoch << 48 ^ begin.run)),
+        };
+        let held = std::mem::take(&mut own.held);
+        Ok(Self {
+            feed,
+            job,
+            session,
+            settings,
+            origin,
+            base,
+            marks: own,
+            held: held.into_iter().map(|(granted, from)| (granted.claim, (granted, from))).collect(),
+            taken: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            seq: 0,
+            since: 1,
+            answered: 0,
+            known: 0,
+            latest: None,
+        })
+    }
+
+    /// The next message to the dispatcher.
+    pub fn sync(&mut self) -> ClaimMessage {
+        self.seq += 1;
+        let ReadSettings { batch_size, epochs, drop_last, rank, world_size } = self.settings;
+        ClaimMessage {
+            feed: Arc::clone(&self.feed),
+            session: self.session,
+            seq: self.seq,
+            since: self.since,
+            rank,
+            world_size,
+            until_epoch: epochs,
+            known: self.known,
+            claims: ClaimSync {
+                job: self.job.clone(),
+                origin: self.origin,
+                claim_rows: Self::claim_rows(&self.settings),
+                unit: if drop_last { batch_size } else { 1 },
+                base: self.base.clone(),
+                before: self.marks.before,
+                done: self.marks.done.clone(),
+                held: self.held.values().map(|(granted, _)| *granted).collect(),
+                furthest: self.marks.furthest,
+                sessions: self.sessions.clone(),
+                is_leaving: false,
+            },
+        }
+    }
+
+    /// The last message to the dispatcher.
+    pub fn leave(&mut self) -> ClaimMessage {
+        let mut message = self.sync();
+        message.claims.is_leaving = true;
+        message
+    }
+
+    /// The next message goes to another dispatcher, or to one that may be another by now. What the last one may still answer
+    /// is nothing any more.
+    pub fn turn(&mut self) {
+        self.known = 0;
+        self.since = self.seq + 1;
+    }
+
+    /// Takes the dispatcher's answer. One to an older message than was answered before, or of a dispatcher that was left,
+    /// changes nothing.
+    pub fn reply(&mut self, answer: ClaimAnswer) {
+        let ClaimAnswer { version, seq, reply } = answer;
+        if seq < self.since || (seq, version) < (self.answered, self.known) {
+            return;
+        }
+        (self.answered, self.known) = (seq, version);
+        for (&rank, &session) in &reply.sessions {
+            let newest = self.sessions.entry(rank).or_default();
+            *newest = session.max(*newest);
+        }
+        self.base.join(&reply.base);
+        self.marks.pass(self.base.begin);
+        for granted in &reply.granted {
+            // It may not have been known yet that this is done.
+            let is_done = granted.claim < self.base.begin || self.marks.done.contains(&granted.claim);
+            if !is_done || !holds(Rule::DoneClaimsStayDone) {
+                let first = granted.claim.run * Self::claim_rows(&self.settings);
+                self.held.entry(granted.claim).or_insert((*granted, first));
+                self.marks.furthest = self.marks.furthest.max(Some(*granted));
+            }
+        }
+        self.latest = Some(reply);
+    }
+
+    /// A claim to begin to read, and the offset to begin at.
+    pub fn take(&mut self) -> Option<(Granted, u64)> {
+        let (&claim, &taken) = self.held.iter().find(|(claim, _)| !self.taken.contains(claim))?;
+        self.taken.insert(claim);
+        Some(taken)
+    }
+
+    /// Everything of `claim` before `offset` was handed to the loop.
+    pub fn handed(&mut self, claim: Claim, offset: u64) {
+        let Some((granted, from)) = self.held.get_mut(&claim) else { return };
+        *from = offset.max(*from);
+        if *from >= granted.end {
+            self.held.remove(&claim);
+            self.taken.remove(&claim);
+            self.marks.done.insert(claim);
+        }
+    }
+
+    /// Whether nothing is left: neither here, nor to be granted, nor granted and on its way.
+    pub fn is_finished(&self) -> bool {
+        let is_over = |reply: &ClaimReply| reply.is_exhausted && reply.granted.is_empty();
+        self.held.is_empty() && self.latest.as_ref().is_some_and(is_over)
+    }
+
+    /// What the dispatcher last said.
+    pub fn latest(&self) -> Option<&ClaimReply> {
+        self.latest.as_ref()
+    }
+
+    /// Where to go on after what was handed out so far.
+    pub fn token(&self) -> Token {
+        let first = self.held.keys().next().copied().unwrap_or(self.base.begin);
+        let ReadSettings { batch_size, rank, world_size, .. } = self.settings;
+        let held = self.held.values().filter(|(granted, from)| self.is_begun(granted, *from)).copied().collect();
+        let own = RankMarks { held, ..self.marks.clone() };
+        let marks = ClaimMarks {
+            batch_size,
+            world_size,
+            origin: self.origin,
+            base: self.base.clone(),
+            ranks: [(rank, own)].into(),
+        };
+        Token {
+            feed: Arc::clone(&self.feed),
+            epoch: first.epoch,
+            offset: first.run * Self::claim_rows(&self.settings),
+            window: 0,
+            window_offset: 0,
+            claims: Some(Arc::new(marks)),
+        }
+    }
+
+    /// A claim of which nothing was handed out may as well be taken by others after a resume.
+    fn is_begun(&self, granted: &Granted, from: u64) -> bool {
+        from > granted.claim.run * Self::claim_rows(&self.settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::WindowId;
+
+    fn settings() -> ReadSettings {
+        ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 1, world_size: 2 }
+    }
+
+    fn granted(run: u64) -> Granted {
+        let window = WindowId { epoch: 0, index: 0 };
+        Granted { claim: Claim { epoch: 0, run }, end: 8 * run + 8, window, window_offset: 0 }
+    }
+
+    fn says(seq: u64, granted: Vec<Granted>) -> ClaimAnswer {
+        let reply = ClaimReply {
+            granted,
+            base: Base::default(),
+            is_exhausted: false,
+            awaited: Vec::new(),
+            sessions: BTreeMap::new(),
+            workers: 1,
+            failed: None,
+        };
+        ClaimAnswer { version: 10 * seq, seq, reply }
+    }
+
+    fn claimer(settings: ReadSettings, token: Option<&Token>) -> Result<Claimer, Error> {
+        let marks = token.and_then(|token| token.claims.as_deref());
+        Claimer::new("f".into(), "j".into(), 1, settings, Claim::default(), marks)
+    }
+
+    #[test]
+    fn a_token_goes_on_in_the_middle_of_a_claim() {
+        let mut claimer = self::claimer(settings(), None).expect("from the beginning");
+        claimer.sync();
+        claimer.reply(says(1, vec![granted(0), granted(3)]));
+        assert_eq!(claimer.take(), Some((granted(0), 0)));
+        assert_eq!(claimer.take(), Some((granted(3), 24)));
+        assert_eq!(claimer.take(), None);
+        claimer.handed(granted(0).claim, 8);
+        claimer.handed(granted(3).claim, 26);
+        let token: Token = claimer.token().to_string().parse().expect("own text");
+        assert_eq!(token, claimer.token());
+        let mut resumed = self::claimer(settings(), Some(&token)).expect("its own");
+        assert_eq!(resumed.sync().claims.done, [granted(0).claim].into());
+        assert_eq!(resumed.take(), Some((granted(3), 26)));
+        // A late answer brings nothing back.
+        resumed.reply(says(1, vec![granted(0), granted(3)]));
+        assert_eq!(resumed.take(), None);
+    }
+
+    #[test]
+    fn answers_of_a_dispatcher_that_was_left_change_nothing() {
+        let mut claimer = self::claimer(settings(), None).expect("from the beginning");
+        assert_eq!((claimer.sync().since, claimer.sync().since), (1, 1));
+        claimer.reply(says(1, Vec::new()));
+        claimer.turn();
+        let message = claimer.sync();
+        assert_eq!((message.since, message.known), (3, 0));
+        claimer.reply(says(2, vec![granted(0)]));
+        assert_eq!(claimer.take(), None);
+        claimer.reply(says(3, vec![granted(0)]));
+        assert_eq!(claimer.take(), Some((granted(0), 0)));
+    }
+
+    /// Tokens of two ranks: rank 0 has done claims 0 and 1, rank 1 claim 2 and one batch of claim 3.
+    fn tokens() -> [String; 2] {
+        [(0, [0, 1], 16), (1, [2, 3], 26)].map(|(rank, runs, handed)| {
+            let mut claimer = self::claimer(ReadSettings { rank, ..settings() }, None).expect("from the beginning");
+            claimer.sync();
+            claimer.reply(says(1, runs.map(granted).into()));
+            claimer.handed(granted(runs[0]).claim, 100);
+            claimer.handed(granted(runs[1]).claim, handed);
+            claimer.token().to_string()
+        })
+    }
+
+    #[test]
+    fn ranks_of_a_job_of_another_size_share_what_was_taken() {
+        let [first, second] = tokens();
+        let text = format!("{second},{first}");
+        let Ok(crate::Start::Token(token)) = text.parse() else { panic!("two tokens of one job") };
+        assert_eq!(token.to_string().parse(), Ok(token.clone()), "joined, it is a token");
+        let of = |rank, world_size| {
+            let settings = ReadSettings { rank, world_size, ..settings() };
+            let mut claimer = self::claimer(settings, Some(&token)).expect("all are there");
+            let message = claimer.sync().claims;
+            let done: Vec<_> = message.done.iter().map(|claim| claim.run).collect();
+            (done, claimer.take().map(|(granted, from)| (granted.claim.run, from)), message.origin)
+        };
+        let alone = of(0, 1);
+        assert_eq!((&alone.0[..], alone.1), (&[0, 1, 2][..], Some((3, 26))));
+        let three = [0, 1, 2].map(|rank| of(rank, 3));
+        assert_eq!(three[0].0, [0, 1]);
+        assert_eq!((&three[1].0[..], three[1].1), (&[2][..], Some((3, 26))));
+        assert_eq!((&three[2].0[..], three[2].1), (&[][..], None));
+        assert!(three.iter().all(|(.., origin)| *origin == alone.2 && *origin != 0));
+        // To the ranks of the same job they are as good as their own.
+        assert_eq!(of(1, 2), (vec![2], Some((3, 26)), 0));
+    }
+
+    #[test]
+    fn tokens_that_do_not_go_together_are_refused() {
+        let [first, second] = tokens();
+        let wrong = |text: &str, rank, world_size| {
+            let Ok(crate::Start::Token(token)) = text.parse() else { return "not joined".to_owned() };
+            let settings = ReadSettings { rank, world_size, ..settings() };
+            self::claimer(settings, Some(&token)).map_or_else(|error| error.message, |_| "right".to_owned())
+        };
+        assert_eq!(wrong(&format!("{first},{first}"), 0, 2), "not joined");
+        assert_eq!(wrong(&first, 0, 2), "right");
+        assert_eq!(wrong(&first, 1, 2), "the resume token is of rank 0, and this is rank 1");
+        assert_eq!(wrong(&first, 0, 3), "this job has 3 ranks; it needs the tokens of 2, and has 1");
+        let mut claimer = self::claimer(ReadSettings { rank: 0, ..settings() }, None).expect("from the beginning");
+        claimer.sync();
+        claimer.reply(says(1, vec![granted(2)]));
+        claimer.handed(granted(2).claim, 100);
+        // Another had taken it back from rank 0 when rank 1 did this.
+        assert_eq!(
+            wrong(&format!("{},{second}", claimer.token()), 0, 3),
+            "these resume tokens are not of one checkpoint"
+        );
+    }
+}

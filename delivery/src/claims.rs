@@ -1,0 +1,578 @@
+//! Dynamic delivery: which rank takes which batches is decided as they come.
+//!
+//! An epoch is cut into *claims*, runs of as many batches as a rank takes at a time. Whichever rank asks next gets the next
+//! claim; so a rank that is slow takes fewer. A claim belongs to its rank, not to a connection or for a time: a rank that
+//! was lost finds its claims when it comes back, and only a rank that comes back *without* one (because it resumed from
+//! before it) gives it up to the others. So each sample is taken once in the history that survives, with no clock involved.
+//!
+//! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until every
+//! rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with it.
+//!
+//! What is long done is only counted (see [`Base`]). A rank that resumes from before it would have to be given what nobody
+//! remembers; the count shows that, and nothing is granted until all ranks resumed from one checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::messages::Report;
+use crate::position::RankMarks;
+use crate::rules::{Rule, holds};
+use crate::sequencer::Sequencer;
+use crate::window::{Plan, WindowId};
+
+/// Claims that a rank holds at a time: one to hand out, one to receive.
+const HELD_MAX: usize = 2;
+/// So many claims for each rank are remembered when they are done; twice as many before that is looked at again. A rank may
+/// resume alone from so far back.
+const REMEMBERED: u64 = if cfg!(test) { 2 } else { 1 << 10 };
+
+/// Names a run of batches of an epoch: the `run`-th, from 0. In JSON `[epoch, run]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct Claim {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Place in the epoch, from 0.
+    pub run: u64,
+}
+
+impl From<(u64, u64)> for Claim {
+    fn from((epoch, run): (u64, u64)) -> Self {
+        Self { epoch, run }
+    }
+}
+
+impl From<Claim> for (u64, u64) {
+    fn from(Claim { epoch, run }: Claim) -> Self {
+        (epoch, run)
+    }
+}
+
+/// A claim with its place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Granted {
+    /// Which.
+    pub claim: Claim,
+    /// One past its last offset.
+    pub end: u64,
+    /// A window at or before its first offset.
+    pub window: WindowId,
+    /// That window's first offset.
+    pub window_offset: u64,
+}
+
+/// What all ranks of a job have done together, and nobody has to remember one by one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Everything before it is done.
+    pub begin: Claim,
+    /// How many claims that are.
+    pub passed: u64,
+    /// Claims in epochs that have been counted to their end, from there on.
+    pub ends: BTreeMap<u64, u64>,
+}
+
+impl Base {
+    pub(crate) fn join(&mut self, other: &Self) {
+        (self.begin, self.passed) = (self.begin, self.passed).max((other.begin, other.passed));
+        self.ends.extend(&other.ends);
+        self.ends = self.ends.split_off(&self.begin.epoch);
+    }
+}
+
+/// What a rank says about dynamic delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimSync {
+    /// What the ranks of one job have in common, and no other job.
+    pub job: String,
+    /// Names what the job began with; ranks that began with something else are of another job.
+    pub origin: u64,
+    /// Offsets in a claim.
+    pub claim_rows: u64,
+    /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
+    pub unit: u64,
+    /// What all ranks have done, as far as it knows.
+    pub base: Base,
+    /// How many of those claims are its own.
+    pub before: u64,
+    /// What it has handed out since.
+    pub done: BTreeSet<Claim>,
+    /// What it is granted and has not handed out whole.
+    pub held: Vec<Granted>,
+    /// Its furthest claim: where the windows are.
+    pub furthest: Option<Granted>,
+    /// The newest session of each rank that it has heard of.
+    pub sessions: BTreeMap<u64, u64>,
+    /// Whether it wants no more than it holds, and this is its last message.
+    pub is_leaving: bool,
+}
+
+/// What a rank should know about dynamic delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimReply {
+    /// All its claims that are not done.
+    pub granted: Vec<Granted>,
+    /// What all ranks have done.
+    pub base: Base,
+    /// There is nothing left to grant.
+    pub is_exhausted: bool,
+    /// Ranks that have yet to say what they hold.
+    pub awaited: Vec<u64>,
+    /// The newest session of each rank.
+    pub sessions: BTreeMap<u64, u64>,
+    /// Workers that compute this feed.
+    pub workers: usize,
+    /// Why nothing can be granted now.
+    pub failed: Option<Report>,
+}
+
+/// A rank's message about dynamic delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimMessage {
+    /// The feed's id.
+    pub feed: Arc<str>,
+    /// Drawn when the rank begins, and greater than those of the processes before it.
+    pub session: u64,
+    /// Counts its messages: an older one that arrives late is ignored.
+    pub seq: u64,
+    /// The first message that it sent to this dispatcher since it sent one to another.
+    pub since: u64,
+    /// Which rank.
+    pub rank: u64,
+    /// Of how many.
+    pub world_size: u64,
+    /// The epoch it stops before.
+    pub until_epoch: u64,
+    /// The answer that it goes by, if it is of this dispatcher.
+    pub known: u64,
+    /// Its claims.
+    pub claims: ClaimSync,
+}
+
+/// The answer to a [`ClaimMessage`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimAnswer {
+    /// Names this answer.
+    pub version: u64,
+    /// The message that it answers.
+    pub seq: u64,
+    /// The rank's claims.
+    pub reply: ClaimReply,
+}
+
+#[derive(Debug, Default)]
+struct Rank {
+    /// It counts what it did before this.
+    begin: Claim,
+    passed: u64,
+    marks: RankMarks,
+    held: BTreeMap<Claim, Granted>,
+    until_epoch: u64,
+    is_leaving: bool,
+}
+
+/// The ranks of a job that share a feed dynamically.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    claim_rows: u64,
+    /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
+    unit: u64,
+    base: Base,
+    ranks: BTreeMap<u64, Rank>,
+    /// Whether all ranks have said what they hold.
+    all_here: bool,
+    /// Whether what they say adds up to the base.
+    is_whole: bool,
+    /// What ranks hold or have done, from the base on.
+    taken: BTreeSet<Claim>,
+    /// Everything before it is taken.
+    next: Claim,
+    /// First offsets of windows, by epoch.
+    anchors: BTreeMap<(u64, u64), u32>,
+    /// Offsets in epochs that have been counted to their end.
+    totals: BTreeMap<u64, u64>,
+    /// The window that must be counted before more can be granted.
+    needed: Option<WindowId>,
+    /// The window in which the latest claim ends.
+    frontier: Option<WindowId>,
+}
+
+impl Claims {
+    pub(crate) fn new(sync: &ClaimSync) -> Self {
+        Self {
+            claim_rows: sync.claim_rows.max(1),
+            unit: sync.unit.max(1),
+            base: Base::default(),
+            ranks: BTreeMap::new(),
+            all_here: false,
+            is_whole: false,
+            taken: BTreeSet::new(),
+            next: Claim::default(),
+            anchors: BTreeMap::new(),
+            totals: BTreeMap::new(),
+            needed: None,
+            frontier: None,
+        }
+    }
+
+    /// Takes what a rank says. If that is all there is (`is_whole`), what it had before and does not name is not in the
+    /// history that it goes on from; else it may not have heard yet of the latest claims that it was granted here. With
+    /// `all_here`, the same is known of all ranks.
+    pub(crate) fn sync(&mut self, rank: u64, until_epoch: u64, is_whole: bool, all_here: bool, sync: &ClaimSync) {
+        for granted in sync.held.iter().chain(&sync.furthest) {
+            self.anchors.insert((granted.claim.epoch, granted.window_offset), granted.window.index);
+        }
+        self.base.ends.extend(&sync.base.ends);
+        let state = self.ranks.entry(rank).or_default();
+        (state.until_epoch, state.is_leaving) = (until_epoch, sync.is_leaving);
+        if is_whole {
+            (state.begin, state.passed) = (sync.base.begin, sync.base.passed);
+            let (before, done) = (sync.before, sync.done.clone());
+            state.marks = RankMarks { before, done, ..RankMarks::default() };
+            if holds(Rule::UnnamedClaimsGoBack) {
+                state.held.clear();
+            }
+            state.held.extend(sync.held.iter().map(|held| (held.claim, *held)));
+        } else {
+            state.marks.done.extend(sync.done.range(state.begin..));
+            state.held.retain(|claim, _| !sync.done.contains(claim));
+        }
+        if is_whole || self.all_here != all_here {
+            self.all_here = all_here;
+            self.take_stock();
+        }
+        if all_here && self.is_whole {
+            self.taken.extend(sync.done.range(self.base.begin..));
+            self.advance();
+        }
+    }
+
+    /// Works out what is taken from what ranks have said.
+    fn take_stock(&mut self) {
+        let newest = self.ranks.values().map(|rank| (rank.begin, rank.passed)).max();
+        (self.base.begin, self.base.passed) = newest.unwrap_or_default();
+        let begin = self.base.begin;
+        let before = |rank: &Rank| rank.marks.before + rank.marks.done.range(..begin).count() as u64;
+        let claims = || self.ranks.values().flat_map(|rank| rank.marks.done.range(begin..).chain(rank.held.keys()));
+        self.taken = claims().copied().collect();
+        self.is_whole = (self.ranks.values().map(before).sum::<u64>() == self.base.passed
+            && claims().count() == self.taken.len())
+            || !holds(Rule::ReturnsAreWhole);
+        self.next = begin;
+        if self.is_whole && self.all_here {
+            self.pass();
+        }
+    }
+
+    /// What is before the base is only counted from now on.
+    fn pass(&mut self) {
+        let Base { begin, passed, .. } = self.base;
+        for rank in self.ranks.values_mut() {
+            rank.marks.pass(begin);
+            (rank.begin, rank.passed) = (begin, passed);
+        }
+        self.taken = self.taken.split_off(&begin);
+        self.next = self.next.max(begin);
+        self.base.ends = self.base.ends.split_off(&begin.epoch);
+        self.totals = self.totals.split_off(&begin.epoch);
+        let offset = (begin.epoch, begin.run * self.claim_rows);
+        if let Some((&first, _)) = self.anchors.range(..=offset).next_back() {
+            self.anchors = self.anchors.split_off(&first);
+        }
+    }
+
+    /// Moves the base over what is long done.
+    fn advance(&mut self) {
+        let remembered = REMEMBERED * self.ranks.len() as u64;
+        let done =
+            |before: Claim| self.ranks.values().map(|it| it.marks.done.range(..before).count() as u64).sum::<u64>();
+        let all: u64 = self.ranks.values().map(|it| it.marks.done.len() as u64).sum();
+        if all < 2 * remembered {
+            return;
+        }
+        while self.taken.contains(&self.next) {
+            self.next.run += 1;
+        }
+        let held = self.ranks.values().filter_map(|rank| rank.held.keys().next()).min();
+        let until = held.map_or(self.next, |&held| held.min(self.next));
+        let until = if holds(Rule::OnlyDoneClaimsArePassed) { until } else { self.next };
+        let passed = done(until).min(all - remembered);
+        if passed < remembered {
+            return;
+        }
+        // Before `until` all is taken and none is held.
+        let at = self.taken.iter().nth(passed as usize).copied();
+        self.base.begin = at.map_or(until, |at| at.min(until));
+        self.base.passed += done(self.base.begin);
+        self.pass();
+    }
+
+    /// What `rank` should know, after granting it what it may have; the ranks `awaited` have yet to speak.
+    pub(crate) fn reply<P: Plan>(&mut self, rank: u64, awaited: Vec<u64>, sequencer: &Sequencer<P>) -> ClaimReply {
+        let until_epoch = self.ranks.get(&rank).map_or(0, |rank| rank.until_epoch);
+        let may_grant = (awaited.is_empty() || !holds(Rule::ClaimsWaitForAllRanks)) && self.is_whole;
+        while may_grant
+            && let Some(found) = self.find(until_epoch, sequencer)
+            && let Some(rank) = self.ranks.get_mut(&rank)
+            && rank.held.len() < HELD_MAX
+            && !rank.is_leaving
+        {
+            rank.held.insert(found.claim, found);
+            self.taken.insert(found.claim);
+        }
+        ClaimReply {
+            granted: self.ranks.get(&rank).map(|rank| rank.held.values().copied().collect()).unwrap_or_default(),
+            // What does not add up is nobody's.
+            base: if self.is_whole && self.all_here { self.base.clone() } else { Base::default() },
+            is_exhausted: may_grant && self.next.epoch >= until_epoch,
+            failed: (awaited.is_empty() && !self.is_whole).then(|| self.behind()),
+            awaited,
+            sessions: BTreeMap::new(),
+            workers: 0,
+        }
+    }
+
+    /// Why nothing can be granted although all ranks are there.
+    fn behind(&self) -> Report {
+        let behind = self.ranks.iter().filter(|(_, it)| it.begin < self.base.begin).map(|(rank, _)| rank.to_string());
+        let behind = behind.collect::<Vec<_>>().join(", ");
+        Report {
+            kind: "conflict".to_owned(),
+            message: format!("rank {behind} resumed from further back than the others remember"),
+            hint: Some("resume all ranks from one checkpoint".to_owned()),
+            retry: false,
+        }
+    }
+
+    /// The first claim before `until_epoch` that nobody has, if its window is known.
+    fn find<P: Plan>(&mut self, until_epoch: u64, sequencer: &Sequencer<P>) -> Option<Granted> {
+        self.needed = None;
+        while self.next.epoch < until_epoch {
+            let claim = self.next;
+            if self.taken.contains(&claim) {
+                self.next.run += 1;
+                continue;
+            }
+            if self.base.ends.get(&claim.epoch).is_some_and(|&claims| claim.run >= claims) {
+                self.next = Claim { epoch: claim.epoch + 1, run: 0 };
+                continue;
+            }
+            let start = claim.run * self.claim_rows;
+            let end = start + self.claim_rows;
+            let (window, window_offset) = self.locate(claim.epoch, start, sequencer)?;
+            // An epoch's last claim may be short, which shows when the epoch has been counted to its end.
+            let (last, _) = self.locate(claim.epoch, end - 1, sequencer)?;
+            let end = end.min(self.totals.get(&claim.epoch).copied().unwrap_or(end));
+            if start < end {
+                self.frontier = Some(last);
+                return Some(Granted { claim, end, window, window_offset });
+            }
+        }
+        None
+    }
+
+    /// The window that holds `offset`, and its first offset; past an epoch's end its last window, and its total is then
+    /// known. `None` if a window before it has yet to be counted: the one that is needed.
+    fn locate<P: Plan>(&mut self, epoch: u64, offset: u64, sequencer: &Sequencer<P>) -> Option<(WindowId, u64)> {
+        let before = self.anchors.range((epoch, 0)..=(epoch, offset)).next_back();
+        let (mut first, mut index) = before.map_or((0, 0), |(&(_, first), &index)| (first, index));
+        loop {
+            let window = WindowId { epoch, index };
+            let Some(rows) = sequencer.rows(window) else {
+                self.needed = Some(window);
+                return None;
+            };
+            self.anchors.insert((epoch, first), index);
+            let is_last = sequencer.plan().is_last(window);
+            if is_last {
+                let total = first + rows;
+                let total = total - total % self.unit;
+                self.totals.insert(epoch, total);
+                self.base.ends.insert(epoch, total.div_ceil(self.claim_rows));
+            }
+            if offset < first + rows || is_last {
+                return Some((window, first));
+            }
+            first += rows;
+            index += 1;
+        }
+    }
+
+    /// The epoch that all ranks stop before.
+    pub(crate) fn until_epoch(&self) -> u64 {
+        self.ranks.values().map(|rank| rank.until_epoch).max().unwrap_or(0)
+    }
+
+    /// The window that must be counted before more can be granted.
+    pub(crate) fn needed(&self) -> Option<WindowId> {
+        self.needed
+    }
+
+    /// The first window that claims are cut from or read in; `None` if there is nothing left.
+    pub(crate) fn at(&self) -> Option<WindowId> {
+        let held = self.ranks.values().flat_map(|rank| rank.held.values()).map(|held| held.window).min();
+        let next = match self.needed {
+            None if self.next.epoch >= self.until_epoch() => None,
+            None => self.frontier,
+            needed => needed,
+        };
+        held.into_iter().chain(next).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequencer::{Event, WorkerLimits};
+
+    #[derive(Clone)]
+    struct Even;
+
+    impl Plan for Even {
+        fn windows(&self, _: u64) -> u32 {
+            3
+        }
+
+        fn bytes(&self, _: WindowId) -> u64 {
+            1
+        }
+    }
+
+    /// Windows of 10, 0 and 7 rows, counted.
+    fn counted() -> Sequencer<Even> {
+        let mut sequencer = Sequencer::new(Even, 0);
+        let limits = WorkerLimits { memory_bytes: 100, computing: 100, windows_at_least: 0 };
+        sequencer.handle(Event::WorkerJoined { worker: 1, limits }).expect("no window");
+        let at = WindowId { epoch: 0, index: 0 };
+        sequencer.handle(Event::ReaderJoined { reader: 1, at, until_epoch: 2, share: 1.0 }).expect("no window");
+        for (window, lease) in sequencer.leases(1) {
+            let rows = [10, 0, 7][window.index as usize];
+            sequencer.handle(Event::WindowCounted { window, lease, rows, bytes: 1 }).expect("pure");
+        }
+        sequencer
+    }
+
+    fn says(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
+        ClaimSync {
+            job: "job".to_owned(),
+            origin: 0,
+            claim_rows: 4,
+            unit: 1,
+            base: Base::default(),
+            before: 0,
+            done: done.iter().map(|&claim| claim.into()).collect(),
+            held: held.to_vec(),
+            furthest: None,
+            sessions: BTreeMap::new(),
+            is_leaving: false,
+        }
+    }
+
+    fn names(granted: &[Granted]) -> Vec<(u64, u64)> {
+        granted.iter().map(|granted| granted.claim.into()).collect()
+    }
+
+    #[test]
+    fn ranks_take_claims_as_they_come_and_no_claim_twice() {
+        let sequencer = counted();
+        let mut claims = Claims::new(&says(&[], &[]));
+        claims.sync(0, 1, true, false, &says(&[], &[]));
+        assert!(claims.reply(0, vec![1], &sequencer).granted.is_empty(), "rank 1 may hold anything");
+        claims.sync(1, 1, true, true, &says(&[], &[]));
+        let first = claims.reply(0, vec![], &sequencer).granted;
+        assert_eq!(names(&first), [(0, 0), (0, 1)]);
+        assert_eq!(claims.reply(0, vec![], &sequencer).granted, first, "a lost answer is given again");
+        let second = claims.reply(1, vec![], &sequencer).granted;
+        assert_eq!(names(&second), [(0, 2), (0, 3)]);
+        // Offsets 8..12 begin in window 0 and end in window 2, over an empty one.
+        assert_eq!((second[0].window.index, second[0].window_offset, second[0].end), (0, 0, 12));
+        assert_eq!((second[1].window.index, second[1].window_offset, second[1].end), (2, 10, 16));
+        claims.sync(1, 1, false, true, &says(&[(0, 2)], &[]));
+        let last = claims.reply(1, vec![], &sequencer);
+        assert_eq!(names(&last.granted), [(0, 3), (0, 4)]);
+        assert_eq!(last.granted[1].end, 17);
+        claims.sync(0, 1, false, true, &says(&[(0, 0), (0, 1)], &[]));
+        let reply = claims.reply(0, vec![], &sequencer);
+        assert!(reply.granted.is_empty() && reply.is_exhausted);
+    }
+
+    #[test]
+    fn a_rank_that_comes_back_keeps_what_it_names_and_returns_the_rest() {
+        let sequencer = counted();
+        let mut claims = Claims::new(&says(&[], &[]));
+        (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
+        (0..2).for_each(|rank| drop(claims.reply(rank, vec![], &sequencer)));
+        // Rank 0 had handed out claim 0 before its checkpoint, and comes back; the other goes on.
+        claims.sync(0, 1, true, true, &says(&[(0, 0)], &[]));
+        assert_eq!(names(&claims.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
+        assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 2), (0, 3)]);
+    }
+
+    #[test]
+    fn a_new_dispatcher_learns_everything_from_the_ranks() {
+        let sequencer = counted();
+        let mut claims = Claims::new(&says(&[], &[]));
+        (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
+        let held = [0, 1].map(|rank| claims.reply(rank, vec![], &sequencer).granted);
+        let mut anew = Claims::new(&says(&[], &[]));
+        anew.sync(1, 1, true, false, &says(&[(0, 2)], &held[1][1..]));
+        assert_eq!(anew.reply(1, vec![0], &sequencer).granted, held[1][1..]);
+        anew.sync(0, 1, true, true, &says(&[(0, 0)], &held[0][1..]));
+        assert_eq!(names(&anew.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
+    }
+
+    /// What a rank says that has done `runs` of epoch 0 and counts what it did before `begin`.
+    fn passed(begin: u64, passed: u64, before: u64, runs: std::ops::Range<u64>) -> ClaimSync {
+        let done: Vec<_> = runs.map(|run| (0, run)).collect();
+        let base = Base { begin: Claim { epoch: 0, run: begin }, passed, ends: BTreeMap::new() };
+        ClaimSync { base, before, ..says(&done, &[]) }
+    }
+
+    #[test]
+    fn what_is_long_done_is_counted_only() {
+        let sequencer = counted();
+        let mut claims = Claims::new(&says(&[], &[]));
+        claims.sync(0, 1_000, true, true, &says(&[], &[]));
+        let mut done = BTreeSet::new();
+        for run in 0..100 {
+            claims.sync(0, 1_000, run == 0, true, &passed(0, 0, 0, 0..run));
+            done.extend(0..run);
+            let base = claims.reply(0, vec![1], &sequencer).base;
+            assert_eq!((base.begin.run, base.begin.epoch), (base.passed, 0));
+            let kept = run - base.passed;
+            assert!(kept < 2 * REMEMBERED + 1 && (base.passed == 0 || kept >= REMEMBERED), "{run} {base:?}");
+            assert!(claims.taken.len() as u64 <= 2 * REMEMBERED + 1 && claims.ranks[&0].marks.done.len() < 10);
+        }
+    }
+
+    #[test]
+    fn a_rank_from_before_what_the_others_remember_is_waited_for() {
+        let sequencer = counted();
+        let mut claims = Claims::new(&says(&[], &[]));
+        // Of the first ten, rank 1 had done four; it comes back with three of them.
+        claims.sync(0, 1, true, true, &passed(10, 10, 6, 10..12));
+        claims.sync(1, 1, true, true, &passed(2, 2, 0, 2..5));
+        let reply = claims.reply(1, vec![], &sequencer);
+        assert!(reply.granted.is_empty() && !reply.is_exhausted && reply.base == Base::default());
+        assert!(reply.failed.expect("why").message.starts_with("rank 1 resumed from further back"));
+        // With all four, nothing is missing.
+        claims.sync(1, 1, true, true, &passed(2, 2, 1, 2..5));
+        assert_eq!(claims.reply(1, vec![], &sequencer).base.passed, 10);
+        // All ranks resume from one checkpoint, further back.
+        claims.sync(0, 1, true, true, &passed(0, 0, 0, 0..2));
+        claims.sync(1, 1, true, true, &passed(0, 0, 0, 2..3));
+        assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 3), (0, 4)]);
+    }
+
+    #[test]
+    fn what_must_be_counted_is_named() {
+        let sequencer = counted();
+        let mut claims = Claims::new(&says(&[], &[]));
+        let base = Base { begin: Claim { epoch: 2, run: 0 }, ..Base::default() };
+        claims.sync(0, 3, true, true, &ClaimSync { base, ..says(&[], &[]) });
+        assert!(claims.reply(0, vec![], &sequencer).granted.is_empty());
+        assert_eq!(claims.needed(), Some(WindowId { epoch: 2, index: 0 }));
+    }
+}

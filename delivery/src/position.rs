@@ -1,0 +1,390 @@
+//! Where a reader stands, and the token that a trainer keeps in its checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::claims::{Base, Claim, Granted};
+use crate::rules::{Rule, holds};
+use crate::window::WindowId;
+
+/// Where to begin reading. As text, and so in JSON: `OFFSET`, `EPOCH:OFFSET` or a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At an offset of an epoch, shared by all ranks.
+    Offset {
+        /// Epoch, from 0.
+        epoch: u64,
+        /// Offset in the epoch, from 0.
+        offset: u64,
+    },
+    /// Where a token says: after the global step that it came with.
+    Token(Token),
+}
+
+impl Default for Start {
+    fn default() -> Self {
+        Self::Offset { epoch: 0, offset: 0 }
+    }
+}
+
+impl FromStr for Start {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let number = |text: &str| text.parse::<u64>().ok();
+        let parsed = match text.split_once(':') {
+            _ if text.starts_with(Token::PREFIX) => return tokens(text).map(Self::Token),
+            Some((epoch, offset)) => number(epoch).zip(number(offset)),
+            None => number(text).map(|offset| (0, offset)),
+        };
+        let (epoch, offset) = parsed.ok_or_else(|| {
+            Error::new(format!("\"from\" must be OFFSET, EPOCH:OFFSET or a resume token, got \"{text}\""))
+        })?;
+        Ok(Self::Offset { epoch, offset })
+    }
+}
+
+/// A token, or those of all ranks with dynamic delivery, separated by commas.
+fn tokens(text: &str) -> Result<Token, Error> {
+    let mut tokens = text.split(',').map(str::parse::<Token>);
+    let mut token = tokens.next().unwrap_or_else(|| text.parse())?;
+    for other in tokens {
+        let other = other?;
+        let is_joined = match (&mut token.claims, &other.claims) {
+            (Some(claims), Some(others)) => token.feed == other.feed && Arc::make_mut(claims).join(others),
+            _ => false,
+        };
+        if !is_joined {
+            return Err(Error::new("only tokens of dynamic delivery of one job, one for each rank, can be joined")
+                .with_hint("with ordered delivery one rank's token is enough: all ranks make the same"));
+        }
+    }
+    Ok(token)
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Offset { epoch, offset } => write!(f, "{epoch}:{offset}"),
+            Self::Token(token) => token.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Start {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Start {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+/// Reads a value from its text; a bare number will do as well.
+fn from_text<'de, D: serde::Deserializer<'de>, T: FromStr<Err = Error>>(deserializer: D) -> Result<T, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Text {
+        Text(String),
+        Number(u64),
+    }
+    let text = match Text::deserialize(deserializer)? {
+        Text::Text(text) => text,
+        Text::Number(number) => number.to_string(),
+    };
+    text.parse().map_err(|error: Error| serde::de::Error::custom(error.message))
+}
+
+/// A position in a feed: all there is to checkpoint. The same on every rank after the same global step.
+///
+/// The window and its first offset let a reader go on at once where offsets are not known in advance (a filter makes
+/// them depend on the data); they lie at or before the offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The feed's id.
+    pub feed: Arc<str>,
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// The next global step's first offset.
+    pub offset: u64,
+    /// The window in which the global step before it began.
+    pub window: u32,
+    /// That window's first offset.
+    pub window_offset: u64,
+    /// With dynamic delivery, what this rank has taken: the rest of the token then only says about where that is.
+    pub claims: Option<Arc<ClaimMarks>>,
+}
+
+/// What ranks have taken with dynamic delivery: one in its own token, all of them in tokens that were joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimMarks {
+    /// Samples per batch.
+    pub batch_size: u64,
+    /// How many ranks there are in all.
+    pub world_size: u64,
+    /// Names what the job began with.
+    pub origin: u64,
+    /// What all ranks have done.
+    pub base: Base,
+    /// What each has done since.
+    pub ranks: BTreeMap<u64, RankMarks>,
+}
+
+/// What one rank has taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankMarks {
+    /// How many claims before the base are its own.
+    pub before: u64,
+    /// What it has handed out since.
+    pub done: BTreeSet<Claim>,
+    /// What it has handed out in part, and the first offset that is missing.
+    pub held: Vec<(Granted, u64)>,
+    /// Its furthest claim: where the windows are.
+    pub furthest: Option<Granted>,
+}
+
+impl RankMarks {
+    /// What is before `begin` is only counted from now on.
+    pub(crate) fn pass(&mut self, begin: Claim) {
+        let since = self.done.split_off(&begin);
+        self.before += std::mem::replace(&mut self.done, since).len() as u64;
+    }
+}
+
+impl ClaimMarks {
+    /// As text without dots: `BATCH-WORLD-ORIGIN-EPOCH-RUN-PASSED_EPOCH-CLAIMS…`, and for each rank
+    /// `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`: the runs that are
+    /// done, what is done in part, and the furthest. A plus sign separates several.
+    fn body(&self) -> String {
+        fn list(items: impl Iterator<Item = String>) -> String {
+            items.collect::<Vec<_>>().join("+")
+        }
+        fn granted(granted: &Granted) -> String {
+            let Granted { claim, end, window, window_offset } = granted;
+            format!("{}-{}-{end}-{}-{window_offset}", claim.epoch, claim.run, window.index)
+        }
+        let Self { batch_size, world_size, origin, base, ranks } = self;
+        let Base { begin, passed, ends } = base;
+        let mut text = format!("{batch_size}-{world_size}-{origin}-{}-{}-{passed}_", begin.epoch, begin.run);
+        text.push_str(&list(ends.iter().map(|(epoch, claims)| format!("{epoch}-{claims}"))));
+        for (rank, RankMarks { before, done, held, furthest }) in ranks {
+            let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+            for claim in done {
+                match runs.last_mut() {
+                    Some((epoch, _, last)) if *epoch == claim.epoch && *last + 1 == claim.run => *last = claim.run,
+                    _ => runs.push((claim.epoch, claim.run, claim.run)),
+                }
+            }
+            let runs = list(runs.iter().map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
+            let held = list(held.iter().map(|(it, from)| format!("{}-{from}", granted(it))));
+            let furthest = list(furthest.iter().map(granted));
+            text.push_str(&format!("_{rank}-{before}_{runs}_{held}_{furthest}"));
+        }
+        text
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        fn numbers<const N: usize>(text: &str) -> Option<[u64; N]> {
+            let numbers: Option<Vec<u64>> = text.split('-').map(|number| number.parse().ok()).collect();
+            numbers?.try_into().ok()
+        }
+        fn list<const N: usize>(text: &str) -> Option<Vec<[u64; N]>> {
+            text.split('+').filter(|item| !item.is_empty()).map(numbers).collect()
+        }
+        fn granted([epoch, run, end, index, window_offset]: [u64; 5]) -> Option<Granted> {
+            let window = WindowId { epoch, index: index.try_into().ok()? };
+            Some(Granted { claim: Claim { epoch, run }, end, window, window_offset })
+        }
+        let groups: Vec<&str> = text.split('_').collect();
+        let (head, ranks) = groups.split_at_checked(2)?;
+        let [batch_size, world_size, origin, epoch, run, passed] = numbers(head[0])?;
+        let ends = list(head[1])?.into_iter().map(|[epoch, claims]| (epoch, claims)).collect();
+        let base = Base { begin: Claim { epoch, run }, passed, ends };
+        let mut marks = Self { batch_size, world_size, origin, base, ranks: BTreeMap::new() };
+        for group in ranks.chunks(4) {
+            let [head, runs, held, furthest] = group.try_into().ok()?;
+            let [rank, before] = numbers(head)?;
+            let mut its = RankMarks { before, ..RankMarks::default() };
+            for [epoch, first, last] in list(runs)? {
+                // A token that was made up must not fill the memory.
+                (last.checked_sub(first)? < 1 << 24).then_some(())?;
+                its.done.extend((first..=last).map(|run| Claim { epoch, run }));
+            }
+            for [epoch, run, end, index, window_offset, from] in list(held)? {
+                its.held.push((granted([epoch, run, end, index, window_offset])?, from));
+            }
+            its.furthest = match list(furthest)?[..] {
+                [it] => Some(granted(it)?),
+                _ => None,
+            };
+            marks.ranks.insert(rank, its);
+        }
+        Some(marks)
+    }
+
+    /// Adds what other ranks of the same job had taken at the same checkpoint; `false` if they are not that.
+    fn join(&mut self, other: &Self) -> bool {
+        let job = |marks: &Self| (marks.batch_size, marks.world_size, marks.origin);
+        if job(self) != job(other) || other.ranks.keys().any(|rank| self.ranks.contains_key(rank)) {
+            return false;
+        }
+        self.ranks.extend(other.ranks.clone());
+        self.base.join(&other.base);
+        let begin = self.base.begin;
+        self.ranks.values_mut().for_each(|rank| rank.pass(begin));
+        true
+    }
+
+    /// What `rank` of a job of `world_size` goes on with, and what the job began with: its own, or its share of what the
+    /// ranks of a job of another size had taken.
+    ///
+    /// # Errors
+    /// If that is not in here, or the tokens do not go together.
+    pub fn of(&self, rank: u64, world_size: u64) -> Result<(RankMarks, u64), Error> {
+        let (others, of) = (self.ranks.keys().next().copied().unwrap_or(0), self.world_size);
+        if world_size == of {
+            return match self.ranks.get(&rank) {
+                Some(own) => Ok((own.clone(), self.origin)),
+                None => Err(Error::new(format!("the resume token is of rank {others}, and this is rank {rank}"))
+                    .with_hint("give each rank its own token, or all ranks those of all, joined by commas")),
+            };
+        }
+        let hint = "give all ranks the tokens that the ranks of the last job had at one checkpoint, joined by commas";
+        if self.ranks.len() as u64 != of {
+            let there = self.ranks.len();
+            let message = format!("this job has {world_size} ranks; it needs the tokens of {of}, and has {there}");
+            return Err(Error::new(message).with_hint(hint));
+        }
+        let claims =
+            || self.ranks.values().flat_map(|it| it.done.iter().chain(it.held.iter().map(|(it, _)| &it.claim)));
+        let before: u64 = self.ranks.values().map(|it| it.before).sum();
+        if before != self.base.passed || claims().collect::<BTreeSet<_>>().len() != claims().count() {
+            return Err(Error::new("these resume tokens are not of one checkpoint").with_hint(hint));
+        }
+        let mut share = RankMarks::default();
+        let is_mine = |other: u64| other % world_size == rank || !holds(Rule::SharesAreDisjoint);
+        for (_, its) in self.ranks.iter().filter(|(other, _)| is_mine(**other)) {
+            share.before += its.before;
+            share.done.extend(&its.done);
+            share.held.extend(&its.held);
+            share.furthest = share.furthest.max(its.furthest);
+        }
+        let hash = blake3::hash(self.body().as_bytes());
+        let origin = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
+        Ok((share, origin))
+    }
+}
+
+impl Token {
+    const PREFIX: &str = "fb1.";
+
+    fn body(&self) -> String {
+        let Self { feed, epoch, offset, window, window_offset, claims } = self;
+        let body = format!("{}{feed}.{epoch}.{offset}.{window}.{window_offset}", Self::PREFIX);
+        match claims {
+            Some(claims) => format!("{body}.{}", claims.body()),
+            None => body,
+        }
+    }
+}
+
+/// Enough of a hash to notice a token that lost a digit on its way.
+fn checksum(body: &str) -> String {
+    blake3::hash(body.as_bytes()).to_hex()[..6].to_owned()
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = self.body();
+        write!(f, "{body}.{}", checksum(&body))
+    }
+}
+
+impl FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parse = || {
+            let (body, sum) = text.rsplit_once('.')?;
+            let mut parts = body.strip_prefix(Self::PREFIX)?.split('.');
+            let token = Self {
+                feed: parts.next()?.into(),
+                epoch: parts.next()?.parse().ok()?,
+                offset: parts.next()?.parse().ok()?,
+                window: parts.next()?.parse().ok()?,
+                window_offset: parts.next()?.parse().ok()?,
+                claims: match parts.next() {
+                    Some(claims) => Some(Arc::new(ClaimMarks::parse(claims)?)),
+                    None => None,
+                },
+            };
+            (parts.next().is_none() && token.body() == body && checksum(body) == sum).then_some(token)
+        };
+        parse().ok_or_else(|| {
+            Error::new(format!("\"{text}\" is not a whole resume token"))
+                .with_hint("copy the \"token\" of a batch as it was printed, or give an offset")
+        })
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        from_text(deserializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> Token {
+        Token { feed: "0f3a".into(), epoch: 1, offset: 64, window: 2, window_offset: 50, claims: None }
+    }
+
+    #[test]
+    fn tokens_survive_text_and_json() {
+        let text = token().to_string();
+        assert_eq!(text.parse::<Token>().expect("own text"), token());
+        let start = Start::Token(token());
+        for start in [start, Start::Offset { epoch: 2, offset: 7 }] {
+            let json = serde_json::to_string(&start).expect("plain data");
+            assert_eq!(serde_json::from_str::<Start>(&json).expect("own json"), start);
+        }
+        assert_eq!(serde_json::from_str::<Start>("9").expect("a number"), Start::Offset { epoch: 0, offset: 9 });
+    }
+
+    #[test]
+    fn a_token_with_any_character_changed_is_refused() {
+        let text = token().to_string();
+        for at in 0..text.len() {
+            for replacement in ["0", "9", "x", "."] {
+                let mut changed = text.clone();
+                changed.replace_range(at..=at, replacement);
+                assert!(changed == text || changed.parse::<Token>().is_err(), "{changed}");
+            }
+        }
+    }
+
+    #[test]
+    fn starts_are_read_from_text() {
+        assert_eq!("12".parse::<Start>().expect("offset"), Start::Offset { epoch: 0, offset: 12 });
+        assert_eq!("3:12".parse::<Start>().expect("epoch and offset"), Start::Offset { epoch: 3, offset: 12 });
+        for wrong in ["", "-1", "1:", ":1", "1:2:3", "fb1.", "abc"] {
+            assert!(wrong.parse::<Start>().is_err(), "{wrong}");
+        }
+    }
+}

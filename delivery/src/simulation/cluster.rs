@@ -1,0 +1,379 @@
+//! All nodes of one seed, what is done to them, and when it ends.
+
+use super::dispatcher::DispatcherNode;
+use super::faults::{Blow, Fault};
+use super::job::Job;
+use super::reader::{Change, Reader};
+use super::worker::WorkerNode;
+use super::world::{
+    DISPATCHERS, Event, NodeId, Process, RANKS, READERS, Role, Timer, WORKERS, World, role, trainer_node, worker_node,
+};
+use crate::Millis;
+
+/// All must be over so long after the last fault.
+const FINISH_MS: Millis = 180_000;
+/// More events than any sound run has.
+const EVENTS_MAX: u64 = 400_000;
+/// Workers that are started by default; the others come to the addresses of these.
+const WORKERS_USUAL: usize = 5;
+
+/// How a seed ended.
+pub(super) struct Outcome {
+    pub(super) hash: u64,
+    pub(super) events: u64,
+    /// How long it went on after the last fault.
+    pub(super) recovery_ms: Millis,
+    pub(super) batches: u64,
+    pub(super) fired: Vec<u64>,
+    pub(super) violation: Option<String>,
+    pub(super) trace: Vec<String>,
+}
+
+struct Cluster {
+    world: World,
+    dispatchers: Vec<DispatcherNode>,
+    workers: Vec<WorkerNode>,
+    /// So many workers should be up.
+    workers_wanted: usize,
+    readers: Vec<Reader>,
+    /// Jobs with dynamic delivery: their nodes come after those of the readers.
+    jobs: Vec<Job>,
+    /// Whether a reader cannot reach some worker, for good.
+    is_cut: bool,
+}
+
+/// Runs a seed to its end.
+pub(super) fn run(seed: u64, traced: bool) -> Outcome {
+    let mut cluster = Cluster::new(seed, traced);
+    let mut events = 0;
+    while !cluster.is_done() && cluster.world.violation().is_none() {
+        let Some(event) = cluster.world.next() else {
+            cluster.world.violated(|| "stuck: nothing happens any more".to_owned());
+            break;
+        };
+        events += 1;
+        cluster.handle(event);
+        let bound = cluster.world.faults.until + FINISH_MS;
+        if cluster.world.now > bound || events > EVENTS_MAX {
+            cluster.world.violated(|| format!("stuck: not finished after {events} events"));
+        }
+    }
+    for dispatcher in &mut cluster.dispatchers {
+        dispatcher.count(&mut cluster.world);
+    }
+    Outcome {
+        hash: cluster.world.hash(),
+        events,
+        recovery_ms: cluster.world.now.saturating_sub(cluster.world.faults.until),
+        batches: cluster.readers.iter().map(|reader| reader.oracle.batches).sum::<u64>()
+            + cluster.jobs.iter().map(|job| job.ledger.batches).sum::<u64>(),
+        fired: cluster.world.faults.counts().to_vec(),
+        violation: cluster.world.violation().map(str::to_owned),
+        trace: cluster.world.trace(),
+    }
+}
+
+impl Cluster {
+    fn new(seed: u64, traced: bool) -> Self {
+        let mut world = World::new(seed, traced);
+        let workers_wanted = world.random.pick(&[1, 1, 2, 2, 3, 4, WORKERS_USUAL]);
+        let readers = match world.random.below(10) {
+            0 => READERS,
+            1..4 => 2,
+            _ => 1,
+        };
+        // Some seeds have a job with dynamic delivery, alone or beside a reader.
+        let (readers, jobs) = match world.random.chance(500) {
+            true => (world.random.pick(&[0, 0, 0, 1]), world.random.pick(&[1, 1, 1, 2])),
+            false => (readers, 0),
+        };
+        let readers: Vec<_> = (0..readers).map(|index| Reader::draw(&mut world, index)).collect();
+        let jobs: Vec<_> = (readers.len()..readers.len() + jobs).map(|index| Job::draw(&mut world, index)).collect();
+        if !jobs.is_empty() && world.random.chance(300) {
+            world.dispatchers = DISPATCHERS;
+        }
+        let dispatchers = (0..DISPATCHERS).map(DispatcherNode::new).collect();
+        let workers = (0..WORKERS).map(|worker| WorkerNode::new(worker_node(worker), worker % WORKERS_USUAL)).collect();
+        for node in 0..world.dispatchers {
+            world.schedule(0, Event::Start(node));
+        }
+        for worker in 0..workers_wanted {
+            let at = world.random.between(0, 100);
+            world.schedule(at, Event::Start(worker_node(worker)));
+        }
+        for reader in 0..readers.len() {
+            let at = world.random.between(0, 300);
+            world.schedule(at, Event::Start(trainer_node(reader, 0)));
+        }
+        for job in &jobs {
+            job.begin(&mut world);
+        }
+        if !jobs.is_empty() && world.random.chance(500) {
+            world.faults.blows.extend([Blow::KillRank, Blow::KillRank, Blow::ChangeWorld]);
+        }
+        let until = world.faults.until;
+        if !world.faults.blows.is_empty() {
+            let at = world.faults.pace;
+            world.schedule(at, Event::Blow);
+        }
+        world.schedule(until, Event::Heal);
+        Self { world, dispatchers, workers, workers_wanted, readers, jobs, is_cut: false }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let world = &mut self.world;
+        match event {
+            Event::Message { from, to, generation, message } => match role(to) {
+                Role::Dispatcher(index) => self.dispatchers[index].handle(world, from, message),
+                Role::Worker(index) => {
+                    let worker = &mut self.workers[index];
+                    if generation.is_none_or(|generation| generation == worker.process.generation) {
+                        worker.handle(world, from, message);
+                        self.revive(index);
+                    }
+                }
+                Role::Trainer(reader, _) => {
+                    let process = Process { node: to, generation: generation.unwrap_or(0) };
+                    if let Some(it) = self.readers.get_mut(reader) {
+                        it.handle(world, process, from, message);
+                    } else if let Some(job) = self.jobs.get_mut(reader - self.readers.len()) {
+                        job.handle(world, process, from, message);
+                    }
+                }
+            },
+            Event::Timer { process, timer } => match role(process.node) {
+                Role::Dispatcher(index) => {
+                    if self.dispatchers[index].process == process {
+                        self.dispatchers[index].poll(world);
+                    }
+                }
+                Role::Worker(index) => {
+                    let worker = &mut self.workers[index];
+                    if worker.process == process {
+                        match timer {
+                            Timer::Unanswered(seq) => worker.unanswered(world, seq),
+                            Timer::Computed { key, task } => worker.computed(world, key, task),
+                            _ => {}
+                        }
+                        self.revive(index);
+                    }
+                }
+                Role::Trainer(reader, _) => match self.readers.get_mut(reader) {
+                    Some(reader) => reader.timer(world, process, timer),
+                    None => self.jobs[reader - self.readers.len()].timer(world, process, timer),
+                },
+            },
+            Event::Start(node) => self.start(node),
+            Event::Blow => {
+                self.blow();
+                let pace = self.world.faults.pace;
+                let at = self.world.now + self.world.random.between(1, 2 * pace);
+                if at < self.world.faults.until {
+                    self.world.schedule(at, Event::Blow);
+                }
+            }
+            Event::Heal => self.heal(),
+        }
+    }
+
+    fn start(&mut self, node: NodeId) {
+        let world = &mut self.world;
+        match role(node) {
+            Role::Dispatcher(index) => {
+                if !self.dispatchers[index].is_up() {
+                    self.dispatchers[index].start(world);
+                }
+            }
+            Role::Worker(index) => {
+                if !self.workers[index].is_up() {
+                    self.workers[index].start(world, index > 0);
+                }
+            }
+            Role::Trainer(reader, rank) => match self.readers.get_mut(reader) {
+                Some(reader) => reader.start(world),
+                None => self.jobs[reader - self.readers.len()].start(world, rank),
+            },
+        }
+    }
+
+    /// Somebody starts a worker again that ended by itself: at its own address, if another has the one it had.
+    fn revive(&mut self, index: usize) {
+        let worker = &self.workers[index];
+        if worker.is_up() {
+            return;
+        }
+        if let Some(other) = self.workers.iter().find(|it| it.is_up() && it.address == worker.address) {
+            self.world.serve(other.address, other.process.node);
+            if index >= self.workers_wanted || other.address == index {
+                return;
+            }
+            self.workers[index].address = index;
+        }
+        let after = self.world.random.between(50, 1_000);
+        self.world.schedule(self.world.now + after, Event::Start(worker_node(index)));
+    }
+
+    fn any_worker(&mut self) -> Option<usize> {
+        let up: Vec<_> = (0..WORKERS).filter(|&worker| self.workers[worker].is_up()).collect();
+        (!up.is_empty()).then(|| self.world.random.pick(&up))
+    }
+
+    fn any_node(&mut self) -> NodeId {
+        match self.world.random.below(3) {
+            0 => self.world.random.below(self.world.dispatchers as u64) as NodeId,
+            1 => worker_node(self.world.random.below(self.workers_wanted as u64) as usize),
+            _ => {
+                let reader = self.any_trainer();
+                trainer_node(reader, self.world.random.below(2) as usize)
+            }
+        }
+    }
+
+    /// A reader or a job.
+    fn any_trainer(&mut self) -> usize {
+        self.world.random.below((self.readers.len() + self.jobs.len()) as u64) as usize
+    }
+
+    fn is_done(&self) -> bool {
+        self.readers.iter().all(|reader| reader.is_done) && self.jobs.iter().all(|job| job.is_done)
+    }
+
+    /// Does one of the things that this seed does to its nodes.
+    fn blow(&mut self) {
+        let blow = self.world.random.pick(&self.world.faults.blows.clone());
+        self.world.say(|| format!("{blow:?}"));
+        let now = self.world.now;
+        match blow {
+            Blow::KillWorker | Blow::VanishWorker => {
+                let Some(worker) = self.any_worker() else { return };
+                let noticed = blow == Blow::KillWorker;
+                self.world.faults.fired(if noticed { Fault::WorkerKilled } else { Fault::WorkerVanished });
+                self.workers[worker].kill(&mut self.world, noticed);
+                self.revive(worker);
+                let after = self.world.random.pick(&[10, 500, 3_000, 8_000]);
+                self.world.schedule(now + after, Event::Start(worker_node(worker)));
+            }
+            Blow::KillDispatcher | Blow::StopDispatcher => {
+                let index = self.world.random.below(self.world.dispatchers as u64) as usize;
+                if self.dispatchers[index].is_up() {
+                    let stays_down = blow == Blow::StopDispatcher;
+                    let fault = if stays_down { Fault::DispatcherDown } else { Fault::DispatcherKilled };
+                    self.world.faults.fired(fault);
+                    self.dispatchers[index].count(&mut self.world);
+                    self.dispatchers[index].kill();
+                    let after = match stays_down {
+                        true => self.world.random.between(3_000, 12_000),
+                        false => self.world.random.between(1, 500),
+                    };
+                    self.world.schedule(now + after, Event::Start(index));
+                }
+            }
+            Blow::KillTrainers | Blow::ChangeWorld => {
+                let index = self.any_trainer();
+                let Some(reader) = self.readers.get_mut(index) else {
+                    let job = &mut self.jobs[index - self.readers.len()];
+                    return job.blow(&mut self.world, blow == Blow::ChangeWorld);
+                };
+                if reader.is_up() && !reader.is_done {
+                    self.world.faults.fired(Fault::TrainersKilled);
+                    let change = match (blow, self.world.random.chance(500)) {
+                        (Blow::KillTrainers, _) => None,
+                        (_, true) => Some(Change::World),
+                        (_, false) => Some(Change::GlobalBatch),
+                    };
+                    reader.kill(&mut self.world, change);
+                }
+            }
+            Blow::KillRank => {
+                if !self.jobs.is_empty() {
+                    let job = self.world.random.below(self.jobs.len() as u64) as usize;
+                    self.jobs[job].blow_rank(&mut self.world);
+                }
+            }
+            Blow::PauseDispatcher => {
+                let index = self.world.random.below(self.world.dispatchers as u64) as usize;
+                self.pause(index, Fault::DispatcherPaused);
+            }
+            Blow::PauseWorker => {
+                if let Some(worker) = self.any_worker() {
+                    self.pause(worker_node(worker), Fault::WorkerPaused);
+                }
+            }
+            Blow::PauseTrainer => {
+                let index = self.any_trainer();
+                if self.readers.get(index).is_none_or(Reader::is_up) {
+                    let rank = self.world.random.below(2) as usize;
+                    self.pause(trainer_node(index, rank), Fault::TrainerPaused);
+                }
+            }
+            Blow::Drain => {
+                if let Some(worker) = self.any_worker() {
+                    self.world.faults.fired(Fault::Drained);
+                    self.workers[worker].drain(&mut self.world);
+                }
+            }
+            Blow::SameAddress => {
+                let Some(worker) = self.any_worker() else { return };
+                let Some(other) = (0..WORKERS).find(|&other| !self.workers[other].is_up()) else { return };
+                self.world.faults.fired(Fault::SameAddress);
+                self.workers[other].address = self.workers[worker].address;
+                self.workers[other].start(&mut self.world, false);
+            }
+            Blow::CutOff => {
+                // Once at most, and never the first, which never refuses a feed.
+                if self.workers_wanted > 1 && !self.is_cut {
+                    self.is_cut = true;
+                    self.world.faults.fired(Fault::CutOff);
+                    let worker = worker_node(self.world.random.between(1, self.workers_wanted as u64 - 1) as usize);
+                    let reader = self.any_trainer();
+                    for rank in 0..RANKS {
+                        self.world.wall(worker, trainer_node(reader, rank), Millis::MAX, false);
+                        self.world.wall(trainer_node(reader, rank), worker, Millis::MAX, false);
+                    }
+                }
+            }
+            Blow::Partition | Blow::PartitionOneWay => {
+                let one_way = blow == Blow::PartitionOneWay;
+                let (a, b) = (self.any_node(), self.any_node());
+                let until = now + self.world.random.between(200, 8_000);
+                self.world.wall(a, b, until, one_way);
+                if !one_way {
+                    self.world.wall(b, a, until, one_way);
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self, node: NodeId, fault: Fault) {
+        self.world.faults.fired(fault);
+        let until = self.world.now + self.world.random.pick(&[100, 1_000, 3_000, 12_000]);
+        self.world.pause(node, until);
+    }
+
+    /// Faults are over: enough nodes come up to finish.
+    fn heal(&mut self) {
+        self.world.heal();
+        // A second dispatcher may stay down.
+        let stays_down = self.world.dispatchers > 1 && self.world.random.chance(500);
+        for node in 0..self.world.dispatchers {
+            let others_up = self.dispatchers.iter().enumerate().any(|(other, it)| other != node && it.is_up());
+            if !(stays_down && others_up) {
+                self.world.schedule(self.world.now, Event::Start(node));
+            }
+        }
+        // Nobody keeps another's address: the other may be the one that computes all feeds and can be reached.
+        for worker in 0..WORKERS {
+            if self.workers[worker].address != worker {
+                self.workers[worker].kill(&mut self.world, true);
+                self.workers[worker].address = worker;
+            }
+            self.world.serve(worker % WORKERS_USUAL, worker_node(worker % WORKERS_USUAL));
+        }
+        for worker in 0..self.workers_wanted {
+            // The first never refuses a feed.
+            if worker == 0 || self.is_cut || self.world.random.chance(700) {
+                self.world.schedule(self.world.now + 100, Event::Start(worker_node(worker)));
+            }
+        }
+    }
+}

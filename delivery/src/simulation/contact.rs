@@ -1,0 +1,66 @@
+//! How workers and trainers reach a dispatcher: one message at a time, and the next dispatcher when one is silent.
+
+use super::faults::Fault;
+use super::world::{NodeId, Process, Timer, World};
+use crate::Millis;
+
+/// A message that was not answered for so long is given up.
+const UNANSWERED_MS: Millis = 1_500;
+
+pub(super) struct Contact {
+    pub(super) dispatcher: NodeId,
+    /// The newest message, unless it was answered.
+    outstanding: Option<u64>,
+    /// Since when there is something to do here.
+    useless_since: Option<Millis>,
+}
+
+impl Contact {
+    pub(super) fn new(world: &mut World) -> Self {
+        let dispatcher = world.random.below(world.dispatchers as u64) as usize;
+        Self { dispatcher, outstanding: None, useless_since: None }
+    }
+
+    pub(super) fn sent(&mut self, world: &mut World, process: Process, seq: u64) {
+        self.outstanding = Some(seq);
+        world.timer(world.now + UNANSWERED_MS, process, Timer::Unanswered(seq));
+    }
+
+    pub(super) fn answered(&mut self, seq: u64) {
+        if self.outstanding.is_some_and(|outstanding| outstanding <= seq) {
+            self.outstanding = None;
+        }
+    }
+
+    /// Whether that message is still to be answered.
+    pub(super) fn awaits(&self, seq: u64) -> bool {
+        self.outstanding == Some(seq)
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.outstanding.is_none()
+    }
+
+    /// Goes on with the next dispatcher.
+    pub(super) fn rotate(&mut self, world: &mut World) {
+        self.outstanding = None;
+        self.useless_since = None;
+        if world.dispatchers > 1 {
+            self.dispatcher = (self.dispatcher + 1) % world.dispatchers;
+            world.faults.fired(Fault::FailedOver);
+        }
+    }
+
+    /// Goes on with the next dispatcher if this one has been of no use for long.
+    pub(super) fn judge(&mut self, world: &mut World, is_useful: bool, patience: Millis) {
+        match is_useful {
+            true => self.useless_since = None,
+            false => {
+                let since = *self.useless_since.get_or_insert(world.now);
+                if world.now >= since + patience {
+                    self.rotate(world);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A dispatcher's process: answers at once what is news, and the rest in a while.
+
+use std::sync::Arc;
+
+use super::faults::Fault;
+use super::world::{Message, Process, ROW_BYTES, SimulatedPlan, Timer, World};
+use crate::messages::WorkerReply;
+use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, WorkerId};
+
+/// What is no news is answered after this.
+const POLL_MS: Millis = 500;
+
+enum Who {
+    Worker(WorkerId),
+    Reader(Arc<str>, u64),
+    Claims(Box<ClaimMessage>),
+}
+
+impl Who {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Worker(one), Self::Worker(other)) => one == other,
+            (Self::Reader(feed, one), Self::Reader(other_feed, other)) => (feed, one) == (other_feed, other),
+            (Self::Claims(one), Self::Claims(other)) => one.session == other.session,
+            _ => false,
+        }
+    }
+}
+
+struct Poll {
+    client: Process,
+    who: Who,
+    known: u64,
+    until: Millis,
+}
+
+pub(super) struct DispatcherNode {
+    pub(super) process: Process,
+    state: Option<Dispatcher<SimulatedPlan>>,
+    started: Millis,
+    polls: Vec<Poll>,
+    /// The most readers there were at a time: what was leased for one that is gone is kept while another will need it.
+    readers_max: usize,
+    /// Windows computed again, as last counted.
+    recomputed: u64,
+}
+
+impl DispatcherNode {
+    pub(super) fn new(node: usize) -> Self {
+        let process = Process { node, generation: 0 };
+        Self { process, state: None, started: 0, polls: Vec::new(), readers_max: 0, recomputed: 0 }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state.is_some()
+    }
+
+    pub(super) fn start(&mut self, world: &mut World) {
+        self.process.generation += 1;
+        self.started = world.now;
+        self.readers_max = 0;
+        self.recomputed = 0;
+        let instance = world.random.next() as u32;
+        self.state = Some(Dispatcher::new(DispatcherSettings::default(), instance, world.now));
+        world.timer(world.now + POLL_MS, self.process, Timer::Polls);
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.process.generation += 1;
+        self.state = None;
+        self.polls.clear();
+    }
+
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
+        let Some(dispatcher) = &mut self.state else {
+            // Some hosts answer for a process that is gone, others do not.
+            if world.random.chance(500) {
+                world.send(self.process, from.node, Some(from.generation), Message::Unreachable);
+            }
+            return;
+        };
+        let now = world.now;
+        let (who, known) = match message {
+            Message::WorkerSync(sync) => {
+                let adoptable = sync.known != 0 && !sync.held.is_empty();
+                if adoptable && dispatcher.status(now).workers.iter().all(|it| it.worker != sync.worker) {
+                    world.faults.fired(Fault::Adopted);
+                }
+                if dispatcher.worker_sync(&sync, now).is_err() {
+                    world.send(self.process, from.node, Some(from.generation), Message::Replaced);
+                    return self.answer(world);
+                }
+                if sync.leaving {
+                    return self.answer(world);
+                }
+                (Who::Worker(sync.worker), sync.known)
+            }
+            Message::ReaderSync(sync) => {
+                if !dispatcher.has_feed(&sync.feed) {
+                    let plan = world.plans[world.feed(&sync.feed)];
+                    dispatcher.open(&sync.feed, plan, now);
+                }
+                dispatcher.reader_sync(&sync, now);
+                let readers = dispatcher.status(now).feeds.iter().map(|feed| feed.readers.len()).sum();
+                self.readers_max = self.readers_max.max(readers);
+                if sync.leaving {
+                    return self.answer(world);
+                }
+                (Who::Reader(sync.feed, sync.session), sync.known)
+            }
+            Message::ClaimSync(message) => {
+                if !dispatcher.has_feed(&message.feed) {
+                    let plan = world.plans[world.feed(&message.feed)];
+                    dispatcher.open(&message.feed, plan, now);
+                }
+                dispatcher.claim_sync(&message, now).expect("a rank of its world");
+                let known = message.known;
+                (Who::Claims(message), known)
+            }
+            _ => return,
+        };
+        // A client that asks anew has closed its last request, mostly.
+        if !world.random.chance(100) {
+            self.polls.retain(|poll| !poll.who.is(&who));
+        }
+        self.polls.push(Poll { client: from, who, known, until: now + POLL_MS });
+        self.answer(world);
+    }
+
+    /// The timer of long polls.
+    pub(super) fn poll(&mut self, world: &mut World) {
+        if let Some(dispatcher) = &mut self.state {
+            dispatcher.tick(world.now);
+            self.answer(world);
+            world.timer(world.now + POLL_MS / 5, self.process, Timer::Polls);
+        }
+    }
+
+    fn answer(&mut self, world: &mut World) {
+        let Some(dispatcher) = &mut self.state else { return };
+        let (process, now, started) = (self.process, world.now, self.started);
+        let readers_max = self.readers_max;
+        self.polls.retain(|poll| {
+            let message = match &poll.who {
+                Who::Worker(worker) => {
+                    let Some(reply) = dispatcher.worker_reply(*worker, now) else { return false };
+                    check_memory(world, dispatcher, started, readers_max, *worker, &reply);
+                    (reply.version, Message::WorkerReply(reply))
+                }
+                Who::Reader(feed, session) => {
+                    let Some(reply) = dispatcher.reader_reply(feed, *session) else { return false };
+                    (reply.version, Message::ReaderReply(reply))
+                }
+                Who::Claims(message) => match dispatcher.claim_answer(message) {
+                    Some(answer) => (answer.version, Message::ClaimAnswer(Box::new(answer))),
+                    None => {
+                        world.send(process, poll.client.node, Some(poll.client.generation), Message::Unreachable);
+                        return false;
+                    }
+                },
+            };
+            let (version, message) = message;
+            let is_due = version != poll.known || now >= poll.until;
+            if is_due {
+                world.send(process, poll.client.node, Some(poll.client.generation), message);
+            }
+            !is_due
+        });
+    }
+
+    /// Counts the windows that were computed again.
+    pub(super) fn count(&mut self, world: &mut World) {
+        let Some(dispatcher) = &self.state else { return };
+        let recomputed = dispatcher.status(world.now).feeds.iter().map(|feed| feed.windows_recomputed).sum();
+        if recomputed > self.recomputed {
+            world.faults.fired(Fault::Recomputed);
+        }
+        self.recomputed = recomputed;
+    }
+}
+
+/// A worker is told to hold no more than its memory takes, but for the windows that readers are at and the few that it may
+/// hold whatever their size.
+fn check_memory(
+    world: &mut World,
+    dispatcher: &Dispatcher<SimulatedPlan>,
+    started: Millis,
+    readers_max: usize,
+    worker: WorkerId,
+    reply: &WorkerReply,
+) {
+    // A young dispatcher keeps all there is, and a few windows prove nothing.
+    if world.now <= started + DispatcherSettings::default().young_ms || reply.leases.len() < 4 {
+        return;
+    }
+    let size = |plan: &SimulatedPlan| plan.rows_max * ROW_BYTES;
+    let largest = world.plans.iter().map(size).max().unwrap_or(0);
+    let held: u64 =
+        reply.leases.iter().map(|lease| world.plans[world.feed(&lease.feed)].computed_bytes(lease.window)).sum();
+    let status = dispatcher.status(world.now);
+    let limit = status.workers.iter().find(|it| it.worker == worker).map_or(0, |it| it.memory_bytes);
+    // A reader's window, and those of its streams that broke and are leased a second time; and those where jobs with
+    // dynamic delivery are.
+    let spare = (4 * readers_max + 2 * status.feeds.len() + 2) as u64 * largest;
+    if held > limit + spare {
+        world.violated(|| format!("worker {worker} is to hold {held} bytes of {limit} and {spare}: {reply:?}"));
+    }
+}

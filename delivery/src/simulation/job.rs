@@ -1,0 +1,605 @@
+//! A training job with dynamic delivery: ranks that take batches as they come, die alone or together, and go on from their
+//! tokens.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::contact::Contact;
+use super::faults::Fault;
+use super::oracle::{Ledger, Taken};
+use super::reader::Rank;
+use super::world::{Event, Message, Process, Timer, World, trainer_node};
+use crate::messages::Report;
+use crate::rules::{Rule, holds};
+use crate::{Claim, Claimer, Granted, Millis, Next, Origin, ReadSettings, Start, Trainer};
+
+/// A rank that is told for so long that others are missing tries another dispatcher: if they are at the first, sooner.
+const AWAITING_MS: (Millis, Millis) = (2_000, 6_000);
+/// After a dispatcher could not be reached, or knew no workers.
+const PAUSE_MS: Millis = 200;
+/// A rank that is told for so long why nothing can be granted gives up.
+const FAILED_MS: Millis = 3_000;
+/// A rank that is waited for for so long although it was at its end is started again.
+const ENDED_MS: Millis = 15_000;
+
+/// A token, and how many batches its rank had taken then.
+type Saved = (String, usize);
+
+/// A process of a rank.
+struct Member {
+    rank: usize,
+    process: Process,
+    claimer: Claimer,
+    contact: Contact,
+    /// Claims that are being read, in the order in which they were taken.
+    reading: VecDeque<(Granted, Rank)>,
+    busy_until: Millis,
+    has_news: bool,
+    /// After a dispatcher was of no use.
+    paused_until: Option<Millis>,
+    awaiting_since: Option<Millis>,
+    turned_at: Millis,
+    failed_since: Option<Millis>,
+}
+
+/// A rank, whichever process it is.
+#[derive(Default)]
+struct Place {
+    member: Option<Member>,
+    /// What it has taken in the history that survives.
+    taken: Vec<Taken>,
+    saved: Vec<Saved>,
+    /// The token of its last batch.
+    latest: Option<Saved>,
+    step_ms: Millis,
+    save_steps: usize,
+    has_ended: bool,
+}
+
+enum Done {
+    Nothing,
+    Ended,
+    Failed(Report),
+}
+
+pub(super) struct Job {
+    index: usize,
+    feed: usize,
+    settings: ReadSettings,
+    /// What every rank begins with: an offset, or the tokens of all ranks at a checkpoint.
+    start: String,
+    places: Vec<Place>,
+    /// What the ranks of a job of another size had taken.
+    checkpoint: Option<Vec<Saved>>,
+    checkpoint_steps: u64,
+    steps: u64,
+    /// An old process that does not know that it was given up, and when it ends.
+    zombie: Option<(Member, Millis)>,
+    /// Whether no rank came back alone since all began.
+    is_clean: bool,
+    generation: u32,
+    buffer_limit: u64,
+    pub(super) ledger: Ledger,
+    pub(super) is_done: bool,
+}
+
+impl Job {
+    pub(super) fn draw(world: &mut World, index: usize) -> Self {
+        let feed = world.random.below(world.feeds.len() as u64) as usize;
+        let plan = world.plans[feed];
+        let samples = plan.windows_max * plan.rows_max;
+        let batch_size = world.random.pick(&[1, 1, 2, 2, 3, 4, 8]);
+        let settings = ReadSettings {
+            // A batch of a few samples takes as long to simulate as one of many.
+            batch_size: if samples / batch_size > 150 { samples / 100 } else { batch_size },
+            epochs: world.random.pick(&[1, 1, 2, 2, 3, 5]),
+            drop_last: world.random.chance(400),
+            rank: 0,
+            world_size: world.random.pick(&[1, 2, 2, 3, 3, 4]),
+        };
+        let start = match world.random.chance(200) {
+            true => (world.random.below(settings.epochs), world.random.below(4) * Claimer::claim_rows(&settings)),
+            false => (0, 0),
+        };
+        let mut job = Self {
+            index,
+            feed,
+            settings,
+            start: format!("{}:{}", start.0, start.1),
+            places: Vec::new(),
+            checkpoint: None,
+            checkpoint_steps: world.random.between(1, 6),
+            steps: 0,
+            zombie: None,
+            is_clean: true,
+            generation: 0,
+            buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
+            ledger: Ledger::new(plan, settings, start),
+            is_done: false,
+        };
+        job.set_up(world);
+        job
+    }
+
+    /// New places, one for each rank.
+    fn set_up(&mut self, world: &mut World) {
+        let (step_ms, save_steps) = (world.random.pick(&[0, 5, 20, 60, 200]), world.random.pick(&[1, 1, 2, 3, 5]));
+        let place = |_| Place {
+            step_ms: (step_ms * world.random.pick(&[1, 1, 1, 8])).min(400),
+            save_steps,
+            ..Place::default()
+        };
+        self.places = (0..self.settings.world_size).map(place).collect();
+        self.checkpoint = None;
+    }
+
+    /// Its processes begin after a while, each in its own time.
+    pub(super) fn begin(&self, world: &mut World) {
+        for rank in 0..self.places.len() {
+            let at = world.now + world.random.between(0, 500);
+            world.schedule(at, Event::Start(trainer_node(self.index, rank)));
+        }
+    }
+
+    fn process(&mut self, rank: usize) -> Process {
+        self.generation += 1;
+        Process { node: trainer_node(self.index, rank), generation: self.generation }
+    }
+
+    /// A rank's process begins, from its last token or with what the job began with.
+    pub(super) fn start(&mut self, world: &mut World, rank: usize) {
+        let Some(place) = self.places.get(rank) else { return };
+        if place.member.is_some() || place.has_ended || self.is_done {
+            return;
+        }
+        let text = place.saved.last().map_or(&self.start, |(token, _)| token).clone();
+        world.say(|| format!("job {} rank {rank} begins at {text} with {:?}", self.index, self.settings));
+        let settings = ReadSettings { rank: rank as u64, ..self.settings };
+        let rows = Claimer::claim_rows(&settings);
+        let start: Start = text.parse().expect("its own text");
+        let (begin, marks) = match &start {
+            Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
+            Start::Token(token) => (Claim::default(), token.claims.as_deref()),
+        };
+        // It begins with the time.
+        let session = (world.now << 16) + world.id();
+        let feed = Arc::clone(&world.feeds[self.feed]);
+        let job = format!("job {}", self.index);
+        let claimer = Claimer::new(feed, job, session, settings, begin, marks).expect("its own tokens");
+        let process = self.process(rank);
+        let member = Member {
+            rank,
+            process,
+            claimer,
+            contact: Contact::new(world),
+            reading: VecDeque::new(),
+            busy_until: 0,
+            has_news: true,
+            paused_until: None,
+            awaiting_since: None,
+            turned_at: 0,
+            failed_since: None,
+        };
+        self.places[rank].member = Some(member);
+        world.timer(world.now, process, Timer::Pump);
+    }
+
+    /// Something is done to some or all of its processes.
+    pub(super) fn blow(&mut self, world: &mut World, changes_world: bool) {
+        if !self.is_done {
+            self.resume_all(world, changes_world);
+        }
+    }
+
+    /// Something is done to one of them.
+    pub(super) fn blow_rank(&mut self, world: &mut World) {
+        if !self.is_done {
+            let rank = world.random.below(self.settings.world_size) as usize;
+            self.kill(world, rank);
+        }
+    }
+
+    /// A rank's process is gone; it goes on after a while.
+    fn kill(&mut self, world: &mut World, rank: usize) {
+        let place = &mut self.places[rank];
+        let Some(member) = place.member.take() else { return };
+        world.faults.fired(Fault::RankKilled);
+        self.is_clean = false;
+        if place.saved.len() > 1 && world.is_faulty() && world.random.chance(200) {
+            let kept = world.random.between(1, place.saved.len() as u64 - 1) as usize;
+            place.saved.truncate(kept);
+            world.faults.fired(Fault::ResumedFurtherBack);
+        }
+        let kept = place.saved.last().map_or(0, |(_, taken)| *taken);
+        let undone = place.taken.split_off(kept);
+        self.ledger.undo(&undone);
+        // What was saved after that is not in the history any more.
+        self.checkpoint.take_if(|checkpoint| checkpoint[rank].1 > kept);
+        place.latest = place.saved.last().cloned();
+        if place.latest.as_ref().is_some_and(|(token, _)| !token.split('_').nth(4).is_none_or(str::is_empty)) {
+            world.faults.fired(Fault::ResumedMidClaim);
+        }
+        world.say(|| format!("job {} rank {rank} is lost, and {} batches with it", self.index, undone.len()));
+        // With two dispatchers, the new process of one rank and an old one of another may make each other believe that they
+        // are all, and the others elsewhere likewise: nobody is there who knows of both.
+        let others = || self.places.iter().enumerate().all(|(other, it)| other == rank || it.member.is_some());
+        let may_linger = match world.dispatchers {
+            1 => self.zombie.is_none(),
+            _ => self.zombie.take().is_none() && others(),
+        };
+        if may_linger && world.random.chance(600) {
+            world.faults.fired(Fault::Zombie);
+            let until = world.now + world.random.between(100, 15_000);
+            self.zombie = Some((member, until));
+        } else {
+            member.close(world);
+        }
+        let after = world.random.pick(&[10, 100, 500, 2_000, 5_000]);
+        world.schedule(world.now + after, Event::Start(trainer_node(self.index, rank)));
+    }
+
+    /// All processes are gone; the job goes on from the checkpoint that they took together, perhaps as another number.
+    fn resume_all(&mut self, world: &mut World, changes_world: bool) {
+        let saved = self.checkpoint.take();
+        self.zombie = None;
+        for (rank, place) in self.places.iter_mut().enumerate() {
+            if let Some(member) = place.member.take() {
+                member.close(world);
+            }
+            place.has_ended = false;
+            let token = saved.as_ref().map(|saved| &saved[rank]);
+            let undone = place.taken.split_off(token.map_or(0, |(_, taken)| *taken));
+            self.ledger.undo(&undone);
+            place.saved = token.cloned().into_iter().collect();
+            place.latest = token.cloned();
+        }
+        self.is_clean = true;
+        world.faults.fired(Fault::JobResumed);
+        if let Some(saved) = saved {
+            let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
+            let sizes: Vec<u64> = (1..=4).filter(|&size| size != self.settings.world_size).collect();
+            if changes_world {
+                self.settings.world_size = world.random.pick(&sizes);
+                // As one text or, as a request has it, read and written again.
+                let start: Start = joined.parse().expect("checked when it was saved");
+                self.start = if world.random.chance(500) { joined } else { start.to_string() };
+                self.set_up(world);
+                world.faults.fired(Fault::JobResized);
+            } else if world.random.chance(500) {
+                self.places.iter_mut().for_each(|place| place.saved[0].0.clone_from(&joined));
+                self.checkpoint = None;
+            } else {
+                self.checkpoint = Some(saved);
+            }
+        }
+        world.say(|| format!("job {} is lost, and begins again at {}", self.index, self.start));
+        self.begin(world);
+    }
+
+    /// The place of a living process, or none for the old one; and which of its claims is read there.
+    fn find(&self, process: Process) -> Option<(Option<usize>, Option<usize>)> {
+        let places = self.places.iter().enumerate();
+        let living = places.filter_map(|(rank, place)| Some((Some(rank), place.member.as_ref()?)));
+        living.chain(self.zombie.iter().map(|(member, _)| (None, member))).find_map(|(rank, member)| {
+            let reading = member.reading.iter().position(|(_, reader)| reader.process == process);
+            (reading.is_some() || member.process == process).then_some((rank, reading))
+        })
+    }
+
+    fn member(&mut self, place: Option<usize>) -> Option<&mut Member> {
+        match place {
+            Some(rank) => self.places[rank].member.as_mut(),
+            None => self.zombie.as_mut().map(|(member, _)| member),
+        }
+    }
+
+    pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: Message) {
+        let Some((place, reading)) = self.find(to) else {
+            if let Message::Rows { stream, .. } = message {
+                world.stream(to, from, &mut 0, Message::Close { stream });
+            }
+            return;
+        };
+        let Some(member) = self.member(place) else { return };
+        match reading {
+            Some(reading) => member.reading[reading].1.handle(world, from, message),
+            None => member.handle(world, message),
+        }
+        self.pump(world, place);
+    }
+
+    pub(super) fn timer(&mut self, world: &mut World, process: Process, timer: Timer) {
+        let Some((place, reading)) = self.find(process) else { return };
+        let Some(member) = self.member(place) else { return };
+        match (reading, timer) {
+            (Some(reading), timer) => member.reading[reading].1.timer(world, timer),
+            (None, Timer::Unanswered(seq)) if member.contact.awaits(seq) => member.turn(world),
+            _ => {}
+        }
+        self.pump(world, place);
+    }
+
+    fn pump(&mut self, world: &mut World, place: Option<usize>) {
+        if self.zombie.as_ref().is_some_and(|(_, until)| *until <= world.now)
+            && let Some((zombie, _)) = self.zombie.take()
+        {
+            zombie.close(world);
+            if place.is_none() {
+                return;
+            }
+        }
+        loop {
+            let Some(rank) = self.member(place).map(|member| member.rank) else { return };
+            while let Some((granted, from)) = self.member(place).and_then(|member| member.claimer.take()) {
+                self.read(world, place, rank, granted, from);
+            }
+            let step_ms = place.map_or(20, |rank| self.places[rank].step_ms);
+            let Some(member) = self.member(place) else { return };
+            let (deliveries, done) = member.step(world, step_ms);
+            for delivery in deliveries {
+                if let Some(rank) = place {
+                    self.took(world, rank, &delivery);
+                }
+            }
+            if world.violation().is_some() {
+                return;
+            }
+            match done {
+                None => break,
+                Some(Done::Nothing) => {}
+                Some(Done::Ended) => return self.ended(world, place),
+                Some(Done::Failed(report)) => {
+                    world.say(|| format!("job {} rank {rank} fails: {report:?}", self.index));
+                    match place {
+                        Some(_) if report.kind == "conflict" => {
+                            world.faults.fired(Fault::RankBehind);
+                            if self.is_clean {
+                                world.violated(|| format!("no rank came back alone: {report:?}"));
+                            }
+                            self.resume_all(world, false);
+                        }
+                        Some(rank) => self.kill(world, rank),
+                        None => drop(self.zombie.take()),
+                    }
+                    return;
+                }
+            }
+        }
+        self.call_ended(world, place);
+    }
+
+    /// Begins to read a claim.
+    fn read(&mut self, world: &mut World, place: Option<usize>, rank: usize, granted: Granted, from: u64) {
+        let process = self.process(rank);
+        let first = granted.claim.run * Claimer::claim_rows(&self.settings);
+        let offset = if holds(Rule::ClaimsGoOnInTheMiddle) { from } else { first };
+        let settings =
+            ReadSettings { epochs: granted.claim.epoch + 1, drop_last: false, rank: 0, world_size: 1, ..self.settings };
+        let begin = Origin { window: granted.window, window_offset: granted.window_offset, offset };
+        let feed = Arc::clone(&world.feeds[self.feed]);
+        let session = world.random.next();
+        let trainer = Trainer::new(feed, session, settings, begin, self.buffer_limit).until(granted.end);
+        let reader = Rank::new(world, process, trainer);
+        if let Some(member) = self.member(place) {
+            member.reading.push_back((granted, reader));
+        }
+    }
+
+    /// A rank was handed a batch.
+    fn took(&mut self, world: &mut World, rank: usize, delivery: &(crate::Delivery<super::world::Rows>, String)) {
+        let (delivery, token) = delivery;
+        world.say(|| format!("job {} rank {rank} gets {}:{:?}", self.index, delivery.epoch, delivery.offsets));
+        self.ledger.delivered(world, self.feed, delivery);
+        let place = &mut self.places[rank];
+        place.taken.push((delivery.epoch, delivery.offsets.clone()));
+        let saved = (token.clone(), place.taken.len());
+        place.latest = Some(saved.clone());
+        if place.taken.len().is_multiple_of(place.save_steps) {
+            world.say(|| format!("job {} rank {rank} saves {token}", self.index));
+            place.saved.push(saved);
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(self.checkpoint_steps) {
+            self.save(world);
+        }
+    }
+
+    /// All ranks save their tokens at the same time, if they are all there and have one.
+    fn save(&mut self, world: &mut World) {
+        let is_there = |place: &Place| place.member.is_some() || place.has_ended;
+        let latest = self.places.iter().map(|place| place.latest.clone().filter(|_| is_there(place)));
+        let Some(saved) = latest.collect::<Option<Vec<_>>>() else { return };
+        let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
+        // A rank that was resumed from the tokens of all has those until its first batch.
+        if joined.matches("fb1.").count() > self.places.len() {
+            return;
+        }
+        let Ok(Start::Token(token)) = joined.parse() else {
+            return world.violated(|| format!("{joined} are not tokens of one job"));
+        };
+        let others = self.settings.world_size % 4 + 1;
+        match token.claims.expect("of dynamic delivery").of(0, others) {
+            Ok(_) => {
+                world.say(|| format!("job {} saves {joined}", self.index));
+                for (place, saved) in self.places.iter_mut().zip(&saved) {
+                    if place.saved.last().is_none_or(|last| last.1 < saved.1) {
+                        place.saved.push(saved.clone());
+                    }
+                }
+                self.checkpoint = Some(saved);
+            }
+            Err(error) if self.is_clean => world.violated(|| format!("{joined}: {error}")),
+            Err(_) => world.faults.fired(Fault::NotJoined),
+        }
+        let Some(base) = self.places.iter().filter_map(|place| place.member.as_ref()?.claimer.latest()).next() else {
+            return;
+        };
+        if base.base.passed > 0 {
+            world.faults.fired(Fault::BaseMoved);
+        }
+    }
+
+    /// A rank is at its end.
+    fn ended(&mut self, world: &mut World, place: Option<usize>) {
+        let Some(rank) = place else {
+            self.zombie = None;
+            return;
+        };
+        world.say(|| format!("job {} rank {rank} ends", self.index));
+        let Some(mut member) = self.places[rank].member.take() else { return };
+        member.leave(world);
+        let place = &mut self.places[rank];
+        place.has_ended = true;
+        place.saved.extend(place.latest.clone());
+        let others = self.places.iter().filter(|place| !place.has_ended).count() as u64;
+        if others == 0 {
+            self.is_done = true;
+        }
+        let missing = self.ledger.missing();
+        let held_max = others * 2 * Claimer::claim_rows(&self.settings);
+        if missing > if self.is_clean { held_max } else { u64::MAX * others.min(1) } {
+            world
+                .violated(|| format!("rank {rank} ended, {others} others have not, and {missing} samples are missing"));
+        }
+    }
+
+    /// A rank that was at its end is started again, if others wait for it for too long.
+    fn call_ended(&mut self, world: &mut World, place: Option<usize>) {
+        let Some(member) = place.and_then(|rank| self.places[rank].member.as_ref()) else { return };
+        if member.awaiting_since.is_none_or(|since| since + ENDED_MS > world.now) {
+            return;
+        }
+        let awaited = member.claimer.latest().map_or(Vec::new(), |reply| reply.awaited.clone());
+        for rank in awaited {
+            let place = &mut self.places[rank as usize];
+            if std::mem::take(&mut place.has_ended) {
+                world.faults.fired(Fault::EndedCameBack);
+                let node = trainer_node(self.index, rank as usize);
+                world.schedule(world.now, Event::Start(node));
+            }
+        }
+    }
+}
+
+impl Member {
+    fn sync(&mut self, world: &mut World) {
+        self.has_news = false;
+        let message = self.claimer.sync();
+        self.contact.sent(world, self.process, message.seq);
+        world.send(self.process, self.contact.dispatcher, None, Message::ClaimSync(Box::new(message)));
+    }
+
+    fn leave(&mut self, world: &mut World) {
+        let message = self.claimer.leave();
+        world.send(self.process, self.contact.dispatcher, None, Message::ClaimSync(Box::new(message)));
+    }
+
+    /// Goes on with another dispatcher, or with what is there in place of this one.
+    fn turn(&mut self, world: &mut World) {
+        self.contact.rotate(world);
+        self.claimer.turn();
+        self.turned_at = world.now;
+        self.sync(world);
+    }
+
+    fn close(self, world: &mut World) {
+        self.reading.into_iter().for_each(|(_, reader)| reader.close(world));
+    }
+
+    fn handle(&mut self, world: &mut World, message: Message) {
+        match message {
+            Message::ClaimAnswer(answer) => {
+                self.contact.answered(answer.seq);
+                self.claimer.reply(*answer);
+                let latest = self.claimer.latest();
+                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
+                let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
+                let since = |is: bool, before: Option<Millis>| is.then(|| before.unwrap_or(world.now));
+                self.awaiting_since = since(is_awaiting, self.awaiting_since);
+                self.failed_since = since(is_failed, self.failed_since);
+                let patience = if self.contact.dispatcher == 0 { AWAITING_MS.1 } else { AWAITING_MS.0 };
+                if world.dispatchers > 1
+                    && self.awaiting_since.is_some_and(|since| since.max(self.turned_at) + patience <= world.now)
+                {
+                    self.turn(world);
+                } else if latest.is_some_and(|reply| reply.workers == 0) {
+                    self.pause(world);
+                } else if self.contact.is_quiet() && self.paused_until.is_none() {
+                    self.sync(world);
+                }
+            }
+            Message::Unreachable => self.pause(world),
+            _ => {}
+        }
+    }
+
+    /// Goes on with another dispatcher after a while.
+    fn pause(&mut self, world: &mut World) {
+        if self.paused_until.is_none() {
+            self.contact.rotate(world);
+            self.claimer.turn();
+            self.paused_until = Some(world.now + PAUSE_MS);
+            world.timer(world.now + PAUSE_MS, self.process, Timer::Pump);
+        }
+    }
+
+    /// Does what can be done at once: what the loop was handed, each with its token; none of it if there is nothing to do.
+    fn step(
+        &mut self,
+        world: &mut World,
+        step_ms: Millis,
+    ) -> (Vec<(crate::Delivery<super::world::Rows>, String)>, Option<Done>) {
+        let mut deliveries = Vec::new();
+        let mut done = None;
+        for (_, reader) in &mut self.reading {
+            reader.open(world);
+            while reader.take(world) {
+                reader.open(world);
+            }
+        }
+        if self.busy_until <= world.now {
+            match self.reading.front_mut() {
+                Some((granted, reader)) => match reader.trainer.next(world.now) {
+                    Next::Deliver(delivery) => {
+                        self.busy_until = world.now + step_ms;
+                        world.timer(self.busy_until, self.process, Timer::Pump);
+                        self.claimer.handed(granted.claim, delivery.offsets.end);
+                        self.has_news |= delivery.offsets.end == granted.end;
+                        deliveries.push((*delivery, self.claimer.token().to_string()));
+                        done = Some(Done::Nothing);
+                    }
+                    Next::End => {
+                        self.claimer.handed(granted.claim, granted.end);
+                        self.has_news = true;
+                        reader.end(world);
+                        self.reading.pop_front();
+                        done = Some(Done::Nothing);
+                    }
+                    Next::Fail(report) => {
+                        return (deliveries, Some(Done::Failed(Report { kind: "data".into(), ..report })));
+                    }
+                    Next::Wait => {}
+                },
+                None if self.claimer.is_finished() => return (deliveries, Some(Done::Ended)),
+                None => {
+                    let reply = self
+                        .claimer
+                        .latest()
+                        .filter(|_| self.failed_since.is_some_and(|since| since + FAILED_MS <= world.now));
+                    if let Some(report) = reply.and_then(|reply| reply.failed.clone()) {
+                        return (deliveries, Some(Done::Failed(report)));
+                    }
+                }
+            }
+        }
+        self.reading.iter_mut().for_each(|(_, reader)| reader.wait(world));
+        if self.paused_until.is_some_and(|until| until <= world.now) {
+            self.paused_until = None;
+            self.has_news = true;
+        }
+        if self.has_news && self.paused_until.is_none() {
+            self.sync(world);
+        }
+        (deliveries, done)
+    }
+}

@@ -1,0 +1,463 @@
+//! A training job: ranks that read one feed, save a checkpoint now and then, and go on from it when they were killed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::contact::Contact;
+use super::faults::Fault;
+use super::oracle::Oracle;
+use super::worker::at_address;
+use super::world::{Event, Message, Process, Rows, Timer, World, trainer_node};
+use crate::rules::{Rule, holds};
+use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, Start, Token, Trainer, WindowId};
+
+/// A trainer that is told for so long that nobody computes tries another dispatcher.
+const NO_WORKERS_MS: Millis = 2_000;
+/// A trainer that waits for so long tries another dispatcher too: it may know workers that can be reached.
+const STALLED_MS: Millis = 15_000;
+/// A stream that brings nothing for so long is given up.
+const SILENT_MS: Millis = 3_000;
+
+/// What a job may change between a checkpoint and going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The number of ranks, but not the global batch.
+    World,
+    /// Both.
+    GlobalBatch,
+}
+
+pub(super) struct Reading {
+    window: WindowId,
+    lease: u64,
+    to: Process,
+    inbox: VecDeque<Fragment<Rows>>,
+    ended: Option<Ended>,
+    heard: Millis,
+}
+
+/// A process, or a part of one, that reads a stride or a run of offsets.
+pub(super) struct Rank {
+    pub(super) process: Process,
+    feed: Arc<str>,
+    pub(super) trainer: Trainer<Rows>,
+    contact: Contact,
+    streams: BTreeMap<u64, Reading>,
+    /// The loop computes until then.
+    pub(super) busy_until: Millis,
+    pump_at: Millis,
+    rotated_at: Millis,
+    ended: bool,
+}
+
+pub(super) struct Reader {
+    index: usize,
+    feed: usize,
+    start: Start,
+    settings: ReadSettings,
+    checkpoint: Option<Token>,
+    checkpoint_steps: usize,
+    /// Whether the ranks wait for each other after every step.
+    lockstep: bool,
+    step_ms: Millis,
+    buffer_limit: u64,
+    ranks: Vec<Rank>,
+    /// What becomes of the world when it goes on.
+    change: Option<Change>,
+    generation: u32,
+    pub(super) oracle: Oracle,
+    pub(super) is_done: bool,
+}
+
+impl Reader {
+    pub(super) fn draw(world: &mut World, index: usize) -> Self {
+        let feed = world.random.below(world.feeds.len() as u64) as usize;
+        let plan = world.plans[feed];
+        let settings = ReadSettings {
+            batch_size: world.random.pick(&[1, 2, 2, 3, 3, 4, 8, 16, 60]),
+            epochs: world.random.pick(&[1, 1, 2, 2, 3]),
+            drop_last: world.random.chance(400),
+            rank: 0,
+            world_size: world.random.pick(&[1, 1, 2, 2, 3, 4]),
+        };
+        let settings = match plan.windows_max * plan.rows_max * settings.epochs / settings.batch_size > 300 {
+            // A batch of a few samples takes as long to simulate as one of many.
+            true => ReadSettings { batch_size: 8, epochs: 1, ..settings },
+            false => settings,
+        };
+        let start = match world.random.chance(200) {
+            true => (world.random.below(settings.epochs), world.random.below(2 * plan.rows_max)),
+            false => (0, 0),
+        };
+        if !start.1.is_multiple_of(settings.batch_size * settings.world_size) {
+            world.faults.fired(Fault::OddStart);
+        }
+        Self {
+            index,
+            feed,
+            start: Start::Offset { epoch: start.0, offset: start.1 },
+            settings,
+            checkpoint: None,
+            checkpoint_steps: world.random.between(1, 6) as usize,
+            lockstep: world.random.chance(500),
+            step_ms: world.random.pick(&[0, 5, 20, 60, 200, 400]),
+            buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
+            ranks: Vec::new(),
+            change: None,
+            generation: 0,
+            oracle: Oracle::new(plan, settings, start),
+            is_done: false,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        !self.ranks.is_empty()
+    }
+
+    /// Its processes begin, where it began first or at its last checkpoint.
+    pub(super) fn start(&mut self, world: &mut World) {
+        if self.is_up() || self.is_done {
+            return;
+        }
+        self.generation += 1;
+        if let Some(change) = self.change.take() {
+            self.change_world(world, change);
+        }
+        let start = self.checkpoint.clone().map_or_else(|| self.start.clone(), Start::Token);
+        // As a job keeps it.
+        let start: Start = start.to_string().parse().expect("its own text");
+        let mut origin = match &start {
+            Start::Offset { epoch, offset } => {
+                Origin { window: WindowId { epoch: *epoch, index: 0 }, window_offset: 0, offset: *offset }
+            }
+            Start::Token(token) => Origin {
+                window: WindowId { epoch: token.epoch, index: token.window },
+                window_offset: token.window_offset,
+                offset: token.offset,
+            },
+        };
+        if !holds(Rule::WindowOffsetIsKept) {
+            origin.window_offset = 0;
+        }
+        let at = (origin.window.epoch, origin.offset);
+        if !holds(Rule::StepsBeginAtTheOffset) {
+            origin.offset = origin.window_offset;
+        }
+        self.oracle.resume(self.settings, at);
+        if self.checkpoint.is_some() {
+            if self.oracle.is_inside(at.0, at.1) {
+                world.faults.fired(Fault::ResumedMidWindow);
+            } else if at.1 >= self.oracle.samples(at.0) {
+                world.faults.fired(Fault::ResumedAtEpochEnd);
+            }
+        }
+        world.say(|| format!("reader {} begins at {start} with {:?}", self.index, self.settings));
+        for rank in 0..self.settings.world_size as usize {
+            let session = world.random.next();
+            let settings = ReadSettings { rank: rank as u64, ..self.settings };
+            let feed = Arc::clone(&world.feeds[self.feed]);
+            let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
+            let trainer = Trainer::new(feed, session, settings, origin, self.buffer_limit);
+            self.ranks.push(Rank::new(world, process, trainer));
+        }
+    }
+
+    fn change_world(&mut self, world: &mut World, change: Change) {
+        let settings = &mut self.settings;
+        let global = settings.batch_size * settings.world_size;
+        match change {
+            Change::World => {
+                let sizes: Vec<u64> = (1..=4).filter(|&size| global.is_multiple_of(size)).collect();
+                settings.world_size = world.random.pick(&sizes);
+                settings.batch_size = global / settings.world_size;
+                world.faults.fired(Fault::WorldChanged);
+            }
+            Change::GlobalBatch => {
+                settings.world_size = world.random.between(1, 4);
+                settings.batch_size = world.random.between(2, 20);
+                world.faults.fired(Fault::GlobalBatchChanged);
+            }
+        }
+    }
+
+    /// All its processes are gone; it goes on after a while.
+    pub(super) fn kill(&mut self, world: &mut World, change: Option<Change>) {
+        self.change = self.change.or(change);
+        self.ranks.drain(..).for_each(|rank| rank.close(world));
+        let after = world.random.between(10, 1_500);
+        world.schedule(world.now + after, Event::Start(trainer_node(self.index, 0)));
+    }
+
+    fn rank(&mut self, process: Process) -> Option<usize> {
+        self.ranks.iter().position(|rank| rank.process == process)
+    }
+
+    pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: Message) {
+        let Some(index) = self.rank(to) else {
+            // The connection went with the process.
+            if let Message::Rows { stream, .. } = message {
+                world.stream(to, from, &mut 0, Message::Close { stream });
+            }
+            return;
+        };
+        self.ranks[index].handle(world, from, message);
+        self.pump(world, index);
+    }
+
+    pub(super) fn timer(&mut self, world: &mut World, process: Process, timer: Timer) {
+        let Some(index) = self.rank(process) else { return };
+        self.ranks[index].timer(world, timer);
+        self.pump(world, index);
+    }
+
+    /// Does all that can be done now.
+    fn pump(&mut self, world: &mut World, index: usize) {
+        loop {
+            if !self.ask(world, index) {
+                return;
+            }
+            let Some(rank) = self.ranks.get_mut(index) else { return };
+            rank.open(world);
+            let progressed = rank.take(world);
+            let buffered = rank.trainer.buffered_bytes();
+            if buffered > self.oracle.buffer_max(self.buffer_limit) {
+                world.violated(|| format!("reader {} rank {index} has {buffered} bytes in its buffer", self.index));
+            }
+            if world.violation().is_some() {
+                return;
+            }
+            if !progressed {
+                break;
+            }
+        }
+        self.ranks[index].wait(world);
+    }
+
+    /// The training loop asks for its next batches; `false` if the reader is no more.
+    fn ask(&mut self, world: &mut World, index: usize) -> bool {
+        loop {
+            let is_first = !self.lockstep || self.oracle.step(index) <= self.oracle.slowest();
+            let rank = &mut self.ranks[index];
+            if rank.ended || rank.busy_until > world.now || !is_first {
+                return true;
+            }
+            match rank.trainer.next(world.now) {
+                Next::Deliver(delivery) => {
+                    rank.busy_until = world.now + self.step_ms;
+                    world.say(|| format!("reader {} rank {index} gets {:?}", self.index, delivery.token.to_string()));
+                    let slowest = self.oracle.slowest();
+                    self.oracle.delivered(world, index, self.feed, &delivery);
+                    if let Some(mut token) = self.oracle.checkpoint(world, self.checkpoint_steps) {
+                        if !holds(Rule::PositionIsHandedOut) {
+                            token.offset += self.settings.batch_size * self.settings.world_size;
+                        }
+                        world.say(|| format!("reader {} saves {token}", self.index));
+                        self.checkpoint = Some(token);
+                    }
+                    if self.lockstep && self.oracle.slowest() > slowest {
+                        for other in self.ranks.iter().filter(|other| other.process != self.ranks[index].process) {
+                            world.timer(world.now, other.process, Timer::Pump);
+                        }
+                    }
+                }
+                Next::Wait => return true,
+                Next::End => {
+                    rank.end(world);
+                    if let Some(expected) = self.oracle.expected(index) {
+                        world.violated(|| format!("reader {} rank {index} ended before {expected:?}", self.index));
+                    } else if self.ranks.iter().all(|rank| rank.ended) {
+                        self.is_done = true;
+                        self.oracle.finished(world);
+                    }
+                    return true;
+                }
+                Next::Fail(report) => {
+                    world.say(|| format!("reader {} rank {index} fails: {report:?}", self.index));
+                    world.faults.fired(Fault::ReaderFailed);
+                    self.kill(world, None);
+                    return false;
+                }
+            }
+            if world.violation().is_some() {
+                return false;
+            }
+        }
+    }
+}
+
+impl Rank {
+    pub(super) fn new(world: &mut World, process: Process, trainer: Trainer<Rows>) -> Self {
+        world.timer(world.now, process, Timer::Pump);
+        world.timer(world.now + SILENT_MS, process, Timer::Check);
+        Self {
+            process,
+            feed: Arc::clone(trainer.feed()),
+            trainer,
+            contact: Contact::new(world),
+            streams: BTreeMap::new(),
+            busy_until: 0,
+            pump_at: 0,
+            rotated_at: 0,
+            ended: false,
+        }
+    }
+
+    /// The process is gone, and its connections with it.
+    pub(super) fn close(self, world: &mut World) {
+        for (stream, reading) in self.streams {
+            world.stream(self.process, reading.to, &mut 0, Message::Close { stream });
+        }
+    }
+
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
+        match message {
+            Message::ReaderReply(reply) => {
+                self.contact.answered(reply.seq);
+                self.trainer.reply(reply);
+                self.contact.judge(world, self.trainer.workers() > 0, NO_WORKERS_MS);
+                if self.contact.is_quiet() && !self.ended {
+                    self.sync(world);
+                }
+            }
+            Message::Unreachable => {
+                self.contact.rotate(world);
+                if !self.ended {
+                    self.sync(world);
+                }
+            }
+            Message::Rows { stream, fragment } => match self.streams.get_mut(&stream) {
+                Some(reading) => {
+                    reading.to = from;
+                    reading.heard = world.now;
+                    reading.inbox.push_back(fragment);
+                }
+                None => {
+                    world.stream(self.process, from, &mut 0, Message::Close { stream });
+                }
+            },
+            Message::Ended { stream, how } => {
+                if let Some(reading) = self.streams.get_mut(&stream) {
+                    reading.ended = Some(how);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn timer(&mut self, world: &mut World, timer: Timer) {
+        match timer {
+            Timer::Unanswered(seq) if self.contact.awaits(seq) && !self.ended => {
+                self.contact.rotate(world);
+                self.sync(world);
+            }
+            Timer::Check => {
+                for reading in self.streams.values_mut() {
+                    let is_silent = reading.inbox.is_empty() && reading.heard + SILENT_MS <= world.now;
+                    if is_silent && reading.ended.is_none() {
+                        reading.ended = Some(Ended::Lost);
+                    }
+                }
+                if !self.ended {
+                    world.timer(world.now + SILENT_MS / 3, self.process, Timer::Check);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Says what is news, and sees to it that it is woken when there is something to do.
+    pub(super) fn wait(&mut self, world: &mut World) {
+        if self.trainer.has_news() && !self.ended {
+            self.sync(world);
+        }
+        let retry_at = self.trainer.retry_at().filter(|&at| at > world.now);
+        let busy_until = Some(self.busy_until).filter(|&at| at > world.now);
+        if let Some(at) = retry_at.into_iter().chain(busy_until).min()
+            && (self.pump_at <= world.now || at < self.pump_at)
+        {
+            self.pump_at = at;
+            world.timer(at, self.process, Timer::Pump);
+        }
+    }
+
+    fn sync(&mut self, world: &mut World) {
+        let sync = self.trainer.sync(world.now);
+        let waited = sync.waiting.map_or(0, |(_, waited)| waited);
+        if waited >= STALLED_MS && self.rotated_at + STALLED_MS <= world.now {
+            self.rotated_at = world.now;
+            self.contact.rotate(world);
+        }
+        self.contact.sent(world, self.process, sync.seq);
+        world.send(self.process, self.contact.dispatcher, None, Message::ReaderSync(sync));
+    }
+
+    pub(super) fn end(&mut self, world: &mut World) {
+        self.ended = true;
+        let leave = self.trainer.leave(world.now);
+        world.send(self.process, self.contact.dispatcher, None, Message::ReaderSync(leave));
+    }
+
+    /// Opens the streams that the trainer asks for.
+    pub(super) fn open(&mut self, world: &mut World) {
+        for mut open in self.trainer.opens(world.now) {
+            if !holds(Rule::StreamsGoOnAtTheNextRow) {
+                open.from_row = 0;
+            }
+            let stream = world.id();
+            let to = world.at(at_address(&open.address));
+            let feed = Arc::clone(&self.feed);
+            let reading = Reading {
+                window: open.window,
+                lease: open.lease,
+                to,
+                inbox: VecDeque::new(),
+                ended: None,
+                heard: world.now,
+            };
+            self.streams.insert(stream, reading);
+            // What was open before in its place closes by itself, when it brings what is no longer wanted.
+            if !world.stream(self.process, to, &mut 0, Message::Open { stream, feed, open }) && world.random.chance(500)
+            {
+                self.streams.entry(stream).and_modify(|reading| reading.ended = Some(Ended::Lost));
+            }
+        }
+    }
+
+    /// Gives the trainer the next thing that came and that it wants; `true` if there was one.
+    pub(super) fn take(&mut self, world: &mut World) -> bool {
+        let streams: Vec<u64> = self.streams.keys().copied().collect();
+        for stream in streams {
+            let Some(reading) = self.streams.get_mut(&stream) else { continue };
+            let (window, lease, to) = (reading.window, reading.lease, reading.to);
+            let (mut is_over, mut progressed) = (false, false);
+            // One at a time: with each, the loop may have what it waits for.
+            if self.trainer.wants(window)
+                && let Some(fragment) = reading.inbox.pop_front()
+            {
+                progressed = true;
+                if self.trainer.received(window, lease, fragment) {
+                    world.stream(self.process, to, &mut 0, Message::Taken { stream });
+                } else {
+                    world.faults.fired(Fault::RowsLate);
+                    world.stream(self.process, to, &mut 0, Message::Close { stream });
+                    is_over = true;
+                }
+            }
+            if !is_over
+                && reading.inbox.is_empty()
+                && let Some(how) = reading.ended.take()
+            {
+                self.trainer.ended(window, lease, how, world.now);
+                progressed = true;
+                is_over = true;
+            }
+            if is_over {
+                self.streams.remove(&stream);
+            }
+            if progressed {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,79 @@
+//! Many seeds, and the same with a rule broken.
+
+use super::cluster::run;
+use super::faults::Fault;
+use crate::rules::{ALL, break_rule};
+
+/// The end of a failing seed's trace is shown.
+const TRACE_LINES_MAX: u64 = 400;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+#[test]
+#[allow(clippy::print_stdout)]
+fn seeds_lose_nothing_double_nothing_and_come_to_an_end() {
+    let (first, seeds) = (number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 10_000));
+    let mut fired = vec![0; Fault::ALL.len()];
+    let (mut events, mut batches) = (0, 0);
+    let mut slowest = (0, 0);
+    let mut failing = Vec::new();
+    let began = std::time::Instant::now();
+    for seed in first..first + seeds {
+        let outcome = run(seed, false);
+        failing.extend(outcome.violation.map(|violation| (seed, violation)));
+        if seed < first + 200 {
+            assert_eq!(run(seed, false).hash, outcome.hash, "seed {seed} does not decide everything");
+        }
+        fired.iter_mut().zip(&outcome.fired).for_each(|(sum, count)| *sum += count);
+        events += outcome.events;
+        slowest = slowest.max((outcome.recovery_ms, seed));
+        batches += outcome.batches;
+    }
+    println!("{seeds} seeds, {events} events, {batches} batches in {:?}", began.elapsed());
+    println!("the slowest to recover is seed {}: {} ms after the last fault", slowest.1, slowest.0);
+    for (fault, count) in Fault::ALL.iter().zip(&fired) {
+        println!("{fault:?}: {count}");
+    }
+    if let (1, Ok(_)) = (seeds, std::env::var("FOREBAY_SIMULATION_LINES")) {
+        println!("{}\n", run(first, true).trace.join("\n"));
+    }
+    if let Some((seed, violation)) = failing.first() {
+        let trace = run(*seed, true).trace;
+        let shown = trace.len().saturating_sub(number("FOREBAY_SIMULATION_LINES", TRACE_LINES_MAX) as usize);
+        println!("{}\n", trace[shown..].join("\n"));
+        let others: Vec<_> = failing.iter().take(10).map(|(seed, violation)| format!("{seed}: {violation}")).collect();
+        panic!("{} seeds fail; the first, {seed}: {violation}\n{}", failing.len(), others.join("\n"));
+    }
+    if seeds >= 1_000 {
+        let silent: Vec<_> = Fault::ALL.iter().zip(&fired).filter(|(_, count)| **count == 0).collect();
+        assert!(silent.is_empty(), "never fired: {silent:?}");
+    }
+}
+
+/// How many seeds it takes until one fails.
+fn seeds_until_caught(most: u64) -> Option<u64> {
+    let caught = |seed: &u64| {
+        // An assertion is as good as the oracle.
+        let outcome = std::panic::catch_unwind(|| run(*seed, false).violation);
+        outcome.map_or(true, |violation| violation.is_some())
+    };
+    (0..most).find(caught).map(|seed| seed + 1)
+}
+
+#[test]
+#[allow(clippy::print_stdout)]
+fn every_broken_rule_is_found_out() {
+    let mut missed = Vec::new();
+    for rule in ALL {
+        break_rule(Some(rule));
+        let seeds = seeds_until_caught(number("FOREBAY_SIMULATION_PLANTED", 400));
+        break_rule(None);
+        match seeds {
+            Some(seeds) => println!("{rule:?}: {seeds}"),
+            None => missed.push(rule),
+        }
+    }
+    assert!(missed.is_empty(), "not found out: {missed:?}");
+}

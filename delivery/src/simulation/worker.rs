@@ -1,0 +1,372 @@
+//! A worker's process: computes what it is leased, some windows at a time, and serves rows from what it has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::contact::Contact;
+use super::faults::Fault;
+use super::world::{Message, NodeId, Process, ROW_BYTES, Rows, Timer, World};
+use crate::messages::{HeldState, Lease, Report, WorkerSync};
+use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
+
+/// Fragments that may be under way in one stream.
+const CREDIT: u32 = 3;
+/// A worker that holds nothing for so long tries another dispatcher.
+const IDLE_MS: Millis = 4_000;
+/// A worker that was told to stop stops after this at the latest.
+const DRAIN_MS: Millis = 5_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Queued,
+    Computing,
+    Counted,
+    Ready,
+    Failed,
+}
+
+struct Task {
+    id: u64,
+    stage: Stage,
+}
+
+struct Serving {
+    key: WindowKey,
+    open: Open,
+    to: Process,
+    row: u64,
+    credit: u32,
+    /// When what was sent last arrives.
+    clock: Millis,
+}
+
+struct State {
+    worker: Worker,
+    contact: Contact,
+    computing: usize,
+    /// How many times slower than others.
+    slow: u64,
+    tasks: BTreeMap<WindowKey, Task>,
+    streams: BTreeMap<u64, Serving>,
+    draining_since: Option<Millis>,
+    /// The newest message that was answered, and what with.
+    newest: (u64, Vec<Lease>),
+    refuses: Option<usize>,
+}
+
+pub(super) struct WorkerNode {
+    pub(super) process: Process,
+    /// Whose address it has.
+    pub(super) address: usize,
+    state: Option<State>,
+}
+
+pub(super) fn address(worker: usize) -> String {
+    format!("w{worker}")
+}
+
+/// The worker that has this address.
+pub(super) fn at_address(address: &str) -> usize {
+    address[1..].parse().expect("an address made above")
+}
+
+fn report(message: &str, retry: bool) -> Report {
+    Report { kind: "data".into(), message: message.into(), hint: None, retry }
+}
+
+impl WorkerNode {
+    pub(super) fn new(node: NodeId, address: usize) -> Self {
+        Self { process: Process { node, generation: 0 }, address, state: None }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state.is_some()
+    }
+
+    pub(super) fn start(&mut self, world: &mut World, may_refuse: bool) {
+        self.process.generation += 1;
+        world.serve(self.address, self.process.node);
+        let window = world.plans.iter().map(|plan| plan.rows_max * ROW_BYTES).max().unwrap_or(1);
+        let memory_bytes = match world.random.below(6) {
+            0..3 => 0,
+            3 => world.random.between(1, 2 * window),
+            4 => world.random.between(1, 8 * window),
+            _ => 1 << 40,
+        };
+        let computing = world.random.between(1, 3) as usize;
+        let worker = world.random.next() >> 1;
+        let refuses = may_refuse && world.strikes(world.faults.rates.refused, Fault::Refused);
+        self.state = Some(State {
+            worker: Worker::new(WorkerProfile { worker, address: address(self.address), memory_bytes, computing }),
+            contact: Contact::new(world),
+            computing,
+            slow: world.random.pick(&[1, 1, 1, 10]),
+            tasks: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            draining_since: None,
+            newest: (0, Vec::new()),
+            refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
+        });
+        self.sync(world);
+    }
+
+    /// Ends the process. With `noticed`, its connections are closed; else its peers wait.
+    pub(super) fn kill(&mut self, world: &mut World, noticed: bool) {
+        let Some(mut state) = self.state.take() else { return };
+        if noticed {
+            for (&stream, serving) in &mut state.streams {
+                world.stream(self.process, serving.to, &mut serving.clock, Message::Ended { stream, how: Ended::Lost });
+            }
+        }
+        self.process.generation += 1;
+    }
+
+    pub(super) fn drain(&mut self, world: &mut World) {
+        let now = world.now;
+        let Some(state) = &mut self.state else { return };
+        if state.draining_since.is_none() {
+            state.draining_since = Some(now);
+            state.worker.drain();
+            self.sync(world);
+        }
+    }
+
+    fn sync(&mut self, world: &mut World) {
+        let Some(state) = &mut self.state else { return };
+        let sync = state.worker.sync();
+        state.contact.sent(world, self.process, sync.seq);
+        world.send(self.process, state.contact.dispatcher, None, Message::WorkerSync(sync));
+    }
+
+    /// Says that it is gone, and is.
+    fn leave(&mut self, world: &mut World) {
+        if let Some(state) = &mut self.state {
+            let sync = WorkerSync { leaving: true, ..state.worker.sync() };
+            world.send(self.process, state.contact.dispatcher, None, Message::WorkerSync(sync));
+        }
+        self.kill(world, true);
+    }
+
+    pub(super) fn unanswered(&mut self, world: &mut World, seq: u64) {
+        let Some(state) = &mut self.state else { return };
+        if state.contact.awaits(seq) {
+            state.contact.rotate(world);
+            self.sync(world);
+        }
+    }
+
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
+        if self.state.is_none() {
+            if let Message::Open { stream, .. } = message
+                && world.random.chance(500)
+            {
+                let mut clock = 0;
+                world.stream(self.process, from, &mut clock, Message::Ended { stream, how: Ended::Lost });
+            }
+            return;
+        }
+        let Some(state) = &mut self.state else { return };
+        match message {
+            Message::WorkerReply(reply) => {
+                state.contact.answered(reply.seq);
+                let actions = state.worker.reply(&reply);
+                if reply.seq >= state.newest.0 {
+                    state.newest = (reply.seq, reply.leases);
+                }
+                if state.worker.leases() != state.newest.1 {
+                    world.violated(|| "a worker does not go by the newest answer".to_owned());
+                }
+                state.contact.judge(world, !state.worker.is_empty(), IDLE_MS);
+                self.act(world, actions);
+                let Some(state) = &self.state else { return };
+                let is_over = |since| state.worker.is_empty() || world.now >= since + DRAIN_MS;
+                if state.draining_since.is_some_and(is_over) {
+                    self.leave(world);
+                } else if state.contact.is_quiet() {
+                    self.sync(world);
+                }
+            }
+            Message::Replaced => {
+                world.faults.fired(Fault::SentAway);
+                self.kill(world, true);
+            }
+            Message::Unreachable => {
+                state.contact.rotate(world);
+                self.sync(world);
+            }
+            Message::Open { stream, feed, open } => {
+                let key = (feed, open.window);
+                let has = |stage| (Stage::Counted..=Stage::Ready).contains(&stage);
+                if state.tasks.get(&key).is_some_and(|task| has(task.stage)) {
+                    let row = open.from_row;
+                    let serving = Serving { key, open, to: from, row, credit: CREDIT, clock: 0 };
+                    state.streams.insert(stream, serving);
+                    self.serve(world, stream);
+                } else {
+                    world.faults.fired(Fault::Missing);
+                    let mut clock = 0;
+                    world.stream(self.process, from, &mut clock, Message::Ended { stream, how: Ended::Missing });
+                }
+            }
+            Message::Taken { stream } => {
+                if let Some(serving) = state.streams.get_mut(&stream) {
+                    serving.credit += 1;
+                    self.serve(world, stream);
+                }
+            }
+            Message::Close { stream } => {
+                state.streams.remove(&stream);
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, world: &mut World, actions: Vec<WorkerAction>) {
+        let Some(state) = &mut self.state else { return };
+        let mut refused = false;
+        for action in actions {
+            match action {
+                WorkerAction::Start(key) => {
+                    if state.refuses == Some(world.feed(&key.0)) {
+                        state.worker.refuse(Arc::clone(&key.0), report("an older build", false));
+                        refused = true;
+                    } else {
+                        let before = state.tasks.insert(key, Task { id: world.id(), stage: Stage::Queued });
+                        if before.is_some() {
+                            world.violated(|| "a window was started twice".to_owned());
+                        }
+                    }
+                }
+                WorkerAction::Drop(key) => {
+                    state.tasks.remove(&key);
+                    if world.drops_end_streams {
+                        let process = self.process;
+                        state.streams.retain(|&stream, serving| {
+                            if serving.key == key {
+                                let ended = Message::Ended { stream, how: Ended::Missing };
+                                world.stream(process, serving.to, &mut serving.clock, ended);
+                            }
+                            serving.key != key
+                        });
+                    }
+                }
+            }
+        }
+        let leased = |key: &WindowKey| state.worker.leases().iter().any(|it| it.feed == key.0 && it.window == key.1);
+        if let Some(key) = state.tasks.keys().find(|key| !leased(key)) {
+            world.violated(|| format!("a worker holds {key:?}, which it is not leased"));
+        }
+        self.compute(world);
+        if refused {
+            self.sync(world);
+        }
+    }
+
+    /// Begins what is needed first, if there is anybody free.
+    fn compute(&mut self, world: &mut World) {
+        let Some(state) = &mut self.state else { return };
+        let busy = |task: &&Task| matches!(task.stage, Stage::Computing | Stage::Counted);
+        let mut free = state.computing.saturating_sub(state.tasks.values().filter(busy).count());
+        for lease in state.worker.leases() {
+            if free == 0 {
+                break;
+            }
+            let key = (Arc::clone(&lease.feed), lease.window);
+            if let Some(task) = state.tasks.get_mut(&key).filter(|task| task.stage == Stage::Queued) {
+                task.stage = Stage::Computing;
+                free -= 1;
+                let straggles = world.strikes(world.faults.rates.slow, Fault::Slow);
+                let takes = world.random.between(2, 80) * state.slow * if straggles { 30 } else { 1 };
+                world.timer(world.now + takes, self.process, Timer::Computed { key, task: task.id });
+            }
+        }
+    }
+
+    /// A window is a step further.
+    pub(super) fn computed(&mut self, world: &mut World, key: WindowKey, task: u64) {
+        let plan = world.plans[world.feed(&key.0)];
+        let Some(state) = &mut self.state else { return };
+        let Some(held) = state.tasks.get_mut(&key).filter(|held| held.id == task) else { return };
+        let (rows, bytes) = (plan.rows(key.1), plan.computed_bytes(key.1));
+        let failure = if world.strikes(world.faults.rates.failed, Fault::Failed) {
+            Some(true)
+        } else if world.strikes(world.faults.rates.failed_for_good, Fault::FailedForGood) {
+            Some(false)
+        } else {
+            None
+        };
+        let said = match (failure, held.stage) {
+            (Some(retry), _) => {
+                held.stage = Stage::Failed;
+                HeldState::Failed(report("a file could not be read", retry))
+            }
+            (None, Stage::Computing) => {
+                held.stage = Stage::Counted;
+                if rows == 0 {
+                    world.faults.fired(Fault::EmptyWindow);
+                }
+                let rest = world.random.between(0, 30) * state.slow;
+                world.timer(world.now + rest, self.process, Timer::Computed { key: key.clone(), task });
+                HeldState::Counted { rows, bytes }
+            }
+            (None, _) => {
+                held.stage = Stage::Ready;
+                HeldState::Ready { rows, bytes }
+            }
+        };
+        if !state.worker.report(&key, said) {
+            world.violated(|| format!("a worker does not know {key:?}, which it computed"));
+        }
+        self.compute(world);
+        self.sync(world);
+    }
+
+    /// Sends what the trainer has room for.
+    fn serve(&mut self, world: &mut World, stream: u64) {
+        let Some(state) = &mut self.state else { return };
+        let Some(serving) = state.streams.get_mut(&stream) else { return };
+        let Serving { key, open, to, row, credit, clock } = serving;
+        while *credit > 0 {
+            let rates = world.faults.rates;
+            let ended = if world.strikes(rates.stream_broken, Fault::StreamBroken) {
+                Some(Ended::Lost)
+            } else if world.strikes(rates.stream_failed, Fault::StreamFailed) {
+                Some(Ended::Failed(report("a row could not be decoded", false)))
+            } else {
+                None
+            };
+            let run = open.slice.run(*row);
+            if ended.is_some() || run.is_none() {
+                let how = ended.unwrap_or(Ended::Complete);
+                world.stream(self.process, *to, clock, Message::Ended { stream, how });
+                state.streams.remove(&stream);
+                return;
+            }
+            let Some(mut rows) = run else { return };
+            // A run may come in pieces.
+            if rows.end - rows.start > 1 && world.random.chance(200) {
+                rows.end = world.random.between(rows.start + 1, rows.end - 1);
+            }
+            *credit -= 1;
+            if world.strikes(rates.stream_garbled, Fault::StreamGarbled) {
+                match world.random.chance(500) {
+                    true => rows.end = rows.start + 1,
+                    false => {
+                        *row = rows.end;
+                        continue;
+                    }
+                }
+            } else {
+                *row = rows.end;
+            }
+            let feed = world.feed(&key.0);
+            let records = Rows { feed, window: key.1, rows: rows.clone() };
+            let fragment = Fragment { bytes: (rows.end - rows.start) * ROW_BYTES, rows, records };
+            if !world.stream(self.process, *to, clock, Message::Rows { stream, fragment }) {
+                // What comes after it cannot come before it.
+                state.streams.remove(&stream);
+                return;
+            }
+        }
+    }
+}

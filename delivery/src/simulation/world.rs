@@ -1,0 +1,424 @@
+//! The world that the nodes live in: time, the network, and a trace of all that happens.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use super::faults::{Fault, Faults};
+use super::random::{Random, hash};
+use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
+use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey};
+
+/// Dispatchers, then workers, then trainers.
+pub(super) type NodeId = usize;
+pub(super) const DISPATCHERS: usize = 2;
+pub(super) const WORKERS: usize = 8;
+pub(super) const READERS: usize = 3;
+pub(super) const RANKS: usize = 4;
+const NODES: usize = DISPATCHERS + WORKERS + READERS * RANKS;
+
+pub(super) fn worker_node(worker: usize) -> NodeId {
+    DISPATCHERS + worker
+}
+
+pub(super) fn trainer_node(reader: usize, rank: usize) -> NodeId {
+    DISPATCHERS + WORKERS + reader * RANKS + rank
+}
+
+/// Who a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Dispatcher(usize),
+    Worker(usize),
+    Trainer(usize, usize),
+}
+
+pub(super) fn role(node: NodeId) -> Role {
+    if node < DISPATCHERS {
+        Role::Dispatcher(node)
+    } else if node < DISPATCHERS + WORKERS {
+        Role::Worker(node - DISPATCHERS)
+    } else {
+        let trainer = node - DISPATCHERS - WORKERS;
+        Role::Trainer(trainer / RANKS, trainer % RANKS)
+    }
+}
+
+/// A process at a node: a node that was killed comes back as another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) node: NodeId,
+    pub(super) generation: u32,
+}
+
+/// Rows as they are sent: which ones says all about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub(super) feed: usize,
+    pub(super) window: WindowId,
+    pub(super) rows: std::ops::Range<u64>,
+}
+
+/// What nodes send to each other.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    WorkerSync(WorkerSync),
+    WorkerReply(WorkerReply),
+    /// Another worker took the address.
+    Replaced,
+    ReaderSync(ReaderSync),
+    ReaderReply(ReaderReply),
+    ClaimSync(Box<ClaimMessage>),
+    ClaimAnswer(Box<ClaimAnswer>),
+    /// Nobody listens there.
+    Unreachable,
+    Open {
+        stream: u64,
+        feed: Arc<str>,
+        open: Open,
+    },
+    Rows {
+        stream: u64,
+        fragment: Fragment<Rows>,
+    },
+    Ended {
+        stream: u64,
+        how: Ended,
+    },
+    /// A fragment was taken: one more may come.
+    Taken {
+        stream: u64,
+    },
+    Close {
+        stream: u64,
+    },
+}
+
+/// What a process has set itself to do later.
+#[derive(Clone, Debug)]
+pub(super) enum Timer {
+    /// A long poll may be due.
+    Polls,
+    /// A message should have been answered by now.
+    Unanswered(u64),
+    /// A window is a step further.
+    Computed { key: WindowKey, task: u64 },
+    /// The training loop asks for its next batch, or a stream can be opened again.
+    Pump,
+    /// Streams that are silent should be given up.
+    Check,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Message {
+        from: Process,
+        /// A node, whoever runs there, or one process.
+        to: NodeId,
+        generation: Option<u32>,
+        message: Message,
+    },
+    Timer {
+        process: Process,
+        timer: Timer,
+    },
+    /// A node is started again, if it is not up.
+    Start(NodeId),
+    /// Something is done to a node.
+    Blow,
+    /// Faults are over.
+    Heal,
+}
+
+/// What makes up a feed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SimulatedPlan {
+    pub(super) seed: u64,
+    pub(super) windows_max: u64,
+    pub(super) rows_max: u64,
+    /// Of ten windows, those without rows.
+    pub(super) empty: u64,
+}
+
+/// A row's size.
+pub(super) const ROW_BYTES: u64 = 10;
+
+impl SimulatedPlan {
+    pub(super) fn rows(&self, window: WindowId) -> u64 {
+        let drawn = hash(&[self.seed, 2, window.epoch, u64::from(window.index)]);
+        match drawn % 10 < self.empty {
+            true => 0,
+            false => 1 + (drawn >> 8) % self.rows_max,
+        }
+    }
+
+    pub(super) fn computed_bytes(&self, window: WindowId) -> u64 {
+        self.rows(window) * ROW_BYTES
+    }
+}
+
+impl Plan for SimulatedPlan {
+    fn windows(&self, epoch: u64) -> u32 {
+        1 + (hash(&[self.seed, 1, epoch]) % self.windows_max) as u32
+    }
+
+    fn bytes(&self, _: WindowId) -> u64 {
+        self.rows_max * ROW_BYTES
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Wall {
+    until: Millis,
+    one_way: bool,
+}
+
+/// Time, network and chance.
+pub(super) struct World {
+    pub(super) now: Millis,
+    pub(super) random: Random,
+    pub(super) faults: Faults,
+    pub(super) plans: Vec<SimulatedPlan>,
+    pub(super) feeds: Vec<Arc<str>>,
+    /// How many dispatchers there are, one of which may be down.
+    pub(super) dispatchers: usize,
+    /// Whether a stream ends when its window is dropped.
+    pub(super) drops_end_streams: bool,
+    /// Who serves at each address.
+    addresses: [NodeId; WORKERS],
+    queue: BinaryHeap<Reverse<(Millis, u64, usize)>>,
+    slots: Vec<Option<Event>>,
+    free: Vec<usize>,
+    scheduled: u64,
+    walls: [[Wall; NODES]; NODES],
+    paused: [Millis; NODES],
+    next_id: u64,
+    latency: u64,
+    hash: u64,
+    trace: Option<Vec<String>>,
+    violation: Option<String>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, traced: bool) -> Self {
+        let mut random = Random::new(seed);
+        let faults = Faults::draw(&mut random);
+        let feeds: Vec<Arc<str>> = match random.chance(200) {
+            true => vec!["a".into(), "b".into()],
+            false => vec!["a".into()],
+        };
+        let plan = |random: &mut Random| SimulatedPlan {
+            seed: random.next(),
+            windows_max: random.pick(&[1, 2, 4, 6, 8, 12, 12]),
+            rows_max: random.pick(&[1, 5, 20, 40]),
+            empty: random.pick(&[0, 0, 1, 3, 7]),
+        };
+        let plans = feeds.iter().map(|_| plan(&mut random)).collect();
+        Self {
+            now: 0,
+            dispatchers: 1 + usize::from(random.chance(400)),
+            drops_end_streams: random.chance(500),
+            latency: random.pick(&[2, 5, 30]),
+            random,
+            faults,
+            plans,
+            feeds,
+            addresses: [0; WORKERS],
+            queue: BinaryHeap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            scheduled: 0,
+            walls: [[Wall { until: 0, one_way: false }; NODES]; NODES],
+            paused: [0; NODES],
+            next_id: 0,
+            hash: seed,
+            trace: traced.then(Vec::new),
+            violation: None,
+        }
+    }
+
+    pub(super) fn feed(&self, id: &str) -> usize {
+        self.feeds.iter().position(|feed| **feed == *id).expect("a feed of this world")
+    }
+
+    /// A worker has begun to serve at an address.
+    pub(super) fn serve(&mut self, address: usize, node: NodeId) {
+        self.addresses[address] = node;
+    }
+
+    /// Whoever serves at an address: any process there.
+    pub(super) fn at(&self, address: usize) -> Process {
+        Process { node: self.addresses[address], generation: 0 }
+    }
+
+    /// A number that nobody else has.
+    pub(super) fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Whether things go wrong now.
+    pub(super) fn is_faulty(&self) -> bool {
+        self.now < self.faults.until
+    }
+
+    /// Whether a fault of this rate occurs now; it is counted if so.
+    pub(super) fn strikes(&mut self, rate: u64, fault: Fault) -> bool {
+        let strikes = rate > 0 && self.is_faulty() && self.random.chance(rate);
+        if strikes {
+            self.faults.fired(fault);
+        }
+        strikes
+    }
+
+    pub(super) fn schedule(&mut self, at: Millis, event: Event) {
+        self.scheduled += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(event);
+        self.queue.push(Reverse((at, self.scheduled, slot)));
+    }
+
+    pub(super) fn timer(&mut self, at: Millis, process: Process, timer: Timer) {
+        self.schedule(at.max(self.now), Event::Timer { process, timer });
+    }
+
+    /// The next event; that of a node which stands still waits.
+    pub(super) fn next(&mut self) -> Option<Event> {
+        loop {
+            let Reverse((at, _, slot)) = self.queue.pop()?;
+            let event = self.slots[slot].take().expect("scheduled once");
+            self.free.push(slot);
+            self.now = at;
+            let (node, code) = match &event {
+                Event::Message { to, .. } => (*to, 1),
+                Event::Timer { process, .. } => (process.node, 2),
+                Event::Start(_) | Event::Blow | Event::Heal => (NODES, 3),
+            };
+            if let Some(&until) = self.paused.get(node).filter(|&&until| until > at) {
+                self.schedule(until, event);
+                continue;
+            }
+            self.note(&[at, node as u64, code]);
+            if self.trace.is_some() {
+                self.trace_event(&event);
+            }
+            return Some(event);
+        }
+    }
+
+    fn trace_event(&mut self, event: &Event) {
+        match event {
+            Event::Message { from, to, message, .. } => {
+                let text = format!("{:?}#{} -> {:?}: {message:?}", role(from.node), from.generation, role(*to));
+                self.say(|| text);
+            }
+            Event::Timer { process, timer } => {
+                let text = format!("{:?}#{}: {timer:?}", role(process.node), process.generation);
+                self.say(|| text);
+            }
+            Event::Start(node) => {
+                let text = format!("{:?} is to be up", role(*node));
+                self.say(|| text);
+            }
+            Event::Blow | Event::Heal => {
+                let text = format!("{event:?}");
+                self.say(|| text);
+            }
+        }
+    }
+
+    fn latency(&mut self) -> Millis {
+        let high = self.latency;
+        self.random.between(0, high)
+    }
+
+    /// Sends a message that may be lost, late or doubled.
+    pub(super) fn send(&mut self, from: Process, to: NodeId, generation: Option<u32>, message: Message) {
+        if self.is_walled(from.node, to) || self.strikes(self.faults.rates.lost, Fault::Lost) {
+            return;
+        }
+        let mut at = self.now + self.latency();
+        if self.strikes(self.faults.rates.late, Fault::Late) {
+            at += self.random.between(100, 4_000);
+        }
+        if self.strikes(self.faults.rates.duplicated, Fault::Duplicated) {
+            let again = at + self.random.pick(&[0, 10, 300, 3_000]);
+            self.schedule(again, Event::Message { from, to, generation, message: message.clone() });
+        }
+        self.schedule(at, Event::Message { from, to, generation, message });
+    }
+
+    /// Sends a message of a stream, not before the one that arrives at `clock`; `false` if it will never arrive, and so
+    /// nothing after it.
+    pub(super) fn stream(&mut self, from: Process, to: Process, clock: &mut Millis, message: Message) -> bool {
+        if self.is_walled(from.node, to.node) {
+            return false;
+        }
+        *clock = (*clock).max(self.now + self.latency());
+        let generation = (to.generation > 0).then_some(to.generation);
+        self.schedule(*clock, Event::Message { from, to: to.node, generation, message });
+        true
+    }
+
+    fn is_walled(&mut self, from: NodeId, to: NodeId) -> bool {
+        let wall = self.walls[from][to];
+        if wall.until <= self.now {
+            return false;
+        }
+        self.faults.fired(if wall.one_way { Fault::PartitionedOneWay } else { Fault::Partitioned });
+        true
+    }
+
+    /// Nothing gets from `from` to `to` for a while.
+    pub(super) fn wall(&mut self, from: NodeId, to: NodeId, until: Millis, one_way: bool) {
+        let until = until.max(self.walls[from][to].until);
+        self.walls[from][to] = Wall { until, one_way };
+    }
+
+    pub(super) fn pause(&mut self, node: NodeId, until: Millis) {
+        self.paused[node] = until;
+    }
+
+    pub(super) fn heal(&mut self) {
+        for wall in self.walls.iter_mut().flatten().filter(|wall| wall.until < Millis::MAX) {
+            wall.until = 0;
+        }
+        self.paused = [self.now; NODES];
+    }
+
+    /// Enters the trace's hash.
+    pub(super) fn note(&mut self, numbers: &[u64]) {
+        self.hash = hash(&[self.hash, hash(numbers)]);
+    }
+
+    pub(super) fn say(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>7} {}", self.now, text().replace("WindowId { epoch: ", "{").replace("index: ", "")));
+        }
+    }
+
+    /// Something that must not happen.
+    pub(super) fn violated(&mut self, text: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            let text = text();
+            self.say(|| format!("VIOLATED: {text}"));
+            self.violation = Some(text);
+        }
+    }
+
+    pub(super) fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(super) fn trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default()
+    }
+}

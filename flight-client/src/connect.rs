@@ -1,0 +1,255 @@
+//! How a server is reached: its URI, TLS, and the token that goes with every request.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arrow_flight::flight_service_client::FlightServiceClient;
+use forebay_engine::{Error, ErrorKind, Result};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Status};
+
+use crate::pem::PemFile;
+use crate::status::{root_cause, tls_failure};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Without keep-alive a client whose server's machine vanished would wait for ever.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What comes at a time: each frame is a system call of the server, and should stay in a core's cache until it is copied.
+const FRAME_BYTES: u32 = 512 << 10;
+
+/// A Flight client whose every request carries the token.
+pub(crate) type Service = FlightServiceClient<Carrier>;
+/// What carries the requests of a [`Service`], the token included.
+pub(crate) type Carrier = InterceptedService<Channel, Bearer>;
+
+/// How to reach servers, and as whom.
+#[derive(Clone, Default)]
+pub struct ConnectOptions {
+    /// What proves to the server that it may answer, if it asks.
+    pub token: Option<String>,
+    /// Certificates, for URIs such as `grpc+tls://HOST:PORT`.
+    pub tls: ClientTls,
+    /// Sends the token over plain text to other machines too, where anyone on the way can read it.
+    pub insecure: bool,
+    /// How long a server or all workers may be gone before reading gives up; 30 seconds if nothing is said.
+    pub patience: Option<Duration>,
+    /// Bytes to receive ahead of the loop, about; 64 MiB if nothing is said.
+    pub buffer_bytes: Option<u64>,
+}
+
+/// Certificates of a client, as PEM files.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTls {
+    /// The only CA to trust; the system's if there is none.
+    pub ca: Option<PathBuf>,
+    /// The client's own certificate, for a server that asks for one.
+    pub certificate: Option<PathBuf>,
+    /// The key of `certificate`.
+    pub key: Option<PathBuf>,
+    /// The name that the server's certificate must have; the URI's host if there is none.
+    pub server_name: Option<String>,
+}
+
+impl fmt::Debug for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectOptions")
+            .field("token", &self.token.as_ref().map(|_| "(hidden)"))
+            .field("tls", &self.tls)
+            .field("insecure", &self.insecure)
+            .field("patience", &self.patience)
+            .field("buffer_bytes", &self.buffer_bytes)
+            .finish()
+    }
+}
+
+impl ClientTls {
+    fn is_given(&self) -> bool {
+        self.ca.is_some() || self.certificate.is_some() || self.key.is_some() || self.server_name.is_some()
+    }
+
+    fn config(&self) -> Result<ClientTlsConfig> {
+        let mut config = ClientTlsConfig::new().timeout(CONNECT_TIMEOUT);
+        config = match &self.ca {
+            Some(path) => {
+                let file = PemFile::read("CA certificate", path)?;
+                file.certificates()?;
+                config.ca_certificate(Certificate::from_pem(file.bytes()))
+            }
+            None => config.with_native_roots(),
+        };
+        if let Some(name) = &self.server_name {
+            config = config.domain_name(name);
+        }
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(config),
+            (Some(certificate), Some(key)) => {
+                let certificate = PemFile::read("client certificate", certificate)?;
+                certificate.certificates()?;
+                let key = PemFile::read("client key", key)?;
+                key.private_key()?;
+                Ok(config.identity(Identity::from_pem(certificate.bytes(), key.bytes())))
+            }
+            (Some(_), None) => Err(invalid("a client certificate was given without its key", "add --tls-key FILE")),
+            (None, Some(_)) => Err(invalid("a client key was given without its certificate", "add --tls-cert FILE")),
+        }
+    }
+
+    /// What went wrong when tonic put the files together.
+    fn unusable(&self, cause: &str) -> Error {
+        let path = |path: &Option<PathBuf>| path.as_deref().unwrap_or("".as_ref()).display().to_string();
+        if cause.contains("KeyMismatch") {
+            let message = format!(
+                "the client key \"{}\" does not belong to the client certificate \"{}\"",
+                path(&self.key),
+                path(&self.certificate)
+            );
+            return invalid(&message, "give the key that the certificate was made for");
+        }
+        if cause.contains("no native certs") {
+            return invalid("this system has no CA certificates", "give the server's CA with --tls-ca FILE");
+        }
+        Error::new(ErrorKind::Invalid, format!("TLS cannot be set up: {cause}"))
+    }
+}
+
+/// Adds the token to each request.
+#[derive(Clone)]
+pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    fn new(token: Option<&str>) -> Result<Self> {
+        let Some(token) = token else { return Ok(Self(None)) };
+        // The message must not show the token.
+        let value =
+            format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
+        let mut value: MetadataValue<Ascii> = value.ok_or_else(|| {
+            invalid("the token has characters that no header may hold", "a token is visible ASCII without spaces")
+        })?;
+        value.set_sensitive(true);
+        Ok(Self(Some(value)))
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Connects to `uri`: `grpc://HOST:PORT`, or `grpc+tls://HOST:PORT` with TLS.
+///
+/// # Errors
+/// `Invalid` for a URI of another kind, for unusable files, and for a token that anyone on the way could read;
+/// `Unavailable` if nothing answers within five seconds; `Denied` if no secure connection comes about.
+pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<Service> {
+    let carrier = carrier(uri, options).await?;
+    Ok(FlightServiceClient::new(carrier).max_decoding_message_size(usize::MAX))
+}
+
+/// As [`connect`], for requests that are not made by tonic.
+pub(crate) async fn carrier(uri: &str, options: &ConnectOptions) -> Result<Carrier> {
+    let bearer = Bearer::new(options.token.as_deref())?;
+    let (tls, address) = split(uri)?;
+    let endpoint = Endpoint::from_shared(format!("{}://{address}", if tls { "https" } else { "http" }));
+    let endpoint = endpoint.map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("\"{uri}\" is not an address: {error}"))
+            .with_hint("write grpc://HOST:PORT")
+    })?;
+    let mut endpoint = endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        // The default of 64 KiB would pace a stream of batches by round trips.
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(16 << 20)
+        .max_frame_size(FRAME_BYTES);
+    if tls {
+        let config = options.tls.config()?;
+        endpoint = endpoint.tls_config(config).map_err(|error| options.tls.unusable(&root_cause(&error)))?;
+    } else if options.tls.is_given() {
+        let message = format!("TLS options were given, but \"{uri}\" is plain text");
+        return Err(invalid(&message, "write grpc+tls://HOST:PORT"));
+    } else if options.token.is_some() && !options.insecure && !endpoint.uri().host().is_some_and(is_loopback) {
+        let message = format!("the token would go to {uri} as plain text, which anyone on the way can read");
+        let hint = "write grpc+tls:// for a server with TLS, or add --insecure on a network you trust";
+        return Err(invalid(&message, hint));
+    }
+    let channel = endpoint.connect().await.map_err(|error| {
+        let cause = root_cause(&error);
+        tls_failure(uri, &cause).unwrap_or_else(|| {
+            Error::new(ErrorKind::Unavailable, format!("no server answers at {uri}: {cause}"))
+                .with_hint("start one with `forebay serve FILE.sql`, or check host and port")
+        })
+    })?;
+    Ok(InterceptedService::new(channel, bearer))
+}
+
+/// Whether `uri` says that the server speaks TLS.
+pub(crate) fn is_tls(uri: &str) -> bool {
+    split(uri).is_ok_and(|(tls, _)| tls)
+}
+
+/// Whether it is TLS, and the address.
+fn split(uri: &str) -> Result<(bool, &str)> {
+    match uri.split_once("://") {
+        Some(("grpc" | "grpc+tcp" | "http", address)) => Ok((false, address)),
+        Some(("grpc+tls" | "grpcs" | "https", address)) => Ok((true, address)),
+        None => Ok((false, uri)),
+        Some((scheme, _)) => {
+            let message = format!("cannot connect to \"{uri}\": unknown scheme \"{scheme}\"");
+            Err(invalid(&message, "write grpc://HOST:PORT, or grpc+tls://HOST:PORT"))
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+}
+
+fn invalid(message: &str, hint: &str) -> Error {
+    Error::new(ErrorKind::Invalid, message).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_loopback() {
+        for host in ["127.0.0.1", "127.8.8.8", "[::1]", "localhost", "LOCALHOST"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["0.0.0.0", "10.0.0.1", "[::]", "localhost.example.org", "127.0.0.1.example.org", ""] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn debug_hides_the_token() {
+        let options = ConnectOptions { token: Some("swordfish-swordfish".into()), ..ConnectOptions::default() };
+        assert!(!format!("{options:?}").contains("swordfish"));
+    }
+
+    #[test]
+    fn a_token_is_one_visible_word() {
+        for token in ["", "with space", "line\nbreak", "ümlaut"] {
+            let refused = Bearer::new(Some(token)).map(|_| ());
+            assert_eq!(refused.is_err(), !token.is_empty(), "{token:?}");
+            if let Err(error) = refused {
+                assert!(!error.to_string().contains(token));
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Calling a dispatcher: whichever of several answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arrow_flight::Action;
+use bytes::Bytes;
+use forebay_delivery::ClaimAnswer;
+use forebay_engine::{ErrorKind, Result};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::connect::{self, ConnectOptions, Service};
+use crate::status::{error_of, lost};
+use crate::wire::{ClaimCall, ReaderAnswer, ReaderCall, actions};
+
+/// A dispatcher answers a call within half a second, or is taken for lost.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The addresses in a list that is separated by commas.
+pub fn addresses(list: &str) -> Vec<String> {
+    list.split(',').map(|address| address.trim().to_owned()).collect()
+}
+
+/// Whoever answers a trainer's messages.
+#[async_trait::async_trait]
+pub trait Dispatch: Send + Sync {
+    /// Says where the trainer stands, and hears where it reads next.
+    async fn sync(&self, call: &ReaderCall) -> Result<ReaderAnswer>;
+
+    /// Says what a rank has taken dynamically, and hears what it may take.
+    async fn claim(&self, call: &ClaimCall) -> Result<ClaimAnswer>;
+
+    /// Goes on with the next of several, because this one did not answer or knows no workers.
+    fn rotate(&self);
+
+    /// The same dispatchers, from the first on, for somebody who goes from one to the next by himself.
+    fn apart(&self) -> Arc<dyn Dispatch>;
+
+    /// What errors call it.
+    fn name(&self) -> String;
+}
+
+/// A dispatcher over the network, one of several addresses.
+pub struct Dispatcher {
+    addresses: Vec<String>,
+    options: ConnectOptions,
+    at: Mutex<(usize, Option<Service>)>,
+    /// One of them has answered before.
+    is_known: AtomicBool,
+}
+
+impl Dispatcher {
+    /// The first of `addresses`, until that does not answer.
+    pub fn new(addresses: Vec<String>, options: ConnectOptions) -> Self {
+        Self { addresses, options, at: Mutex::new((0, None)), is_known: AtomicBool::new(false) }
+    }
+
+    /// The address in use.
+    pub fn uri(&self) -> String {
+        self.addresses.get(self.at.lock().0).cloned().unwrap_or_default()
+    }
+
+    /// How many there are.
+    pub fn addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Goes on with the next address.
+    pub fn rotate(&self) {
+        let mut at = self.at.lock();
+        *at = ((at.0 + 1) % self.addresses.len().max(1), None);
+    }
+
+    /// Calls an action.
+    ///
+    /// # Errors
+    /// What the dispatcher says; `Unavailable` if it does not answer within three seconds.
+    pub async fn call<T: DeserializeOwned>(&self, action: &str, body: &impl Serialize) -> Result<T> {
+        let body = serde_json::to_vec(body).expect("plain data becomes JSON");
+        let (index, service) = self.at.lock().clone();
+        let uri = self.addresses.get(index).cloned().unwrap_or_default();
+        let called = timeout(CALL_TIMEOUT, async {
+            let mut service = match service {
+                Some(service) => service,
+                None => {
+                    let service = connect::connect(&uri, &self.options).await;
+                    let service = service.map_err(|error| match error.kind() {
+                        ErrorKind::Unavailable if self.is_known.load(Ordering::Relaxed) => lost(&uri, error.message()),
+                        _ => error,
+                    })?;
+                    let mut at = self.at.lock();
+                    if at.0 == index {
+                        at.1 = Some(service.clone());
+                    }
+                    service
+                }
+            };
+            let answer = call(&mut service, Action::new(action, body)).await;
+            answer.map_err(|status| error_of(&uri, &status, |cause| lost(&uri, cause)))
+        });
+        let answer = called.await.unwrap_or_else(|_| Err(lost(&uri, "it does not answer")));
+        self.is_known.fetch_or(answer.is_ok(), Ordering::Relaxed);
+        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+            // A connection that failed once is not worth a second try.
+            let mut at = self.at.lock();
+            if at.0 == index {
+                at.1 = None;
+            }
+        }
+        answer
+    }
+}
+
+#[async_trait::async_trait]
+impl Dispatch for Dispatcher {
+    async fn sync(&self, call: &ReaderCall) -> Result<ReaderAnswer> {
+        self.call(actions::READER_SYNC, call).await
+    }
+
+    async fn claim(&self, call: &ClaimCall) -> Result<ClaimAnswer> {
+        self.call(actions::CLAIM_SYNC, call).await
+    }
+
+    fn rotate(&self) {
+        Self::rotate(self);
+    }
+
+    fn apart(&self) -> Arc<dyn Dispatch> {
+        Arc::new(Self::new(self.addresses.clone(), self.options.clone()))
+    }
+
+    fn name(&self) -> String {
+        self.uri()
+    }
+}
+
+/// Calls an action that gives one JSON answer.
+pub(crate) async fn call<T: DeserializeOwned>(service: &mut Service, action: Action) -> Result<T, Status> {
+    let answer = service.do_action(action).await?.into_inner().message().await?;
+    let body: Bytes = answer.map(|answer| answer.body).unwrap_or_default();
+    serde_json::from_slice(&body).map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))
+}

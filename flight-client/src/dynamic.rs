@@ -1,0 +1,251 @@
+//! Dynamic delivery: drives the [`Claimer`] over the network, and reads each claim as a run of offsets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_delivery::{Claim, Claimer, Granted, Start};
+use forebay_engine::{Batch, Error, ErrorKind, Result};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
+
+use crate::connect::ConnectOptions;
+use crate::dispatcher::Dispatch;
+use crate::reader::{CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, no_workers, random};
+use crate::remote::Reading;
+use crate::wire::{ClaimCall, StreamRequest};
+
+/// After others were waited for at a dispatcher for so long, they may be at the next.
+const AWAITING: Duration = Duration::from_secs(3);
+
+/// A rank that takes batches as they come.
+pub(crate) struct DynamicReader {
+    shared: Arc<Shared>,
+    dispatch: Arc<dyn Dispatch>,
+    what: Reading,
+    options: ConnectOptions,
+    patience: Duration,
+    /// Claims that are being read, in the order of the log.
+    reading: VecDeque<(Granted, RankReader)>,
+    has_ended: bool,
+    driver: JoinSet<()>,
+}
+
+struct Shared {
+    claimer: Mutex<Claimer>,
+    state: Mutex<State>,
+    has_news: AtomicBool,
+    /// There may be something for the loop.
+    moved: Notify,
+    /// There may be something for the driver.
+    news: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// What stands in the way now; it may pass.
+    trouble: Option<Error>,
+    /// What will not pass.
+    fatal: Option<Error>,
+    has_left: bool,
+}
+
+impl DynamicReader {
+    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: Reading, options: ConnectOptions) -> Result<Self> {
+        let settings = what.settings();
+        let rows = Claimer::claim_rows(&settings);
+        let (begin, marks) = match &what.request.from {
+            Start::Token(token) => (Claim { epoch: token.epoch, run: token.offset / rows }, token.claims.as_deref()),
+            Start::Offset { offset, .. } if offset % rows != 0 => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("dynamic delivery of batches of {} cannot begin at offset {offset}", settings.batch_size),
+                )
+                .with_hint(format!("begin at a multiple of {rows}: batches are claimed four at a time")));
+            }
+            Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
+        };
+        let session = session();
+        let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
+        let claimer = Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?;
+        let shared = Arc::new(Shared {
+            claimer: Mutex::new(claimer),
+            state: Mutex::default(),
+            has_news: AtomicBool::new(true),
+            moved: Notify::new(),
+            news: Notify::new(),
+        });
+        let mut driver = JoinSet::new();
+        // The claimer must know whenever it talks to another dispatcher: readers of claims turn to others as they like.
+        driver.spawn(drive(Arc::clone(&shared), dispatch.apart(), what.clone()));
+        let patience = options.patience.unwrap_or(PATIENCE);
+        Ok(Self { shared, dispatch, what, options, patience, reading: VecDeque::new(), has_ended: false, driver })
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Result<Batch>> {
+        if self.has_ended {
+            return None;
+        }
+        let next = self.advance().await.transpose();
+        self.has_ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+
+    async fn advance(&mut self) -> Result<Option<Batch>> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            while let Some((granted, from)) = self.shared.claimer.lock().take() {
+                let (dispatch, options) = (Arc::clone(&self.dispatch), self.options.clone());
+                let reader = RankReader::of_claim(dispatch, &self.what, options, &granted, from);
+                self.reading.push_back((granted, reader));
+            }
+            if let Some((granted, reader)) = self.reading.front_mut() {
+                let granted = *granted;
+                let batch = tokio::select! {
+                    batch = reader.next() => batch,
+                    // Another claim may be there, to be received ahead.
+                    () = self.shared.moved.notified() => continue,
+                };
+                match batch {
+                    Some(batch) => return self.hand_out(&granted, batch?).map(Some),
+                    None => {
+                        self.reading.pop_front();
+                        self.handed(&granted, granted.end);
+                        continue;
+                    }
+                }
+            }
+            if let Some(error) = self.shared.state.lock().fatal.take() {
+                return Err(error);
+            }
+            if self.shared.claimer.lock().is_finished() {
+                return Ok(None);
+            }
+            if timeout_at(deadline, self.shared.moved.notified()).await.is_err() {
+                let trouble = self.shared.state.lock().trouble.clone();
+                match trouble {
+                    Some(error) => return Err(error),
+                    None => self.shared.moved.notified().await,
+                }
+            }
+        }
+    }
+
+    fn hand_out(&mut self, granted: &Granted, batch: Batch) -> Result<Batch> {
+        self.handed(granted, batch.offset + batch.positions);
+        let token = self.shared.claimer.lock().token();
+        Ok(Batch { step: batch.offset / self.what.metadata.batch_size, token, ..batch })
+    }
+
+    fn handed(&self, granted: &Granted, offset: u64) {
+        self.shared.claimer.lock().handed(granted.claim, offset);
+        if offset >= granted.end {
+            self.shared.has_news.store(true, Ordering::Relaxed);
+            self.shared.news.notify_one();
+        }
+    }
+
+    pub(crate) async fn close(&mut self) {
+        self.leave();
+        while self.driver.join_next().await.is_some() {}
+        for (_, reader) in &mut self.reading {
+            reader.close().await;
+        }
+    }
+
+    fn leave(&mut self) {
+        self.shared.state.lock().has_left = true;
+        self.shared.news.notify_one();
+    }
+}
+
+impl Drop for DynamicReader {
+    fn drop(&mut self) {
+        self.leave();
+        // It says farewell by itself, within a second.
+        self.driver.detach_all();
+    }
+}
+
+/// Tells the dispatcher what is done and hears what is granted, until the reader leaves.
+async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) {
+    let mut calls = FuturesUnordered::new();
+    let mut pause = Instant::now();
+    // Since when other ranks are waited for at this dispatcher.
+    let (first, mut awaiting) = (dispatch.name(), None);
+    let request = StreamRequest { from: Start::default(), ..what.request };
+    loop {
+        let has_left = shared.state.lock().has_left;
+        let is_paused = Instant::now() < pause;
+        let has_news = shared.has_news.load(Ordering::Relaxed);
+        if has_left || (!is_paused && (calls.is_empty() || (calls.len() < CALLS_MAX && has_news))) {
+            shared.has_news.store(false, Ordering::Relaxed);
+            let message = match has_left {
+                true => shared.claimer.lock().leave(),
+                false => shared.claimer.lock().sync(),
+            };
+            let (dispatch, call) = (Arc::clone(&dispatch), ClaimCall { request: request.clone(), message });
+            if has_left {
+                // What is done is asked for anyway when the others end.
+                let _ = timeout(FAREWELL, dispatch.claim(&call)).await;
+                return;
+            }
+            calls.push(async move { dispatch.claim(&call).await }.boxed());
+        }
+        tokio::select! {
+            Some(answer) = calls.next() => match answer {
+                Ok(answer) => {
+                    let reply = &answer.reply;
+                    let idle = (reply.workers == 0).then(|| no_workers(&dispatch.name()));
+                    let awaited = awaited(&reply.awaited);
+                    awaiting = awaited.is_some().then(|| awaiting.unwrap_or_else(Instant::now));
+                    // Those that are waited for may be elsewhere. All wait longest at the first, so that they meet there.
+                    let patience = if dispatch.name() == first { 3 * AWAITING } else { AWAITING };
+                    let must_turn = idle.is_some() || awaiting.is_some_and(|since| since.elapsed() > patience);
+                    let trouble = reply.failed.as_ref().map(Error::from).or(idle).or(awaited);
+                    shared.claimer.lock().reply(answer);
+                    shared.state.lock().trouble = trouble;
+                    shared.moved.notify_one();
+                    if must_turn {
+                        dispatch.rotate();
+                        shared.claimer.lock().turn();
+                        (pause, awaiting) = (Instant::now() + PAUSE, None);
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                    shared.state.lock().trouble = Some(error);
+                    dispatch.rotate();
+                    shared.claimer.lock().turn();
+                    (pause, awaiting) = (Instant::now() + PAUSE, None);
+                }
+                Err(error) => {
+                    shared.state.lock().fatal = Some(error);
+                    shared.moved.notify_one();
+                    return;
+                }
+            },
+            () = shared.news.notified() => {}
+            () = sleep_until(pause), if is_paused => {}
+        }
+    }
+}
+
+/// Greater than those of the processes that were this rank before.
+fn session() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "only the wall clock outlives a process")]
+    let now = std::time::SystemTime::now();
+    let millis = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    millis << 16 | u64::from(u16::from_le_bytes(random()))
+}
+
+fn awaited(ranks: &[u64]) -> Option<Error> {
+    let names: Vec<_> = ranks.iter().map(u64::to_string).collect();
+    let message = format!("nothing is handed out before rank {} is there", names.join(", "));
+    let error = Error::new(ErrorKind::Unavailable, message)
+        .with_hint("with dynamic delivery every rank must say what it holds: start them all, with one --job");
+    (!ranks.is_empty()).then_some(error)
+}

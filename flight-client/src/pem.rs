@@ -1,0 +1,87 @@
+//! PEM files, for both sides of a connection: whatever is wrong with one is said with its name.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forebay_engine::{Error, ErrorKind, Result};
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// A file that was read, and what it is for.
+pub struct PemFile {
+    what: &'static str,
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl PemFile {
+    /// Reads the file. `what` says in errors what it is for, such as `TLS certificate`.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none, `Invalid` where it cannot be read.
+    pub fn read(what: &'static str, path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, format!("the {what} \"{}\" does not exist", path.display()))
+                    .with_hint("check the path")
+            }
+            _ => Error::new(ErrorKind::Invalid, format!("cannot read the {what} \"{}\": {error}", path.display())),
+        })?;
+        Ok(Self { what, path: path.to_owned(), bytes })
+    }
+
+    /// The file as it is.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its certificates, at least one.
+    ///
+    /// # Errors
+    /// `Invalid` for a file without certificates, or with one that is damaged.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>> {
+        let certificates = CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();
+        let certificates = certificates.map_err(|error| self.damaged(&error))?;
+        if certificates.is_empty() {
+            return Err(self.lacks("certificate", "give a file with a section \"-----BEGIN CERTIFICATE-----\""));
+        }
+        Ok(certificates)
+    }
+
+    /// Its private key.
+    ///
+    /// # Errors
+    /// `Invalid` for a file without a key, or with one that is damaged or locked by a password.
+    pub fn private_key(&self) -> Result<PrivateKeyDer<'static>> {
+        PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
+            pem::Error::NoItemsFound if self.mentions("ENCRYPTED PRIVATE KEY") => self
+                .lacks("private key that is not encrypted", "take its password off: openssl pkey -in FILE -out FILE"),
+            pem::Error::NoItemsFound => {
+                self.lacks("private key", "give a file with a section \"-----BEGIN PRIVATE KEY-----\"")
+            }
+            error => self.damaged(&error),
+        })
+    }
+
+    /// An error about this file, such as that it does not go with another.
+    pub fn wrong(&self, how: &str) -> Error {
+        Error::new(ErrorKind::Invalid, format!("the {} \"{}\" {how}", self.what, self.path.display()))
+    }
+
+    /// The file's path, as messages show it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn mentions(&self, text: &str) -> bool {
+        self.bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    fn lacks(&self, what: &str, hint: &str) -> Error {
+        self.wrong(&format!("holds no {what} in PEM form")).with_hint(hint)
+    }
+
+    fn damaged(&self, error: &pem::Error) -> Error {
+        self.wrong(&format!("is damaged: {error}"))
+    }
+}

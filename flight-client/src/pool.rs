@@ -1,0 +1,195 @@
+//! Memory for messages, used again when their arrays are gone.
+//!
+//! Large allocations come from fresh pages, whose faults cost more than copying the bytes into them. A loop lets go of
+//! about as many bytes as come next, so a few buffers go round.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+use std::sync::Arc;
+
+use arrow::buffer::Buffer;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// What arrow's readers want buffers to begin at.
+const ALIGNMENT: usize = 64;
+/// Smaller ones the allocator has at hand.
+const POOLED_FROM: usize = 32 << 10;
+/// What is announced is believed up to this; the rest of a buffer is allocated as its bytes come.
+const BELIEVED: usize = 64 << 20;
+
+/// Buffers that wait to be used again.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    idle_limit_bytes: usize,
+    idle: Mutex<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    /// By capacity.
+    buffers: BTreeMap<usize, Vec<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Pool {
+    /// A pool that keeps `idle_limit_bytes` at most.
+    pub(crate) fn new(idle_limit_bytes: usize) -> Arc<Self> {
+        Arc::new(Self { idle_limit_bytes, idle: Mutex::default() })
+    }
+
+    /// An empty buffer that is to take `bytes`.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Filling {
+        let capacity = bytes.min(BELIEVED).saturating_add(ALIGNMENT);
+        let found = (capacity >= POOLED_FROM).then(|| self.idle.lock().take(capacity)).flatten();
+        let mut bytes = found.unwrap_or_else(|| Vec::with_capacity(capacity));
+        let start = align(&mut bytes);
+        Filling { bytes, start, pool: Arc::clone(self) }
+    }
+}
+
+impl Idle {
+    /// One of about this capacity: a much larger one would lie about half empty.
+    fn take(&mut self, capacity: usize) -> Option<Vec<u8>> {
+        let (&found, buffers) = self.buffers.range_mut(capacity..=capacity.saturating_mul(2)).next()?;
+        let buffer = buffers.pop();
+        if buffers.is_empty() {
+            self.buffers.remove(&found);
+        }
+        self.bytes -= found;
+        buffer
+    }
+
+    fn put(&mut self, mut buffer: Vec<u8>, limit: usize) {
+        let capacity = buffer.capacity();
+        if capacity > limit {
+            return;
+        }
+        // Those of sizes that are no longer asked for make room, the largest first.
+        while self.bytes + capacity > limit {
+            let Some(mut largest) = self.buffers.last_entry() else { break };
+            self.bytes -= largest.key();
+            largest.get_mut().pop();
+            if largest.get().is_empty() {
+                largest.remove();
+            }
+        }
+        buffer.clear();
+        self.bytes += capacity;
+        self.buffers.entry(capacity).or_default().push(buffer);
+    }
+}
+
+/// Fills up an empty vector to an aligned address, and says how far.
+fn align(bytes: &mut Vec<u8>) -> usize {
+    let start = bytes.as_ptr().addr().wrapping_neg() % ALIGNMENT;
+    bytes.resize(start, 0);
+    start
+}
+
+/// A buffer that is being filled; goes back to its pool when nobody uses it any more.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    bytes: Vec<u8>,
+    /// Where it is aligned.
+    start: usize,
+    pool: Arc<Pool>,
+}
+
+impl Filling {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    pub(crate) fn extend(&mut self, more: &[u8]) {
+        if self.bytes.capacity() - self.bytes.len() < more.len() {
+            self.grow(more.len());
+        }
+        self.bytes.extend_from_slice(more);
+    }
+
+    fn grow(&mut self, more: usize) {
+        let mut larger = self.pool.take(0);
+        // Not by `take`, which does not believe large numbers: these bytes are here.
+        larger.bytes = Vec::with_capacity((self.len() + more).max(2 * self.len()) + ALIGNMENT);
+        larger.start = align(&mut larger.bytes);
+        larger.bytes.extend_from_slice(&self.bytes[self.start..]);
+        *self = larger;
+    }
+
+    /// What was filled in, for arrays to share.
+    pub(crate) fn freeze(self) -> Buffer {
+        Buffer::from(Bytes::from_owner(self))
+    }
+}
+
+impl AsRef<[u8]> for Filling {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        let bytes = take(&mut self.bytes);
+        if bytes.capacity() >= POOLED_FROM {
+            self.pool.idle.lock().put(bytes, self.pool.idle_limit_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KB: usize = 1 << 10;
+
+    fn filled(pool: &Arc<Pool>, bytes: usize) -> Buffer {
+        let mut filling = pool.take(bytes);
+        filling.extend(&vec![7; bytes]);
+        filling.freeze()
+    }
+
+    #[test]
+    fn buffers_are_aligned_and_used_again() {
+        let pool = Pool::new(KB * KB);
+        let (first, second) = (filled(&pool, 100 * KB), filled(&pool, 100 * KB));
+        let addresses = [first.as_ptr(), second.as_ptr()];
+        assert!(addresses.iter().all(|address| address.addr() % ALIGNMENT == 0));
+        let slice = first.slice(50 * KB);
+        drop(first);
+        assert_eq!(pool.idle.lock().bytes, 0, "a part is still in use");
+        drop((slice, second));
+        let (third, fourth) = (filled(&pool, 90 * KB), filled(&pool, 90 * KB));
+        assert!(addresses.contains(&third.as_ptr()) && addresses.contains(&fourth.as_ptr()));
+        assert_eq!(pool.idle.lock().bytes, 0);
+    }
+
+    #[test]
+    fn little_is_kept() {
+        let pool = Pool::new(300 * KB);
+        drop([filled(&pool, 100 * KB), filled(&pool, 100 * KB), filled(&pool, 100 * KB), filled(&pool, 400 * KB)]);
+        let kept = |pool: &Pool| pool.idle.lock().buffers.values().flatten().map(Vec::capacity).sum::<usize>();
+        assert!((200 * KB..=300 * KB).contains(&kept(&pool)), "{}", kept(&pool));
+        // Other sizes than before take the place of what is not asked for.
+        drop(filled(&pool, 250 * KB));
+        assert!((250 * KB..=300 * KB).contains(&kept(&pool)), "{}", kept(&pool));
+        assert_eq!(kept(&pool), pool.idle.lock().bytes);
+        drop(filled(&pool, 10));
+        assert_eq!(kept(&pool), pool.idle.lock().bytes);
+    }
+
+    #[test]
+    fn announcements_are_not_believed_beyond_measure() {
+        let pool = Pool::new(KB * KB);
+        let mut filling = pool.take(usize::MAX);
+        assert!(filling.bytes.capacity() <= BELIEVED + ALIGNMENT);
+        filling = Pool::new(0).take(3);
+        for byte in 0..200u8 {
+            filling.extend(&[byte; 3]);
+        }
+        let frozen = filling.freeze();
+        assert_eq!(frozen.as_ptr().addr() % ALIGNMENT, 0);
+        assert!(frozen.chunks(3).zip(0u8..).all(|(bytes, byte)| bytes == [byte; 3]) && frozen.len() == 600);
+    }
+}

@@ -1,0 +1,322 @@
+//! A reader of a stride or a run of offsets: drives the [`Trainer`] over the network.
+//!
+//! One task talks to the dispatcher and opens streams; each stream is a task that receives a window's rows. The loop that
+//! takes batches only looks at what is there. All decisions are the trainer's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+use forebay_delivery::{Delivery, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
+use forebay_engine::{Batch, Error, ErrorKind, Result};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::connect::ConnectOptions;
+use crate::dispatcher::Dispatch;
+use crate::remote::Reading;
+use crate::streams::Streams;
+use crate::wire::{FeedMetadata, ReaderAnswer, ReaderCall, StreamRequest, secret_key};
+
+/// Received ahead of the loop, about, over all streams.
+const BUFFER_BYTES: u64 = 64 << 20;
+/// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
+pub(crate) const CALLS_MAX: usize = 2;
+/// After a dispatcher did not answer, or knew no workers.
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
+/// A loop that waited for so long tries another dispatcher.
+const STUCK: Duration = Duration::from_secs(15);
+const STUCK_MS: Millis = STUCK.as_millis() as Millis;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the last message may take.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Reads a rank's stride of a feed, or a run of offsets. Dropping it leaves the feed.
+pub(crate) struct RankReader {
+    shared: Arc<Shared>,
+    schema: SchemaRef,
+    patience: Duration,
+    last: Option<Token>,
+    has_ended: bool,
+    driver: JoinSet<()>,
+}
+
+/// Rows that came in one message.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) records: RecordBatch,
+    /// Positions that have no row, bad or good.
+    pub(crate) gaps: u64,
+}
+
+/// What the loop, the driver and the streams share.
+pub(crate) struct Shared {
+    began: Instant,
+    pub(crate) trainer: Mutex<Trainer<Piece>>,
+    state: Mutex<State>,
+    /// There may be something for the loop.
+    pub(crate) moved: Notify,
+    /// There may be something for the driver.
+    pub(crate) news: Notify,
+    /// There may be room for streams to go on.
+    pub(crate) room: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// What stands in the way now; it may pass.
+    trouble: Option<Error>,
+    /// What will not pass.
+    fatal: Option<Error>,
+    has_left: bool,
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Millis {
+        self.began.elapsed().as_millis() as Millis
+    }
+
+    /// Something stands in the way; if it lasts, it is what the loop is told.
+    pub(crate) fn trouble(&self, error: Error) {
+        tracing::debug!(%error, "reading is held up");
+        self.state.lock().trouble = Some(error);
+    }
+
+    pub(crate) fn all_is_well(&self) {
+        self.state.lock().trouble = None;
+    }
+}
+
+impl RankReader {
+    /// A rank that asks `dispatch` where to read. Must be called inside a Tokio runtime.
+    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: &Reading, options: ConnectOptions) -> Self {
+        let FeedMetadata { window, window_offset, offset, .. } = what.metadata;
+        Self::begin(dispatch, what, options, what.settings(), Origin { window, window_offset, offset }, None)
+    }
+
+    /// The batches of a claim, from the offset `from` on.
+    pub(crate) fn of_claim(
+        dispatch: Arc<dyn Dispatch>,
+        what: &Reading,
+        options: ConnectOptions,
+        claim: &Granted,
+        from: u64,
+    ) -> Self {
+        let settings = ReadSettings {
+            epochs: claim.claim.epoch + 1,
+            // What is not whole was left out when the claim was granted.
+            drop_last: false,
+            rank: 0,
+            world_size: 1,
+            ..what.settings()
+        };
+        let begin = Origin { window: claim.window, window_offset: claim.window_offset, offset: from };
+        Self::begin(dispatch, what, options, settings, begin, Some(claim.end))
+    }
+
+    fn begin(
+        dispatch: Arc<dyn Dispatch>,
+        what: &Reading,
+        options: ConnectOptions,
+        settings: ReadSettings,
+        begin: Origin,
+        until: Option<u64>,
+    ) -> Self {
+        let buffer = options.buffer_bytes.unwrap_or(BUFFER_BYTES);
+        let session = u64::from_le_bytes(random());
+        let trainer = Trainer::new(what.metadata.feed.as_str().into(), session, settings, begin, buffer);
+        let trainer = match until {
+            Some(until) => trainer.until(until),
+            None => trainer,
+        };
+        let shared = Arc::new(Shared {
+            began: Instant::now(),
+            trainer: Mutex::new(trainer),
+            state: Mutex::default(),
+            moved: Notify::new(),
+            news: Notify::new(),
+            room: Notify::new(),
+        });
+        let (schema, patience) = (Arc::clone(&what.schema), options.patience.unwrap_or(PATIENCE));
+        let mut driver = JoinSet::new();
+        driver.spawn(drive(Arc::clone(&shared), dispatch, what.request.clone(), options));
+        Self { shared, schema, patience, last: None, has_ended: false, driver }
+    }
+
+    /// The next batch, or `None` after the last epoch. After an error there is nothing more. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Result<Batch>> {
+        if self.has_ended {
+            return None;
+        }
+        let next = self.advance().await.transpose();
+        self.has_ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+
+    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without waiting.
+    pub(crate) async fn close(&mut self) {
+        self.leave();
+        while self.driver.join_next().await.is_some() {}
+    }
+
+    async fn advance(&mut self) -> Result<Option<Batch>> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let next = self.shared.trainer.lock().next(self.shared.now());
+            // There may be room now, or what the loop waits for may come whatever the room.
+            self.shared.room.notify_waiters();
+            self.shared.news.notify_one();
+            match next {
+                Next::Deliver(delivery) => {
+                    return self.batch(*delivery).map(Some);
+                }
+                Next::End => return Ok(None),
+                Next::Fail(report) => return Err(self.with_way_on(Error::from(&report))),
+                Next::Wait => {}
+            }
+            if let Some(error) = self.shared.state.lock().fatal.take() {
+                return Err(self.with_way_on(error));
+            }
+            if timeout_at(deadline, self.shared.moved.notified()).await.is_err() {
+                // A window may take its time, as long as somebody computes it.
+                let trouble = self.shared.state.lock().trouble.clone();
+                match trouble {
+                    Some(error) => return Err(self.with_way_on(error)),
+                    None => self.shared.moved.notified().await,
+                }
+            }
+        }
+    }
+
+    fn with_way_on(&self, error: Error) -> Error {
+        match &self.last {
+            Some(token) if error.kind() == ErrorKind::Unavailable => {
+                error.with_hint(format!("when it is back, go on with --from {token}"))
+            }
+            _ => error,
+        }
+    }
+
+    fn batch(&mut self, delivery: Delivery<Piece>) -> Result<Batch> {
+        let Delivery { epoch, step, offsets, token, records: pieces } = delivery;
+        let gaps = pieces.iter().map(|piece| piece.gaps).sum();
+        let records = pieces.into_iter().map(|piece| piece.records);
+        let mut records: Vec<_> = records.filter(|records| records.num_rows() > 0).collect();
+        let records = match records.len() {
+            0 => RecordBatch::new_empty(Arc::clone(&self.schema)),
+            1 => records.remove(0),
+            _ => concat_batches(&self.schema, &records).map_err(|error| {
+                Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
+                    .with_hint("lower the batch size")
+            })?,
+        };
+        self.last = Some(token.clone());
+        Ok(Batch { epoch, step, offset: offsets.start, positions: offsets.end - offsets.start, gaps, records, token })
+    }
+
+    fn leave(&mut self) {
+        self.shared.state.lock().has_left = true;
+        self.shared.news.notify_one();
+    }
+}
+
+impl Drop for RankReader {
+    fn drop(&mut self) {
+        self.leave();
+        // It says farewell by itself, within a second.
+        self.driver.detach_all();
+    }
+}
+
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    bytes
+}
+
+/// Talks to the dispatcher and opens streams, until the reader leaves.
+async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: StreamRequest, options: ConnectOptions) {
+    let secret: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret_key = secret_key(&secret);
+    let mut streams = Streams::new(Arc::clone(&shared), options, secret);
+    let mut calls = FuturesUnordered::new();
+    let (mut pause, mut rotated) = (Instant::now(), Instant::now());
+    let mut is_held_up = false;
+    loop {
+        if shared.state.lock().has_left {
+            let sync = shared.trainer.lock().leave(shared.now());
+            let call = ReaderCall { request, secret_key, sync };
+            // It is missed soon anyway.
+            let _ = timeout(FAREWELL, dispatch.sync(&call)).await;
+            return;
+        }
+        let is_paused = Instant::now() < pause;
+        let retry_at = {
+            let mut trainer = shared.trainer.lock();
+            if !is_paused && (calls.is_empty() || (calls.len() < CALLS_MAX && trainer.has_news())) {
+                let sync = trainer.sync(shared.now());
+                // The workers may have gone to another dispatcher, although this one answers.
+                if sync.waiting.is_some_and(|(_, waited)| waited > STUCK_MS) && rotated.elapsed() > STUCK {
+                    rotated = Instant::now();
+                    dispatch.rotate();
+                }
+                let call = ReaderCall { request: request.clone(), secret_key: secret_key.clone(), sync };
+                let dispatch = Arc::clone(&dispatch);
+                calls.push(async move { dispatch.sync(&call).await }.boxed());
+            }
+            streams.open(trainer.opens(shared.now()));
+            trainer.retry_at().map(|millis| shared.began + Duration::from_millis(millis))
+        };
+        let wake = [is_paused.then_some(pause), retry_at].into_iter().flatten().min();
+        tokio::select! {
+            Some(answer) = calls.next() => match answer {
+                Ok(ReaderAnswer { reply, ticket }) => {
+                    if reply.workers == 0 {
+                        let error = no_workers(&dispatch.name());
+                        held_up(&mut is_held_up, &dispatch.name(), &error);
+                        shared.trouble(error);
+                        dispatch.rotate();
+                        pause = Instant::now() + PAUSE;
+                    } else if std::mem::take(&mut is_held_up) {
+                        tracing::info!(dispatcher = %dispatch.name(), workers = reply.workers, "the dispatcher answers again");
+                    }
+                    streams.set_ticket(ticket);
+                    shared.trainer.lock().reply(reply);
+                    shared.moved.notify_one();
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                    held_up(&mut is_held_up, &dispatch.name(), &error);
+                    shared.trouble(error);
+                    dispatch.rotate();
+                    pause = Instant::now() + PAUSE;
+                }
+                Err(error) => {
+                    shared.state.lock().fatal = Some(error);
+                    shared.moved.notify_one();
+                    return;
+                }
+            },
+            () = shared.news.notified() => {}
+            () = streams.ended() => {}
+            () = sleep_until(wake.unwrap_or(Instant::now())), if wake.is_some() => {}
+        }
+    }
+}
+
+/// Says once that something is wrong with the dispatcher: it is asked again and again.
+fn held_up(is_held_up: &mut bool, dispatcher: &str, error: &Error) {
+    if !std::mem::replace(is_held_up, true) {
+        tracing::warn!(dispatcher, error = error.message(), "the dispatcher is of no use now; trying on");
+    }
+}
+
+pub(crate) fn no_workers(dispatcher: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the dispatcher at {dispatcher} knows no worker"))
+        .with_hint(format!("start one with `forebay worker --dispatcher {dispatcher}`"))
+}

@@ -1,0 +1,97 @@
+//! The one map from gRPC statuses and broken connections to the engine's errors.
+
+use forebay_engine::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+use crate::connect::is_tls;
+
+/// The server went away in the middle of something.
+pub(crate) fn lost(uri: &str, cause: &str) -> Error {
+    if let Some(error) = tls_failure(uri, cause) {
+        return error;
+    }
+    Error::new(ErrorKind::Unavailable, format!("lost the server at {uri}: {cause}"))
+        .with_hint("check that it runs, then read again")
+}
+
+/// Something answers there, but not as it should.
+pub(crate) fn not_forebay(uri: &str, cause: &str) -> Error {
+    if let Some(error) = tls_failure(uri, cause) {
+        return error;
+    }
+    let hint = "check host and port: `forebay serve` says where it listens";
+    Error::new(ErrorKind::Unavailable, format!("{uri} does not answer as a Forebay server does: {cause}"))
+        .with_hint(if is_tls(uri) { hint.to_owned() } else { format!("{hint}; if it serves TLS, write grpc+tls://") })
+}
+
+/// The server's error as the engine made it, or what `broken` makes of a broken connection.
+pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Error) -> Error {
+    let sent = std::error::Error::source(status).is_none();
+    let kind = match status.code() {
+        // The server's own limit on the size of requests is gRPC's OUT_OF_RANGE.
+        Code::InvalidArgument | Code::OutOfRange => ErrorKind::Invalid,
+        Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Denied,
+        Code::NotFound => ErrorKind::NotFound,
+        Code::FailedPrecondition => ErrorKind::Conflict,
+        Code::ResourceExhausted => ErrorKind::Exhausted,
+        Code::DataLoss => ErrorKind::Data,
+        Code::Unimplemented => return not_forebay(uri, status.message()),
+        Code::Unavailable if sent => ErrorKind::Unavailable,
+        Code::Internal if sent => ErrorKind::Internal,
+        // A broken connection surfaces as Unknown, Internal or Cancelled with a transport error inside.
+        _ => return broken(&std::error::Error::source(status).map_or_else(|| status.message().to_owned(), root_cause)),
+    };
+    match status.message().split_once("\nhint: ") {
+        Some((message, hint)) => Error::new(kind, message).with_hint(hint),
+        None => Error::new(kind, status.message()),
+    }
+}
+
+/// The innermost message.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// What rustls says, in words that tell what to do. By text, since HTTP/2 passes on nothing else.
+pub(crate) fn tls_failure(uri: &str, cause: &str) -> Option<Error> {
+    let has = |text: &str| cause.contains(text);
+    let (message, hint) = if has("invalid peer certificate") {
+        if has("UnknownIssuer") {
+            ("its certificate is signed by no CA that is trusted here", "give the CA's certificate with --tls-ca FILE")
+        } else if has("NotValidForName") || has("not valid for name") {
+            (
+                "its certificate is for another name",
+                "connect to a name that the certificate has, or say which it has with --tls-server-name NAME",
+            )
+        } else if has("xpired") {
+            ("its certificate has expired", "give the server a new certificate, and check this machine's clock")
+        } else if has("CaUsedAsEndEntity") {
+            (
+                "its certificate is a CA's, which no server may show",
+                "give the server a certificate that the CA signed, with --tls-cert",
+            )
+        } else {
+            (cause, "check the server's --tls-cert, and --tls-ca here")
+        }
+    } else if has("received corrupt message") {
+        ("it does not speak TLS", "write grpc:// if the server is meant to speak plain text")
+    } else if has("handshake eof") {
+        ("it hung up during the TLS handshake", "write grpc:// if the server is meant to speak plain text")
+    } else if has("fatal alert: CertificateRequired") {
+        ("it asks for a client certificate", "give yours with --tls-cert FILE and --tls-key FILE")
+    } else if has("received fatal alert") {
+        let hint = "check that the CA that signed --tls-cert is the server's --tls-client-ca";
+        return Some(denied(uri, &format!("it refused the TLS connection: {cause}"), hint));
+    } else {
+        return None;
+    };
+    Some(denied(uri, message, hint))
+}
+
+fn denied(uri: &str, message: &str, hint: &str) -> Error {
+    Error::new(ErrorKind::Denied, format!("no secure connection to {uri}: {message}")).with_hint(hint)
+}

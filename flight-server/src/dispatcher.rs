@@ -1,0 +1,338 @@
+//! The dispatcher's side of the cluster: the [`Dispatcher`] of `forebay-delivery`, answering calls.
+//!
+//! A call is answered at once if its caller should know something new, else when that changes or half a second has passed;
+//! so every caller is heard of at least that often.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_delivery::{ClaimAnswer, Dispatcher, DispatcherSettings, Millis, Status, WorkerId};
+use forebay_engine::{
+    Error, ErrorKind, Feed, FeedSpec, Result, Session, WindowPlan, operator_differences, operator_versions,
+};
+use forebay_flight_client::StreamRequest;
+use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkerAnswer, WorkerCall};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::clock::now_unix_seconds;
+use crate::journal::{FeedReading, Journal};
+use crate::ticket::{Claims, Signer};
+
+/// How long a call waits for something new.
+const POLL: Duration = Duration::from_millis(500);
+/// How often silence is looked for.
+const TICK: Duration = Duration::from_millis(250);
+/// A trainer gets a new ticket with every answer.
+const TICKET_SECONDS: u64 = 15 * 60;
+/// A reader's last message may overtake the one before, which must not bring it back: so many that left are remembered.
+const LEFT_KEPT: usize = 1024;
+
+/// The dispatcher of a session's pipelines.
+pub(crate) struct Dispatching {
+    session: Arc<Session>,
+    state: Mutex<State>,
+    changed: Notify,
+    began: Instant,
+    signer: Signer,
+}
+
+struct State {
+    dispatcher: Dispatcher<WindowPlan>,
+    feeds: HashMap<Arc<str>, Feed>,
+    journal: Journal,
+    /// Sessions of readers that left.
+    left: VecDeque<u64>,
+}
+
+impl Dispatching {
+    pub(crate) fn new(session: Arc<Session>) -> Result<Self> {
+        let mut instance = [0; 4];
+        getrandom::fill(&mut instance)
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
+        let dispatcher = Dispatcher::new(DispatcherSettings::default(), u32::from_le_bytes(instance), 0);
+        Ok(Self {
+            session,
+            state: Mutex::new(State {
+                dispatcher,
+                feeds: HashMap::new(),
+                journal: Journal::default(),
+                left: VecDeque::new(),
+            }),
+            changed: Notify::new(),
+            began: Instant::now(),
+            signer: Signer::generate(),
+        })
+    }
+
+    fn now(&self) -> Millis {
+        self.began.elapsed().as_millis() as Millis
+    }
+
+    /// Notices who is silent, for ever.
+    pub(crate) async fn watch(&self) {
+        loop {
+            sleep(TICK).await;
+            let mut state = self.state.lock();
+            let State { dispatcher, feeds, journal, .. } = &mut *state;
+            dispatcher.tick(self.now());
+            feeds.retain(|id, _| dispatcher.has_feed(id));
+            journal.look(&dispatcher.status(self.now()), dispatcher.failures());
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) async fn worker_sync(&self, call: WorkerCall) -> Result<WorkerAnswer> {
+        check_build(&call)?;
+        let sync = &call.sync;
+        {
+            let mut state = self.state.lock();
+            state.dispatcher.worker_sync(sync, self.now()).map_err(|replaced| {
+                let message = format!("another worker serves at {} now", replaced.address);
+                Error::new(ErrorKind::Conflict, message).with_hint("give each worker its own --port and --advertise")
+            })?;
+            state.journal.worker(sync);
+        }
+        self.changed.notify_waiters();
+        let deadline = Instant::now() + POLL;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let reply = self.state.lock().dispatcher.worker_reply(sync.worker, self.now());
+            let Some(reply) = reply else {
+                let message = "the worker has left";
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            };
+            let is_done = reply.version != sync.known || reply.seq > sync.seq;
+            if is_done || timeout_at(deadline, changed).await.is_err() {
+                let ticket_key = self.signer.public_key().to_string();
+                return Ok(WorkerAnswer { reply, ticket_key, now_unix_seconds: now_unix_seconds() });
+            }
+        }
+    }
+
+    pub(crate) async fn reader_sync(&self, call: ReaderCall) -> Result<ReaderAnswer> {
+        let sync = &call.sync;
+        self.open(&call.request, &call.sync.feed)?;
+        {
+            let mut state = self.state.lock();
+            if state.left.contains(&sync.session) {
+                return Err(has_left());
+            }
+            if sync.leaving {
+                state.left.push_back(sync.session);
+                let forgotten = state.left.len().saturating_sub(LEFT_KEPT);
+                state.left.drain(..forgotten);
+            }
+            state.dispatcher.reader_sync(sync, self.now());
+            state.journal.reader(sync);
+        }
+        self.changed.notify_waiters();
+        let deadline = Instant::now() + POLL;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let reply = self.state.lock().dispatcher.reader_reply(&sync.feed, sync.session);
+            let Some(reply) = reply else {
+                return Err(has_left());
+            };
+            let is_done = reply.version != sync.known || reply.seq > sync.seq;
+            if is_done || timeout_at(deadline, changed).await.is_err() {
+                return Ok(ReaderAnswer { reply, ticket: self.ticket(&call)? });
+            }
+        }
+    }
+
+    pub(crate) async fn claim_sync(&self, call: ClaimCall) -> Result<ClaimAnswer> {
+        let message = &call.message;
+        self.open(&call.request, &message.feed)?;
+        let refused = |message| Error::new(ErrorKind::Invalid, message);
+        self.state.lock().dispatcher.claim_sync(message, self.now()).map_err(refused)?;
+        self.changed.notify_waiters();
+        let deadline = Instant::now() + POLL;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let answer = self.state.lock().dispatcher.claim_answer(message);
+            let Some(answer) = answer else {
+                return Err(Error::new(ErrorKind::Unavailable, "another process reads as this rank now"));
+            };
+            let is_done = answer.version != message.known || answer.seq > message.seq;
+            if is_done || timeout_at(deadline, changed).await.is_err() {
+                return Ok(answer);
+            }
+        }
+    }
+
+    fn ticket(&self, call: &ReaderCall) -> Result<String> {
+        let key = blake3::Hash::from_hex(&call.secret_key).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("\"secret_key\" must be 64 hexadecimal digits: {error}"))
+        })?;
+        Ok(self.signer.sign(&Claims {
+            feed: call.sync.feed.to_string(),
+            reader: format!("{:016x}", call.sync.session),
+            reader_key: *key.as_bytes(),
+            expires_unix_seconds: now_unix_seconds() + TICKET_SECONDS,
+        }))
+    }
+
+    /// Opens the feed of a trainer that came from another dispatcher, or is new.
+    fn open(&self, request: &StreamRequest, id: &Arc<str>) -> Result<()> {
+        if self.state.lock().dispatcher.has_feed(id) {
+            return Ok(());
+        }
+        let feed = self.session.open(&request.pipeline, &request.feed_options())?;
+        if feed.id() != &**id {
+            let message = format!(
+                "pipeline \"{}\" opens here as feed {}, and the reader reads feed {id}",
+                request.pipeline,
+                feed.id()
+            );
+            return Err(Error::new(ErrorKind::Conflict, message)
+                .with_hint("its query, files or operators are not what they were when the reader began"));
+        }
+        let mut state = self.state.lock();
+        state.dispatcher.open(id, feed.plan(), self.now());
+        state.journal.opened(id, feed.pipeline());
+        state.feeds.insert(Arc::clone(id), feed);
+        Ok(())
+    }
+
+    /// What a worker needs to compute a feed.
+    pub(crate) fn spec(&self, id: &str) -> Result<FeedSpec> {
+        let feed = self.state.lock().feeds.get(id).cloned();
+        let feed = feed.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("feed {id} is not open here")))?;
+        Ok(feed.spec())
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.state.lock().dispatcher.status(self.now())
+    }
+
+    /// What goes on, and what the readers of each of its feeds did.
+    pub(crate) fn observe(&self) -> (Status, Vec<FeedReading>) {
+        let state = self.state.lock();
+        let status = state.dispatcher.status(self.now());
+        let reading = status.feeds.iter().map(|feed| state.journal.reading(&feed.feed)).collect();
+        (status, reading)
+    }
+
+    /// Whether `worker` is the only one.
+    pub(crate) fn is_alone(&self, worker: WorkerId) -> bool {
+        self.status().workers.iter().all(|it| it.worker == worker)
+    }
+}
+
+fn has_left() -> Error {
+    Error::new(ErrorKind::Unavailable, "the reader has left")
+}
+
+/// A worker of another build may compute other bytes.
+fn check_build(call: &WorkerCall) -> Result<()> {
+    let here = env!("CARGO_PKG_VERSION");
+    let mut differences = Vec::new();
+    if call.forebay != here {
+        differences.push(format!("forebay is version {here} here and {} there", call.forebay));
+    }
+    differences.extend(operator_differences(&operator_versions(), &call.operators));
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "the worker at {} is of another build than this dispatcher: {}",
+        call.sync.address,
+        differences.join("; ")
+    );
+    Err(Error::new(ErrorKind::Conflict, message).with_hint("run the same version of forebay everywhere"))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_delivery::WindowId;
+    use forebay_delivery::messages::{ReaderSync, WorkerSync};
+    use forebay_flight_client::StreamRequest;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_of_another_build_is_refused_with_the_difference() {
+        let sync = WorkerSync {
+            worker: 1,
+            seq: 1,
+            address: "grpc://10.0.0.7:7071".to_owned(),
+            memory_bytes: 0,
+            computing: 2,
+            draining: false,
+            leaving: false,
+            known: 0,
+            held: Vec::new(),
+            refused: Vec::new(),
+        };
+        let same = WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators: operator_versions(), sync };
+        assert!(check_build(&same).is_ok());
+        let refusal = |change: &dyn Fn(&mut WorkerCall)| {
+            let mut call = same.clone();
+            change(&mut call);
+            let error = check_build(&call).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Conflict);
+            assert_eq!(error.hint(), Some("run the same version of forebay everywhere"));
+            error.message().to_owned()
+        };
+        let build = "the worker at grpc://10.0.0.7:7071 is of another build than this dispatcher: ";
+        let here = env!("CARGO_PKG_VERSION");
+        assert_eq!(
+            refusal(&|call| call.forebay = "0.0.9".to_owned()),
+            format!("{build}forebay is version {here} here and 0.0.9 there")
+        );
+        let message = refusal(&|call| _ = call.operators.insert("resize".to_owned(), 99));
+        assert!(message.starts_with(build) && message.contains("resize"), "{message}");
+        let message = refusal(&|call| _ = call.operators.remove("resize"));
+        assert!(message.starts_with(build) && message.contains("resize"), "{message}");
+        let message = refusal(&|call| _ = call.operators.insert("rotate".to_owned(), 1));
+        assert!(message.starts_with(build) && message.contains("rotate"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_message_that_its_farewell_overtook_does_not_bring_a_reader_back() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rows.csv"), "id\n1\n").unwrap();
+        let session = Session::builder().base(folder.path()).root("memory:///root").build().unwrap();
+        let script =
+            "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows.csv'; CREATE PIPELINE p AS SELECT id FROM t;";
+        session.execute("script.sql", script).await.unwrap();
+        let feed = session.open("p", &forebay_engine::FeedOptions::default()).unwrap();
+        let dispatching = Dispatching::new(Arc::new(session)).unwrap();
+        let call = |seq, leaving| ReaderCall {
+            request: StreamRequest { pipeline: "p".to_owned(), ..StreamRequest::default() },
+            secret_key: blake3::hash(b"secret").to_hex().to_string(),
+            sync: ReaderSync {
+                session: 7,
+                seq,
+                feed: feed.id().into(),
+                rank: 0,
+                world_size: 1,
+                at: WindowId { epoch: 0, index: 0 },
+                until_epoch: 1,
+                known: 0,
+                broken: Vec::new(),
+                waiting: None,
+                leaving,
+                samples: 0,
+                bytes: 0,
+                stalled_ms: 0,
+            },
+        };
+        let readers = || dispatching.status().feeds[0].readers.len();
+        dispatching.reader_sync(call(1, false)).await.unwrap();
+        assert_eq!(readers(), 1);
+        assert_eq!(dispatching.reader_sync(call(3, true)).await.unwrap_err().message(), "the reader has left");
+        assert_eq!(dispatching.reader_sync(call(2, false)).await.unwrap_err().message(), "the reader has left");
+        assert_eq!(readers(), 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! Batches as Flight messages: one message a batch, with its place in the log as `app_metadata`.
+//!
+//! arrow-flight's own encoder splits batches by size and puts metadata on the first message only; a trainer's batch must
+//! arrive as it was cut.
+//!
+//! A window's pieces go past tonic's encoder too: `layout` lays a piece out without copying it, `frames` cuts it into
+//! pieces of an HTTP body, `body` answers with those.
+
+mod body;
+mod frames;
+mod layout;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use forebay_engine::{Batch, Error, ErrorKind, Result, WindowRows};
+use forebay_flight_client::BatchMetadata;
+use forebay_flight_client::wire::PieceMetadata;
+use serde::Serialize;
+
+pub(crate) use self::body::{Direct, Direction};
+pub(crate) use self::frames::Message;
+use self::layout::Layout;
+
+/// Protobuf's limit, less room for headers.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize - (1 << 20);
+
+/// The message that opens a stream.
+pub(crate) fn schema(schema: &arrow::datatypes::Schema) -> FlightData {
+    FlightData::from(SchemaAsIpc::new(schema, &IpcWriteOptions::default()))
+}
+
+/// The message of one batch.
+pub(crate) fn batch(batch: &Batch) -> Result<FlightData> {
+    message(&batch.records, &BatchMetadata::from(batch))
+}
+
+/// The message of rows of a window that belong to one batch.
+///
+/// # Errors
+/// `Exhausted` for more than a message holds.
+pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Message> {
+    let metadata = PieceMetadata { rows: (piece.rows.start, piece.rows.end), gaps: piece.gaps };
+    let records = match piece.records.is_empty() {
+        // All of its rows may have been bad.
+        true => vec![RecordBatch::new_empty(schema.clone())],
+        false => piece.records,
+    };
+    if let Some(layout) = Layout::new(&records) {
+        check_size(layout.bytes)?;
+        return Ok(Message::of_layout(layout, &as_json(&metadata)));
+    }
+    let schema = SchemaRef::clone(schema);
+    // Copying a batch into a message takes longer than the serving threads may be held.
+    let encoded = tokio::task::spawn_blocking(move || {
+        let joined = concat_batches(&schema, &records).map_err(|error| {
+            Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
+                .with_hint("lower the batch size")
+        })?;
+        message(&joined, &metadata).map(Message::from)
+    });
+    encoded.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")))
+}
+
+fn as_json(metadata: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(metadata).expect("plain data becomes JSON")
+}
+
+fn check_size(bytes: usize) -> Result<()> {
+    if bytes <= MESSAGE_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("a batch of {bytes} bytes is more than one Flight message holds (2 GiB)");
+    Err(Error::new(ErrorKind::Exhausted, message).with_hint("lower the batch size"))
+}
+
+fn message(records: &RecordBatch, metadata: &impl Serialize) -> Result<FlightData> {
+    let failed = |error| Error::new(ErrorKind::Internal, format!("cannot encode a batch: {error}"));
+    let options = IpcWriteOptions::default();
+    // Feeds hold no dictionaries (they are unpacked when a pipeline is compiled), so there is nothing to track.
+    let (_, data) = IpcDataGenerator::default()
+        .encode(records, &mut DictionaryTracker::new(true), &options, &mut IpcWriteContext::default())
+        .map_err(failed)?;
+    check_size(data.arrow_data.len())?;
+    Ok(FlightData::from(data).with_app_metadata(as_json(metadata)))
+}

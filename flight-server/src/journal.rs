@@ -1,0 +1,369 @@
+//! What happened at a dispatcher: said once in the log, and counted.
+//!
+//! The state machine knows what is; a reader that left is no longer part of that, and neither is what it read. Here are the
+//! sums that must outlive readers, since a counter of Prometheus never falls.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use forebay_delivery::messages::{ReaderSync, Report, WorkerSync};
+use forebay_delivery::{Millis, ReaderStatus, Status, WindowId, WorkerId};
+
+/// A reader that waits for longer than this is worth a warning.
+const STALL_MS: Millis = 5_000;
+/// Ranks of a feed that are counted apart; a client may call itself any rank, and each takes memory here and in Prometheus.
+const RANKS_MAX: usize = 1024;
+
+/// The label of ranks above [`RANKS_MAX`].
+pub(crate) const OTHER_RANKS: u64 = u64::MAX;
+
+/// What was said about each worker and reader so far.
+#[derive(Default)]
+pub(crate) struct Journal {
+    workers: HashMap<WorkerId, Worker>,
+    feeds: HashMap<Arc<str>, Feed>,
+}
+
+struct Worker {
+    seq: u64,
+    address: String,
+    windows: usize,
+    draining: bool,
+    refused: BTreeSet<Arc<str>>,
+}
+
+struct Feed {
+    readers: HashMap<u64, Reader>,
+    reading: FeedReading,
+    failed: HashSet<WindowId>,
+    speculative: u64,
+    recomputed: u64,
+}
+
+struct Reader {
+    seq: u64,
+    rank: u64,
+    world_size: u64,
+    samples: u64,
+    bytes: u64,
+    stalled_ms: Millis,
+    is_stalled: bool,
+}
+
+/// What the readers of a feed did, those that left included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FeedReading {
+    pub(crate) pipeline: String,
+    pub(crate) samples: u64,
+    pub(crate) bytes: u64,
+    /// How long loops waited, by rank.
+    pub(crate) stalled_ms: BTreeMap<u64, Millis>,
+}
+
+impl Journal {
+    /// A feed is open.
+    pub(crate) fn opened(&mut self, id: &Arc<str>, pipeline: &str) {
+        if self.feeds.contains_key(id) {
+            return;
+        }
+        tracing::info!(feed = %id, pipeline, "feed opened");
+        let feed = Feed {
+            readers: HashMap::new(),
+            reading: FeedReading { pipeline: pipeline.to_owned(), ..FeedReading::default() },
+            failed: HashSet::new(),
+            speculative: 0,
+            recomputed: 0,
+        };
+        self.feeds.insert(Arc::clone(id), feed);
+    }
+
+    /// A worker was heard of, and its message was taken.
+    pub(crate) fn worker(&mut self, sync: &WorkerSync) {
+        let id = format!("{:016x}", sync.worker);
+        if sync.leaving {
+            if let Some(worker) = self.workers.remove(&sync.worker) {
+                tracing::info!(worker = worker.address, id, "worker left");
+            }
+            return;
+        }
+        if !self.workers.contains_key(&sync.worker) {
+            let rival = self.workers.iter().find(|(_, it)| it.address == sync.address).map(|(&id, _)| id);
+            if let Some(rival) = rival {
+                self.workers.remove(&rival);
+                tracing::warn!(worker = sync.address, id = format!("{rival:016x}"), by = id, "worker replaced");
+            }
+            let memory_bytes = sync.memory_bytes;
+            tracing::info!(worker = sync.address, id, windows = sync.held.len(), memory_bytes, "worker joined");
+        }
+        let worker = self.workers.entry(sync.worker).or_insert_with(|| Worker {
+            seq: 0,
+            address: sync.address.clone(),
+            windows: 0,
+            draining: false,
+            refused: BTreeSet::new(),
+        });
+        if worker.seq >= sync.seq {
+            return;
+        }
+        (worker.seq, worker.windows) = (sync.seq, sync.held.len());
+        worker.address.clone_from(&sync.address);
+        if sync.draining && !worker.draining {
+            tracing::info!(worker = worker.address, id, windows = worker.windows, "worker is draining");
+        }
+        worker.draining = sync.draining;
+        for (feed, report) in &sync.refused {
+            if !worker.refused.contains(feed) {
+                tracing::warn!(worker = worker.address, %feed, error = report.message, "worker cannot compute the feed");
+            }
+        }
+        if worker.refused.len() != sync.refused.len() || !sync.refused.is_empty() {
+            worker.refused = sync.refused.iter().map(|(feed, _)| Arc::clone(feed)).collect();
+        }
+    }
+
+    /// A reader of an open feed was heard of.
+    pub(crate) fn reader(&mut self, sync: &ReaderSync) {
+        let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
+        let is_known = feed.readers.contains_key(&sync.session);
+        if !is_known && sync.leaving {
+            return;
+        }
+        // What it read before it came here was counted there.
+        let reader = feed.readers.entry(sync.session).or_insert_with(|| Reader {
+            seq: 0,
+            rank: sync.rank,
+            world_size: sync.world_size,
+            samples: sync.samples,
+            bytes: sync.bytes,
+            stalled_ms: sync.stalled_ms,
+            is_stalled: false,
+        });
+        if !is_known {
+            let (pipeline, at) = (&feed.reading.pipeline, sync.at);
+            let (rank, world_size) = (reader.rank, reader.world_size);
+            let session = format!("{:016x}", sync.session);
+            tracing::info!(feed = %sync.feed, pipeline, rank, world_size, session, epoch = at.epoch, window = at.index, "reader joined");
+        }
+        if reader.seq < sync.seq {
+            reader.seq = sync.seq;
+            feed.reading.samples += grow(&mut reader.samples, sync.samples);
+            feed.reading.bytes += grow(&mut reader.bytes, sync.bytes);
+            let stalled = &mut feed.reading.stalled_ms;
+            let rank = match stalled.len() < RANKS_MAX || stalled.contains_key(&reader.rank) {
+                true => reader.rank,
+                false => OTHER_RANKS,
+            };
+            *stalled.entry(rank).or_default() += grow(&mut reader.stalled_ms, sync.stalled_ms);
+        }
+        if sync.leaving
+            && let Some(reader) = feed.readers.remove(&sync.session)
+        {
+            reader.gone(&sync.feed, sync.session, false);
+        }
+    }
+
+    /// Says what changed without a message: who fell silent, what failed, who waits.
+    pub(crate) fn look<'a>(
+        &mut self,
+        status: &Status,
+        failures: impl Iterator<Item = (&'a Arc<str>, WindowId, Report)>,
+    ) {
+        let here: HashSet<WorkerId> = status.workers.iter().map(|worker| worker.worker).collect();
+        self.workers.retain(|&id, worker| {
+            let is_here = here.contains(&id);
+            if !is_here {
+                let (id, windows) = (format!("{id:016x}"), worker.windows);
+                tracing::warn!(worker = worker.address, id, windows, "worker lost: others get its windows");
+            }
+            is_here
+        });
+        for now in &status.feeds {
+            if let Some(feed) = self.feeds.get_mut(&now.feed) {
+                feed.look(&now.feed, &now.readers);
+                let second = now.leases_speculative.saturating_sub(feed.speculative);
+                if second > 0 {
+                    tracing::info!(feed = %now.feed, windows = second, "leased a second time: readers wait for them");
+                }
+                let again = now.windows_recomputed.saturating_sub(feed.recomputed);
+                if again > 0 {
+                    tracing::debug!(feed = %now.feed, windows = again, "leased again after they were let go or lost");
+                }
+                (feed.speculative, feed.recomputed) = (now.leases_speculative, now.windows_recomputed);
+            }
+        }
+        let mut failed: HashMap<&Arc<str>, HashSet<WindowId>> = HashMap::new();
+        for (id, window, report) in failures {
+            failed.entry(id).or_default().insert(window);
+            if self.feeds.get(id).is_some_and(|feed| !feed.failed.contains(&window)) {
+                let error = report.message;
+                tracing::warn!(feed = %id, epoch = window.epoch, window = window.index, error, "window given up");
+            }
+        }
+        self.feeds.retain(|id, feed| {
+            feed.failed = failed.remove(id).unwrap_or_default();
+            let is_open = status.feeds.iter().any(|it| it.feed == *id);
+            if !is_open {
+                tracing::info!(feed = %id, pipeline = feed.reading.pipeline, "feed closed: nobody reads it");
+            }
+            is_open
+        });
+    }
+
+    /// What the readers of a feed did.
+    pub(crate) fn reading(&self, feed: &str) -> FeedReading {
+        self.feeds.get(feed).map(|feed| feed.reading.clone()).unwrap_or_default()
+    }
+}
+
+impl Feed {
+    fn look(&mut self, id: &Arc<str>, now: &[ReaderStatus]) {
+        let now: HashMap<u64, &ReaderStatus> = now.iter().map(|reader| (reader.session, reader)).collect();
+        self.readers.retain(|session, reader| {
+            let Some(status) = now.get(session) else {
+                reader.gone(id, *session, true);
+                return false;
+            };
+            let session = format!("{session:016x}");
+            match status.waiting {
+                Some((window, waited_ms)) if waited_ms >= STALL_MS && !reader.is_stalled => {
+                    let rank = reader.rank;
+                    tracing::warn!(feed = %id, rank, session, epoch = window.epoch, window = window.index, waited_ms, "reader stalled");
+                    reader.is_stalled = true;
+                }
+                None if reader.is_stalled => {
+                    tracing::info!(feed = %id, rank = reader.rank, session, "reader goes on");
+                    reader.is_stalled = false;
+                }
+                _ => {}
+            }
+            true
+        });
+    }
+}
+
+impl Reader {
+    fn gone(&self, feed: &str, session: u64, is_silent: bool) {
+        let Self { rank, world_size, samples, bytes, stalled_ms, .. } = *self;
+        let session = format!("{session:016x}");
+        match is_silent {
+            true => tracing::warn!(%feed, rank, world_size, session, samples, bytes, stalled_ms, "reader fell silent"),
+            false => tracing::info!(%feed, rank, world_size, session, samples, bytes, stalled_ms, "reader left"),
+        }
+    }
+}
+
+/// By how much a number of a reader grew.
+fn grow(known: &mut u64, now: u64) -> u64 {
+    let grown = now.saturating_sub(*known);
+    *known = now.max(*known);
+    grown
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_delivery::FeedStatus;
+
+    use super::*;
+
+    const AT: WindowId = WindowId { epoch: 0, index: 0 };
+
+    fn reader(session: u64, seq: u64, samples: u64) -> ReaderSync {
+        ReaderSync {
+            session,
+            seq,
+            feed: "f".into(),
+            rank: session % 2,
+            world_size: 2,
+            at: AT,
+            until_epoch: 1,
+            known: 0,
+            broken: Vec::new(),
+            waiting: None,
+            leaving: false,
+            samples,
+            bytes: samples * 10,
+            stalled_ms: samples,
+        }
+    }
+
+    /// A status in which these readers read `f`.
+    fn status(sessions: &[u64]) -> Status {
+        let readers = sessions.iter().map(|&session| ReaderStatus {
+            session,
+            rank: session % 2,
+            world_size: 2,
+            at: AT,
+            until_epoch: 1,
+            samples: 0,
+            bytes: 0,
+            stalled_ms: 0,
+            waiting: None,
+        });
+        let feed = FeedStatus {
+            feed: "f".into(),
+            windows_leased: 0,
+            windows_counted: 0,
+            windows_ready: 0,
+            windows_failed: 0,
+            leases_granted: 0,
+            leases_speculative: 0,
+            windows_recomputed: 0,
+            window_ms: 0,
+            readers: readers.collect(),
+        };
+        Status { feeds: vec![feed], ..Status::default() }
+    }
+
+    #[test]
+    fn what_was_read_outlives_its_readers() {
+        let mut journal = Journal::default();
+        journal.opened(&"f".into(), "train");
+        for (session, seq, samples) in [(1, 1, 0), (1, 2, 5), (2, 1, 0), (1, 3, 8), (2, 2, 7), (1, 2, 5)] {
+            journal.reader(&reader(session, seq, samples));
+        }
+        let before = journal.reading("f");
+        assert_eq!((before.samples, before.bytes), (15, 150));
+        assert_eq!(before.stalled_ms, [(0, 7), (1, 8)].into());
+        // One says farewell and brings its last samples, the other falls silent.
+        journal.reader(&ReaderSync { leaving: true, ..reader(1, 4, 10) });
+        journal.look(&status(&[]), std::iter::empty());
+        assert_eq!((journal.reading("f").samples, journal.reading("f").pipeline.as_str()), (17, "train"));
+        // It comes back: what it had is not counted again.
+        journal.reader(&reader(2, 3, 7));
+        journal.reader(&reader(2, 4, 9));
+        assert_eq!(journal.reading("f").samples, 19);
+        // A late message of one that left counts nothing.
+        journal.reader(&ReaderSync { leaving: true, ..reader(1, 4, 10) });
+        assert_eq!(journal.reading("f").samples, 19);
+    }
+
+    #[test]
+    fn a_reader_of_another_dispatcher_brings_nothing_along() {
+        let mut journal = Journal::default();
+        journal.opened(&"f".into(), "train");
+        journal.reader(&reader(1, 40, 1000));
+        assert_eq!(journal.reading("f").samples, 0);
+        journal.reader(&reader(1, 41, 1010));
+        assert_eq!(journal.reading("f").samples, 10);
+    }
+
+    #[test]
+    fn ranks_are_bounded() {
+        let mut journal = Journal::default();
+        journal.opened(&"f".into(), "train");
+        for rank in 0..2 * RANKS_MAX as u64 {
+            journal.reader(&ReaderSync { rank, ..reader(rank, 1, 0) });
+            journal.reader(&ReaderSync { rank, ..reader(rank, 2, 1) });
+        }
+        let stalled = journal.reading("f").stalled_ms;
+        assert_eq!((stalled.len(), stalled[&OTHER_RANKS]), (RANKS_MAX + 1, RANKS_MAX as u64));
+    }
+
+    #[test]
+    fn a_feed_that_closed_is_forgotten() {
+        let mut journal = Journal::default();
+        journal.opened(&"f".into(), "train");
+        journal.look(&Status::default(), std::iter::empty());
+        assert!(journal.feeds.is_empty());
+    }
+}

@@ -1,0 +1,276 @@
+//! Connections as they come: accepted, through with TLS, and not silent.
+//!
+//! HTTP/2's keep-alive begins when a peer has said that it speaks HTTP/2. Until then whoever connects and says nothing
+//! would hold a connection for ever, so both the TLS handshake and the first words have a deadline here.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use forebay_engine::{Error, ErrorKind, Result};
+use futures::stream::{self, Stream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// How long a peer may take for the TLS handshake, and then for its first words.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// TLS handshakes at a time; more connections wait in the listener's queue.
+const HANDSHAKES_MAX: usize = 1024;
+/// After a failure that will not pass by itself, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// `PRI * HTTP/2.0`, and so on: what an HTTP/2 client says first.
+const PREFACE_BYTES: usize = 24;
+
+struct Listening {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    patience: Duration,
+    /// Ended with the listener.
+    handshakes: JoinSet<Option<Connection>>,
+}
+
+/// The connections of a listener. Each has `patience` for the TLS handshake, if there is one, and for its first words.
+pub(crate) fn connections(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    patience: Duration,
+) -> impl Stream<Item = io::Result<Connection>> {
+    let listening = Listening { listener, tls, patience, handshakes: JoinSet::new() };
+    stream::unfold(listening, |mut listening| async move {
+        let connection = listening.next().await;
+        Some((Ok(connection), listening))
+    })
+}
+
+impl Listening {
+    async fn next(&mut self) -> Connection {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if self.handshakes.len() < HANDSHAKES_MAX => {
+                    let tcp = match accepted {
+                        Ok((tcp, _)) => tcp,
+                        Err(error) => {
+                            pause(&error).await;
+                            continue;
+                        }
+                    };
+                    // Small requests would wait 40 ms for an acknowledgement without this.
+                    if let Err(error) = tcp.set_nodelay(true) {
+                        tracing::debug!(%error, "a connection ended as it began");
+                        continue;
+                    }
+                    match &self.tls {
+                        None => return Connection::new(tcp.connect_info(), tcp, self.patience),
+                        Some(tls) => { self.handshakes.spawn(handshake(tls.clone(), tcp, self.patience)); }
+                    }
+                }
+                Some(done) = self.handshakes.join_next() => {
+                    if let Ok(Some(connection)) = done {
+                        return connection;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes a port; port 0 takes a free one. `flag` is what gave it.
+///
+/// # Errors
+/// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
+pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            Error::new(ErrorKind::Conflict, format!("port {} of {} is in use", address.port(), address.ip()))
+                .with_hint(format!("stop the process that has it, or give another {flag} (0 takes a free one)"))
+        }
+        _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}"))
+            .with_hint(format!("--host takes an address of this machine, and a {flag} below 1024 may need privileges")),
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Waits, if accepting failed for a reason that will not pass by itself.
+pub(crate) async fn pause(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        tracing::warn!(%error, "a connection cannot be accepted");
+        sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+async fn handshake(tls: TlsAcceptor, tcp: TcpStream, patience: Duration) -> Option<Connection> {
+    let info = tcp.connect_info();
+    let peer = info.remote_addr;
+    match timeout(patience, tls.accept(tcp).into_fallible()).await {
+        Ok(Ok(stream)) => Some(Connection::new(info, stream, patience)),
+        Ok(Err((error, tcp))) => {
+            tracing::debug!(?peer, %error, "TLS handshake failed");
+            let _ = timeout(patience, part(tcp)).await;
+            None
+        }
+        Err(_) => {
+            tracing::debug!(?peer, "TLS handshake timed out");
+            None
+        }
+    }
+}
+
+/// Closes so that the peer reads why: closed with its words unread, the connection would be reset under the alert.
+async fn part(mut tcp: TcpStream) -> io::Result<()> {
+    tcp.shutdown().await?;
+    tokio::io::copy(&mut tcp.take(64 << 10), &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+/// A connection, plain or TLS, that fails if its peer does not soon say that it speaks HTTP/2.
+pub(crate) struct Connection {
+    io: Pin<Box<dyn Duplex>>,
+    info: TcpConnectInfo,
+    silence: Option<Silence>,
+}
+
+struct Silence {
+    deadline: Pin<Box<Sleep>>,
+    heard: usize,
+}
+
+impl Connection {
+    fn new(info: TcpConnectInfo, io: impl Duplex + 'static, patience: Duration) -> Self {
+        Self { io: Box::pin(io), info, silence: Some(Silence { deadline: Box::pin(sleep(patience)), heard: 0 }) }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.info.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = self.io.as_mut().poll_read(cx, buffer);
+        if let Some(silence) = &mut self.silence {
+            silence.heard += buffer.filled().len() - before;
+            if silence.heard >= PREFACE_BYTES {
+                self.silence = None;
+            } else if read.is_pending() && silence.deadline.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.io.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.io.as_mut().poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::StreamExt;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    async fn listener() -> (TcpListener, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (listener, client)
+    }
+
+    fn tls() -> TlsAcceptor {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let builder = ServerConfig::builder().with_no_client_auth();
+        TlsAcceptor::from(Arc::new(builder.with_single_cert(vec![made.cert.der().clone()], key).unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_ends() {
+        for said in [&b""[..], &b"PRI * HTTP/2.0"[..]] {
+            let (listener, mut client) = listener().await;
+            let mut connections = std::pin::pin!(connections(listener, None, SHORT));
+            let mut connection = connections.next().await.unwrap().unwrap();
+            client.write_all(said).await.unwrap();
+            let mut heard = Vec::new();
+            let error = connection.read_to_end(&mut heard).await.unwrap_err();
+            assert_eq!((error.kind(), &heard[..]), (io::ErrorKind::TimedOut, said));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_spoke_may_be_silent() {
+        let (listener, mut client) = listener().await;
+        let mut connections = std::pin::pin!(connections(listener, None, SHORT));
+        let mut connection = connections.next().await.unwrap().unwrap();
+        client.write_all(&[b' '; PREFACE_BYTES]).await.unwrap();
+        connection.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
+        assert!(timeout(2 * SHORT, connection.read_u8()).await.is_err(), "it is still waited for");
+    }
+
+    #[tokio::test]
+    async fn a_silent_tls_handshake_ends() {
+        let (listener, mut client) = listener().await;
+        let address = listener.local_addr().unwrap();
+        let mut connections = std::pin::pin!(connections(listener, Some(tls()), SHORT));
+        // Not TLS at all is told so at once, and closed.
+        let mut other = TcpStream::connect(address).await.unwrap();
+        other.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        let clients = async {
+            let (mut silent, mut answer) = (Vec::new(), Vec::new());
+            client.read_to_end(&mut silent).await.unwrap();
+            other.read_to_end(&mut answer).await.unwrap();
+            (silent, answer)
+        };
+        tokio::select! {
+            _ = connections.next() => panic!("no connection came about"),
+            (silent, answer) = clients => {
+                assert!(silent.is_empty());
+                assert_eq!(answer.first(), Some(&0x15), "a TLS alert");
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What a process counts, in the text format of OpenMetrics, which Prometheus reads.
+//!
+//! Everything is looked up when it is asked for: a scrape walks the dispatcher's and the worker's state, so nothing here can
+//! disagree with them. Only what those forget is counted beside them: in the [journal](crate::journal) for the dispatcher, in
+//! [`worker`] for the worker, in [`streams`] for what is sent. Every metric is described in `docs/metrics.md`.
+
+#[cfg(test)]
+mod check;
+mod dispatcher;
+mod endpoint;
+mod process;
+pub(crate) mod streams;
+pub(crate) mod worker;
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_engine::{Error, ErrorKind, Result};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::clock::now_unix_seconds;
+use crate::dispatcher::Dispatching;
+use crate::worker::Working;
+pub use endpoint::MetricsEndpoint;
+use streams::Streams;
+
+/// What a process has to tell.
+pub(crate) struct Metrics(Registry);
+
+impl Metrics {
+    pub(crate) fn new(
+        dispatching: Option<Arc<Dispatching>>,
+        working: Option<Arc<Working>>,
+        streams: Arc<Streams>,
+    ) -> Self {
+        let all = Everything { dispatching, working, streams, started: now_unix_seconds() };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(all));
+        Self(registry)
+    }
+
+    /// All of it, as text.
+    pub(crate) fn text(&self) -> Result<String> {
+        let mut text = String::new();
+        encode(&mut text, &self.0)
+            .map_err(|_| Error::new(ErrorKind::Internal, "the metrics cannot be written as text"))?;
+        Ok(text)
+    }
+}
+
+struct Everything {
+    dispatching: Option<Arc<Dispatching>>,
+    working: Option<Arc<Working>>,
+    streams: Arc<Streams>,
+    started: u64,
+}
+
+impl fmt::Debug for Everything {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Everything")
+    }
+}
+
+impl Collector for Everything {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        page.gauge("forebay_build_info", "1, with the version of this build", [(version, 1.0)])?;
+        if let Some(dispatching) = &self.dispatching {
+            dispatcher::write(&mut page, dispatching)?;
+            streams::write(&mut page, &self.streams)?;
+        }
+        if let Some(working) = &self.working {
+            worker::write(&mut page, working)?;
+        }
+        process::write(&mut page, self.started)
+    }
+}
+
+/// Labels of one series.
+pub(crate) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+
+/// Where metrics are written, one family after the other.
+pub(crate) struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    /// A number that only grows while the process lives. It is given `_total`.
+    fn counter<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, f64)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Counter, series, write_counter)
+    }
+
+    /// A number that rises and falls.
+    fn gauge<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, f64)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Gauge, series, write_gauge)
+    }
+
+    /// A gauge of the whole process, if it is known.
+    fn single(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
+        let family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        value.into().map_or(Ok(()), |value| write_gauge(family, value))
+    }
+
+    /// A counter of the whole process, if it is known.
+    fn total(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
+        let family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        value.into().map_or(Ok(()), |value| write_counter(family, value))
+    }
+
+    fn histogram<'a, L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, &'a Histogram)>,
+    ) -> fmt::Result {
+        self.family(name, help, MetricType::Histogram, series, |encoder, histogram| histogram.encode(encoder))
+    }
+
+    fn family<L: EncodeLabelSet, T>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        series: impl IntoIterator<Item = (L, T)>,
+        write: impl Fn(MetricEncoder<'_>, T) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in series {
+            write(family.encode_family(&labels)?, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Most values are whole, and then look so.
+fn is_whole(value: f64) -> bool {
+    value.fract() == 0.0 && value.abs() <= 1e15
+}
+
+fn write_counter(mut encoder: MetricEncoder<'_>, value: f64) -> fmt::Result {
+    match is_whole(value) {
+        true => encoder.encode_counter::<NoLabelSet, u64, f64>(&(value as u64), None),
+        false => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+    }
+}
+
+fn write_gauge(mut encoder: MetricEncoder<'_>, value: f64) -> fmt::Result {
+    match is_whole(value) {
+        true => encoder.encode_gauge(&(value as i64)),
+        false => encoder.encode_gauge(&value),
+    }
+}
+
+/// The labels of a feed.
+fn feed_labels<'a>(feed: &'a str, pipeline: &'a str) -> Labels<'a, 2> {
+    [("feed", feed), ("pipeline", pipeline)]
+}
+
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Float64Array, RecordBatch};
+    use forebay_delivery::messages::{ReaderSync, WorkerSync};
+    use forebay_delivery::{WindowId, WorkerId};
+    use forebay_engine::{FeedOptions, ReadOptions, Session, StoredState};
+    use forebay_flight_client::StreamRequest;
+    use forebay_flight_client::wire::{ReaderCall, WorkerCall};
+
+    use super::check::check;
+    use super::*;
+
+    /// A dispatcher and a worker over `train`, a pipeline of three rows, and its feed's id.
+    async fn process(folder: &std::path::Path) -> (Arc<Dispatching>, Arc<Working>, Arc<str>) {
+        std::fs::write(folder.join("clicks.csv"), "price\n1\n2\n3\n").unwrap();
+        let session = Session::builder().base(folder).root(folder.to_str().unwrap()).build().unwrap();
+        let script = "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
+                      CREATE PIPELINE train AS SELECT log1p(price) AS price FROM clicks;";
+        session.execute("test.sql", script).await.unwrap();
+        let session = Arc::new(session);
+        let feed = session.open("train", &FeedOptions::default()).unwrap().id().into();
+        let dispatching = Arc::new(Dispatching::new(Arc::clone(&session)).unwrap());
+        let working = Arc::new(Working::new(session, "grpc://a:1".to_owned(), 1 << 20).unwrap());
+        (dispatching, working, feed)
+    }
+
+    fn text(dispatching: &Arc<Dispatching>, working: &Arc<Working>, streams: &Arc<Streams>) -> String {
+        let (dispatching, working) = (Some(Arc::clone(dispatching)), Some(Arc::clone(working)));
+        Metrics::new(dispatching, working, Arc::clone(streams)).text().unwrap()
+    }
+
+    fn worker_call(worker: WorkerId, address: &str) -> WorkerCall {
+        let sync = WorkerSync {
+            worker,
+            seq: 1,
+            address: address.to_owned(),
+            memory_bytes: 1 << 20,
+            computing: 2,
+            draining: false,
+            leaving: false,
+            known: 0,
+            held: Vec::new(),
+            refused: Vec::new(),
+        };
+        let operators = forebay_engine::operator_versions();
+        WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators, sync }
+    }
+
+    fn reader_call(feed: &Arc<str>, seq: u64, samples: u64) -> ReaderCall {
+        let sync = ReaderSync {
+            session: 7,
+            seq,
+            feed: Arc::clone(feed),
+            rank: 0,
+            world_size: 1,
+            at: WindowId { epoch: 0, index: 0 },
+            until_epoch: 1,
+            known: 0,
+            broken: Vec::new(),
+            waiting: None,
+            leaving: false,
+            samples,
+            bytes: samples * 8,
+            stalled_ms: samples * 250,
+        };
+        let request = StreamRequest::new("train", &FeedOptions::default(), &ReadOptions::default());
+        ReaderCall { request, secret_key: "0".repeat(64), sync }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_nothing_has_a_valid_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dispatching, working, _) = process(folder.path()).await;
+        let all = check(&text(&dispatching, &working, &Arc::default()));
+        assert_eq!(all.value("forebay_dispatcher_feeds", &[]), Some(0.0));
+        assert_eq!(all.value("forebay_worker_dispatcher_reachable", &[]), Some(0.0));
+        assert_eq!(all.value("forebay_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), Some(1.0));
+        assert!(all.value("process_cpu_seconds_total", &[]).is_some());
+        let worker = check(&Metrics::new(None, Some(working), Arc::default()).text().unwrap());
+        assert!(worker.families().all(|name| !name.starts_with("forebay_dispatcher")), "a worker dispatches nothing");
+    }
+
+    #[tokio::test]
+    async fn a_dispatcher_shows_feeds_workers_and_readers() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dispatching, working, feed) = process(folder.path()).await;
+        dispatching.worker_sync(worker_call(1, "grpc://a:1")).await.unwrap();
+        dispatching.worker_sync(worker_call(2, "grpc://b\"\\\n:2")).await.unwrap();
+        dispatching.reader_sync(reader_call(&feed, 1, 0)).await.unwrap();
+        dispatching.reader_sync(reader_call(&feed, 2, 3)).await.unwrap();
+        let all = check(&text(&dispatching, &working, &Arc::default()));
+        let of_feed = [("feed", &*feed), ("pipeline", "train")];
+        for (name, value) in [
+            ("forebay_dispatcher_received_samples_total", 3.0),
+            ("forebay_dispatcher_received_bytes_total", 24.0),
+            ("forebay_dispatcher_readers", 1.0),
+            ("forebay_dispatcher_leases_granted_total", 1.0),
+            ("forebay_dispatcher_leases_recomputed_total", 0.0),
+        ] {
+            assert_eq!(all.value(name, &of_feed), Some(value), "{name}");
+        }
+        let labels = [("feed", &*feed), ("pipeline", "train"), ("rank", "0")];
+        assert_eq!(all.value("forebay_dispatcher_reader_stall_seconds_total", &labels), Some(0.75));
+        let labels = [("feed", &*feed), ("pipeline", "train"), ("state", "leased")];
+        assert_eq!(all.value("forebay_dispatcher_windows", &labels), Some(1.0));
+        assert_eq!(all.value("forebay_dispatcher_workers", &[]), Some(2.0));
+        let limit = all.value("forebay_dispatcher_worker_memory_limit_bytes", &[("worker", "grpc://b\"\\\n:2")]);
+        assert_eq!(limit, Some((1 << 20) as f64), "odd labels are escaped");
+    }
+
+    #[tokio::test]
+    async fn a_worker_shows_windows_and_what_it_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dispatching, working, feed) = process(folder.path()).await;
+        let metrics = working.metrics();
+        metrics.opened(&feed, "train");
+        for index in 0..3 {
+            metrics.leased(&(Arc::clone(&feed), WindowId { epoch: 0, index }));
+        }
+        let window = |index| (Arc::clone(&feed), WindowId { epoch: 0, index });
+        for state in [StoredState::Counted { rows: 3, bytes: 9 }, StoredState::Ready { rows: 3, bytes: 9 }] {
+            // Said again and again, counted once.
+            metrics.reached(&window(0), &state);
+            metrics.reached(&window(0), &state);
+        }
+        metrics.reached(&window(1), &StoredState::Failed(Error::new(ErrorKind::Data, "a bad file")));
+        metrics.dropped(&window(2));
+        metrics.reached(&window(2), &StoredState::Counted { rows: 3, bytes: 9 });
+        let stream = metrics.stream(&feed);
+        let prices: ArrayRef = Arc::new(Float64Array::from_iter_values([0.0, 1.0, 2.0, 3.0, 4.0]));
+        let records = RecordBatch::try_from_iter([("price", prices)]).unwrap();
+        stream.sent(&[records.slice(1, 3)]);
+        let streams = Arc::default();
+        let all = check(&text(&dispatching, &working, &streams));
+        let of_feed = [("feed", &*feed), ("pipeline", "train")];
+        for (name, value) in [
+            ("forebay_worker_windows_prepared_total", 1.0),
+            ("forebay_worker_windows_failed_total", 1.0),
+            ("forebay_worker_window_counted_seconds_count", 1.0),
+            ("forebay_worker_window_ready_seconds_count", 1.0),
+            ("forebay_worker_sent_rows_total", 3.0),
+            ("forebay_worker_sent_bytes_total", 24.0),
+        ] {
+            assert_eq!(all.value(name, &of_feed), Some(value), "{name}");
+        }
+        assert_eq!(all.value("forebay_worker_streams", &[]), Some(1.0));
+        drop(stream);
+        assert_eq!(check(&text(&dispatching, &working, &streams)).value("forebay_worker_streams", &[]), Some(0.0));
+    }
+
+    #[test]
+    fn the_check_finds_what_is_wrong() {
+        let good = "# HELP forebay_a x\n# TYPE forebay_a counter\nforebay_a_total{b=\"c\"} 1\n# EOF\n";
+        check(good);
+        for (from, to) in [
+            ("a_total{", "a{"),
+            ("# EOF\n", "# HELP forebay_a x\n# TYPE forebay_a counter\n# EOF\n"),
+            ("# EOF\n", "forebay_a_total{b=\"c\"} 2\n# EOF\n"),
+            ("# EOF\n", ""),
+            ("# HELP forebay_a x\n", ""),
+            ("b=", "0b="),
+            ("} 1", "} one"),
+            ("} 1", "} -1"),
+            ("\"c\"", "\"c"),
+            ("a_total{", "b_total{"),
+        ] {
+            let bad = good.replace(from, to);
+            assert!(std::panic::catch_unwind(|| drop(check(&bad))).is_err(), "passes:\n{bad}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What streams send: counted as messages are made, by feed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::{Array, RecordBatch};
+use parking_lot::Mutex;
+
+use super::{Page, feed_labels};
+
+/// Feeds that are counted; of more, those that were opened first are forgotten.
+const FEEDS_MAX: usize = 256;
+
+/// Something counted by feed, for as many feeds as there may be.
+pub(crate) struct ByFeed<T> {
+    feeds: Mutex<BTreeMap<Arc<str>, Numbered<T>>>,
+}
+
+struct Numbered<T> {
+    /// Counts the feeds, in the order in which they were opened.
+    number: u64,
+    counts: Arc<T>,
+}
+
+impl<T> Default for ByFeed<T> {
+    fn default() -> Self {
+        Self { feeds: Mutex::default() }
+    }
+}
+
+impl<T> ByFeed<T> {
+    /// What is counted of a feed, begun with `new`.
+    pub(crate) fn get(&self, feed: &str, new: impl FnOnce() -> T) -> Arc<T> {
+        let mut feeds = self.feeds.lock();
+        if let Some(known) = feeds.get(feed) {
+            return Arc::clone(&known.counts);
+        }
+        let number = feeds.values().map(|known| known.number + 1).max().unwrap_or(0);
+        if feeds.len() >= FEEDS_MAX
+            && let Some(first) = feeds.iter().min_by_key(|(_, known)| known.number).map(|(feed, _)| Arc::clone(feed))
+        {
+            feeds.remove(&first);
+        }
+        let counts = Arc::new(new());
+        feeds.insert(feed.into(), Numbered { number, counts: Arc::clone(&counts) });
+        counts
+    }
+
+    /// What is counted of a feed, if it is known.
+    pub(crate) fn known(&self, feed: &str) -> Option<Arc<T>> {
+        self.feeds.lock().get(feed).map(|known| Arc::clone(&known.counts))
+    }
+
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
+        self.feeds.lock().iter().map(|(feed, known)| (Arc::clone(feed), Arc::clone(&known.counts))).collect()
+    }
+}
+
+/// Rows and bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    rows: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Sent {
+    pub(crate) fn rows(&self) -> f64 {
+        self.rows.load(Ordering::Relaxed) as f64
+    }
+
+    pub(crate) fn bytes(&self) -> f64 {
+        self.bytes.load(Ordering::Relaxed) as f64
+    }
+}
+
+/// A stream that is open for as long as this lives.
+pub(crate) struct OpenStream<T: AsRef<Sent>> {
+    counts: Arc<T>,
+    open: Arc<AtomicU64>,
+}
+
+impl<T: AsRef<Sent>> OpenStream<T> {
+    pub(crate) fn new(counts: Arc<T>, open: &Arc<AtomicU64>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self { counts, open: Arc::clone(open) }
+    }
+
+    /// These rows are on their way.
+    pub(crate) fn sent(&self, records: &[RecordBatch]) {
+        let sent: &Sent = (*self.counts).as_ref();
+        for records in records {
+            // A batch may be a slice of larger arrays. Arrays without a size of their own are of views, and rare.
+            let bytes = records.columns().iter().map(|it| it.to_data().get_slice_memory_size().unwrap_or(0));
+            sent.rows.fetch_add(records.num_rows() as u64, Ordering::Relaxed);
+            sent.bytes.fetch_add(bytes.sum::<usize>() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T: AsRef<Sent>> Drop for OpenStream<T> {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The streams of whole feeds, for clients that only speak Flight.
+#[derive(Default)]
+pub(crate) struct Streams {
+    feeds: ByFeed<FeedSent>,
+    open: Arc<AtomicU64>,
+}
+
+/// What was sent of a feed.
+pub(crate) struct FeedSent {
+    pipeline: String,
+    sent: Sent,
+}
+
+impl AsRef<Sent> for FeedSent {
+    fn as_ref(&self) -> &Sent {
+        &self.sent
+    }
+}
+
+impl Streams {
+    /// A stream begins.
+    pub(crate) fn open(&self, feed: &str, pipeline: &str) -> OpenStream<FeedSent> {
+        let new = || FeedSent { pipeline: pipeline.to_owned(), sent: Sent::default() };
+        OpenStream::new(self.feeds.get(feed, new), &self.open)
+    }
+}
+
+pub(super) fn write(page: &mut Page<'_>, streams: &Streams) -> fmt::Result {
+    let open = streams.open.load(Ordering::Relaxed) as f64;
+    page.single("forebay_streams", "Streams of whole feeds that are open, to clients that only speak Flight", open)?;
+    let feeds = streams.feeds.all();
+    let of = |value: fn(&Sent) -> f64| {
+        feeds.iter().map(move |(feed, counts)| (feed_labels(feed, &counts.pipeline), value(&counts.sent)))
+    };
+    page.counter("forebay_stream_sent_rows", "Rows sent in streams of whole feeds", of(Sent::rows))?;
+    page.counter("forebay_stream_sent_bytes", "Bytes of Arrow data sent in streams of whole feeds", of(Sent::bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_feeds_that_were_opened_first_are_forgotten() {
+        let by_feed = ByFeed::default();
+        for feed in 0..FEEDS_MAX + 2 {
+            by_feed.get(&format!("{feed:04}"), || feed);
+        }
+        assert_eq!(by_feed.all().len(), FEEDS_MAX);
+        assert!(by_feed.known("0001").is_none() && by_feed.known("0002").is_some());
+        assert_eq!(*by_feed.get("0002", || 0), 2);
+    }
+}

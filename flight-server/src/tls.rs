@@ -1,0 +1,75 @@
+//! TLS of a server: its certificate and key, and with mutual TLS the CA of its clients.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_engine::{Error, ErrorKind, Result};
+use forebay_flight_client::pem::PemFile;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+/// A server's TLS, read and checked.
+#[derive(Clone)]
+pub struct ServerTls(Arc<ServerConfig>);
+
+impl ServerTls {
+    /// Reads PEM files. With `client_ca`, only clients with a certificate that it signed are served.
+    ///
+    /// # Errors
+    /// `NotFound` or `Invalid` with the name of the file that is missing, is not PEM, or does not go with the others.
+    pub fn read(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Self> {
+        // Named, since a process where another crate turned on a second provider has no default one.
+        let provider = Arc::new(ring::default_provider());
+        let certificate = PemFile::read("TLS certificate", certificate)?;
+        let chain = certificate.certificates()?;
+        let key = PemFile::read("TLS key", key)?;
+        let private = key.private_key()?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}")))?;
+        let builder = match client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => builder.with_client_cert_verifier(clients(path, provider)?),
+        };
+        let mut config = builder.with_single_cert(chain, private).map_err(|error| {
+            if error.to_string().contains("KeyMismatch") {
+                let how = format!("does not belong to the TLS certificate \"{}\"", certificate.path().display());
+                return key
+                    .wrong(&how)
+                    .with_hint("give the key that the certificate was made for; the server's own certificate comes first in its file");
+            }
+            certificate.wrong(&format!("cannot be used: {error}"))
+        })?;
+        // gRPC clients insist on it.
+        config.alpn_protocols.push(b"h2".to_vec());
+        Ok(Self(Arc::new(config)))
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.0))
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerTls")
+    }
+}
+
+/// Checks clients by the CA in this file.
+fn clients(
+    path: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn tokio_rustls::rustls::server::danger::ClientCertVerifier>> {
+    let file = PemFile::read("CA certificate", path)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in file.certificates()? {
+        roots.add(certificate).map_err(|error| file.wrong(&format!("cannot be used: {error}")))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| file.wrong(&format!("cannot be used: {error}")))
+}

@@ -1,0 +1,381 @@
+//! The worker's side of the cluster: does what the [`Worker`] of `forebay-delivery` says, and serves windows.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_delivery::messages::{HeldState, WorkerSync};
+use forebay_delivery::{Worker, WorkerAction, WorkerId, WorkerProfile};
+use forebay_engine::{
+    Error, ErrorKind, Feed, FeedSpec, Result, Session, StoreUsage, StoredState, StoredWindow, WindowKey, WindowStore,
+    operator_versions,
+};
+use forebay_flight_client::Dispatcher;
+use forebay_flight_client::wire::{WindowRequest, WorkerAnswer, WorkerCall, actions};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::dispatcher::Dispatching;
+use crate::metrics::worker::WorkerMetrics;
+use crate::ticket::{PublicKey, Verifier};
+
+/// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
+const CALLS_MAX: usize = 2;
+/// After a dispatcher did not answer.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A worker without work tries the next dispatcher, if there are several: readers may be there.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long trainers may go on reading from a worker that was told to stop.
+const DRAIN: Duration = Duration::from_secs(30);
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Windows that are read and filtered at a time ahead of the readers.
+const COMPUTING: usize = 2;
+
+/// Whom a worker asks what to do.
+pub(crate) enum Link {
+    /// The dispatcher in this process.
+    Here(Arc<Dispatching>),
+    /// One of several, over the network.
+    There(Box<Dispatcher>),
+}
+
+impl Link {
+    async fn sync(&self, call: WorkerCall) -> Result<WorkerAnswer> {
+        match self {
+            Self::Here(dispatching) => dispatching.worker_sync(call).await,
+            Self::There(dispatcher) => dispatcher.call(actions::WORKER_SYNC, &call).await,
+        }
+    }
+
+    async fn spec(&self, feed: &str) -> Result<FeedSpec> {
+        match self {
+            Self::Here(dispatching) => dispatching.spec(feed),
+            Self::There(dispatcher) => dispatcher.call(actions::FEED_SPEC, &feed).await,
+        }
+    }
+
+    fn rotate(&self) {
+        if let Self::There(dispatcher) = self {
+            dispatcher.rotate();
+        }
+    }
+
+    fn has_others(&self) -> bool {
+        matches!(self, Self::There(dispatcher) if dispatcher.addresses() > 1)
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Here(_) => "this process".to_owned(),
+            Self::There(dispatcher) => dispatcher.uri(),
+        }
+    }
+}
+
+/// A worker: the windows it holds and who may read them.
+pub(crate) struct Working {
+    id: WorkerId,
+    session: Arc<Session>,
+    store: WindowStore,
+    machine: Mutex<Worker>,
+    trust: Mutex<Trust>,
+    draining: Notify,
+    metrics: WorkerMetrics,
+}
+
+struct Trust {
+    verifier: Verifier,
+    /// The dispatcher's wall clock at an instant of ours.
+    clock: (Instant, u64),
+}
+
+impl Working {
+    /// A worker that trainers reach at `address`; `memory_bytes` are for windows, half of it before and half after
+    /// transforming.
+    pub(crate) fn new(session: Arc<Session>, address: String, memory_bytes: u64) -> Result<Self> {
+        let mut id = [0; 8];
+        getrandom::fill(&mut id)
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
+        let id = u64::from_le_bytes(id);
+        let profile = WorkerProfile { worker: id, address, memory_bytes: memory_bytes / 2, computing: COMPUTING };
+        Ok(Self {
+            id,
+            store: WindowStore::new(&session, memory_bytes / 2),
+            session,
+            machine: Mutex::new(Worker::new(profile)),
+            trust: Mutex::new(Trust { verifier: Verifier::new(), clock: (Instant::now(), 0) }),
+            draining: Notify::new(),
+            metrics: WorkerMetrics::default(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    pub(crate) fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
+    }
+
+    /// What its windows take.
+    pub(crate) fn usage(&self) -> StoreUsage {
+        self.store.usage()
+    }
+
+    /// How far each of its windows is.
+    pub(crate) fn states(&self) -> Vec<(WindowKey, StoredState)> {
+        self.store.states()
+    }
+
+    /// Takes nothing new from now on; [`run`](Self::run) ends when nobody reads any more.
+    pub(crate) fn drain(&self) {
+        self.machine.lock().drain();
+        self.draining.notify_one();
+    }
+
+    /// A window that a trainer asks for, if its ticket is good.
+    ///
+    /// # Errors
+    /// `Denied` for a ticket that is not, `NotFound` for a window that is not leased to this worker.
+    pub(crate) fn window(&self, request: &WindowRequest) -> Result<Arc<StoredWindow>> {
+        {
+            let trust = self.trust.lock();
+            let now = trust.clock.1 + trust.clock.0.elapsed().as_secs();
+            let verified = trust.verifier.verify(&request.ticket, &request.feed, request.secret.as_bytes(), now);
+            verified.inspect_err(|_| self.metrics.ticket_refused())?;
+        }
+        let key: WindowKey = (Arc::clone(&request.feed), request.window);
+        self.store.get(&key).ok_or_else(|| {
+            let (feed, window) = (&request.feed, request.window);
+            let message = format!("window {} of epoch {} of feed {feed} is not here", window.index, window.epoch);
+            Error::new(ErrorKind::NotFound, message).with_hint("ask the dispatcher where it is")
+        })
+    }
+
+    /// Computes what the dispatcher leases, until it is drained. A dispatcher that is gone is waited for.
+    ///
+    /// # Errors
+    /// What the dispatcher refuses for good: another build, another worker at the same address, a wrong token.
+    pub(crate) async fn run(&self, link: Arc<Link>) -> Result<()> {
+        let mut feeds = Feeds {
+            session: Arc::clone(&self.session),
+            link: Arc::clone(&link),
+            all: HashMap::new(),
+            opening: JoinSet::new(),
+        };
+        let mut calls = FuturesUnordered::new();
+        let (mut pause, mut busy, mut drain_until) = (Instant::now(), Instant::now(), None);
+        let (mut has_news, mut is_reachable) = (false, None);
+        loop {
+            has_news |= self.take_stock();
+            if drain_until.is_some_and(|until| Instant::now() >= until || self.machine.lock().is_empty()) {
+                return self.leave(&link).await;
+            }
+            let is_paused = Instant::now() < pause;
+            if !is_paused && (calls.is_empty() || (has_news && calls.len() < CALLS_MAX)) {
+                has_news = false;
+                let (link, call) = (Arc::clone(&link), self.call(false));
+                calls.push(async move { link.sync(call).await }.boxed());
+            }
+            let wake = [is_paused.then_some(pause), drain_until].into_iter().flatten().min();
+            tokio::select! {
+                Some(answer) = calls.next() => match answer {
+                    Ok(answer) => {
+                        if is_reachable != Some(true) {
+                            tracing::info!(dispatcher = %link.name(), "a dispatcher answers");
+                            is_reachable = Some(true);
+                            self.metrics.reachable(true);
+                        }
+                        if self.obey(&answer, &mut feeds) {
+                            busy = Instant::now();
+                        } else if link.has_others() && busy.elapsed() >= IDLE {
+                            busy = Instant::now();
+                            link.rotate();
+                        }
+                    }
+                    Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                        if is_reachable != Some(false) && drain_until.is_none() {
+                            let error = error.message();
+                            tracing::warn!(dispatcher = %link.name(), error, "the dispatcher does not answer; trying on");
+                            is_reachable = Some(false);
+                        }
+                        self.metrics.reachable(false);
+                        link.rotate();
+                        pause = Instant::now() + PAUSE;
+                    }
+                    Err(error) => return Err(error),
+                },
+                Some(opened) = feeds.opening.join_next() => {
+                    if let Ok((id, opened)) = opened {
+                        has_news = true;
+                        self.opened(id, opened, &mut feeds);
+                    }
+                }
+                () = self.store.changed() => {}
+                () = self.draining.notified() => {
+                    let windows = self.machine.lock().leases().len();
+                    tracing::info!(windows, "draining: trainers read on while other workers take over");
+                    drain_until = Some(Instant::now() + DRAIN);
+                    has_news = true;
+                }
+                () = sleep_until(wake.unwrap_or(Instant::now())), if wake.is_some() => {}
+            }
+        }
+    }
+
+    fn call(&self, leaving: bool) -> WorkerCall {
+        let sync = WorkerSync { leaving, ..self.machine.lock().sync() };
+        WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators: operator_versions(), sync }
+    }
+
+    /// Does what the dispatcher says. `false` if that is nothing.
+    fn obey(&self, answer: &WorkerAnswer, feeds: &mut Feeds) -> bool {
+        match PublicKey::try_from(answer.ticket_key.clone()) {
+            Ok(key) => {
+                let mut trust = self.trust.lock();
+                trust.verifier.trust(key);
+                trust.clock = (Instant::now(), answer.now_unix_seconds);
+            }
+            Err(error) => tracing::warn!(error, "the dispatcher's ticket key cannot be read"),
+        }
+        let (actions, leases) = {
+            let mut machine = self.machine.lock();
+            (machine.reply(&answer.reply), machine.leases().to_vec())
+        };
+        for action in actions {
+            match action {
+                WorkerAction::Start(key) => {
+                    self.metrics.leased(&key);
+                    if let Some(feed) = feeds.wanted(&key) {
+                        self.start(&feed, &key);
+                    }
+                }
+                WorkerAction::Drop(key) => {
+                    feeds.unwanted(&key);
+                    self.metrics.dropped(&key);
+                    self.store.drop_window(&key);
+                }
+            }
+        }
+        let order: Vec<_> = leases.into_iter().map(|it| ((it.feed, it.window), it.shares)).collect();
+        self.store.prioritise(&order);
+        let in_use: HashSet<&Arc<str>> = order.iter().map(|((feed, _), _)| feed).collect();
+        feeds.all.retain(|id, feed| {
+            let is_kept = matches!(feed, Opening::Under(_)) || in_use.contains(id);
+            if !is_kept {
+                tracing::info!(feed = %id, "feed closed: no window of it is leased to this worker");
+            }
+            is_kept
+        });
+        !order.is_empty()
+    }
+
+    fn start(&self, feed: &Feed, key: &WindowKey) {
+        tracing::debug!(feed = %key.0, epoch = key.1.epoch, window = key.1.index, "window leased");
+        self.store.start(feed, key.1);
+    }
+
+    /// A feed was opened, or cannot be.
+    fn opened(&self, id: Arc<str>, opened: Result<Feed>, feeds: &mut Feeds) {
+        let Some(Opening::Under(keys)) = feeds.all.remove(&id) else { return };
+        match opened {
+            Ok(feed) => {
+                tracing::info!(feed = %id, pipeline = feed.pipeline(), "feed opened");
+                self.metrics.opened(&id, feed.pipeline());
+                keys.iter().for_each(|key| self.start(&feed, key));
+                feeds.all.insert(id, Opening::Done(feed));
+            }
+            // A dispatcher that is gone or new: the leases still stand, or will be taken back.
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound) => {
+                tracing::debug!(feed = %id, error = error.message(), "the feed's spec is not to be had now");
+                keys.iter().for_each(|key| drop(feeds.wanted(key)));
+            }
+            Err(error) => {
+                tracing::warn!(feed = %id, error = error.message(), "the feed cannot be computed here");
+                self.machine.lock().refuse(id, error.report());
+            }
+        }
+    }
+
+    /// Tells the machine how far each window is. Whether the dispatcher does not know it yet.
+    fn take_stock(&self) -> bool {
+        let mut has_news = false;
+        let mut machine = self.machine.lock();
+        for (key, state) in self.store.states() {
+            self.metrics.reached(&key, &state);
+            let state = match state {
+                StoredState::Computing => HeldState::Computing,
+                StoredState::Counted { rows, bytes } => HeldState::Counted { rows, bytes },
+                StoredState::Ready { rows, bytes } => HeldState::Ready { rows, bytes },
+                StoredState::Failed(error) => HeldState::Failed(error.report()),
+            };
+            let failed = match &state {
+                HeldState::Failed(report) => Some(report.message.clone()),
+                _ => None,
+            };
+            let is_news = machine.report(&key, state);
+            has_news |= is_news;
+            if let Some(error) = failed.filter(|_| is_news) {
+                tracing::warn!(feed = %key.0, epoch = key.1.epoch, window = key.1.index, error, "window failed");
+            }
+        }
+        has_news
+    }
+
+    /// Says farewell: the dispatcher need not find out.
+    async fn leave(&self, link: &Link) -> Result<()> {
+        let _ = timeout(FAREWELL, link.sync(self.call(true))).await;
+        Ok(())
+    }
+}
+
+/// The feeds of a worker, opened as their windows are leased.
+struct Feeds {
+    session: Arc<Session>,
+    link: Arc<Link>,
+    all: HashMap<Arc<str>, Opening>,
+    opening: JoinSet<(Arc<str>, Result<Feed>)>,
+}
+
+enum Opening {
+    /// These windows wait for it.
+    Under(Vec<WindowKey>),
+    Done(Feed),
+}
+
+impl Feeds {
+    /// The feed of a window that is to be started; `None` if it has yet to be opened.
+    fn wanted(&mut self, key: &WindowKey) -> Option<Feed> {
+        match self.all.get_mut(&key.0) {
+            Some(Opening::Done(feed)) => return Some(feed.clone()),
+            Some(Opening::Under(keys)) => keys.push(key.clone()),
+            None => {
+                self.all.insert(Arc::clone(&key.0), Opening::Under(vec![key.clone()]));
+                let (session, link, id) = (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(&key.0));
+                self.opening.spawn(async move {
+                    let opened = match link.spec(&id).await {
+                        Ok(spec) => session.open_spec(&spec).await,
+                        Err(error) => {
+                            // It is asked for again at once.
+                            sleep(PAUSE).await;
+                            Err(error)
+                        }
+                    };
+                    (id, opened)
+                });
+            }
+        }
+        None
+    }
+
+    /// A window is not to be started after all.
+    fn unwanted(&mut self, key: &WindowKey) {
+        if let Some(Opening::Under(keys)) = self.all.get_mut(&key.0) {
+            keys.retain(|waiting| waiting != key);
+        }
+    }
+}

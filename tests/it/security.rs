@@ -1,0 +1,222 @@
+//! Who may read: tokens, TLS, client certificates, and what is refused without them.
+
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
+
+const TOKEN: &str = "a-token-for-these-tests";
+
+/// A CA, made anew, whose certificates lie in the test's folder.
+struct Authority<'a> {
+    folder: &'a Folder,
+    name: &'a str,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl<'a> Authority<'a> {
+    fn new(folder: &'a Folder, name: &'a str) -> Self {
+        let mut parameters = CertificateParams::new([]).expect("no names");
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let issuer = CertifiedIssuer::self_signed(parameters, key).expect("a CA");
+        folder.write(&format!("{name}.pem"), issuer.pem());
+        Self { folder, name, issuer }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(format!("{}.pem", self.name))
+    }
+
+    /// A certificate for a host, and its key.
+    fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().expect("a key");
+        let parameters = CertificateParams::new([host.to_owned()]).expect("a name");
+        let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
+        let name = format!("{}-{host}", self.name);
+        (
+            self.folder.write(&format!("{name}.cert.pem"), certificate.pem()),
+            self.folder.write(&format!("{name}.key.pem"), key.serialize_pem()),
+        )
+    }
+}
+
+/// Reads the pipeline from the server, and expects all of its rows.
+fn read(server: &Server, more: &[&str]) {
+    let (batches, _) = run(["--connect", &server.uri, "--pipeline", "train"].iter().chain(more));
+    assert_eq!(batches.iter().map(|batch| batch.rows).sum::<u64>(), 20);
+}
+
+/// Expects one error with these phrases, whether the pipeline is named or looked up.
+fn refused(server: &Server, more: &[&str], phrases: &[&str]) {
+    wrong(&[&["run", "--connect", &server.uri], more].concat(), phrases);
+    wrong(&[&["run", "--connect", &server.uri, "--pipeline", "train"], more].concat(), phrases);
+}
+
+#[test]
+fn a_token_is_asked_for() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let tokens = folder.write("tokens", format!("# the new one\n{TOKEN}\n\nthe-old-token-of-these-tests\n"));
+    let server = Server::start(&script, &["--token-file", text(&tokens)]);
+    assert!(server.uri.starts_with("grpc://"));
+
+    read(&server, &["--token", TOKEN]);
+    read(&server, &["--token", "the-old-token-of-these-tests"]);
+    refused(&server, &[], &["no token was sent", "hint: set FOREBAY_TOKEN"]);
+    refused(&server, &["--token", ""], &["no token was sent"]);
+    let unknown = ["the token is not one that this server knows", "hint: "];
+    refused(&server, &["--token", "a-token-for-these-testz"], &unknown);
+    refused(&server, &["--token", "# the new one"], &["the token has characters that no header may hold"]);
+
+    let mut environment = forebay(["run", "--connect", &server.uri, "--steps", "1"]);
+    succeed(environment.env("FOREBAY_TOKEN", TOKEN));
+    let mut environment = forebay(["run", "--connect", &server.uri, "--steps", "1"]);
+    let message = fail(environment.env("FOREBAY_TOKEN", "another-token-of-someone"));
+    assert!(message.contains(unknown[0]) && !message.contains("another-token"), "{message}");
+    // Help shows the environment, but not this.
+    let help = succeed(forebay(["run", "--help"]).env("FOREBAY_TOKEN", TOKEN));
+    assert!(help.contains("FOREBAY_TOKEN") && !help.contains(TOKEN));
+}
+
+#[test]
+fn unusable_token_files_are_named() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    for (content, phrase) in [("# none\n", "has no token"), ("short\n", "shorter than 16 characters")] {
+        let file = folder.write("tokens", content);
+        wrong(&["serve", &script, "--token-file", text(&file)], &[text(&file), phrase, "hint: "]);
+    }
+    let missing = folder.path().join("nowhere");
+    wrong(&["serve", &script, "--token-file", text(&missing)], &[text(&missing), "does not exist"]);
+}
+
+#[test]
+fn tls_is_for_those_who_trust_its_ca() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let (ours, other) = (Authority::new(&folder, "ours"), Authority::new(&folder, "other"));
+    let (ours_path, other_path) = (ours.path(), other.path());
+    let (ca, other_ca) = (text(&ours_path), text(&other_path));
+    let (certificate, key) = ours.sign("127.0.0.1");
+    let server = Server::start(&script, &["--tls-cert", text(&certificate), "--tls-key", text(&key)]);
+    assert!(server.uri.starts_with("grpc+tls://127.0.0.1:"), "{}", server.uri);
+
+    read(&server, &["--tls-ca", ca]);
+    // A token that nobody asks for does no harm.
+    read(&server, &["--tls-ca", ca, "--token", TOKEN]);
+    refused(&server, &["--tls-ca", other_ca], &["no secure connection to", "signed by no CA", "hint: ", "--tls-ca"]);
+    refused(
+        &server,
+        &["--tls-ca", ca, "--tls-server-name", "elsewhere.example"],
+        &["its certificate is for another name", "--tls-server-name"],
+    );
+    let plain = server.uri.replace("grpc+tls://", "grpc://");
+    wrong(&["run", "--connect", &plain, "--tls-ca", ca], &["is plain text", "hint: write grpc+tls://"]);
+    wrong(&["run", "--connect", &plain], &["does not answer as a Forebay server does", "write grpc+tls://"]);
+
+    let (certificate, key) = ours.sign("elsewhere.example");
+    let elsewhere = Server::start(&script, &["--tls-cert", text(&certificate), "--tls-key", text(&key)]);
+    refused(&elsewhere, &["--tls-ca", ca], &["its certificate is for another name", "--tls-server-name"]);
+    read(&elsewhere, &["--tls-ca", ca, "--tls-server-name", "elsewhere.example"]);
+
+    let plain = Server::start(&script, &[]);
+    let uri = plain.uri.replace("grpc://", "grpc+tls://");
+    wrong(&["run", "--connect", &uri, "--tls-ca", ca], &["it does not speak TLS", "hint: write grpc://"]);
+}
+
+#[test]
+fn mutual_tls_is_for_those_with_a_certificate() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let (ours, other) = (Authority::new(&folder, "ours"), Authority::new(&folder, "other"));
+    let ca = ours.path();
+    let (certificate, key) = ours.sign("127.0.0.1");
+    let server = ["--tls-cert", text(&certificate), "--tls-key", text(&key), "--tls-client-ca", text(&ca)];
+    let server = Server::start(&script, &server);
+
+    let (certificate, key) = ours.sign("trainer");
+    read(&server, &["--tls-ca", text(&ca), "--tls-cert", text(&certificate), "--tls-key", text(&key)]);
+    refused(&server, &["--tls-ca", text(&ca)], &["it asks for a client certificate", "hint: ", "--tls-cert"]);
+    let (foreign, foreign_key) = other.sign("trainer");
+    refused(
+        &server,
+        &["--tls-ca", text(&ca), "--tls-cert", text(&foreign), "--tls-key", text(&foreign_key)],
+        &["it refused the TLS connection", "hint: ", "--tls-client-ca"],
+    );
+    refused(
+        &server,
+        &["--tls-ca", text(&ca), "--tls-cert", text(&certificate), "--tls-key", text(&foreign_key)],
+        &["does not belong to the client certificate", text(&certificate)],
+    );
+}
+
+#[test]
+fn unusable_tls_files_are_named() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let ca = Authority::new(&folder, "ours");
+    let (certificate, key) = ca.sign("127.0.0.1");
+    let (_, other_key) = ca.sign("elsewhere.example");
+    let junk = folder.write("junk.pem", "not PEM at all\n");
+    let locked = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let locked = folder.write("locked.pem", locked);
+    let missing = folder.path().join("missing.pem");
+    for (certificate, key, phrases) in [
+        (&missing, &key, [text(&missing), "does not exist"]),
+        (&certificate, &missing, [text(&missing), "does not exist"]),
+        (&junk, &key, [text(&junk), "holds no certificate in PEM form"]),
+        (&key, &key, [text(&key), "holds no certificate in PEM form"]),
+        (&certificate, &junk, [text(&junk), "holds no private key in PEM form"]),
+        (&certificate, &locked, [text(&locked), "that is not encrypted"]),
+        (&certificate, &other_key, [text(&other_key), "does not belong to the TLS certificate"]),
+    ] {
+        let phrases = [&phrases[..], &["hint: "]].concat();
+        wrong(&["serve", &script, "--tls-cert", text(certificate), "--tls-key", text(key)], &phrases);
+    }
+    let arguments = ["serve", &script, "--tls-cert", text(&certificate), "--tls-key", text(&key)];
+    wrong(&[&arguments[..], &["--tls-client-ca", text(&junk)]].concat(), &[text(&junk), "holds no certificate"]);
+    let arguments = ["run", "--connect", "grpc+tls://127.0.0.1:1", "--tls-ca", text(&junk)];
+    wrong(&arguments, &[text(&junk), "holds no certificate in PEM form"]);
+    wrong(&["serve", &script, "--tls-cert", text(&certificate)], &["--tls-key"]);
+}
+
+#[test]
+fn other_machines_are_served_only_securely() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let ca = Authority::new(&folder, "ours");
+    let ca_path = ca.path();
+    let (certificate, key) = ca.sign("127.0.0.1");
+    let tokens = folder.write("tokens", TOKEN);
+    let tls = ["--tls-cert", text(&certificate), "--tls-key", text(&key)];
+    let token = ["--token-file", text(&tokens)];
+    for (more, lacks) in [
+        (&[][..], "neither TLS nor tokens"),
+        (&token[..], "tokens but no TLS"),
+        (&tls[..], "TLS but neither tokens nor client certificates"),
+    ] {
+        let arguments = [&["serve", &script, "--host", "0.0.0.0", "--port", "0"], more].concat();
+        wrong(&arguments, &["0.0.0.0 is reachable from other machines", lacks, "hint: ", "--tls-cert", "--insecure"]);
+        let host = ["serve", &script, "--host", "::", "--port", "0"];
+        wrong(&[&host[..], more].concat(), &["reachable from other machines", lacks]);
+    }
+    // Every address of this machine includes loopback, which is enough to read from.
+    let start = |more: &[&str]| Server::start(&script, &[&["--host", "0.0.0.0"], more].concat());
+    let secure = start(&[&tls[..], &token].concat());
+    assert!(secure.uri.starts_with("grpc+tls://0.0.0.0:"), "{}", secure.uri);
+    drop(start(&[&tls[..], &["--tls-client-ca", text(&ca_path)]].concat()));
+    drop(start(&["--insecure"]));
+}
+
+#[test]
+fn a_token_is_not_sent_to_other_machines_as_plain_text() {
+    // An address for documentation: nothing may be sent there, so no time-out may be waited for.
+    let arguments = ["run", "--connect", "grpc://192.0.2.1:7070", "--token", TOKEN];
+    let started = std::time::Instant::now();
+    wrong(&arguments, &["the token would go to grpc://192.0.2.1:7070 as plain text", "hint: ", "--insecure"]);
+    assert!(started.elapsed().as_secs() < 4);
+    wrong(&["run", "--connect", "ftp://127.0.0.1:1"], &["unknown scheme \"ftp\"", "grpc+tls://"]);
+}

@@ -1,0 +1,250 @@
+//! A feed's spec: opened in another process, which has no tables, no pipelines and another folder, it is the same feed.
+
+use std::path::Path;
+
+use forebay_engine::{ErrorKind, Feed, FeedOptions, FeedSpec, Output, ReadOptions, Session, digest};
+use serde_json::{Value, json};
+
+use crate::support::{Folder, repository};
+
+const PHOTOS: &str = "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';
+    /* Not part of the statement. */
+    CREATE OR REPLACE PIPELINE photos WITH (shuffle = true, seed = 17, batch_size = 10, window_bytes = '1MiB') AS
+    -- Is part of it: 'ü'
+    SELECT normalize(random_hflip(random_resized_crop(decode_image(bytes), height => 32, width => 32))) AS image,
+        label, path
+    FROM photos WHERE hash_bucket(path, buckets => 3) <> 1; CREATE PIPELINE other AS SELECT path FROM photos";
+
+/// A session of a process that runs the script, in its folder.
+async fn dispatcher(base: &Path, script: &str) -> Session {
+    let session = Session::builder().threads(2).base(base).root("memory:///root").build().expect("a session");
+    session.execute("script.sql", script).await.expect("the script runs");
+    session
+}
+
+/// A session of a process that has no script, and starts elsewhere.
+fn worker() -> Session {
+    Session::builder().threads(2).base("/another/folder").root("/another/root").build().expect("a session")
+}
+
+fn photos_folder() -> std::path::PathBuf {
+    repository().join("examples")
+}
+
+/// What a trainer would see of two epochs: place, token, digest.
+async fn batches(feed: &Feed) -> Vec<(u64, u64, String, String)> {
+    let mut reader = feed.read(&ReadOptions { epochs: Some(2), ..ReadOptions::default() }).expect("a reader");
+    let mut all = Vec::new();
+    while let Some(batch) = reader.next().await {
+        let batch = batch.expect("a batch");
+        all.push((batch.epoch, batch.offset, batch.token.to_string(), digest(&batch.records)));
+    }
+    all
+}
+
+/// The spec as it arrives.
+fn travelled(feed: &Feed) -> FeedSpec {
+    let text = serde_json::to_string(&feed.spec()).expect("a spec is JSON");
+    assert_eq!(text, serde_json::to_string(&feed.spec()).expect("a spec is JSON"));
+    let spec = serde_json::from_str(&text).expect("it can be read");
+    assert_eq!(feed.spec(), spec);
+    spec
+}
+
+#[tokio::test]
+async fn a_spec_opens_as_the_same_feed_elsewhere() {
+    let photos = photos_folder();
+    let folder = Folder::new();
+    for file in 0..30 {
+        let rows: String =
+            (0..20).map(|row| format!("{{\"id\": {}, \"price\": {row}.5}}\n", file * 20 + row)).collect();
+        folder.write(&format!("clicks/{file:02}.jsonl"), rows);
+    }
+    let clicks = "CREATE EXTERNAL TABLE \"Some clicks\" STORED AS JSONL LOCATION './clicks/*.jsonl';
+        CREATE PIPELINE \"p q\" WITH (window_rows = 60) AS
+        SELECT log1p(price) AS price, id FROM \"Some clicks\" WHERE price > 3 AND id % 7 <> 0";
+    let options = FeedOptions { seed: Some(3), shuffle: Some(true), ..FeedOptions::default() };
+    for (base, script, name, options) in [
+        (photos.as_path(), PHOTOS, "photos", FeedOptions::default()),
+        (photos.as_path(), PHOTOS, "photos", options.clone()),
+        (folder.path(), clicks, "p q", options),
+        (folder.path(), clicks, "p q", FeedOptions::default()),
+    ] {
+        let feed = dispatcher(base, script).await.open(name, &options).expect("a feed");
+        let spec = travelled(&feed);
+        let elsewhere = worker();
+        let opened = elsewhere.open_spec(&spec).await.expect("the same feed");
+        assert_eq!((opened.id(), opened.pipeline()), (feed.id(), feed.pipeline()));
+        assert_eq!((opened.schema(), opened.settings()), (feed.schema(), feed.settings()));
+        assert_eq!(opened.quarantine_url(), feed.quarantine_url());
+        assert_eq!(opened.spec(), spec);
+        let expected = batches(&feed).await;
+        assert!(expected.len() > 20, "{} batches", expected.len());
+        assert_eq!(batches(&opened).await, expected);
+        assert!(elsewhere.pipelines().is_empty());
+        let tables = elsewhere.execute("", "SHOW TABLES").await.expect("tables");
+        assert!(matches!(tables.as_slice(), [Output::Rows(rows)] if rows.len() == 1), "{tables:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_spec_is_the_statement() {
+    let feed = dispatcher(&photos_folder(), PHOTOS).await.open("photos", &FeedOptions::default()).expect("a feed");
+    let statement = feed.spec().statement;
+    assert!(
+        statement.starts_with("CREATE OR REPLACE PIPELINE photos WITH") && statement.ends_with("<> 1"),
+        "{statement}"
+    );
+    assert!(statement.contains("-- Is part of it: 'ü'"), "{statement}");
+}
+
+#[tokio::test]
+async fn a_spec_that_comes_to_another_feed_is_refused_with_the_difference() {
+    let feed = dispatcher(&photos_folder(), PHOTOS).await.open("photos", &FeedOptions::default()).expect("a feed");
+    let statement = feed.spec().statement;
+    let id = feed.id();
+    let check = async |kind: ErrorKind, phrases: &[&str], changes: &[(&str, Value)]| {
+        let mut spec = serde_json::to_value(feed.spec()).expect("a spec is JSON");
+        for (path, value) in changes {
+            *spec.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value.clone();
+        }
+        let spec: FeedSpec = serde_json::from_value(spec).expect("it can be read");
+        let error = worker().open_spec(&spec).await.err().unwrap_or_else(|| panic!("{changes:?} opened"));
+        assert_eq!(error.kind(), kind, "{changes:?}: {error}");
+        for phrase in phrases {
+            assert!(error.to_string().contains(phrase), "{changes:?} lacks {phrase:?}: {error}");
+        }
+        // What differs is said, and what does not is not.
+        for cause in ["forebay is version", "operator \"", "its query", "the snapshot", "its settings"] {
+            let named = error.message().contains(cause);
+            assert_eq!(named, phrases.iter().any(|phrase| phrase.contains(cause)), "{cause:?}: {error}");
+        }
+    };
+    use ErrorKind::{Conflict, Invalid};
+    let cannot = format!("feed {id} cannot be opened here: ");
+    check(Conflict, &[&cannot, "its settings {\"seed\":18,", "the same build"], &[("/settings/seed", json!(18))]).await;
+    check(Conflict, &["its settings"], &[("/settings/on_error", json!("skip"))]).await;
+    check(Conflict, &["its settings"], &[("/feed", json!("0123456789abcdef"))]).await;
+    let version = "forebay is version 0.1.0 here and 9.9.9 there";
+    check(Conflict, &[version], &[("/forebay", json!("9.9.9")), ("/settings/seed", json!(18))]).await;
+    let crop = "operator \"random_resized_crop\" is version 1 here and 7 there";
+    check(Conflict, &[&cannot, crop], &[("/operators/random_resized_crop", json!(7))]).await;
+    let more = [("/operators/random_resized_crop", json!(7)), ("/forebay", json!("9.9.9"))];
+    check(Conflict, &[version, crop], &more).await;
+    let missing = json!({"sharpen": 1, "normalize": 1});
+    check(Conflict, &["operator \"sharpen\" is missing here"], &[("/operators", missing)]).await;
+    let other = [("/statement", json!(statement.replace("height => 32", "height => 33")))];
+    check(Conflict, &["its query is not the one that the feed was opened with"], &other).await;
+    let query = "its query does not compile";
+    let unknown = [("/statement", json!(statement.replace("random_hflip", "random_vflip")))];
+    check(Conflict, &[query, "random_vflip"], &unknown).await;
+    check(Conflict, &[query, "nowhere"], &[("/statement", json!(statement.replace("FROM photos", "FROM nowhere")))])
+        .await;
+    check(Conflict, &[query], &[("/table", json!("pictures"))]).await;
+    check(Conflict, &[query], &[("/statement", json!("CREATE PIPELINE photos AS SELECT ("))]).await;
+    let none = "its statement is not the CREATE PIPELINE of \"photos\"";
+    for text in ["", "SHOW TABLES", "CREATE PIPELINE other AS SELECT path FROM photos"] {
+        check(Conflict, &[none], &[("/statement", json!(text))]).await;
+    }
+    check(Conflict, &[none], &[("/statement", json!(format!("DROP PIPELINE photos; {statement}")))]).await;
+    let altered = "the snapshot was altered: its id is ";
+    for (path, value) in [
+        ("/snapshot/id", json!("0")),
+        ("/snapshot/folder", json!(format!("{}/photos/x/", photos_folder().display()))),
+        ("/snapshot/files/3/2", json!(0)),
+        ("/snapshot/files/239", json!(["z/z.jpg", 1, 0, null, [[1, 1, 0, 1, false]]])),
+        ("/dataset/location", json!(photos_folder())),
+    ] {
+        check(Conflict, &[&cannot, altered], &[(path, value)]).await;
+    }
+    let away = [("/dataset/location", json!("/nowhere"))];
+    check(Invalid, &["of the snapshot is not under \"/nowhere\"", "the snapshot"], &away).await;
+    check(Invalid, &["not an absolute path or URL"], &[("/dataset/location", json!("photos"))]).await;
+    check(Invalid, &["not an absolute path or URL"], &[("/root", json!(".forebay"))]).await;
+    check(Invalid, &["\"window_rows\" must be positive"], &[("/settings/window_rows", json!(0))]).await;
+    // A version by itself is no difference, nor is what identifies nothing.
+    let mut spec = feed.spec();
+    spec.forebay = "9.9.9".to_owned();
+    spec.root = "memory:///elsewhere".to_owned();
+    let opened = worker().open_spec(&spec).await.expect("the same feed");
+    assert_eq!((opened.id(), opened.quarantine_url()), (id, format!("memory:///elsewhere/quarantine/{id}").as_str()));
+}
+
+#[tokio::test]
+async fn specs_name_their_tables_as_they_like() {
+    let (first, second) = (Folder::new(), Folder::new());
+    first.write("t.csv", "a\n1\n2\n");
+    second.write("t.csv", "a,b\nx,1.5\ny,2.5\nz,3.5\n");
+    let worker = worker();
+    let mut feeds = Vec::new();
+    for folder in [&first, &second] {
+        let script = "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 't.csv'; CREATE PIPELINE p AS SELECT * FROM t";
+        let feed = dispatcher(folder.path(), script).await.open("p", &FeedOptions::default()).expect("a feed");
+        let opened = worker.open_spec(&travelled(&feed)).await.expect("the same feed");
+        feeds.push((feed, opened));
+    }
+    for (feed, opened) in &feeds {
+        assert_eq!(batches(feed).await, batches(opened).await);
+    }
+    assert_ne!(feeds[0].1.id(), feeds[1].1.id());
+    // The worker's own tables are not seen by a spec, nor changed.
+    let own = Folder::new();
+    let path = own.write("t.csv", "c\ntrue\n");
+    let sql = format!(
+        "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{}'; CREATE PIPELINE p AS SELECT * FROM t",
+        path.display()
+    );
+    worker.execute("own.sql", &sql).await.expect("the script runs");
+    let spec = feeds[0].0.spec();
+    assert_eq!(worker.open_spec(&spec).await.expect("the same feed").id(), spec.feed);
+    let schema = worker.open("p", &FeedOptions::default()).expect("a feed").schema();
+    assert_eq!(schema.field(0).name(), "c");
+}
+
+/// A folder of three small files, and the feed over it in a process of its own.
+async fn small() -> (Folder, Feed) {
+    let folder = Folder::new();
+    (0..3).for_each(|file| drop(folder.write(&format!("t/{file}.csv"), format!("a\n{file}0\n{file}1\n"))));
+    let script = "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 't'; CREATE PIPELINE p AS SELECT * FROM t";
+    let feed = dispatcher(folder.path(), script).await.open("p", &FeedOptions::default()).expect("a feed");
+    (folder, feed)
+}
+
+#[tokio::test]
+async fn a_file_that_came_later_does_not_matter_and_one_that_changed_does() {
+    let (folder, feed) = small().await;
+    let spec = travelled(&feed);
+    let expected = batches(&feed).await;
+    folder.write("t/1b.csv", "a\n999\n");
+    assert_eq!(batches(&worker().open_spec(&spec).await.expect("the same feed")).await, expected);
+    let path = folder.write("t/1.csv", "a\n123\n45\n");
+    let feed = worker().open_spec(&spec).await.expect("opening looks at no file");
+    let error =
+        feed.read(&ReadOptions::default()).expect("a reader").next().await.expect("an end").expect_err("a change");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    let expected = format!("\"{}\" changed since the feed's snapshot was taken", path.display());
+    assert!(error.to_string().contains(&expected), "{error}");
+}
+
+#[tokio::test]
+async fn a_spec_opened_again_shares_its_windows() {
+    let (folder, feed) = small().await;
+    let (worker, spec) = (worker(), travelled(&feed));
+    // A server opens specs on tasks of its own.
+    fn is_send<F: Future + Send>(opening: F) -> F {
+        opening
+    }
+    let first = is_send(worker.open_spec(&spec)).await.expect("the same feed");
+    let options = ReadOptions { batch_size: Some(2), ..ReadOptions::default() };
+    let mut reader = first.read(&options).expect("a reader");
+    reader.next().await.expect("a batch").expect("a batch");
+    // From here on the rows can only come from the window in memory.
+    std::fs::remove_dir_all(folder.path().join("t")).expect("a folder");
+    let second = worker.open_spec(&travelled(&feed)).await.expect("the same feed");
+    let batch = second.read(&options).expect("a reader").next().await.expect("a batch").expect("a shared window");
+    assert_eq!(batch.records.num_rows(), 2);
+    let mut alone = spec.clone();
+    alone.root = "memory:///another".to_owned();
+    let third = worker.open_spec(&alone).await.expect("the same feed");
+    assert_eq!((third.id(), third.quarantine_url().starts_with("memory:///another/")), (second.id(), true));
+}
