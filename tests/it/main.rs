@@ -8,6 +8,7 @@ mod bad_input;
 mod bad_rows;
 mod buckets;
 mod cluster;
+mod dynamic;
 mod feed;
 mod house;
 mod lost_and_changed;
