@@ -89,7 +89,7 @@ impl Cluster {
         };
         let readers: Vec<_> = (0..readers).map(|index| Reader::draw(&mut world, index)).collect();
         let jobs: Vec<_> = (readers.len()..readers.len() + jobs).map(|index| Job::draw(&mut world, index)).collect();
-        if !jobs.is_empty() && world.random.chance(300) {
+        if !jobs.is_empty() && world.random.chance(500) {
             world.dispatchers = DISPATCHERS;
         }
         let dispatchers = (0..DISPATCHERS).map(DispatcherNode::new).collect();
@@ -109,7 +109,7 @@ impl Cluster {
             job.begin(&mut world);
         }
         if !jobs.is_empty() && world.random.chance(500) {
-            world.faults.blows.extend([Blow::KillRank, Blow::KillRank, Blow::ChangeWorld]);
+            world.faults.blows.extend([Blow::KillRank, Blow::KillRank, Blow::KillRank, Blow::ChangeWorld]);
         }
         let until = world.faults.until;
         if !world.faults.blows.is_empty() {

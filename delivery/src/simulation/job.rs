@@ -87,12 +87,13 @@ impl Job {
     pub(super) fn draw(world: &mut World, index: usize) -> Self {
         let feed = world.random.below(world.feeds.len() as u64) as usize;
         let plan = world.plans[feed];
-        let samples = plan.windows_max * plan.rows_max;
+        let epochs = world.random.pick(&[1, 1, 2, 2, 3, 5]);
+        let samples = plan.windows_max * plan.rows_max * epochs;
         let batch_size = world.random.pick(&[1, 1, 2, 2, 3, 4, 8]);
         let settings = ReadSettings {
             // A batch of a few samples takes as long to simulate as one of many.
-            batch_size: if samples / batch_size > 150 { samples / 100 } else { batch_size },
-            epochs: world.random.pick(&[1, 1, 2, 2, 3, 5]),
+            batch_size: if samples / batch_size > 250 { samples / 200 } else { batch_size },
+            epochs,
             drop_last: world.random.chance(400),
             rank: 0,
             world_size: world.random.pick(&[1, 2, 2, 3, 3, 4]),
@@ -123,7 +124,7 @@ impl Job {
 
     /// New places, one for each rank.
     fn set_up(&mut self, world: &mut World) {
-        let (step_ms, save_steps) = (world.random.pick(&[0, 5, 20, 60, 200]), world.random.pick(&[1, 1, 2, 3, 5]));
+        let (step_ms, save_steps) = (world.random.pick(&[5, 20, 60, 100, 200]), world.random.pick(&[1, 1, 2, 3, 5]));
         let place = |_| Place {
             step_ms: (step_ms * world.random.pick(&[1, 1, 1, 8])).min(400),
             save_steps,
@@ -186,14 +187,20 @@ impl Job {
 
     /// Something is done to some or all of its processes.
     pub(super) fn blow(&mut self, world: &mut World, changes_world: bool) {
-        if !self.is_done {
+        if !self.is_done && self.is_worth_it(world) {
             self.resume_all(world, changes_world);
         }
     }
 
+    /// Mostly, what is done to them is done when they have come some way since.
+    fn is_worth_it(&self, world: &mut World) -> bool {
+        let is_under_way = |place: &Place| place.member.is_some() && place.saved.len() > 1;
+        self.places.iter().any(is_under_way) || world.random.chance(200)
+    }
+
     /// Something is done to one of them.
     pub(super) fn blow_rank(&mut self, world: &mut World) {
-        if !self.is_done {
+        if !self.is_done && self.is_worth_it(world) {
             let rank = world.random.below(self.settings.world_size) as usize;
             self.kill(world, rank);
         }
@@ -205,7 +212,7 @@ impl Job {
         let Some(member) = place.member.take() else { return };
         world.faults.fired(Fault::RankKilled);
         self.is_clean = false;
-        if place.saved.len() > 1 && world.is_faulty() && world.random.chance(200) {
+        if place.saved.len() > 1 && world.is_faulty() && world.random.chance(300) {
             let kept = world.random.between(1, place.saved.len() as u64 - 1) as usize;
             place.saved.truncate(kept);
             world.faults.fired(Fault::ResumedFurtherBack);
@@ -227,14 +234,14 @@ impl Job {
             1 => self.zombie.is_none(),
             _ => self.zombie.take().is_none() && others(),
         };
-        if may_linger && world.random.chance(600) {
+        if may_linger && world.random.chance(800) {
             world.faults.fired(Fault::Zombie);
             let until = world.now + world.random.between(100, 15_000);
             self.zombie = Some((member, until));
         } else {
             member.close(world);
         }
-        let after = world.random.pick(&[10, 100, 500, 2_000, 5_000]);
+        let after = world.random.pick(&[10, 10, 100, 500, 3_000]);
         world.schedule(world.now + after, Event::Start(trainer_node(self.index, rank)));
     }
 
