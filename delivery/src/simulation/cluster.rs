@@ -110,6 +110,8 @@ impl Cluster {
         }
         if !jobs.is_empty() && world.random.chance(500) {
             world.faults.blows.extend([Blow::KillRank, Blow::KillRank, Blow::KillRank, Blow::ChangeWorld]);
+            world.faults.pace = world.faults.pace.min(400);
+            world.faults.until = world.faults.until.max(5_000);
         }
         let until = world.faults.until;
         if !world.faults.blows.is_empty() {

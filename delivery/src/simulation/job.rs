@@ -227,13 +227,10 @@ impl Job {
             world.faults.fired(Fault::ResumedMidClaim);
         }
         world.say(|| format!("job {} rank {rank} is lost, and {} batches with it", self.index, undone.len()));
-        // With two dispatchers, the new process of one rank and an old one of another may make each other believe that they
-        // are all, and the others elsewhere likewise: nobody is there who knows of both.
-        let others = || self.places.iter().enumerate().all(|(other, it)| other == rank || it.member.is_some());
-        let may_linger = match world.dispatchers {
-            1 => self.zombie.is_none(),
-            _ => self.zombie.take().is_none() && others(),
-        };
+        // To a dispatcher that knows neither, the new process of one rank and an old one of another are all there are, and
+        // so the old one lingers no longer than until the next is lost.
+        let others = self.places.iter().enumerate().all(|(other, it)| other == rank || it.member.is_some());
+        let may_linger = self.zombie.take().is_none() && others;
         if may_linger && world.random.chance(800) {
             world.faults.fired(Fault::Zombie);
             let until = world.now + world.random.between(100, 15_000);

@@ -2,7 +2,7 @@
 
 use super::cluster::run;
 use super::faults::Fault;
-use crate::rules::{ALL, break_rule};
+use crate::rules::{ALL, RARE, break_rule};
 
 /// The end of a failing seed's trace is shown.
 const TRACE_LINES_MAX: u64 = 400;
@@ -66,9 +66,10 @@ fn seeds_until_caught(most: u64) -> Option<u64> {
 #[allow(clippy::print_stdout)]
 fn every_broken_rule_is_found_out() {
     let mut missed = Vec::new();
-    for rule in ALL {
+    let most = number("FOREBAY_SIMULATION_PLANTED", 400);
+    for (rule, most) in ALL.map(|rule| (rule, most)).into_iter().chain(RARE.map(|rule| (rule, 10 * most))) {
         break_rule(Some(rule));
-        let seeds = seeds_until_caught(number("FOREBAY_SIMULATION_PLANTED", 400));
+        let seeds = seeds_until_caught(most);
         break_rule(None);
         match seeds {
             Some(seeds) => println!("{rule:?}: {seeds}"),
