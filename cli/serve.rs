@@ -46,7 +46,9 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let security = arguments.security.open(arguments.host)?;
     let connect = arguments.security.connect()?;
-    check_advertised(arguments.advertise.as_deref())?;
+    if !arguments.no_worker {
+        check_advertised(arguments.host, arguments.advertise.as_deref())?;
+    }
     // The port first: a script over a large dataset takes a while, and would be in vain.
     let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?.secure(security);
     let (server, metrics) = arguments.metrics.of(server, arguments.host).await?;
@@ -90,7 +92,13 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
 }
 
 /// A worker that advertises what nobody can connect to would be a silent loss.
-pub(crate) fn check_advertised(uri: Option<&str>) -> Result<()> {
+pub(crate) fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
+    if host.is_unspecified() && uri.is_none() {
+        anyhow::bail!(
+            "{host} listens everywhere, and is no address that trainers could connect to\n\
+             hint: say where they reach this process with --advertise grpc://HOST:PORT"
+        );
+    }
     let is_uri = |uri: &str| {
         uri.split_once("://").is_some_and(|(scheme, host)| scheme.starts_with("grpc") && host.contains(':'))
     };

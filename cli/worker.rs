@@ -48,7 +48,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let security = arguments.security.open(arguments.host)?;
     let connect = arguments.security.connect()?;
     let dispatchers = forebay_flight_client::addresses(&arguments.dispatcher);
-    serve::check_advertised(arguments.advertise.as_deref())?;
+    serve::check_advertised(arguments.host, arguments.advertise.as_deref())?;
     let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?.secure(security);
     let (server, metrics) = arguments.metrics.of(server, arguments.host).await?;
     let (threads, root) = (arguments.threads, ".forebay".to_owned());

@@ -151,6 +151,26 @@ pub struct ClaimMessage {
     pub claims: ClaimSync,
 }
 
+impl ClaimMessage {
+    /// Whether its numbers are of this feed, and small enough to be reckoned with: it may come from anyone.
+    pub(crate) fn is_sane<P: Plan>(&self, plan: &P) -> bool {
+        let claims = &self.claims;
+        let is_claim = |claim: &Claim| claim.epoch <= self.until_epoch && claim.run < 1 << 28;
+        let is_granted = |granted: &Granted| {
+            is_claim(&granted.claim)
+                && granted.window.epoch < self.until_epoch
+                && plan.has(granted.window, self.until_epoch)
+                && granted.end.max(granted.window_offset) < 1 << 62
+        };
+        self.until_epoch <= 1 << 32
+            && (1..=1 << 34).contains(&claims.claim_rows)
+            && (1..=1 << 34).contains(&claims.unit)
+            && is_claim(&claims.base.begin)
+            && claims.done.iter().all(is_claim)
+            && claims.held.iter().chain(&claims.furthest).all(is_granted)
+    }
+}
+
 /// The answer to a [`ClaimMessage`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimAnswer {

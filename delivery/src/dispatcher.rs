@@ -21,6 +21,8 @@ pub type Millis = u64;
 const ROUTES_AHEAD: usize = 8;
 /// Windows that a worker may hold of each feed whatever their size: one to read and one to compute.
 const WINDOWS_AT_LEAST: usize = 2;
+/// Epochs beyond this are a mistake.
+const EPOCHS_MAX: u64 = 1 << 32;
 /// A worker whose place another took is told so for as long as it is among the latest.
 const REPLACED_KEPT: usize = 256;
 
@@ -279,6 +281,11 @@ impl<P: Plan> Dispatcher<P> {
         self.tick(now);
         let version = self.number();
         let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
+        // It may come from anyone; whoever sends nonsense is answered as if it were not there.
+        let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
+        if sync.world_size == 0 || !is_sane {
+            return;
+        }
         if sync.leaving {
             feed.remove_reader(sync.session);
             return;

@@ -264,9 +264,12 @@ impl<P: Plan> Sequencer<P> {
                 self.retry_failed(at);
             }
             Event::ReaderAdvanced { reader, to } => {
-                if let Some(reader) = self.readers.get_mut(&reader) {
+                match self.readers.get_mut(&reader) {
+                    // Most messages only say that a reader is still there.
+                    Some(reader) if reader.at == to => return Ok(()),
                     // A late message must not move a reader back.
-                    reader.at = reader.at.max(to);
+                    Some(reader) => reader.at = reader.at.max(to),
+                    None => {}
                 }
                 if !holds(Rule::KeptForEveryReader) {
                     self.readers.values_mut().for_each(|reader| reader.at = reader.at.max(to));

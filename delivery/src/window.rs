@@ -32,6 +32,14 @@ pub trait Plan {
     /// Expected bytes of `window` in memory, for as long as nobody has computed it.
     fn bytes(&self, window: WindowId) -> u64;
 
+    /// Whether there is such a window before epoch `until_epoch`, or it is where that begins.
+    fn has(&self, window: WindowId, until_epoch: u64) -> bool {
+        match window.epoch {
+            epoch if epoch < until_epoch => window.index < self.windows(epoch),
+            epoch => epoch == until_epoch && window.index == 0,
+        }
+    }
+
     /// Whether `window` is the last of its epoch.
     fn is_last(&self, window: WindowId) -> bool {
         window.index + 1 >= self.windows(window.epoch)

@@ -125,6 +125,10 @@ impl Worker {
     /// A window that was started is this far. Whether that is news: not if it was dropped meanwhile.
     pub fn report(&mut self, key: &WindowKey, state: HeldState) -> bool {
         match self.held.get_mut(key) {
+            // A window that is ready may be computed further, which changes nothing for anybody.
+            Some((_, HeldState::Ready { rows: ready, .. })) if matches!(state, HeldState::Counted { rows, .. } if rows == *ready) => {
+                false
+            }
             Some((_, held)) if *held != state => {
                 *held = state;
                 true

@@ -20,6 +20,8 @@ use crate::wire::{ClaimCall, ReaderAnswer, ReaderCall, actions};
 
 /// A dispatcher answers a call within half a second, or is taken for lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// A spec holds the list of all files.
+const SPEC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The addresses in a list that is separated by commas.
 pub fn addresses(list: &str) -> Vec<String> {
@@ -84,7 +86,8 @@ impl Dispatcher {
         let body = serde_json::to_vec(body).expect("plain data becomes JSON");
         let (index, service) = self.at.lock().clone();
         let uri = self.addresses.get(index).cloned().unwrap_or_default();
-        let called = timeout(CALL_TIMEOUT, async {
+        let patience = if action == actions::FEED_SPEC { SPEC_TIMEOUT } else { CALL_TIMEOUT };
+        let called = timeout(patience, async {
             let mut service = match service {
                 Some(service) => service,
                 None => {
@@ -106,10 +109,11 @@ impl Dispatcher {
         let answer = called.await.unwrap_or_else(|_| Err(lost(&uri, "it does not answer")));
         self.is_known.fetch_or(answer.is_ok(), Ordering::Relaxed);
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
-            // A connection that failed once is not worth a second try.
+            // A connection that failed once is not worth a second try, and the next may answer.
             let mut at = self.at.lock();
             if at.0 == index {
-                at.1 = None;
+                // Only from there: another call may have gone on already.
+                *at = ((index + 1) % self.addresses.len().max(1), None);
             }
         }
         answer

@@ -15,7 +15,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
 
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::reader::{CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, no_workers, random};
+use crate::reader::{BUFFER_BYTES, CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, lasting, no_workers, random};
 use crate::remote::Reading;
 use crate::wire::{ClaimCall, StreamRequest};
 
@@ -47,8 +47,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What stands in the way now; it may pass.
-    trouble: Option<Error>,
+    /// What stands in the way now, and since when; it may pass.
+    trouble: Option<(Instant, Error)>,
     /// What will not pass.
     fatal: Option<Error>,
     has_left: bool,
@@ -69,6 +69,9 @@ impl DynamicReader {
             }
             Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
         };
+        // Two claims are received at a time.
+        let options =
+            ConnectOptions { buffer_bytes: Some(options.buffer_bytes.unwrap_or(BUFFER_BYTES) / 2), ..options };
         let session = session();
         let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
         let claimer = Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?;
@@ -96,7 +99,6 @@ impl DynamicReader {
     }
 
     async fn advance(&mut self) -> Result<Option<Batch>> {
-        let deadline = Instant::now() + self.patience;
         loop {
             while let Some((granted, from)) = self.shared.claimer.lock().take() {
                 let (dispatch, options) = (Arc::clone(&self.dispatch), self.options.clone());
@@ -125,12 +127,14 @@ impl DynamicReader {
             if self.shared.claimer.lock().is_finished() {
                 return Ok(None);
             }
-            if timeout_at(deadline, self.shared.moved.notified()).await.is_err() {
-                let trouble = self.shared.state.lock().trouble.clone();
-                match trouble {
-                    Some(error) => return Err(error),
-                    None => self.shared.moved.notified().await,
+            let trouble = self.shared.state.lock().trouble.clone();
+            match trouble {
+                Some((since, error)) => {
+                    if timeout_at(since + self.patience, self.shared.moved.notified()).await.is_err() {
+                        return Err(error);
+                    }
                 }
+                None => self.shared.moved.notified().await,
             }
         }
     }
@@ -208,7 +212,10 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
                     let must_turn = idle.is_some() || awaiting.is_some_and(|since| since.elapsed() > patience);
                     let trouble = reply.failed.as_ref().map(Error::from).or(idle).or(awaited);
                     shared.claimer.lock().reply(answer);
-                    shared.state.lock().trouble = trouble;
+                    match trouble {
+                        Some(error) => lasting(&mut shared.state.lock().trouble, error),
+                        None => shared.state.lock().trouble = None,
+                    }
                     shared.moved.notify_one();
                     if must_turn {
                         dispatch.rotate();
@@ -217,8 +224,8 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
                     }
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
-                    shared.state.lock().trouble = Some(error);
-                    dispatch.rotate();
+                    lasting(&mut shared.state.lock().trouble, error);
+                    shared.moved.notify_one();
                     shared.claimer.lock().turn();
                     (pause, awaiting) = (Instant::now() + PAUSE, None);
                 }

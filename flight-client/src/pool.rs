@@ -4,6 +4,7 @@
 //! about as many bytes as come next, so a few buffers go round.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ const ALIGNMENT: usize = 64;
 const POOLED_FROM: usize = 32 << 10;
 /// What is announced is believed up to this; the rest of a buffer is allocated as its bytes come.
 const BELIEVED: usize = 64 << 20;
+/// The largest allocation that glibc learns from; see [`settle_allocator`].
+const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
 /// Buffers that wait to be used again.
 #[derive(Debug)]
@@ -35,6 +38,7 @@ struct Idle {
 impl Pool {
     /// A pool that keeps `idle_limit_bytes` at most.
     pub(crate) fn new(idle_limit_bytes: usize) -> Arc<Self> {
+        settle_allocator();
         Arc::new(Self { idle_limit_bytes, idle: Mutex::default() })
     }
 
@@ -46,6 +50,15 @@ impl Pool {
         let start = align(&mut bytes);
         Filling { bytes, start, pool: Arc::clone(self) }
     }
+}
+
+/// Lets glibc keep pages for what goes round outside the pool: the frames that come, of some hundred kilobytes.
+///
+/// It gives free memory back, and takes large allocations from the system, above thresholds that begin low and follow the
+/// largest allocation that was ever freed. A pool that frees none would leave them low, and every frame would come from
+/// fresh pages, which doubles what receiving costs. So one is freed here; no page of it is touched.
+fn settle_allocator() {
+    drop(black_box(Vec::<u8>::with_capacity(LEARNT_FROM)));
 }
 
 impl Idle {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use forebay_delivery::{Delivery, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
 use forebay_engine::{Batch, Error, ErrorKind, Result};
 use futures::stream::FuturesUnordered;
@@ -25,7 +25,7 @@ use crate::streams::Streams;
 use crate::wire::{FeedMetadata, ReaderAnswer, ReaderCall, StreamRequest, secret_key};
 
 /// Received ahead of the loop, about, over all streams.
-const BUFFER_BYTES: u64 = 64 << 20;
+pub(crate) const BUFFER_BYTES: u64 = 64 << 20;
 /// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
 pub(crate) const CALLS_MAX: usize = 2;
 /// After a dispatcher did not answer, or knew no workers.
@@ -43,6 +43,8 @@ pub(crate) struct RankReader {
     schema: SchemaRef,
     patience: Duration,
     last: Option<Token>,
+    /// Since when the loop has waited; it may give up and ask again meanwhile.
+    waits_since: Option<Instant>,
     has_ended: bool,
     driver: JoinSet<()>,
 }
@@ -58,6 +60,7 @@ pub(crate) struct Piece {
 /// What the loop, the driver and the streams share.
 pub(crate) struct Shared {
     began: Instant,
+    schema: SchemaRef,
     pub(crate) trainer: Mutex<Trainer<Piece>>,
     state: Mutex<State>,
     /// There may be something for the loop.
@@ -70,8 +73,9 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What stands in the way now; it may pass.
-    trouble: Option<Error>,
+    /// What stands in the way now, and since when; it may pass.
+    dispatcher_trouble: Option<(Instant, Error)>,
+    stream_trouble: Option<(Instant, Error)>,
     /// What will not pass.
     fatal: Option<Error>,
     has_left: bool,
@@ -82,14 +86,34 @@ impl Shared {
         self.began.elapsed().as_millis() as Millis
     }
 
-    /// Something stands in the way; if it lasts, it is what the loop is told.
-    pub(crate) fn trouble(&self, error: Error) {
-        tracing::debug!(%error, "reading is held up");
-        self.state.lock().trouble = Some(error);
+    /// A stream broke; if none brings anything for long, it is what the loop is told.
+    pub(crate) fn stream_trouble(&self, error: Error) {
+        tracing::debug!(%error, "a stream broke");
+        lasting(&mut self.state.lock().stream_trouble, error);
+        self.moved.notify_one();
     }
 
+    /// The dispatcher is of no use; if that lasts, it is what the loop is told.
+    fn dispatcher_trouble(&self, error: Error) {
+        lasting(&mut self.state.lock().dispatcher_trouble, error);
+        self.moved.notify_one();
+    }
+
+    /// Whether these are columns of this feed.
+    pub(crate) fn is_expected(&self, records: &RecordBatch) -> bool {
+        let (fields, expected) = (records.schema_ref().fields(), self.schema.fields());
+        let is_equal = |(a, b): (&Arc<Field>, &Arc<Field>)| a.name() == b.name() && a.data_type() == b.data_type();
+        fields.len() == expected.len() && fields.iter().zip(expected).all(is_equal)
+    }
+
+    /// A stream brings something.
     pub(crate) fn all_is_well(&self) {
-        self.state.lock().trouble = None;
+        self.state.lock().stream_trouble = None;
+    }
+
+    fn trouble(&self) -> Option<(Instant, Error)> {
+        let state = self.state.lock();
+        state.dispatcher_trouble.clone().or_else(|| state.stream_trouble.clone())
     }
 }
 
@@ -137,6 +161,7 @@ impl RankReader {
         };
         let shared = Arc::new(Shared {
             began: Instant::now(),
+            schema: Arc::clone(&what.schema),
             trainer: Mutex::new(trainer),
             state: Mutex::default(),
             moved: Notify::new(),
@@ -146,7 +171,7 @@ impl RankReader {
         let (schema, patience) = (Arc::clone(&what.schema), options.patience.unwrap_or(PATIENCE));
         let mut driver = JoinSet::new();
         driver.spawn(drive(Arc::clone(&shared), dispatch, what.request.clone(), options));
-        Self { shared, schema, patience, last: None, has_ended: false, driver }
+        Self { shared, schema, patience, last: None, waits_since: None, has_ended: false, driver }
     }
 
     /// The next batch, or `None` after the last epoch. After an error there is nothing more. Cancel-safe.
@@ -166,7 +191,6 @@ impl RankReader {
     }
 
     async fn advance(&mut self) -> Result<Option<Batch>> {
-        let deadline = Instant::now() + self.patience;
         loop {
             let next = self.shared.trainer.lock().next(self.shared.now());
             // There may be room now, or what the loop waits for may come whatever the room.
@@ -174,6 +198,7 @@ impl RankReader {
             self.shared.news.notify_one();
             match next {
                 Next::Deliver(delivery) => {
+                    self.waits_since = None;
                     return self.batch(*delivery).map(Some);
                 }
                 Next::End => return Ok(None),
@@ -183,13 +208,16 @@ impl RankReader {
             if let Some(error) = self.shared.state.lock().fatal.take() {
                 return Err(self.with_way_on(error));
             }
-            if timeout_at(deadline, self.shared.moved.notified()).await.is_err() {
-                // A window may take its time, as long as somebody computes it.
-                let trouble = self.shared.state.lock().trouble.clone();
-                match trouble {
-                    Some(error) => return Err(self.with_way_on(error)),
-                    None => self.shared.moved.notified().await,
+            let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
+            match self.shared.trouble() {
+                Some((since, error)) => {
+                    let deadline = since.max(waits_since) + self.patience;
+                    if timeout_at(deadline, self.shared.moved.notified()).await.is_err() {
+                        return Err(self.with_way_on(error));
+                    }
                 }
+                // A window may take its time, as long as somebody computes it.
+                None => self.shared.moved.notified().await,
             }
         }
     }
@@ -280,10 +308,16 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
                     if reply.workers == 0 {
                         let error = no_workers(&dispatch.name());
                         held_up(&mut is_held_up, &dispatch.name(), &error);
-                        shared.trouble(error);
-                        dispatch.rotate();
+                        shared.dispatcher_trouble(error);
+                        // Two answers may say so.
+                        if !is_paused {
+                            dispatch.rotate();
+                        }
                         pause = Instant::now() + PAUSE;
-                    } else if std::mem::take(&mut is_held_up) {
+                    } else {
+                        shared.state.lock().dispatcher_trouble = None;
+                    }
+                    if reply.workers > 0 && std::mem::take(&mut is_held_up) {
                         tracing::info!(dispatcher = %dispatch.name(), workers = reply.workers, "the dispatcher answers again");
                     }
                     streams.set_ticket(ticket);
@@ -292,8 +326,7 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
                     held_up(&mut is_held_up, &dispatch.name(), &error);
-                    shared.trouble(error);
-                    dispatch.rotate();
+                    shared.dispatcher_trouble(error);
                     pause = Instant::now() + PAUSE;
                 }
                 Err(error) => {
@@ -307,6 +340,12 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
             () = sleep_until(wake.unwrap_or(Instant::now())), if wake.is_some() => {}
         }
     }
+}
+
+/// Keeps since when there is trouble, and what it is now.
+pub(crate) fn lasting(trouble: &mut Option<(Instant, Error)>, error: Error) {
+    let since = trouble.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+    *trouble = Some((since, error));
 }
 
 /// Says once that something is wrong with the dispatcher: it is asked again and again.

@@ -119,6 +119,10 @@ async fn try_receive(
         let Some(Received { records, metadata, bytes }) = stream.next().await? else { return Ok(()) };
         let piece: PieceMetadata =
             serde_json::from_slice(&metadata).map_err(|error| Broken::Unreadable(error.to_string()))?;
+        let rows = piece.rows.1.saturating_sub(piece.rows.0);
+        if piece.gaps > rows || records.num_rows() as u64 > rows - piece.gaps || !shared.is_expected(&records) {
+            return Err(Broken::Unreadable("other rows or columns than were asked for".to_owned()).into());
+        }
         let records = Piece { records, gaps: piece.gaps };
         let fragment = Fragment { rows: piece.rows.0..piece.rows.1, bytes, records };
         if !shared.trainer.lock().received(window, lease, fragment) {
@@ -175,7 +179,7 @@ impl Workers {
             ErrorKind::Denied if !is_ticket => Ended::Failed(error.report()),
             ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Unavailable | ErrorKind::Exhausted => {
                 self.carriers.lock().remove(address);
-                shared.trouble(error);
+                shared.stream_trouble(error);
                 Ended::Lost
             }
         }

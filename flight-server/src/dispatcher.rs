@@ -4,7 +4,7 @@
 //! so every caller is heard of at least that often.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_delivery::{ClaimAnswer, Dispatcher, DispatcherSettings, Millis, Status, WorkerId};
@@ -37,6 +37,8 @@ pub(crate) struct Dispatching {
     changed: Notify,
     began: Instant,
     signer: Signer,
+    /// The worker in this process, and its address, which no other may claim.
+    own: OnceLock<(WorkerId, String)>,
 }
 
 struct State {
@@ -64,6 +66,7 @@ impl Dispatching {
             changed: Notify::new(),
             began: Instant::now(),
             signer: Signer::generate(),
+            own: OnceLock::new(),
         })
     }
 
@@ -85,9 +88,19 @@ impl Dispatching {
         }
     }
 
+    /// The worker in this process.
+    pub(crate) fn set_own(&self, worker: WorkerId, address: &str) {
+        let _ = self.own.set((worker, address.to_owned()));
+    }
+
     pub(crate) async fn worker_sync(&self, call: WorkerCall) -> Result<WorkerAnswer> {
         check_build(&call)?;
         let sync = &call.sync;
+        if self.own.get().is_some_and(|(worker, address)| *address == sync.address && *worker != sync.worker) {
+            let message = format!("the dispatcher itself serves at {}", sync.address);
+            return Err(Error::new(ErrorKind::Conflict, message)
+                .with_hint("--advertise says where trainers reach the worker, not the dispatcher"));
+        }
         {
             let mut state = self.state.lock();
             state.dispatcher.worker_sync(sync, self.now()).map_err(|replaced| {

@@ -123,9 +123,12 @@ impl Server {
             false => None,
         };
         let working = match roles.worker_memory_bytes {
-            Some(memory) => Some(Arc::new(Working::new(Arc::clone(&session), address, memory)?)),
+            Some(memory) => Some(Arc::new(Working::new(Arc::clone(&session), address.clone(), memory)?)),
             None => None,
         };
+        if let (Some(dispatching), Some(working)) = (&dispatching, &working) {
+            dispatching.set_own(working.id(), &address);
+        }
         let link = Arc::new(match &dispatching {
             Some(dispatching) => Link::Here(Arc::clone(dispatching)),
             None => Link::There(Box::new(Dispatcher::new(roles.dispatchers, roles.connect.clone()))),

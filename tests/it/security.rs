@@ -203,8 +203,11 @@ fn other_machines_are_served_only_securely() {
         let host = ["serve", &script, "--host", "::", "--port", "0"];
         wrong(&[&host[..], more].concat(), &["reachable from other machines", lacks]);
     }
+    let nowhere = ["serve", &script, "--host", "0.0.0.0", "--port", "0", "--insecure"];
+    wrong(&nowhere, &["0.0.0.0 listens everywhere", "hint: ", "--advertise grpc://HOST:PORT"]);
     // Every address of this machine includes loopback, which is enough to read from.
-    let start = |more: &[&str]| Server::start(&script, &[&["--host", "0.0.0.0"], more].concat());
+    let everywhere = ["--host", "0.0.0.0", "--advertise", "grpc://127.0.0.1:1"];
+    let start = |more: &[&str]| Server::start(&script, &[&everywhere[..], more].concat());
     let secure = start(&[&tls[..], &token].concat());
     assert!(secure.uri.starts_with("grpc+tls://0.0.0.0:"), "{}", secure.uri);
     drop(start(&[&tls[..], &["--tls-client-ca", text(&ca_path)]].concat()));

@@ -14,6 +14,9 @@ use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReaderId};
 use crate::window::{Plan, WindowId};
 
+/// More ranks in one job are a mistake.
+const WORLD_SIZE_MAX: u64 = 1 << 16;
+
 /// A job whose ranks take batches as they come.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -65,8 +68,11 @@ impl<P: Plan> Dispatcher<P> {
         let Some(feed) = self.feeds.get_mut(&message.feed) else { return Ok(()) };
         feed.last_read = now;
         let ClaimMessage { rank, world_size, session, seq, since, known, .. } = *message;
-        if rank >= world_size {
-            return Err(format!("rank {rank} is not one of {world_size}"));
+        if rank >= world_size || world_size > WORLD_SIZE_MAX {
+            return Err(format!("rank {rank} is not one of {world_size}, or those are more than {WORLD_SIZE_MAX}"));
+        }
+        if !message.is_sane(feed.sequencer.plan()) {
+            return Err("the claims are not of this feed".to_owned());
         }
         let group = feed.groups.entry(GroupKey::of(message)).or_insert_with(|| Group {
             claims: Claims::new(&message.claims),

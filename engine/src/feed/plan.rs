@@ -87,7 +87,7 @@ impl EpochPlan {
 
     /// Estimated bytes of window `index` when read.
     pub(crate) fn bytes(&self, index: u32) -> u64 {
-        self.bytes[index as usize]
+        self.bytes.get(index as usize).copied().unwrap_or(0)
     }
 
     /// Indices of the row ranges of window `index`.

@@ -472,7 +472,7 @@ impl StoredWindow {
         from_row: u64,
     ) -> Result<impl Stream<Item = Result<WindowRows>> + Send> {
         let rows = self.wait().await?.window.len();
-        if !slice.is_valid() || slice.rows != rows {
+        if !slice.is_valid() || slice.rows != rows || from_row > rows {
             return Err(Error::invalid(format!("the slice does not fit a window of {rows} rows")));
         }
         let reading = Reading { stored: self, slice, run: slice.run(from_row), held: VecDeque::new() };

@@ -100,7 +100,7 @@ impl hyper::body::Body for DirectBody {
                 Poll::Pending => {
                     this.frames.flush();
                     match this.frames.pop() {
-                        // The rest is asked for again before there is room for more.
+                        // Whoever takes it asks again, and then waits for more.
                         Some(bytes) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
                         None => return Poll::Pending,
                     }
@@ -123,5 +123,61 @@ impl hyper::body::Body for DirectBody {
 
     fn is_end_stream(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_flight::FlightData;
+    use futures::StreamExt;
+    use futures::stream;
+    use http_body_util::BodyExt;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn message(bytes: usize) -> Message {
+        FlightData { data_body: vec![7; bytes].into(), ..FlightData::default() }.into()
+    }
+
+    /// The body that a service answers with, which tonic's own would be if it were not taken.
+    fn body(messages: Messages) -> Body {
+        let answer = Direct::answer(messages, ());
+        let (_, (), extensions) = answer.into_parts();
+        let mut answer = http::Response::new(Body::empty());
+        *answer.extensions_mut() = extensions;
+        direct(answer).into_body()
+    }
+
+    #[tokio::test]
+    async fn what_came_before_an_error_is_sent_before_it() {
+        let failed = Status::data_loss("row 3 is bad: ä\nhint: look at it");
+        let sent = [Ok(message(10)), Ok(message(100 << 10)), Ok(message(10)), Err(failed.clone())];
+        let got = body(stream::iter(sent).boxed()).collect().await.unwrap();
+        let trailers = got.trailers().unwrap().clone();
+        let status = Status::from_header_map(&trailers).unwrap();
+        assert_eq!((status.code(), status.message()), (failed.code(), failed.message()));
+        assert_eq!(got.to_bytes().iter().filter(|&&byte| byte == 7).count(), 20 + (100 << 10));
+    }
+
+    #[tokio::test]
+    async fn an_end_is_said_to_be_good() {
+        let got = body(stream::iter([]).boxed()).collect().await.unwrap();
+        assert_eq!(Status::from_header_map(got.trailers().unwrap()).unwrap().code(), Code::Ok);
+        assert!(got.to_bytes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn small_messages_go_together_but_do_not_wait() {
+        let (send, mut receive) = mpsc::unbounded_channel();
+        let mut body = body(stream::poll_fn(move |context| receive.poll_recv(context)).boxed());
+        for count in [3, 1] {
+            (0..count).for_each(|_| send.send(Ok(message(10))).unwrap());
+            let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(piece.iter().filter(|&&byte| byte == 7).count(), 10 * count);
+        }
+        drop(send);
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+        assert!(body.frame().await.is_none());
     }
 }
