@@ -129,6 +129,13 @@ impl Source {
             Self::Remote(reader) => reader.next().await,
         }
     }
+
+    /// Lets a dispatcher know that this reader is gone, so that it need not find out.
+    async fn close(&mut self) {
+        if let Self::Remote(reader) = self {
+            reader.close().await;
+        }
+    }
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
@@ -156,6 +163,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
             biased;
             _ = interrupt.recv() => {
                 bar.finish_and_clear();
+                opened.source.close().await;
                 return Err(interrupted(last.as_ref()));
             }
             batch = opened.source.next() => batch,
@@ -182,6 +190,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
             })?;
         }
     }
+    opened.source.close().await;
     bar.finish_and_clear();
     if summary.batches == 0 {
         output::note("note: nothing was left to read: see --from, --epochs, --drop-last, and the pipeline's filters");

@@ -148,6 +148,14 @@ async fn room(shared: &Shared, window: WindowId) {
     }
 }
 
+/// Names the worker in an error that would else be taken for the dispatcher's.
+fn at(address: &str, error: &Error) -> Error {
+    let named = Error::new(ErrorKind::Unavailable, format!("the worker at {address}: {}", error.message()));
+    named.with_hint(
+        "look at how that worker was started: its --advertise, certificates and tokens must go with the others'",
+    )
+}
+
 impl Workers {
     async fn carrier(&self, address: &str) -> forebay_engine::Result<Carrier> {
         if let Some(carrier) = self.carriers.lock().get(address) {
@@ -170,13 +178,22 @@ impl Workers {
                 let message = format!("{address} sent what cannot be read: {cause}");
                 (false, Error::new(ErrorKind::Internal, message))
             }
-            Failed::Other(error) => (false, error),
+            // A worker that cannot be reached as it says is its own misfortune, not the reader's.
+            Failed::Other(error) => {
+                self.carriers.lock().remove(address);
+                shared.stream_trouble(at(address, &error));
+                return Ended::Lost;
+            }
         };
         match error.kind() {
             ErrorKind::Data | ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Internal => {
                 Ended::Failed(error.report())
             }
-            ErrorKind::Denied if !is_ticket => Ended::Failed(error.report()),
+            // It knows other tokens than the dispatcher: others may not.
+            ErrorKind::Denied if !is_ticket => {
+                shared.stream_trouble(at(address, &error));
+                Ended::Lost
+            }
             ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Unavailable | ErrorKind::Exhausted => {
                 self.carriers.lock().remove(address);
                 shared.stream_trouble(error);
