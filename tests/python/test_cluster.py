@@ -126,7 +126,7 @@ def test_a_worker_gives_a_window_only_for_a_good_ticket(dispatcher, script):
                 with pytest.raises(pa.ArrowInvalid, match="the slice does not fit a window"):
                     get(slice={**window["slice"], **slice})
             with pytest.raises(pa.ArrowInvalid, match="the slice does not fit a window"):
-            get(from_row=1 << 63)
+                get(from_row=1 << 63)
             # What is no request for a window is a dispatcher's business.
             for other in (json.dumps({**window, "path": "/etc/passwd"}), '{"pipeline": "photos"}', "?", b"\xff\x00"):
                 with pytest.raises(NotImplementedError, match="this is a worker: ask its dispatcher"):
