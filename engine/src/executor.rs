@@ -5,6 +5,7 @@
 //! aborts them when it is dropped.
 
 use std::future::Future;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::AbortOnDropHandle;
@@ -30,6 +31,13 @@ impl Executor {
 
     pub(crate) fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// How long the threads were at work, all together.
+    pub(crate) fn busy(&self) -> Duration {
+        let Some(runtime) = &self.runtime else { return Duration::ZERO };
+        let metrics = runtime.metrics();
+        (0..metrics.num_workers()).map(|worker| metrics.worker_total_busy_duration(worker)).sum()
     }
 
     /// Runs `task` on the worker threads; dropping the handle aborts it.

@@ -34,7 +34,9 @@ mod error;
 mod executor;
 mod explain;
 mod feed;
+mod function;
 mod pipeline;
+mod preview;
 mod session;
 mod size;
 
@@ -42,10 +44,12 @@ pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
     Batch, Boundaries, Delivery, Feed, FeedOptions, FeedSettings, FeedSpec, LengthBuckets, OnError, ReadOptions,
-    Reader, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey, WindowPlan, WindowRows, WindowStore,
-    digest, operator_differences, operator_versions,
+    Reader, SourceRow, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey, WindowPlan, WindowRows,
+    WindowStore, digest, operator_differences, operator_versions,
 };
+pub use function::{Call, Function};
 pub use pipeline::Pipeline;
+pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
 pub use size::parse_bytes;
 

@@ -3,7 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use arrow::array::RecordBatch;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -15,7 +20,8 @@ use crate::compile::{FeedTable, HIDDEN};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::explain;
-use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds};
+use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds, digest};
+use crate::function::{Function, FunctionUdf};
 use crate::pipeline::{Pipeline, Refusal};
 
 /// Builds a [`Session`].
@@ -153,7 +159,76 @@ impl Session {
     /// # Errors
     /// Of the first statement that fails, with its place in the text; those before it stay done.
     pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
-        let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
+        self.run(text, &|kind, error| Error::new(kind, error.render(name, text).trim_end())).await
+    }
+
+    /// Creates or replaces the pipeline `name` from `query`. Errors show the query's own lines.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub async fn define(&self, name: &str, query: &str) -> Result<()> {
+        let statement = format!("CREATE OR REPLACE PIPELINE \"{}\" AS\n{query}", name.replace('"', "\"\""));
+        let placed = |kind, error: &forebay_sql::Error| {
+            let error = match error.place() {
+                Some(place) => error.clone().with_place(Place { line: place.line.saturating_sub(1).max(1), ..place }),
+                None => error.clone(),
+            };
+            Error::new(kind, error.render(name, query).trim_end())
+        };
+        self.run(&statement, &placed).await.map(|_| ())
+    }
+
+    /// Creates or replaces the table `name` of rows in memory. It exists in this process only.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that no table may have, or rows that are not of `schema`.
+    pub async fn register(&self, name: &str, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<()> {
+        let _executing = self.executing.lock().await;
+        let (schema, batches) = without_views(&schema, batches)
+            .map_err(|error| Error::invalid(format!("table \"{name}\" cannot be made of these rows: {error}")))?;
+        let mut content = blake3::Hasher::new();
+        batches.iter().for_each(|batch| {
+            content.update(digest(batch).as_bytes());
+        });
+        let dataset = Dataset::in_memory(name, schema, batches, content.finalize().to_hex().as_str())?;
+        self.add_table(name, dataset)
+    }
+
+    /// Adds a function of the program's own to what queries may call, or replaces one.
+    ///
+    /// # Errors
+    /// `Conflict` for the name of an operator or a function of SQL.
+    pub fn add_function(&self, function: Function) -> Result<()> {
+        let taken = self.context.state().scalar_functions().get(&function.name).cloned();
+        if taken.is_some_and(|taken| taken.inner().downcast_ref::<FunctionUdf>().is_none()) {
+            let message = format!("there is a function \"{}\" already", function.name);
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("give yours another name"));
+        }
+        self.context.register_udf(FunctionUdf::of(function));
+        Ok(())
+    }
+
+    fn add_table(&self, table: &str, dataset: Dataset) -> Result<()> {
+        check_columns(&dataset)?;
+        let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
+        // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
+        self.context.deregister_table(name(table))?;
+        self.context.register_table(name(table), Arc::new(provider))?;
+        self.tables.write().insert(table.to_owned(), dataset);
+        Ok(())
+    }
+
+    /// How long the threads that compute were busy, all together.
+    pub fn compute_time(&self) -> Duration {
+        self.executor.busy()
+    }
+
+    /// Runs the statements of `text`; `placed` makes an error of one that has a place in it.
+    async fn run(
+        &self,
+        text: &str,
+        placed: &(dyn Fn(ErrorKind, &forebay_sql::Error) -> Error + Sync),
+    ) -> Result<Vec<Output>> {
         let _executing = self.executing.lock().await;
         let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
         let mut outputs = Vec::new();
@@ -232,18 +307,10 @@ impl Session {
         let dataset = Dataset::open(&self.stores, &spec)
             .await
             .map_err(|error| Failure::At(table.location_place, misplaced(Error::from(error))))?;
-        check_columns(&dataset).map_err(|error| Failure::At(table.location_place, error))?;
-        let provider = FeedTable::new(&table.name, Arc::clone(dataset.schema()));
-        // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
-        let registered = self
-            .context
-            .deregister_table(name(&table.name))
-            .and_then(|_| self.context.register_table(name(&table.name), Arc::new(provider)));
-        registered.map_err(|error| Failure::At(table.place, error.into()))?;
-        let snapshot = dataset.snapshot();
+        let snapshot = Arc::clone(dataset.snapshot());
+        self.add_table(&table.name, dataset).map_err(|error| Failure::At(table.location_place, error))?;
         let done =
             format!("created table \"{}\": {} files, {} rows", table.name, snapshot.files().len(), snapshot.rows());
-        self.tables.write().insert(table.name, dataset);
         Ok(Output::Done(done))
     }
 
@@ -368,6 +435,24 @@ fn misplaced(error: Error) -> Error {
         ErrorKind::NotFound => error.with_hint("check the path; a relative one begins at the script's folder"),
         _ => error,
     }
+}
+
+/// The same rows without Arrow's view types, which frames of other libraries come with and few readers know.
+fn without_views(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
+    let plain = |field: &FieldRef| match field.data_type() {
+        DataType::Utf8View => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeUtf8)),
+        DataType::BinaryView => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeBinary)),
+        _ => Arc::clone(field),
+    };
+    let fields: Vec<FieldRef> = schema.fields().iter().map(plain).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let cast_rows = |batch: RecordBatch| {
+        let columns =
+            batch.columns().iter().zip(schema.fields()).map(|(column, field)| cast(column, field.data_type()));
+        RecordBatch::try_new(Arc::clone(&schema), columns.collect::<Result<_, _>>()?)
+    };
+    let batches = batches.into_iter().filter(|batch| batch.num_rows() > 0).map(cast_rows).collect::<Result<_, _>>()?;
+    Ok((schema, batches))
 }
 
 /// Names are used as written, never folded or split at dots by DataFusion.

@@ -135,6 +135,11 @@ impl RemoteFeed {
         &self.schema
     }
 
+    /// What the server made of the request: batch size, epochs, where reading begins.
+    pub fn metadata(&self) -> &FeedMetadata {
+        &self.metadata
+    }
+
     /// Samples per epoch over all ranks, where that is known before reading.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.metadata.samples_per_epoch

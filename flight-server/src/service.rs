@@ -199,10 +199,14 @@ fn answer<T: Serialize>(answer: &forebay_engine::Result<T>) -> Result<Vec<u8>, S
 
 /// What a request came to.
 fn metadata(feed: &Feed, request: &StreamRequest) -> Result<FeedMetadata, Status> {
-    let (settings, begin) = feed.resolve(&request.read_options()).map_err(|error| status(&error))?;
+    let options = request.read_options();
+    let (settings, begin) = feed.resolve(&options).map_err(|error| status(&error))?;
+    let samples = feed.check(&options).map_err(|error| status(&error))?;
     Ok(FeedMetadata {
         feed: feed.id().to_owned(),
         samples_per_epoch: feed.samples_per_epoch(),
+        samples,
+        identity: feed.identity(),
         batch_size: settings.batch_size,
         epochs: settings.epochs,
         drop_last: settings.drop_last,

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
+use object_store::memory::InMemory;
+use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::listing;
@@ -32,6 +34,8 @@ pub enum Format {
     Jsonl,
     /// Images, audio, video and PDF: one file is one row of `bytes`, `path`, `size` and `label`.
     Media,
+    /// Rows in this process's memory, of no file.
+    Memory,
 }
 
 impl Format {
@@ -41,6 +45,7 @@ impl Format {
             Self::Csv { .. } => "csv",
             Self::Jsonl => "jsonl",
             Self::Media => "media",
+            Self::Memory => "memory",
         }
     }
 
@@ -51,6 +56,7 @@ impl Format {
             Self::Csv { .. } => &["csv", "tsv"],
             Self::Jsonl => &["jsonl", "ndjson", "json"],
             Self::Media => media::EXTENSIONS,
+            Self::Memory => &[],
         }
     }
 }
@@ -87,6 +93,7 @@ enum Source {
     Parquet(ParquetFiles),
     Text(Text),
     Media,
+    Memory(Vec<RecordBatch>),
 }
 
 /// The rows of one range.
@@ -124,6 +131,7 @@ impl Dataset {
             }
             Format::Jsonl => open_text(Text::Jsonl, &files, spec).await?,
             Format::Media => (media::schema(), media::groups(&files), Source::Media),
+            Format::Memory => return Err(elsewhere(spec)),
         };
         check_names(&schema, &files)?;
         let snapshot = Arc::new(Snapshot::new(&spec.format, &schema, &files, groups));
@@ -151,6 +159,7 @@ impl Dataset {
             Format::Csv { has_header, delimiter } => Source::Text(Text::Csv { has_header, delimiter }),
             Format::Jsonl => Source::Text(Text::Jsonl),
             Format::Media => Source::Media,
+            Format::Memory => return Err(elsewhere(spec)),
         };
         let fits = match &source {
             Source::Parquet(_) => true,
@@ -159,11 +168,38 @@ impl Dataset {
                 spec.schema.as_ref().is_none_or(|declared| *declared == schema)
             }
             Source::Media => schema == media::schema(),
+            Source::Memory(_) => false,
         };
         if !fits {
             return Err(Error::invalid(format!("\"{}\": its spec has not the columns of its schema", spec.location)));
         }
         Ok(Self { inner: Arc::new(Inner { spec: spec.clone(), schema, snapshot, files, source }) })
+    }
+
+    /// A dataset of rows in memory, each batch a row group. `content` stands for what is in them, as a store's version of a
+    /// file does: equal rows must have the same, in every process.
+    pub fn in_memory(name: &str, schema: SchemaRef, batches: Vec<RecordBatch>, content: &str) -> Result<Self> {
+        let mut groups = Vec::with_capacity(batches.len());
+        let (mut first_row, mut bytes) = (0, 0);
+        for batch in &batches {
+            let (rows, size) = (batch.num_rows() as u64, batch.get_array_memory_size() as u64);
+            groups.push(RowGroup { first_row, rows, bytes: size, offset: 0, length: 0, splittable: true });
+            (first_row, bytes) = (first_row + rows, bytes + size);
+        }
+        let display: Arc<str> = format!("{name} (in memory)").into();
+        let files = vec![PinnedFile {
+            store: Arc::new(InMemory::new()),
+            location: Path::from(name),
+            size: bytes,
+            etag: Some(content.to_owned()),
+            modified_ms: 0,
+            relative: Arc::clone(&display),
+            display,
+        }];
+        check_names(&schema, &files)?;
+        let spec = DatasetSpec { location: name.to_owned(), format: Format::Memory, schema: None };
+        let snapshot = Arc::new(Snapshot::new(&spec.format, &schema, &files, vec![groups]));
+        Ok(Self { inner: Arc::new(Inner { spec, schema, snapshot, files, source: Source::Memory(batches) }) })
     }
 
     /// What it was opened from, its location as an absolute path or URL.
@@ -212,6 +248,12 @@ impl Dataset {
                 let arrays = media::read(file, columns).await?;
                 Rows::all_good(schema, arrays, range.rows, first_sample_id)
             }
+            Source::Memory(batches) => {
+                let rows = batches[range.group as usize]
+                    .slice((range.first_row - group.first_row) as usize, range.rows as usize);
+                let arrays = columns.iter().map(|&column| Arc::clone(rows.column(column))).collect();
+                Rows::all_good(schema, arrays, range.rows, first_sample_id)
+            }
             Source::Text(text) => {
                 let block = file.get_range(group.offset..group.offset + group.length).await?;
                 let decoded = text.decode(&block, range.rows, &inner.schema, columns)?;
@@ -229,7 +271,7 @@ impl Dataset {
         let inside = range.first_row >= group.first_row
             && range.first_row.saturating_add(range.rows) <= group.first_row + group.rows;
         let whole = range.rows == group.rows;
-        let cut = matches!(self.inner.source, Source::Parquet(_));
+        let cut = matches!(self.inner.source, Source::Parquet(_) | Source::Memory(_));
         match inside && (whole || cut) {
             true => Ok((&self.inner.files[index], group)),
             false => Err(foreign()),
@@ -244,6 +286,14 @@ async fn open_text(
 ) -> Result<(SchemaRef, Vec<Vec<RowGroup>>, Source)> {
     let (schema, groups) = text::open(&text, files, spec.schema.as_ref()).await?;
     Ok((schema, groups, Source::Text(text)))
+}
+
+/// A table of one process's memory cannot be opened by another.
+fn elsewhere(spec: &DatasetSpec) -> Error {
+    let name = &spec.location;
+    Error::invalid(format!(
+        "\"{name}\" is a table in the memory of the process that made it; write it to Parquet to read it anywhere else"
+    ))
 }
 
 fn check_spec(spec: &DatasetSpec) -> Result<()> {

@@ -191,6 +191,7 @@ fn misfit(format: &Format, file: &SourceFile, group: &RowGroup) -> Option<String
         }
         Format::Media => (*group != whole_file || file.groups.len() != 1)
             .then(|| "a media file is one row of all its bytes".to_owned()),
+        Format::Memory => Some("it is of rows in memory".to_owned()),
     }
 }
 

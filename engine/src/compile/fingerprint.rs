@@ -12,6 +12,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use crate::feed::digest;
+use crate::function::FunctionUdf;
 
 /// Raised when a new DataFusion may plan or compute something else of the same plan.
 const DATAFUSION: u32 = 55;
@@ -31,13 +32,32 @@ pub(crate) fn fingerprint(plan: &LogicalPlan) -> Result<String> {
         });
         Ok(())
     })?;
-    let identity = serde_json::json!({
+    let mut identity = serde_json::json!({
         "datafusion": DATAFUSION,
         "plan": plan.display_indent().to_string(),
         "named": named,
         "operators": operator_versions(plan)?,
     });
+    let functions = function_versions(plan)?;
+    // Left out where there are none: ids stay what they were.
+    if !functions.is_empty() {
+        identity["functions"] = serde_json::json!(functions);
+    }
     Ok(identity.to_string())
+}
+
+/// Every function of the embedding program that `plan` calls, with its version if it has one.
+pub(crate) fn function_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, Option<String>>> {
+    let mut versions = BTreeMap::new();
+    visit(plan, &mut |expr| {
+        if let Expr::ScalarFunction(call) = expr
+            && let Some(function) = call.func.inner().downcast_ref::<FunctionUdf>()
+        {
+            versions.insert(call.name().to_owned(), function.version().map(str::to_owned));
+        }
+        Ok(())
+    })?;
+    Ok(versions)
 }
 
 /// Every operator that `plan` calls, with its version.

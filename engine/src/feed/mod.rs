@@ -14,6 +14,7 @@ mod reader;
 mod runner;
 mod spec;
 mod store;
+mod trace;
 mod window;
 
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ pub use plan::WindowPlan;
 pub use reader::{Batch, Reader};
 pub use spec::{FeedSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowKey, WindowRows, WindowStore};
+pub use trace::SourceRow;
 
 use crate::compile::{BadRow, Lengths, Stage};
 use crate::error::{Error, ErrorKind, Result};
@@ -166,6 +168,18 @@ impl Feed {
         &self.core().settings
     }
 
+    /// What its id is a hash of, part by part, for saying in what two feeds differ.
+    pub fn identity(&self) -> serde_json::Value {
+        let short = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
+        serde_json::json!({
+            "feed": self.id(),
+            "query": short(self.pipeline.fingerprint()),
+            "snapshot": short(self.core().dataset.snapshot().id()),
+            "operators": self.pipeline.operators(),
+            "settings": self.settings(),
+        })
+    }
+
     /// The schema of its samples.
     pub fn schema(&self) -> SchemaRef {
         self.core().stage.schema()
@@ -181,8 +195,8 @@ impl Feed {
         self.core().stage.is_one_to_one() && self.settings().buckets.is_none()
     }
 
-    /// Offsets per epoch, where they are known.
-    fn offsets_per_epoch(&self) -> Option<u64> {
+    /// Offsets per epoch over all ranks, where they are known before reading.
+    pub fn offsets_per_epoch(&self) -> Option<u64> {
         self.samples_per_epoch().filter(|_| self.has_known_offsets())
     }
 

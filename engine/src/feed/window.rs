@@ -169,6 +169,11 @@ impl Window {
         }
     }
 
+    /// The id of the source row at a position; `None` for a gap.
+    pub(crate) fn sample_id_at(&self, at: u64) -> Option<u64> {
+        self.sample_id(&self.order[at as usize])
+    }
+
     fn sample_id(&self, row: &Row) -> Option<u64> {
         match row.source {
             BAD => Some(self.bad[row.row as usize].sample_id),

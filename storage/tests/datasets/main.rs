@@ -8,7 +8,10 @@ mod pinned;
 mod support;
 mod text;
 
-use arrow::array::Int64Array;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
 use forebay_storage::{Dataset, ErrorKind, Format, RowRange, Snapshot};
 use support::{CSV, Place, ids_of, parquet_bytes, parquet_bytes_split, read_all};
 
@@ -27,7 +30,35 @@ fn two_files(format: &Format) -> [(&'static str, Vec<u8>, u64); 2] {
             ("sub/b.jsonl", support::jsonl(20_000..20_003).into_bytes(), 3),
         ],
         Format::Media => [("a.PNG", b"first".to_vec(), 1), ("sub/b.wav", b"second".to_vec(), 1)],
+        Format::Memory => unreachable!("it has no files"),
     }
+}
+
+#[tokio::test]
+async fn rows_in_memory_are_read_as_those_of_files() {
+    let batch = |numbers: std::ops::Range<i64>| {
+        let n: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers.clone()));
+        let twice: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers.map(|n| 2 * n)));
+        RecordBatch::try_from_iter([("n", n), ("twice", twice)]).unwrap()
+    };
+    let batches = vec![batch(0..1000), batch(1000..1003)];
+    let schema = batches[0].schema();
+    let dataset = Dataset::in_memory("numbers", schema.clone(), batches.clone(), "one").unwrap();
+    assert_eq!(dataset.snapshot().rows(), 1003);
+    let (mut ids, mut values) = (Vec::new(), Vec::new());
+    for range in dataset.row_ranges(1024) {
+        let rows = dataset.read(&range, &[1]).await.unwrap();
+        ids.extend(rows.sample_ids.values().iter().copied());
+        values.extend(rows.batch.column(0).as_primitive::<Int64Type>().values().iter().copied());
+    }
+    assert_eq!(ids, (0..1003).collect::<Vec<u64>>());
+    assert_eq!(values, (0..1003).map(|n| 2 * n).collect::<Vec<i64>>());
+    let other = Dataset::in_memory("numbers", schema, batches, "other").unwrap();
+    assert_ne!(dataset.snapshot().id(), other.snapshot().id());
+    let stores = forebay_storage::Stores::new();
+    let (snapshot, schema) = (dataset.snapshot().clone(), dataset.schema().clone());
+    let error = Dataset::pinned(&stores, dataset.spec(), snapshot, schema).unwrap_err();
+    assert!(error.to_string().contains("in the memory of the process that made it"), "{error}");
 }
 
 const FORMATS: [Format; 4] = [Format::Parquet, CSV, Format::Jsonl, Format::Media];

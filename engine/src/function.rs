@@ -1,0 +1,113 @@
+//! Functions that the embedding program brings along, such as Python's.
+//!
+//! To a query they are functions like any other, of exactly the types that they declare. A version enters the identity of
+//! the feeds that call them; without one nothing is known of what they compute, so nothing made of it may be kept.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+/// Computes a result of as many rows from arrays of equal length, or says why it cannot.
+pub type Call = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, String> + Send + Sync;
+
+/// A function of rows that a program registers with [`Session::add_function`](crate::Session::add_function).
+#[derive(Clone)]
+pub struct Function {
+    /// Its name in queries; lower case.
+    pub name: String,
+    /// What to change when it computes something else.
+    pub version: Option<String>,
+    /// What it takes, by position.
+    pub inputs: Vec<DataType>,
+    /// What it gives: type, whether it may be null, and metadata such as a tensor's shape.
+    pub output: FieldRef,
+    /// What it does.
+    pub call: Arc<Call>,
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function").field("name", &self.name).field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// A [`Function`] as DataFusion calls it.
+#[derive(Debug)]
+pub(crate) struct FunctionUdf {
+    function: Function,
+    signature: Signature,
+}
+
+impl FunctionUdf {
+    pub(crate) fn of(function: Function) -> ScalarUDF {
+        let signature = match &function.inputs[..] {
+            [] => Signature::nullary(Volatility::Immutable),
+            inputs => Signature::exact(inputs.to_vec(), Volatility::Immutable),
+        };
+        ScalarUDF::new_from_impl(Self { function, signature })
+    }
+
+    /// The version, for a feed's identity.
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.function.version.as_deref()
+    }
+}
+
+impl PartialEq for FunctionUdf {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.function.call, &other.function.call)
+    }
+}
+
+impl Eq for FunctionUdf {}
+
+impl Hash for FunctionUdf {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.function.name.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for FunctionUdf {
+    fn name(&self) -> &str {
+        &self.function.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        internal_err!("{} has a return field, not a return type", self.function.name)
+    }
+
+    fn return_field_from_args(&self, _: ReturnFieldArgs) -> Result<FieldRef> {
+        Ok(Arc::clone(&self.function.output))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let Function { name, output, call, .. } = &self.function;
+        let arrays: Vec<ArrayRef> =
+            args.args.into_iter().map(|value| value.into_array(args.number_rows)).collect::<Result<_>>()?;
+        let result = match call(&arrays) {
+            Ok(result) => result,
+            Err(error) => return exec_err!("{name}: {error}"),
+        };
+        if result.len() != args.number_rows {
+            return exec_err!("{name}: gave {} rows for {}", result.len(), args.number_rows);
+        }
+        if result.data_type() != output.data_type() {
+            return exec_err!("{name}: gave {}, and declares {}", result.data_type(), output.data_type());
+        }
+        if !output.is_nullable() && result.null_count() > 0 {
+            return exec_err!("{name}: gave nulls, and declares that it gives none");
+        }
+        Ok(ColumnarValue::Array(result))
+    }
+}

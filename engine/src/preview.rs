@@ -1,0 +1,265 @@
+//! The first processed rows of a pipeline, to look at: as a table, as JSON, and as a page with pictures.
+
+use std::fmt::Write;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
+use arrow::util::display::array_value_to_string;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::explain::type_name;
+use crate::feed::{FeedOptions, OnError, ReadOptions};
+use crate::session::Session;
+
+/// Rows of a pipeline as a trainer would get them.
+pub struct Preview {
+    pipeline: String,
+    rows: RecordBatch,
+    bad_rows: u64,
+}
+
+impl Session {
+    /// The first `rows` samples of pipeline `name`. Unless `options` say otherwise, bad rows are left out and counted:
+    /// one of them must not hide the good ones, and looking must not write quarantine files.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and of reading.
+    pub async fn preview(&self, name: &str, options: &FeedOptions, rows: u64) -> Result<Preview> {
+        let mut options = options.clone();
+        options.on_error.get_or_insert(OnError::Skip);
+        let feed = self.open(name, &options)?;
+        // With length buckets the feed says how large batches are.
+        let batch_size = feed.settings().buckets.is_none().then_some(rows);
+        let mut reader = feed.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })?;
+        let (mut batches, mut found, mut bad_rows) = (Vec::new(), 0, 0);
+        while found < rows {
+            let Some(batch) = reader.next().await.transpose()? else { break };
+            bad_rows += batch.bad_rows();
+            found += batch.records.num_rows() as u64;
+            batches.push(batch.records);
+        }
+        let all = concat_batches(&feed.schema(), &batches).map_err(unshowable)?;
+        let rows = all.slice(0, all.num_rows().min(usize::try_from(rows).unwrap_or(usize::MAX)));
+        Ok(Preview { pipeline: name.to_owned(), rows, bad_rows })
+    }
+}
+
+impl Preview {
+    /// How many rows there are to look at.
+    pub fn num_rows(&self) -> usize {
+        self.rows.num_rows()
+    }
+
+    /// How many rows before the last one shown could not be processed.
+    pub fn bad_rows(&self) -> u64 {
+        self.bad_rows
+    }
+
+    /// A header, and a text for each value.
+    ///
+    /// # Errors
+    /// `Internal` for values that cannot be shown.
+    pub fn table(&self) -> Result<Vec<Vec<String>>> {
+        let fields = self.rows.schema_ref().fields();
+        let mut table = vec![fields.iter().map(|field| format!("{}: {}", field.name(), type_name(field))).collect()];
+        for row in 0..self.rows.num_rows() {
+            table.push(cells(&self.rows, row)?.iter().map(|(_, cell)| cell.text()).collect());
+        }
+        Ok(table)
+    }
+
+    /// An object for each row; of tensors, type, shape and statistics.
+    ///
+    /// # Errors
+    /// `Internal` for values that cannot be shown.
+    pub fn json(&self) -> Result<Vec<Value>> {
+        let row = |row| {
+            let cells = cells(&self.rows, row)?.into_iter().map(|(name, cell)| (name, cell.json()));
+            Ok(Value::Object(Map::from_iter(cells)))
+        };
+        (0..self.rows.num_rows()).map(row).collect()
+    }
+
+    /// A web page with the rows and their pictures.
+    ///
+    /// # Errors
+    /// `Internal` for values that cannot be shown.
+    pub fn page(&self) -> Result<String> {
+        let title = format!("{}: {} rows", escape(&self.pipeline), self.rows.num_rows());
+        Ok(format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>body{{font:14px \
+             system-ui,sans-serif;margin:2rem;color:#222;background:#fafafa}}</style>\n<h1>{title}</h1>\n{}</html>\n",
+            self.html()?
+        ))
+    }
+
+    /// The rows and their pictures, for a page of somebody else's, such as a notebook.
+    ///
+    /// # Errors
+    /// `Internal` for values that cannot be shown.
+    pub fn html(&self) -> Result<String> {
+        let mut html = format!("<style>{STYLE}</style>\n<div class=\"forebay\">\n");
+        for row in 0..self.rows.num_rows() {
+            html.push_str("<figure>");
+            let cells = cells(&self.rows, row)?;
+            for (name, cell) in &cells {
+                if let Cell::Tensor(tensor) = cell
+                    && let Some(png) = tensor.png()?
+                {
+                    // Writing to a String cannot fail.
+                    let png = BASE64.encode(png);
+                    let _ = write!(html, "<img alt=\"{}\" src=\"data:image/png;base64,{png}\">", escape(name));
+                }
+            }
+            html.push_str("<dl>");
+            for (name, cell) in &cells {
+                let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(&cell.text()));
+            }
+            html.push_str("</dl></figure>\n");
+        }
+        html.push_str("</div>\n");
+        Ok(html)
+    }
+}
+
+fn unshowable(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Internal, format!("a row cannot be shown: {error}"))
+}
+
+/// One value of a row.
+enum Cell {
+    Text(String),
+    /// A number or a boolean, whose text is JSON unless it is no finite number.
+    Plain(String),
+    Null,
+    Tensor(Tensor),
+}
+
+/// A tensor of a row, as numbers.
+struct Tensor {
+    dtype: String,
+    shape: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl Tensor {
+    fn statistics(&self) -> (f32, f32, f32) {
+        let min = self.values.iter().copied().fold(f32::INFINITY, f32::min);
+        let max = self.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mean = self.values.iter().map(|&value| f64::from(value)).sum::<f64>() / self.values.len().max(1) as f64;
+        (min, max, mean as f32)
+    }
+
+    /// A PNG, if this has the shape of a picture. Floats are stretched over the range of grey levels.
+    fn png(&self) -> Result<Option<Vec<u8>>> {
+        let [height, width, channels @ (1 | 3)] = self.shape[..] else { return Ok(None) };
+        let (min, max, _) = self.statistics();
+        let (low, scale) =
+            if self.dtype == "uint8" { (0.0, 1.0) } else { (min, 255.0 / (max - min).max(f32::EPSILON)) };
+        let pixels: Vec<u8> = self.values.iter().map(|&value| ((value - low) * scale).round() as u8).collect();
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, side(width)?, side(height)?);
+        encoder.set_color(if channels == 3 { png::ColorType::Rgb } else { png::ColorType::Grayscale });
+        encoder.write_header().and_then(|mut png| png.write_image_data(&pixels)).map_err(unshowable)?;
+        Ok(Some(bytes))
+    }
+}
+
+impl Cell {
+    fn text(&self) -> String {
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Text(text) if text.chars().count() > 40 => format!("{}…", text.chars().take(39).collect::<String>()),
+            Self::Text(text) | Self::Plain(text) => text.clone(),
+            Self::Tensor(tensor) => {
+                let (min, max, mean) = tensor.statistics();
+                format!("{}{:?} {min:.2}..{max:.2} mean {mean:.3}", tensor.dtype, tensor.shape)
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Text(text) => Value::from(text.as_str()),
+            Self::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str())),
+            Self::Tensor(tensor) => {
+                let (min, max, mean) = tensor.statistics();
+                json!({ "dtype": tensor.dtype, "shape": tensor.shape, "min": min, "max": max, "mean": mean })
+            }
+        }
+    }
+}
+
+fn cells(rows: &RecordBatch, row: usize) -> Result<Vec<(String, Cell)>> {
+    let columns = rows.schema_ref().fields().iter().zip(rows.columns());
+    columns.map(|(field, column)| Ok((field.name().clone(), cell(field, column, row)?))).collect()
+}
+
+fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
+    if column.is_null(row) {
+        return Ok(Cell::Null);
+    }
+    let tensor = |values: &ArrayRef, shape: Vec<usize>| {
+        let (dtype, values) = match values.data_type() {
+            DataType::UInt8 => {
+                ("uint8", values.as_primitive::<UInt8Type>().values().iter().map(|&v| f32::from(v)).collect())
+            }
+            DataType::Float32 => ("float32", values.as_primitive::<Float32Type>().values().to_vec()),
+            _ => return None,
+        };
+        Some(Cell::Tensor(Tensor { dtype: dtype.to_owned(), shape, values }))
+    };
+    let metadata = field.metadata();
+    let cell = match metadata.get("ARROW:extension:name").map(String::as_str) {
+        Some("arrow.fixed_shape_tensor") => {
+            let parameters: Value = metadata
+                .get("ARROW:extension:metadata")
+                .map(|text| serde_json::from_str(text))
+                .transpose()
+                .map_err(unshowable)?
+                .unwrap_or_default();
+            let shape = serde_json::from_value(parameters["shape"].clone()).unwrap_or_default();
+            tensor(&column.as_fixed_size_list().value(row), shape)
+        }
+        Some("arrow.variable_shape_tensor") => {
+            let parts = column.as_struct();
+            let shape = parts
+                .column_by_name("shape")
+                .ok_or_else(|| unshowable("a tensor without shapes"))?
+                .as_fixed_size_list()
+                .value(row);
+            let shape = shape.as_primitive::<Int32Type>().values().iter().map(|&side| side as usize).collect();
+            let data = parts.column_by_name("data").ok_or_else(|| unshowable("a tensor without data"))?;
+            tensor(&data.as_list::<i32>().value(row), shape)
+        }
+        _ => None,
+    };
+    Ok(match (cell, column.data_type()) {
+        (Some(cell), _) => cell,
+        (None, DataType::Binary) => Cell::Text(format!("{} bytes", column.as_binary::<i32>().value(row).len())),
+        (None, plain) if plain.is_integer() || plain.is_floating() || *plain == DataType::Boolean => {
+            Cell::Plain(array_value_to_string(column, row).map_err(unshowable)?)
+        }
+        (None, DataType::Null) => Cell::Null,
+        (None, _) => Cell::Text(array_value_to_string(column, row).map_err(unshowable)?),
+    })
+}
+
+const STYLE: &str = ".forebay{display:flex;flex-wrap:wrap;gap:1rem}\
+    .forebay figure{margin:0;padding:.75rem;color:#222;background:#fff;border:1px solid #ddd;border-radius:8px;max-width:260px}\
+    .forebay img{display:block;max-width:100%;image-rendering:auto}\
+    .forebay dl{margin:.5rem 0 0;display:grid;grid-template-columns:auto 1fr;gap:.1rem .6rem}\
+    .forebay dt{color:#777}.forebay dd{margin:0;overflow-wrap:anywhere}";
+
+fn side(pixels: usize) -> Result<u32> {
+    u32::try_from(pixels).map_err(unshowable)
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
