@@ -1,0 +1,104 @@
+"""Checks of what users pass: every refusal names the argument, the value and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from typing import Any, Iterable
+
+from ._errors import InvalidError
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def refuse(name: str, accepted: str, value: Any, hint: str | None = None) -> InvalidError:
+    return InvalidError(f'"{name}" must be {accepted}, got {value!r}', hint)
+
+
+def integer(name: str, value: Any, minimum: int = 0, accepted: str | None = None) -> int | None:
+    """A whole number; what is one in NumPy or torch will do. `None` stays."""
+    if value is None:
+        return None
+    accepted = accepted or ("a positive integer" if minimum == 1 else f"an integer of at least {minimum}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise refuse(name, accepted, value) from None
+    if isinstance(value, bool) or number < minimum or number >= 2**64:
+        raise refuse(name, accepted, value)
+    return number
+
+
+def count(name: str, value: Any) -> int:
+    """A whole number that must be given."""
+    number = integer(name, value)
+    if number is None:
+        raise refuse(name, "an integer of at least 0", value)
+    return number
+
+
+def positive(name: str, value: Any) -> int | None:
+    return integer(name, value, minimum=1)
+
+
+def boolean(name: str, value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise refuse(name, "True or False", value)
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> str | None:
+    if value is None:
+        return None
+    choices = list(choices)
+    if value in choices:
+        return value
+    near = difflib.get_close_matches(str(value), choices, 1)
+    accepted = ", ".join(repr(choice) for choice in choices[:-1]) + f" or {choices[-1]!r}"
+    raise refuse(name, accepted, value, f"did you mean {near[0]!r}?" if near else None)
+
+
+def text(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise refuse(name, "a string", value)
+
+
+def names(name: str, value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    listed = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+    if not listed or not all(isinstance(item, str) for item in listed):
+        raise refuse(name, "a list of column names", value)
+    for item in listed:
+        if listed.count(item) > 1:
+            raise refuse(name, "a list of column names, each once", value)
+    return listed
+
+
+def size(name: str, value: Any) -> int | None:
+    """Bytes: a number, or a text such as '64MiB'."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.lower())
+        if match and match[2] in _UNITS and (number := int(float(match[1]) * _UNITS[match[2]])) > 0:
+            return number
+        raise refuse(name, "a size such as '64MiB' or a number of bytes", value)
+    return integer(name, value, minimum=1, accepted="a size such as '64MiB' or a number of bytes")
+
+
+def divisors(number: int) -> list[int]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def share(global_batch_size: int, world_size: int) -> int:
+    """A rank's part of the global batch."""
+    if global_batch_size % world_size == 0:
+        return global_batch_size // world_size
+    fitting = divisors(global_batch_size)
+    shown = ", ".join(map(str, fitting[:12])) + (", …" if len(fitting) > 12 else "")
+    raise InvalidError(
+        f'"world_size" {world_size} does not divide "global_batch_size" {global_batch_size}',
+        f"world sizes that do: {shown}",
+    )

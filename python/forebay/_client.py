@@ -1,0 +1,130 @@
+"""A cluster, or any server, from the trainer's process."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from . import _arguments as arguments
+from . import _native
+from ._errors import InvalidError
+from ._loader import Loader
+from ._session import make_loader
+
+
+class Cluster:
+    """A connection to a dispatcher; made by `forebay.connect`."""
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        token: str | None = None,
+        tls: dict[str, str] | None = None,
+        insecure: bool = False,
+        retry_for: float | None = None,
+        buffer_limit: int | str | None = None,
+    ):
+        tls = dict(tls or {})
+        known = ("ca", "cert", "key", "server_name")
+        for name in tls:
+            arguments.choice("tls", name, known)
+        if retry_for is not None and (not isinstance(retry_for, (int, float)) or not 0 <= retry_for < 1e9):
+            raise arguments.refuse("retry_for", "seconds", retry_for)
+        self.uri = arguments.text("uri", uri)
+        self._native = _native.Client(
+            uri,
+            token=arguments.text("token", token) or os.environ.get("FOREBAY_TOKEN") or None,
+            ca=_path(tls.get("ca")),
+            certificate=_path(tls.get("cert")),
+            key=_path(tls.get("key")),
+            server_name=tls.get("server_name"),
+            insecure=bool(arguments.boolean("insecure", insecure)),
+            retry_for=None if retry_for is None else float(retry_for),
+            buffer_bytes=arguments.size("buffer_limit", buffer_limit),
+        )
+
+    def pipelines(self) -> list[str]:
+        """Names of the pipelines that the server offers."""
+        return self._native.pipelines()
+
+    def status(self) -> dict[str, Any]:
+        """What goes on at the dispatcher: feeds, windows, workers, readers."""
+        return json.loads(self._native.status())
+
+    def load(
+        self,
+        pipeline: str,
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        epochs: int | None = None,
+        drop_last: bool | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
+        prefetch_factor: int = 2,
+        columns: list[str] | None = None,
+        format: str | None = None,
+        device: Any = None,
+        pin_memory: bool = False,
+        on_error: str | None = None,
+        delivery: str | None = None,
+        job: str | None = None,
+        window_bytes: int | str | None = None,
+        window_rows: int | None = None,
+        bucket_by_length: str | None = None,
+        bucket_boundaries: list[int] | None = None,
+    ) -> Loader:
+        """As `forebay.load`, from the workers of this cluster: the same batches.
+
+        `delivery="dynamic"` gives each rank the next batch that no rank has taken; the ranks of one job share a name, `job`.
+        """
+        options = dict(locals())
+        del options["self"], options["pipeline"]
+        if not isinstance(pipeline, str) or any(c.isspace() for c in pipeline):
+            offered = ", ".join(self.pipelines())
+            raise arguments.refuse("pipeline", "the name of a pipeline that the server offers", pipeline, f"it offers: {offered}")
+        return make_loader(lambda feed, read: RemoteFeed(self._native, pipeline, feed, read), options)
+
+    def __repr__(self) -> str:
+        return f"<forebay.Cluster {self.uri}>"
+
+
+class RemoteFeed:
+    """A feed that workers compute."""
+
+    def __init__(self, client: _native.Client, pipeline: str, feed: dict[str, Any], read: dict[str, Any]):
+        self._client = client
+        self._request = {"pipeline": pipeline, **feed}
+        opened = self._open(read | {"epochs": 1})
+        self.id = opened.id
+        self.columns = opened.columns
+        self.samples_per_epoch = opened.samples_per_epoch
+        self.identity = json.loads(opened.identity)
+
+    def _open(self, options: dict[str, Any]) -> _native.RemoteFeed:
+        return self._client.open(json.dumps(self._request | options))
+
+    def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
+        return self._open(options).settings
+
+    def read(self, options: dict[str, Any], ahead: int) -> _native.Stream:
+        return self._open(options).read(ahead)
+
+    def compute_seconds(self) -> None:
+        """Workers compute, not this process."""
+        return None
+
+    def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]:
+        raise InvalidError(
+            "a cluster's feed cannot be traced", "trace it in process: forebay.load with the same pipeline and settings"
+        )
+
+
+def _path(value: Any) -> str | None:
+    return None if value is None else os.fspath(value)

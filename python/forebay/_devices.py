@@ -1,0 +1,79 @@
+"""Copies of batches to a device, asynchronous where it is a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _formats as formats
+from ._errors import InvalidError
+
+
+class DeviceCopy:
+    """Copies a batch's tensors to a torch device. For CUDA by way of pinned memory, on a stream of its own, while the loop
+    works on the batch before."""
+
+    def __init__(self, device: Any, pin_memory: bool):
+        import torch
+
+        try:
+            self._device = torch.device(device) if device is not None else None
+        except (RuntimeError, TypeError) as error:
+            raise InvalidError(f'"device" must be a torch device such as "cuda:0", got {device!r}: {error}') from None
+        is_cuda = self._device is not None and self._device.type == "cuda"
+        if (is_cuda or pin_memory) and not torch.cuda.is_available():
+            what = f'device="{device}"' if is_cuda else "pin_memory=True"
+            raise InvalidError(f"{what} needs CUDA, which torch does not find on this machine")
+        self._pin = pin_memory or is_cuda
+        self._stream = torch.cuda.Stream(self._device) if is_cuda else None
+        self._torch = torch
+
+    @staticmethod
+    def of(device: Any, pin_memory: bool, format: str) -> "DeviceCopy | None":
+        if device is None and not pin_memory:
+            return None
+        if format != "torch":
+            raise InvalidError(f'"device" and "pin_memory" are for format="torch", not "{format}"')
+        return DeviceCopy(device, pin_memory)
+
+    @property
+    def is_async(self) -> bool:
+        return self._stream is not None
+
+    def __call__(self, batch: Any) -> Any:
+        if self._stream is None:
+            return self._each(batch, self._move)
+        with self._torch.cuda.stream(self._stream):
+            return self._each(batch, self._move)
+
+    def wait(self, batch: Any) -> None:
+        """Lets what the loop enqueues next come after the copy of `batch`."""
+        current = self._torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+
+        def used(tensor: Any) -> Any:
+            # The allocator must not reuse the memory while the loop's stream works on it.
+            tensor.record_stream(current)
+            return tensor
+
+        self._each(batch, used)
+
+    def _move(self, tensor: Any) -> Any:
+        if self._pin:
+            tensor = tensor.pin_memory()
+        return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
+
+    def _each(self, batch: Any, function: Any) -> Any:
+        for name, column in batch.items():
+            batch[name] = self._column(column, function)
+        return batch
+
+    def _column(self, column: Any, function: Any) -> Any:
+        if isinstance(column, self._torch.Tensor):
+            return function(column)
+        if isinstance(column, formats.Ragged):
+            return column.map(function)
+        if isinstance(column, dict):
+            return {name: self._column(value, function) for name, value in column.items()}
+        if isinstance(column, list) and column and isinstance(column[0], self._torch.Tensor):
+            return [function(tensor) for tensor in column]
+        return column

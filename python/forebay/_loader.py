@@ -1,0 +1,402 @@
+"""The loader: a rank's batches, with exact resume."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import weakref
+from typing import Any, Callable, Iterator, Protocol
+
+from . import _arguments as arguments
+from . import _formats as formats
+from . import _native
+from ._devices import DeviceCopy
+from ._errors import ConflictError, InvalidError
+
+STATE_VERSION = 1
+# What `read` gets for epochs without an end; far above any training run.
+_EPOCHS_MAX = 1 << 32
+
+
+class Batch(dict):
+    """A dict of columns, with its place in the epoch."""
+
+    __slots__ = ("epoch", "step", "offset")
+
+    def __init__(self, *columns: Any, **named: Any):
+        super().__init__(*columns, **named)
+        self.epoch = self.step = self.offset = None
+
+
+class Feed(Protocol):
+    """What a loader reads: a feed in this process, or on a cluster."""
+
+    id: str
+    columns: list[tuple[str, str, bool]]
+    samples_per_epoch: int | None
+    identity: dict[str, Any]
+
+    def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
+        """Batch size, epochs, drop_last, and this rank's samples from there on where they are known."""
+
+    def read(self, options: dict[str, Any], ahead: int) -> _native.Stream: ...
+
+    def compute_seconds(self) -> float | None: ...
+
+    def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]: ...
+
+
+class Loader:
+    """Iterates over one rank's batches of a feed; made by `forebay.load`.
+
+    Without `epochs`, each `for` loop is one epoch, and the next loop the next epoch. With `epochs=N`, one loop is all of
+    them. A loop that begins starts its epoch over, unless a state was loaded or steps were skipped.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        read: dict[str, Any],
+        epochs: int | None,
+        rank: int,
+        world_size: int,
+        columns: list[str] | None,
+        format: str,
+        prefetch_factor: int,
+        device: Any,
+        pin_memory: bool,
+    ):
+        self._feed = feed
+        self._read = read
+        self._epochs = epochs
+        self._rank, self._world_size = rank, world_size
+        self._columns = columns
+        self._format = format
+        self._tensor = None if format == "arrow" else formats.converter(format)
+        self._ahead = prefetch_factor
+        self._copy = DeviceCopy.of(device, pin_memory, format)
+        self._batch_size = feed.resolve(self._options("0:0", 0))[0]
+        if columns is not None:
+            known = [name for name, _, _ in feed.columns]
+            for name in columns:
+                arguments.choice("columns", name, known)
+        self._epoch = 0
+        self._place = _Place(0, 0, "0:0")
+        self._resume: _Place | None = None
+        self._stream: _native.Stream | None = None
+        self._generation = 0
+        # The loop that reads the stream, while there is one.
+        self._loop: Callable[[], _Batches | None] = lambda: None
+        # With copies to a device, the batch whose copy is under way.
+        self._copying: tuple[Any, _Place] | None = None
+        self._done: list[dict[str, Any]] = []
+        self._began: float | None = None
+
+    # Iterating
+
+    def __iter__(self) -> Iterator[Any]:
+        self._end_stream()
+        place = self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
+        self._resume = None
+        self._epoch = place.epoch
+        self._place = place
+        self._open(place)
+        batches = _Batches(self, self._generation)
+        self._loop = weakref.ref(batches)
+        return batches
+
+    def _open(self, place: "_Place") -> None:
+        self._generation += 1
+        self._copying = None
+        if self._began is None:
+            self._began = time.monotonic()
+        self._stream = self._feed.read(self._options(place.text, place.epoch), self._ahead)
+
+    def _options(self, start: str, epoch: int) -> dict[str, Any]:
+        return self._read | {"from": start, "epochs": self._epochs or min(epoch + 1, _EPOCHS_MAX)}
+
+    def _next(self) -> tuple[Any, "_Place"] | None:
+        """The next batch for the loop, and where to go on after it."""
+        if self._copy is None or not self._copy.is_async:
+            return self._take()
+        taken = self._copying or self._take()
+        self._copying = None
+        if taken is not None:
+            self._copying = self._take()
+            self._copy.wait(taken[0])
+        return taken
+
+    def _take(self) -> tuple[Any, "_Place"] | None:
+        taken = self._stream.next() if self._stream is not None else None
+        if taken is None:
+            return None
+        # From the batch's own offset: a run that resumed need not stand at a multiple of its global batch.
+        step_begins = taken.offset - self._rank * self._batch_size
+        after = _Place(taken.epoch, step_begins + self._global_batch_size, taken.token)
+        return self._make(taken), after
+
+    def _make(self, taken: _native.Batch) -> Any:
+        if self._format == "arrow":
+            return _arrow(taken, self._columns)
+        tensor = self._tensor
+        batch = Batch()
+        columns = taken.columns(self._columns)
+        for name in self._columns or columns:
+            batch[name] = formats.convert(columns[name], tensor)
+        batch.epoch, batch.step, batch.offset = taken.epoch, taken.step, taken.offset
+        return batch if self._copy is None else self._copy(batch)
+
+    def _finish(self) -> None:
+        """The loop came to its end."""
+        self._end_stream()
+        if self._epochs is None:
+            self._epoch = self._place.epoch + 1
+            self._place = _Place(self._epoch, 0, f"{self._epoch}:0")
+        else:
+            self._epoch = 0
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        self._generation += 1
+        if stream is not None:
+            self._done.append(stream.stats())
+            stream.close()
+
+    def close(self) -> None:
+        """Stops the work. Reading may begin anew."""
+        self._end_stream()
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # Size and shape
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch of this rank."""
+        return self._batch_size
+
+    @property
+    def _global_batch_size(self) -> int:
+        return self._batch_size * self._world_size
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share the samples."""
+        return self._world_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being read, or that the next loop reads."""
+        return self._place.epoch
+
+    @property
+    def feed_id(self) -> str:
+        """The feed's id: a hash of query, operator versions, files, seed and settings."""
+        return self._feed.id
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names and types of the samples' columns."""
+        columns = {name: type for name, type, _ in self._feed.columns}
+        return columns if self._columns is None else {name: columns[name] for name in self._columns}
+
+    @property
+    def samples_per_epoch(self) -> int | None:
+        """Samples of one epoch over all ranks; `None` where only reading tells, because of a filter."""
+        return self._feed.samples_per_epoch
+
+    def __len__(self) -> int:
+        """Batches of one loop from its beginning: of an epoch, or of all with `epochs`."""
+        samples = self._feed.resolve(self._options(f"{self._epoch}:0", self._epoch))[3]
+        if samples is None:
+            raise TypeError(
+                "the number of batches is not known before reading: the query leaves out or groups rows; "
+                "loop without len(), or count steps yourself"
+            )
+        epochs = 1 if self._epochs is None else max(self._epochs - self._epoch, 1)
+        return epochs * -(-(samples // epochs) // self._batch_size)
+
+    # Where the loop stands
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop stands: after the last batch that it was handed. Small, JSON, and with ordered delivery the same
+        on every rank."""
+        return {
+            "version": STATE_VERSION,
+            "position": self._place.text,
+            "epoch": self._place.epoch,
+            "offset": self._place.offset,
+            "feed": self._feed.identity,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was made, on any number of ranks; the next loop begins there."""
+        try:
+            version, identity, position = state["version"], state["feed"], state["position"]
+            feed = identity["feed"]
+            place = _Place(arguments.count("epoch", state["epoch"]), arguments.count("offset", state["offset"]), position)
+            if not isinstance(position, str):
+                raise TypeError
+        except (KeyError, TypeError, ValueError):
+            raise InvalidError(f"this is no state of a Forebay loader: {_shown(state)}") from None
+        if version != STATE_VERSION:
+            raise InvalidError(f"the state is of version {version!r}, and this Forebay reads version {STATE_VERSION}")
+        if feed != self._feed.id:
+            raise ConflictError(
+                "the state is of another feed: " + "; ".join(_differences(identity, self._feed.identity)),
+                "load with the settings, files and query of the run that made the state, or begin anew",
+            )
+        self._feed.resolve(self._options(place.text, place.epoch))
+        self._end_stream()
+        self._resume, self._place, self._epoch = place, place, place.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next loop reads, counted from 0. Keeps the place of a state in the middle of that epoch."""
+        epoch = arguments.count("epoch", epoch)
+        if self._resume is not None and self._resume.epoch == epoch:
+            return
+        self._end_stream()
+        self._epoch, self._resume = epoch, None
+        self._place = _Place(epoch, 0, f"{epoch}:0")
+
+    def skip(self, steps: int) -> None:
+        """Leaves out the next `steps` global steps, without computing them. In a loop, of that loop; else of the next."""
+        steps = arguments.count("steps", steps)
+        if self._read.get("delivery") == "dynamic":
+            raise InvalidError("steps cannot be skipped with dynamic delivery", "ranks have no common steps there")
+        # A loop that was left is gone, though its stream may still be open; the next begins its epoch over.
+        running = self._stream is not None and self._loop() is not None
+        now = self._place if running else self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
+        offset = now.offset + steps * self._global_batch_size
+        total = self._feed.samples_per_epoch
+        if total is not None:
+            offset = min(offset, total)
+        place = _Place(now.epoch, offset, f"{now.epoch}:{offset}")
+        self._place = place
+        if running:
+            generation = self._generation
+            self._end_stream()
+            self._open(place)
+            # The same loop goes on.
+            self._generation = generation
+        else:
+            self._end_stream()
+            self._resume = place
+
+    def trace(self, step: int, epoch: int | None = None) -> list[tuple[str, int]]:
+        """Source file and row, from 0, of each sample of this rank's batch of a global step. Reads sources, transforms nothing."""
+        step = arguments.count("step", step)
+        epoch = self.epoch if epoch is None else arguments.count("epoch", epoch)
+        return self._feed.trace(self._options(f"{epoch}:0", epoch), epoch, step)
+
+    def stats(self) -> dict[str, Any]:
+        """What was handed out and where time went: seconds that loops waited, seconds that threads computed (of the whole
+        session), batches that wait in the queue."""
+        running = self._stream.stats() if self._stream is not None else None
+        parts = self._done + ([running] if running else [])
+        total = {name: sum(part[name] for part in parts) for name in _SUMMED}
+        total["first_batch_seconds"] = parts[-1]["first_batch_seconds"] if parts else 0.0
+        total["queue"] = running["queue"] if running else 0
+        total["queue_max"] = self._ahead
+        total["elapsed_seconds"] = time.monotonic() - self._began if self._began is not None else 0.0
+        total["compute_seconds"] = self._feed.compute_seconds()
+        return total
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {type}" for name, type in self.columns.items())
+        return f"<forebay.Loader rank {self._rank}/{self._world_size} batch_size={self._batch_size} {{{columns}}}>"
+
+    def __reduce__(self):
+        raise InvalidError(
+            "a loader cannot be sent to another process",
+            "Forebay computes on threads of its own: use DataLoader(num_workers=0), or call forebay.load there",
+        )
+
+
+_SUMMED = ("batches", "samples", "bytes", "bad_rows", "wait_seconds")
+
+
+class _Place:
+    """Where a loop stands: epoch, offset of the next global step, and that as text for the native half."""
+
+    __slots__ = ("epoch", "offset", "text")
+
+    def __init__(self, epoch: int, offset: int, text: str):
+        self.epoch, self.offset, self.text = epoch, offset, text
+
+
+class _Batches:
+    """One loop over a loader."""
+
+    __slots__ = ("_loader", "_generation", "__weakref__")
+
+    def __init__(self, loader: Loader, generation: int):
+        self._loader, self._generation = loader, generation
+
+    def __iter__(self) -> "_Batches":
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        # Another loop over the same loader has begun since.
+        if loader._generation != self._generation:
+            raise StopIteration
+        taken = loader._next()
+        if taken is None:
+            loader._finish()
+            raise StopIteration
+        batch, loader._place = taken
+        return batch
+
+
+def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:
+    """A pyarrow record batch where pyarrow is installed, else an object with the Arrow PyCapsule interface."""
+    pyarrow = _pyarrow()
+    if pyarrow is None:
+        return taken
+    batch = pyarrow.record_batch(taken)
+    return batch if columns is None else batch.select(columns)
+
+
+def _pyarrow() -> Any:
+    if "pyarrow" not in sys.modules:
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            return None
+    return sys.modules["pyarrow"]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What two feeds differ in, in words."""
+    said = []
+    for name, what in (("query", "the query differs"), ("snapshot", "the source files differ")):
+        if name in then and name in now and then[name] != now[name]:
+            said.append(what)
+    for part in ("settings", "operators"):
+        ours, theirs = now.get(part) or {}, then.get(part) or {}
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                label = f"version of {name}" if part == "operators" else name
+                said.append(f"{label} was {_json(theirs.get(name))} and is {_json(ours.get(name))}")
+    return said or [f"it was {then.get('feed')} and is {now.get('feed')}"]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)

@@ -1,0 +1,157 @@
+"""A pipeline put together in Python: each method gives a new table, and all of it is SQL in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _arguments as arguments
+from ._errors import InvalidError
+
+if TYPE_CHECKING:
+    from ._loader import Loader
+    from ._session import Pipeline, Preview, Session, Text
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it literally."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Table:
+    """Rows to choose, filter and transform. Expressions are SQL; nothing is read before a loader is made."""
+
+    def __init__(
+        self,
+        session: "Session",
+        source: str,
+        *,
+        conditions: tuple[str, ...] = (),
+        columns: tuple[str, ...] | None = None,
+    ):
+        self._session = session
+        self._source = source
+        self._conditions = conditions
+        self._columns = columns
+
+    @property
+    def sql(self) -> str:
+        """The query."""
+        query = f"SELECT {', '.join(self._columns or ('*',))} FROM {self._source}"
+        if self._conditions:
+            query += " WHERE " + " AND ".join(f"({condition})" for condition in self._conditions)
+        return query
+
+    def filter(self, *conditions: str) -> "Table":
+        """The rows for which all conditions hold: `.filter("width >= 64", "label <> 3")`."""
+        for condition in conditions:
+            if not isinstance(condition, str):
+                raise arguments.refuse("condition", "SQL text such as \"width >= 64\"", condition)
+        # A condition may be about columns that were selected, so it comes after them.
+        table = self._nested() if self._columns is not None else self
+        return Table(self._session, table._source, conditions=table._conditions + conditions)
+
+    def select(self, *columns: str, **named: str) -> "Table":
+        """The columns, and expressions by name: `.select("label", image="decode_image(bytes)")`."""
+        if not columns and not named:
+            raise InvalidError("select() needs at least one column")
+        for expression in (*columns, *named.values()):
+            if not isinstance(expression, str):
+                raise arguments.refuse("column", "SQL text such as \"label\" or \"width / 2\"", expression)
+        table = self._nested() if self._columns is not None else self
+        chosen = (*columns, *(f"{expression} AS {quoted(name)}" for name, expression in named.items()))
+        return Table(self._session, table._source, conditions=table._conditions, columns=chosen)
+
+    def with_column(self, name: str, expression: str) -> "Table":
+        """All columns, with `name` added or replaced."""
+        return self.with_columns(**{name: expression})
+
+    def with_columns(self, **named: str) -> "Table":
+        """All columns, with the named ones added or replaced."""
+        names = list(self.columns)
+        kept = [quoted(name) for name in names if name not in named]
+        return self.select(*kept, **named)
+
+    def drop(self, *names: str) -> "Table":
+        """All columns but these."""
+        known = list(self.columns)
+        for name in names:
+            arguments.choice("name", name, known)
+        return self.select(*(quoted(name) for name in known if name not in names))
+
+    def join(self, other: Any, on: str | list[str], how: str = "inner") -> "Table":
+        """With the columns of `other`, a small table that is read whole, where columns `on` are equal."""
+        arguments.choice("how", how, ["inner", "left"])
+        keys = [on] if isinstance(on, str) else list(on)
+        other = self._session.table(other)
+        using = ", ".join(quoted(key) for key in keys)
+        return Table(self._session, f"{self._from()} {how.upper()} JOIN {other._from('build')} USING ({using})")
+
+    def unnest(self, column: str) -> "Table":
+        """A row for each element of the lists in `column`."""
+        names = list(self.columns)
+        arguments.choice("column", column, names)
+        return self.select(*(quoted(name) for name in names if name != column), **{column: f"unnest({quoted(column)})"})
+
+    def sample(self, fraction: float) -> "Table":
+        """About this part of the rows, chosen by the feed's seed: the same in each epoch."""
+        if not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
+            raise arguments.refuse("fraction", "above 0 and at most 1", fraction)
+        return Table(self._session, f"{self._from()} TABLESAMPLE BERNOULLI ({fraction * 100!r})")
+
+    def limit(self, rows: int) -> "Table":
+        """The first rows of the dataset."""
+        return Table(self._session, f"({self.sql} LIMIT {arguments.positive('rows', rows)}) AS first_rows")
+
+    def pack(self, length: int, **options: Any) -> "Table":
+        """Token lists packed into rows of `length`; `options` are those of the SQL operator `pack`."""
+        named = {"length": arguments.positive("length", length), **options}
+        given = ", ".join(f"{name} => {_literal(value)}" for name, value in named.items())
+        return Table(self._session, f"pack(({self.sql}), {given})")
+
+    def _nested(self) -> "Table":
+        return Table(self._session, self._from())
+
+    def _from(self, alias: str = "input") -> str:
+        is_plain = self._columns is None and not self._conditions
+        return self._source if is_plain else f"({self.sql}) AS {quoted(alias)}"
+
+    def pipeline(self) -> "Pipeline":
+        """The query as a pipeline, checked and compiled."""
+        return self._session._define(self.sql)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names and types of the columns."""
+        return self.pipeline().columns
+
+    @property
+    def schema(self) -> Any:
+        """As `Pipeline.schema`."""
+        return self.pipeline().schema
+
+    def explain(self, **options: Any) -> "Text":
+        """As `Pipeline.explain`."""
+        return self.pipeline().explain(**options)
+
+    def preview(self, rows: int = 8, **options: Any) -> "Preview":
+        """As `Pipeline.preview`."""
+        return self.pipeline().preview(rows, **options)
+
+    def load(self, **options: Any) -> "Loader":
+        """As `forebay.load`."""
+        return self.pipeline().load(**options)
+
+    def __repr__(self) -> str:
+        return f"<forebay.Table {self.sql}>"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    raise arguments.refuse("option", "a number, a text, True, False or a list of these", value)

@@ -1,0 +1,237 @@
+"""Python functions in queries: `@forebay.udf`."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import re
+import shutil
+import tempfile
+import threading
+from typing import Any, Callable
+
+from . import _arguments as arguments
+
+_functions: dict[str, "Udf"] = {}
+# Set in worker processes, which only run functions.
+_is_worker = False
+
+
+def functions() -> list["Udf"]:
+    """All that were declared, the latest of each name."""
+    return list(_functions.values())
+
+
+def udf(
+    function: Callable[..., Any] | None = None,
+    *,
+    input: Any,
+    output: Any,
+    name: str | None = None,
+    version: int | str | None = None,
+    nullable: bool = False,
+    processes: int = 0,
+) -> Any:
+    """Lets queries call a Python function of Arrow arrays.
+
+        @forebay.udf(input="string", output="int32", version=1)
+        def words(text):
+            return pyarrow.compute.list_value_length(pyarrow.compute.split_pattern(text, " "))
+
+    The function gets a pyarrow array for each of `input`, of equal length, and gives a pyarrow or NumPy array of as many
+    rows. It must be a function of each row alone: rows come in pieces of any size, from several threads, more than once.
+
+    - `input`: a type, or a list of types: names such as "int64", "string", "binary", "list<float>", or pyarrow types.
+    - `output`: a type, a pyarrow field, or `forebay.tensor("float32", [224, 224, 3])`, whose rows are flat.
+    - `name`: what queries call it; the function's own by default.
+    - `version`: change it when the function computes something else, so that feeds are told apart. Without one, nothing
+      that is made of it may be kept.
+    - `nullable`: whether results may be null.
+    - `processes`: run it in this many worker processes, for what holds the GIL for long; arrays travel in shared memory.
+      The function must be importable there, from a module or from a script that guards its main part with
+      `if __name__ == "__main__"`.
+    """
+
+    def declare(function: Callable[..., Any]) -> Udf:
+        declared = Udf(function, input, output, name or function.__name__, version, nullable, processes)
+        _functions[declared.name] = declared
+        return declared
+
+    return declare if function is None else declare(function)
+
+
+def tensor(dtype: str, shape: list[int]) -> Any:
+    """The type of a UDF's result that is a tensor of `shape` in each row."""
+    import pyarrow
+
+    return pyarrow.fixed_shape_tensor(_type(dtype), shape)
+
+
+class Udf:
+    """A function that queries can call. Called from Python, it is the function itself."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        input: Any,
+        output: Any,
+        name: str,
+        version: int | str | None,
+        nullable: bool,
+        processes: int,
+    ):
+        import pyarrow
+
+        if not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+            raise arguments.refuse("name", "a lower case name of letters, digits and _", name)
+        if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str))):
+            raise arguments.refuse("version", "an integer or a string", version)
+        self.function = function
+        self.name = name
+        self.version = None if version is None else str(version)
+        listed = input if isinstance(input, (list, tuple)) else [input]
+        self.inputs = [pyarrow.field("argument", _type(item)) for item in listed]
+        if isinstance(output, pyarrow.Field):
+            self.output = output
+        else:
+            self.output = pyarrow.field(name, _type(output), nullable=bool(arguments.boolean("nullable", nullable)))
+        self._processes = arguments.integer("processes", processes) or 0
+        self._pool: _Pool | None = None
+        self._lock = threading.Lock()
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+        self.__qualname__ = function.__qualname__
+
+    def __call__(self, *arrays: Any) -> Any:
+        return self.function(*arrays)
+
+    def __reduce__(self):
+        return _find, (self.__module__, self.__qualname__)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(str(field.type) for field in self.inputs)
+        return f"<forebay.Udf {self.name}({inputs}) -> {self.output.type}>"
+
+    def _call(self, arrays: list[Any]) -> Any:
+        """Called by the engine with Arrow arrays; gives one."""
+        import pyarrow
+
+        arrays = [pyarrow.array(array) for array in arrays]
+        if self._processes and not _is_worker:
+            with self._lock:
+                if self._pool is None:
+                    self._pool = _Pool(self._processes)
+            return self._pool.call(self, arrays)
+        return self._run(arrays)
+
+    def _run(self, arrays: list[Any]) -> Any:
+        import pyarrow
+
+        made = self.function(*arrays)
+        if isinstance(made, pyarrow.ChunkedArray):
+            made = made.combine_chunks()
+        storage = getattr(self.output.type, "storage_type", self.output.type)
+        if isinstance(made, pyarrow.ExtensionArray):
+            made = made.storage
+        if not isinstance(made, pyarrow.Array):
+            made = _of_other(made, storage)
+        if made.type != storage:
+            made = made.cast(storage)
+        return made
+
+
+def _of_other(made: Any, storage: Any) -> Any:
+    """An array of NumPy's, of several dimensions for tensors, or of a list."""
+    import pyarrow
+
+    if hasattr(made, "ndim") and made.ndim > 1 and pyarrow.types.is_fixed_size_list(storage):
+        rows = made.reshape(len(made), -1)
+        if rows.shape[1] != storage.list_size:
+            raise ValueError(f"gave rows of shape {made.shape[1:]}, which are not {storage.list_size} elements")
+        return pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array(rows.reshape(-1)).cast(storage.value_type), storage.list_size
+        )
+    return pyarrow.array(made, type=storage)
+
+
+def _type(value: Any) -> Any:
+    import pyarrow
+
+    if isinstance(value, pyarrow.DataType):
+        return value
+    if isinstance(value, str):
+        listed = re.fullmatch(r"list<(.+)>", value.strip())
+        if listed:
+            return pyarrow.list_(_type(listed[1]))
+        try:
+            return pyarrow.type_for_alias(value.strip())
+        except ValueError:
+            pass
+    raise arguments.refuse("type", 'a pyarrow type or the name of one, such as "int64", "string" or "list<float>"', value)
+
+
+def _find(module: str, qualname: str) -> Udf:
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
+
+
+class _Pool:
+    """Worker processes of one function. Arrays travel as Arrow files in shared memory, which both sides map."""
+
+    def __init__(self, processes: int):
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        self._folder = tempfile.mkdtemp(prefix="forebay-udf-", dir=shared)
+        self._pool = ProcessPoolExecutor(
+            processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
+        )
+        atexit.register(self.close)
+
+    def call(self, function: Udf, arrays: list[Any]) -> Any:
+        sent = _write(arrays, self._folder)
+        try:
+            path = self._pool.submit(_work, function, sent, self._folder).result()
+        finally:
+            os.unlink(sent)
+        [made] = _read(path)
+        # What is mapped stays until the array is gone.
+        os.unlink(path)
+        return made
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _begin_worker() -> None:
+    global _is_worker
+    _is_worker = True
+
+
+def _work(function: Udf, sent: str, folder: str) -> str:
+    """In a worker process."""
+    return _write([function._run(_read(sent))], folder)
+
+
+def _write(arrays: list[Any], folder: str) -> str:
+    import pyarrow
+
+    batch = pyarrow.record_batch(arrays, names=[str(index) for index in range(len(arrays))])
+    handle, path = tempfile.mkstemp(dir=folder)
+    os.close(handle)
+    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    return path
+
+
+def _read(path: str) -> list[Any]:
+    import pyarrow
+
+    batch = pyarrow.ipc.open_file(pyarrow.memory_map(path)).get_batch(0)
+    return batch.columns

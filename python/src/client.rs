@@ -1,0 +1,120 @@
+//! A cluster, from the trainer's process.
+
+use std::time::Duration;
+
+use forebay_flight_client::{ClientTls, ConnectOptions, StreamRequest};
+use pyo3::prelude::*;
+
+use crate::error::OrRaise;
+use crate::runtime::Runtime;
+use crate::session::{columns, json};
+use crate::stream::{Source, Stream};
+
+/// A connection to a dispatcher.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Client {
+    client: forebay_flight_client::Client,
+    runtime: Runtime,
+}
+
+#[pymethods]
+impl Client {
+    /// Connects to `uri`, within `retry_for` seconds.
+    #[new]
+    #[pyo3(signature = (uri, *, token = None, ca = None, certificate = None, key = None, server_name = None, insecure = false, retry_for = None, buffer_bytes = None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords of one constructor")]
+    fn new(
+        py: Python<'_>,
+        uri: &str,
+        token: Option<String>,
+        ca: Option<String>,
+        certificate: Option<String>,
+        key: Option<String>,
+        server_name: Option<String>,
+        insecure: bool,
+        retry_for: Option<f64>,
+        buffer_bytes: Option<u64>,
+    ) -> PyResult<Self> {
+        let tls = ClientTls {
+            ca: ca.map(Into::into),
+            certificate: certificate.map(Into::into),
+            key: key.map(Into::into),
+            server_name,
+        };
+        let patience = retry_for.map(Duration::try_from_secs_f64).transpose();
+        let patience = patience.map_err(|error| crate::error::invalid(py, format!("\"retry_for\": {error}")))?;
+        let options = ConnectOptions { token, tls, insecure, patience, buffer_bytes };
+        let runtime = Runtime::new().or_raise(py)?;
+        let connecting = forebay_flight_client::Client::connect_with(uri, &options);
+        let client = runtime.wait(py, connecting)?.or_raise(py)?;
+        Ok(Self { client, runtime })
+    }
+
+    /// Names of the pipelines that the server offers.
+    fn pipelines(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let mut client = self.client.clone();
+        let pipelines = self.runtime.wait(py, async move { client.pipelines().await })?.or_raise(py)?;
+        Ok(pipelines.into_iter().map(|pipeline| pipeline.name).collect())
+    }
+
+    /// What goes on at the dispatcher, as JSON.
+    fn status(&self, py: Python<'_>) -> PyResult<String> {
+        let mut client = self.client.clone();
+        let status = self.runtime.wait(py, async move { client.status().await })?.or_raise(py)?;
+        serde_json::to_string(&status).map_err(|error| crate::error::invalid(py, error.to_string()))
+    }
+
+    /// Plans one rank's stream; nothing is computed yet.
+    fn open(&self, py: Python<'_>, request: &str) -> PyResult<RemoteFeed> {
+        let request = json::<StreamRequest>(py, request)?;
+        let mut client = self.client.clone();
+        let feed = self.runtime.wait(py, async move { client.open(&request).await })?.or_raise(py)?;
+        Ok(RemoteFeed { feed, runtime: self.runtime.clone() })
+    }
+}
+
+/// A feed that a server has planned for one rank.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct RemoteFeed {
+    feed: forebay_flight_client::RemoteFeed,
+    runtime: Runtime,
+}
+
+#[pymethods]
+impl RemoteFeed {
+    #[getter]
+    fn id(&self) -> &str {
+        self.feed.id()
+    }
+
+    #[getter]
+    fn columns(&self) -> Vec<(String, String, bool)> {
+        columns(self.feed.schema())
+    }
+
+    #[getter]
+    fn samples_per_epoch(&self) -> Option<u64> {
+        self.feed.samples_per_epoch()
+    }
+
+    /// Batch size, epochs, whether incomplete steps are dropped, and this rank's samples where they are known.
+    #[getter]
+    fn settings(&self) -> (u64, u64, bool, Option<u64>) {
+        let metadata = self.feed.metadata();
+        (metadata.batch_size, metadata.epochs, metadata.drop_last, metadata.samples)
+    }
+
+    /// What the feed is made of, as JSON.
+    #[getter]
+    fn identity(&self) -> String {
+        self.feed.metadata().identity.to_string()
+    }
+
+    /// Begins to read, up to `ahead` batches before they are asked for.
+    fn read(&self, py: Python<'_>, ahead: usize) -> PyResult<Stream> {
+        self.runtime.check_process(py)?;
+        let _in_runtime = self.runtime.handle().enter();
+        let reader = self.feed.clone().read().or_raise(py)?;
+        Ok(Stream::start(&self.runtime, Source::Remote(Box::new(reader)), ahead))
+    }
+}

@@ -1,0 +1,349 @@
+//! A column of a batch as Python takes it: tensors where that costs nothing, lists of objects where nothing else fits.
+//!
+//! | Arrow | Python |
+//! |---|---|
+//! | numbers, booleans | a tensor `[rows]` |
+//! | fixed-size lists, `arrow.fixed_shape_tensor` | a tensor `[rows, …]` |
+//! | `arrow.variable_shape_tensor` | a list of tensors |
+//! | lists of numbers | a [`Ragged`]: all values, and where each row's begin |
+//! | dates and times | a tensor of integers with a unit |
+//! | structs | a dict of columns |
+//! | text, bytes, decimals, other lists | a list of `str`, `bytes`, `Decimal`, lists |
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float16Array, Float32Array, Float64Array};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Float64Type, Int32Type, Int64Type, TimeUnit};
+use arrow::util::display::array_value_to_string;
+use forebay_engine::{Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+
+use crate::arrow_capsule::arrow_error;
+use crate::dlpack::{DType, Tensor};
+use crate::error::exception;
+
+const EXTENSION: &str = "ARROW:extension:name";
+const EXTENSION_METADATA: &str = "ARROW:extension:metadata";
+/// The key of a field's metadata that says what its elements are, where Arrow has no type for them: `bfloat16`.
+const DTYPE: &str = "forebay:dtype";
+
+/// Rows of different lengths: row `i` is `values[offsets[i]:offsets[i + 1]]`.
+#[pyclass(frozen, get_all, module = "forebay._native")]
+pub(crate) struct Ragged {
+    values: Py<PyAny>,
+    offsets: Py<Tensor>,
+}
+
+/// Turns the columns of one batch into Python's.
+pub(crate) struct Converter {
+    /// Where tensors begin. Two columns may be the same memory, which a loop that writes to one of them must not notice.
+    handed_out: HashSet<usize>,
+}
+
+impl Converter {
+    pub(crate) fn new() -> Self {
+        Self { handed_out: HashSet::new() }
+    }
+
+    /// What Python gets for `array`.
+    pub(crate) fn column(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
+        match field.metadata().get(EXTENSION).map(String::as_str) {
+            Some("arrow.fixed_shape_tensor") => return self.fixed_shape(py, field, array),
+            Some("arrow.variable_shape_tensor") => return self.variable_shape(py, field, array),
+            _ => {}
+        }
+        match array.data_type() {
+            DataType::FixedSizeList(item, width) if dtype(item).is_some() => {
+                self.tensor(py, field, array, &[i64::from(*width)])
+            }
+            DataType::List(item) if dtype(item).is_some() => {
+                let list = array.as_list::<i32>();
+                let list = (list.offsets().clone(), list.values(), list.nulls());
+                self.ragged(py, field, item, list)
+            }
+            DataType::LargeList(item) if dtype(item).is_some() => {
+                let list = array.as_list::<i64>();
+                let list = (list.offsets().clone(), list.values(), list.nulls());
+                self.ragged(py, field, item, list)
+            }
+            DataType::Struct(fields) => {
+                no_nulls(py, field, array)?;
+                let columns = PyDict::new(py);
+                for (field, column) in fields.iter().zip(array.as_struct().columns()) {
+                    columns.set_item(field.name(), self.column(py, field, column)?)?;
+                }
+                Ok(columns.into_any().unbind())
+            }
+            DataType::Dictionary(_, value) => {
+                let plain = cast(array, value).map_err(arrow_error)?;
+                self.column(py, &field.clone().with_data_type(value.as_ref().clone()), &plain)
+            }
+            _ if dtype(field).is_some() => self.tensor(py, field, array, &[]),
+            _ => Ok(objects(py, array)?.into_any().unbind()),
+        }
+    }
+
+    fn fixed_shape(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
+        let shape = field
+            .metadata()
+            .get(EXTENSION_METADATA)
+            .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
+            .and_then(|parameters| serde_json::from_value::<Vec<i64>>(parameters["shape"].clone()).ok());
+        match shape {
+            Some(shape) => self.tensor(py, field, array, &shape),
+            None => Err(unreadable(py, field, "its shape cannot be read")),
+        }
+    }
+
+    fn variable_shape(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
+        no_nulls(py, field, array)?;
+        let parts = array.as_struct();
+        let (Some(data), Some(shapes)) = (parts.column_by_name("data"), parts.column_by_name("shape")) else {
+            return Err(unreadable(py, field, "it has no data or no shapes"));
+        };
+        let (DataType::List(item), DataType::FixedSizeList(_, rank)) = (data.data_type(), shapes.data_type()) else {
+            return Err(unreadable(py, field, "its data are no list or its shapes of no fixed rank"));
+        };
+        let data = data.as_list::<i32>();
+        let dtype = dtype(item).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+        let (values, _) = self.values(py, field, dtype, data.values())?;
+        let shapes = shapes.as_fixed_size_list();
+        let tensors = (0..array.len()).map(|row| {
+            let shape = shapes.value(row);
+            let shape: Vec<i64> = shape.as_primitive::<Int32Type>().values().iter().map(|&side| side.into()).collect();
+            debug_assert_eq!(shape.len(), *rank as usize);
+            let start = data.value_offsets()[row] as usize * dtype.bytes();
+            Tensor::new(values.slice(start), dtype, shape).into_pyobject(py)
+        });
+        let tensors = tensors.collect::<PyResult<Vec<_>>>()?;
+        Ok(PyList::new(py, tensors)?.into_any().unbind())
+    }
+
+    /// A tensor of `array`, whose rows have the shape `row`.
+    fn tensor(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef, row: &[i64]) -> PyResult<Py<PyAny>> {
+        let rows = array.len();
+        let mut shape = vec![rows as i64];
+        shape.extend(row);
+        let width: i64 = row.iter().product();
+        let (item, elements) = match array.data_type() {
+            DataType::FixedSizeList(item, size) => {
+                if i64::from(*size) != width {
+                    return Err(unreadable(py, field, "its shape is not that of its rows"));
+                }
+                no_nulls(py, field, array)?;
+                let list = array.as_fixed_size_list();
+                let (first, width) = (list.value_offset(0) as usize, width as usize);
+                (Some(item), list.values().slice(first, rows * width))
+            }
+            _ => (None, Arc::clone(array)),
+        };
+        let dtype = tensor_dtype(field, item.map(Arc::as_ref))
+            .ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+        let (values, unit) = self.values(py, field, dtype, &elements)?;
+        let tensor = Tensor::new(values, dtype, shape);
+        let tensor = match unit {
+            Some(unit) => tensor.of_times(unit),
+            None => tensor,
+        };
+        Ok(tensor.into_pyobject(py)?.into_any().unbind())
+    }
+
+    fn ragged<O: arrow::array::OffsetSizeTrait>(
+        &mut self,
+        py: Python<'_>,
+        field: &Field,
+        item: &Field,
+        (offsets, values, nulls): (OffsetBuffer<O>, &ArrayRef, Option<&NullBuffer>),
+    ) -> PyResult<Py<PyAny>> {
+        if nulls.is_some_and(|nulls| nulls.null_count() > 0) {
+            return Err(has_nulls(py, field));
+        }
+        let dtype =
+            tensor_dtype(field, Some(item)).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+        let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+        let (values, _) = self.values(py, field, dtype, &values.slice(first, last - first))?;
+        let values = Tensor::new(values, dtype, vec![(last - first) as i64]);
+        let offsets: Vec<i64> = offsets.iter().map(|offset| (offset.as_usize() - first) as i64).collect();
+        let shape = vec![offsets.len() as i64];
+        let offsets = Tensor::new(Buffer::from_vec(offsets), DType::Int(64), shape);
+        let ragged = Ragged {
+            values: values.into_pyobject(py)?.into_any().unbind(),
+            offsets: offsets.into_pyobject(py)?.unbind(),
+        };
+        Ok(ragged.into_pyobject(py)?.into_any().unbind())
+    }
+
+    /// The elements of a flat array as bytes, and their unit where they are times. Copies only booleans, floats with nulls
+    /// (which become NaN), dates, and what another column was given.
+    fn values(
+        &mut self,
+        py: Python<'_>,
+        field: &Field,
+        dtype: DType,
+        array: &ArrayRef,
+    ) -> PyResult<(Buffer, Option<&'static str>)> {
+        let nulls = array.null_count() > 0;
+        let buffer = match array.data_type() {
+            DataType::Float16 if nulls => floats!(array, Float16Type, Float16Array, half_nan()),
+            DataType::Float32 if nulls => floats!(array, Float32Type, Float32Array, f32::NAN),
+            DataType::Float64 if nulls => floats!(array, Float64Type, Float64Array, f64::NAN),
+            _ if nulls => return Err(has_nulls(py, field)),
+            DataType::Boolean => {
+                Buffer::from_vec(array.as_boolean().values().iter().map(u8::from).collect::<Vec<u8>>())
+            }
+            DataType::Date32 => {
+                let days = array.as_primitive::<arrow::datatypes::Date32Type>().values();
+                Buffer::from_vec(days.iter().map(|&day| i64::from(day)).collect::<Vec<i64>>())
+            }
+            _ => {
+                let data = array.to_data();
+                let start = data.offset() * dtype.bytes();
+                data.buffers()[0].slice_with_length(start, data.len() * dtype.bytes())
+            }
+        };
+        let is_first = self.handed_out.insert(buffer.as_ptr() as usize) || buffer.is_empty();
+        let buffer = if is_first { buffer } else { Buffer::from(buffer.as_slice()) };
+        Ok((buffer, unit(array.data_type())))
+    }
+}
+
+/// Floats with NaN in place of nulls.
+macro_rules! floats {
+    ($array:expr, $type:ty, $made:ty, $nan:expr) => {{
+        let filled = $array.as_primitive::<$type>().iter().map(|value| value.unwrap_or($nan));
+        <$made>::from_iter_values(filled).into_data().buffers()[0].clone()
+    }};
+}
+use floats;
+
+fn half_nan() -> <Float16Type as arrow::datatypes::ArrowPrimitiveType>::Native {
+    <Float16Type as arrow::datatypes::ArrowPrimitiveType>::Native::NAN
+}
+
+/// What the elements of a column of one element a row are; `None` if a tensor cannot hold them.
+fn dtype(field: &Field) -> Option<DType> {
+    tensor_dtype(field, None)
+}
+
+fn tensor_dtype(field: &Field, item: Option<&Field>) -> Option<DType> {
+    let field_of_type = item.unwrap_or(field);
+    let is_bfloat16 = [Some(field), item]
+        .into_iter()
+        .flatten()
+        .any(|field| field.metadata().get(DTYPE).is_some_and(|dtype| dtype == "bfloat16"));
+    Some(match field_of_type.data_type() {
+        DataType::UInt16 if is_bfloat16 => DType::BFloat16,
+        DataType::Boolean => DType::Bool,
+        DataType::Int8 => DType::Int(8),
+        DataType::Int16 => DType::Int(16),
+        DataType::Int32 => DType::Int(32),
+        DataType::Int64 => DType::Int(64),
+        DataType::UInt8 => DType::UInt(8),
+        DataType::UInt16 => DType::UInt(16),
+        DataType::UInt32 => DType::UInt(32),
+        DataType::UInt64 => DType::UInt(64),
+        DataType::Float16 => DType::Float(16),
+        DataType::Float32 => DType::Float(32),
+        DataType::Float64 => DType::Float(64),
+        DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => DType::Int(64),
+        DataType::Duration(_) | DataType::Time64(_) => DType::Int(64),
+        _ => return None,
+    })
+}
+
+fn unit(data_type: &DataType) -> Option<&'static str> {
+    Some(match data_type {
+        DataType::Date32 => "D",
+        DataType::Date64 => "ms",
+        DataType::Timestamp(unit, _) => match unit {
+            TimeUnit::Second => "s",
+            TimeUnit::Millisecond => "ms",
+            TimeUnit::Microsecond => "us",
+            TimeUnit::Nanosecond => "ns",
+        },
+        _ => return None,
+    })
+}
+
+/// The values of `array` as Python objects, `None` for nulls.
+fn objects<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for row in 0..array.len() {
+        match array.is_null(row) {
+            true => list.append(py.None())?,
+            false => list.append(object(py, array, row)?)?,
+        }
+    }
+    Ok(list)
+}
+
+fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<'py, PyAny>> {
+    let text = |text: &str| PyString::new(py, text).into_any();
+    let bytes = |bytes: &[u8]| PyBytes::new(py, bytes).into_any();
+    Ok(match array.data_type() {
+        DataType::Utf8 => text(array.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => text(array.as_string::<i64>().value(row)),
+        DataType::Utf8View => text(array.as_string_view().value(row)),
+        DataType::Binary => bytes(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => bytes(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => bytes(array.as_binary_view().value(row)),
+        DataType::FixedSizeBinary(_) => bytes(array.as_fixed_size_binary().value(row)),
+        DataType::Boolean => array.as_boolean().value(row).into_pyobject(py)?.to_owned().into_any(),
+        DataType::List(_) => objects(py, &array.as_list::<i32>().value(row))?.into_any(),
+        DataType::LargeList(_) => objects(py, &array.as_list::<i64>().value(row))?.into_any(),
+        DataType::FixedSizeList(..) => objects(py, &array.as_fixed_size_list().value(row))?.into_any(),
+        DataType::Struct(fields) => {
+            let dict = PyDict::new(py);
+            for (field, column) in fields.iter().zip(array.as_struct().columns()) {
+                let value = if column.is_null(row) { py.None().into_bound(py) } else { object(py, column, row)? };
+                dict.set_item(field.name(), value)?;
+            }
+            dict.into_any()
+        }
+        data_type if data_type.is_integer() => {
+            let wide = cast(&array.slice(row, 1), &DataType::Int64);
+            match wide {
+                Ok(wide) if !wide.is_null(0) => wide.as_primitive::<Int64Type>().value(0).into_pyobject(py)?.into_any(),
+                // Above i64::MAX.
+                _ => number(py, "int", &array_value_to_string(array, row).map_err(arrow_error)?)?,
+            }
+        }
+        data_type if data_type.is_floating() => {
+            let wide = cast(&array.slice(row, 1), &DataType::Float64).map_err(arrow_error)?;
+            wide.as_primitive::<Float64Type>().value(0).into_pyobject(py)?.into_any()
+        }
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            decimal(py, &array_value_to_string(array, row).map_err(arrow_error)?)?
+        }
+        _ => text(&array_value_to_string(array, row).map_err(arrow_error)?),
+    })
+}
+
+fn number<'py>(py: Python<'py>, class: &str, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("builtins")?.getattr(class)?.call1((text,))
+}
+
+fn decimal<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    DECIMAL.import(py, "decimal", "Decimal")?.call1((text,))
+}
+
+fn no_nulls(py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<()> {
+    if array.null_count() > 0 { Err(has_nulls(py, field)) } else { Ok(()) }
+}
+
+fn has_nulls(py: Python<'_>, field: &Field) -> PyErr {
+    let message = format!("column \"{}\" has nulls, which a tensor of {} cannot hold", field.name(), field.data_type());
+    let hint = "replace them in the query with coalesce(column, value), leave such rows out with WHERE column IS NOT NULL, \
+                or read with format=\"arrow\"";
+    exception(py, &Error::new(ErrorKind::Data, message).with_hint(hint))
+}
+
+fn unreadable(py: Python<'_>, field: &Field, why: &str) -> PyErr {
+    exception(py, &Error::new(ErrorKind::Data, format!("column \"{}\" is no tensor: {why}", field.name())))
+}

@@ -1,0 +1,43 @@
+//! Errors of the engine as exceptions of `forebay`, whose classes are Python's (`forebay/_errors.py`).
+
+use forebay_engine::{Error, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// The exception that says what `error` says.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let kind = match error.kind() {
+        ErrorKind::Invalid => "invalid",
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::Conflict => "conflict",
+        ErrorKind::Denied => "denied",
+        ErrorKind::Unavailable => "unavailable",
+        ErrorKind::Exhausted => "exhausted",
+        ErrorKind::Data => "data",
+        ErrorKind::Internal => "internal",
+    };
+    let made = MAKE
+        .import(py, "forebay._errors", "error_of")
+        .and_then(|make| make.call1((kind, error.message(), error.hint())));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(failed) => failed,
+    }
+}
+
+/// For `?` on the engine's results where Python is attached.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for forebay_engine::Result<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| exception(py, &error))
+    }
+}
+
+/// An exception for options that Python put together wrongly, or a user who called the native half.
+pub(crate) fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
+    exception(py, &Error::new(ErrorKind::Invalid, message))
+}

@@ -1,0 +1,36 @@
+//! The native half of the Python package `forebay`: the engine in the trainer's process, and the client of a cluster.
+//!
+//! It moves things across: options come as JSON, batches go as DLPack tensors and Arrow capsules, errors as exceptions.
+//! What users see, names and defaults and frameworks, is the Python half beside it (`python/forebay/`).
+
+mod arrow_capsule;
+mod batch;
+mod client;
+mod column;
+mod dlpack;
+mod error;
+mod function;
+mod runtime;
+mod server;
+mod session;
+mod stream;
+
+use pyo3::prelude::*;
+
+/// The module `forebay._native`.
+#[pymodule(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<arrow_capsule::ArrowArray>()?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<client::RemoteFeed>()?;
+    module.add_class::<column::Ragged>()?;
+    module.add_class::<dlpack::Tensor>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<session::Feed>()?;
+    module.add_class::<session::Session>()?;
+    module.add_class::<stream::Stream>()?;
+    module.add_function(wrap_pyfunction!(session::operators, module)?)?;
+    Ok(())
+}

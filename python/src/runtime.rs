@@ -1,0 +1,86 @@
+//! Waiting for Rust from Python: without the GIL, with Ctrl-C, and never in a forked child.
+
+use std::future::Future;
+use std::pin::pin;
+use std::process;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::{Error, ErrorKind};
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Handle};
+
+use crate::error::exception;
+
+/// How long a Ctrl-C may go unnoticed.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+/// Threads that move batches along; what computes has threads of its own.
+const THREADS: usize = 2;
+
+/// A Tokio runtime that belongs to the process that made it. Clones share it; the last one ends its threads.
+#[derive(Clone)]
+pub(crate) struct Runtime(Arc<Inner>);
+
+struct Inner {
+    /// There until the drop.
+    runtime: Option<tokio::runtime::Runtime>,
+    process: u32,
+}
+
+impl Runtime {
+    pub(crate) fn new() -> forebay_engine::Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("forebay-io")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("cannot start {THREADS} threads: {error}")))?;
+        Ok(Self(Arc::new(Inner { runtime: Some(runtime), process: process::id() })))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        self.runtime().handle()
+    }
+
+    fn runtime(&self) -> &tokio::runtime::Runtime {
+        self.0.runtime.as_ref().expect("taken only on drop")
+    }
+
+    /// Waits for `future` without the GIL. What Python raises for a signal meanwhile, such as `KeyboardInterrupt`, ends it.
+    pub(crate) fn wait<T: Send>(&self, py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+        self.check_process(py)?;
+        let mut future = pin!(future);
+        loop {
+            let done = py.detach(|| {
+                self.runtime().block_on(async { tokio::time::timeout(SIGNALS_EVERY, future.as_mut()).await })
+            });
+            match done {
+                Ok(done) => return Ok(done),
+                Err(_) => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Refuses to go on in a forked child, which has none of the threads and would wait for ever.
+    pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.0.process == process::id() {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Invalid, "a Forebay loader or session cannot be used in a forked process")
+            .with_hint(
+                "Forebay computes on threads of its own: use DataLoader(num_workers=0), or make the loader in the child \
+                 process (multiprocessing's \"spawn\")",
+            );
+        Err(exception(py, &error))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        match self.runtime.take() {
+            Some(runtime) if self.process == process::id() => runtime.shutdown_background(),
+            // The threads that it would end are not in this forked child.
+            runtime => std::mem::forget(runtime),
+        }
+    }
+}

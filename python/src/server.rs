@@ -1,0 +1,51 @@
+//! A server in this process: for notebooks, and for ranks on one machine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use forebay_engine::{Error, ErrorKind};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::error::{OrRaise, invalid};
+use crate::runtime::Runtime;
+use crate::session::Session;
+
+/// A server that runs until it is stopped or dropped.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Server {
+    #[pyo3(get)]
+    uri: String,
+    runtime: Runtime,
+    running: Mutex<Option<(oneshot::Sender<()>, JoinHandle<forebay_engine::Result<()>>)>>,
+}
+
+#[pymethods]
+impl Server {
+    /// Serves the pipelines of `session` at `host`:`port`.
+    #[new]
+    fn new(py: Python<'_>, session: &Session, host: &str, port: u16) -> PyResult<Self> {
+        let host = host.parse().map_err(|_| invalid(py, format!("\"host\" must be an IP address, got \"{host}\"")))?;
+        let runtime = Runtime::new().or_raise(py)?;
+        let bound = runtime.wait(py, forebay_flight_server::Server::bind(SocketAddr::new(host, port)))?;
+        let server = bound.or_raise(py)?;
+        let uri = server.uri();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async move {
+            let _ = stopped.await;
+        };
+        let task = runtime.handle().spawn(server.serve(Arc::clone(&session.session), stopped));
+        Ok(Self { uri, runtime, running: Mutex::new(Some((stop, task))) })
+    }
+
+    /// Lets streams end for some seconds, then closes the port.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self.running.lock().take();
+        let Some((stop, task)) = running else { return Ok(()) };
+        let _ = stop.send(());
+        let ended = self.runtime.wait(py, task)?;
+        ended.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string()))).or_raise(py)
+    }
+}

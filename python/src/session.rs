@@ -1,0 +1,212 @@
+//! A session and its feeds in the trainer's own process.
+
+use std::sync::Arc;
+
+use forebay_engine::{FeedOptions, Output, ReadOptions, type_name};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyList};
+use serde::de::DeserializeOwned;
+
+use crate::arrow_capsule::{import, schema_capsule};
+use crate::error::{OrRaise, invalid};
+use crate::function;
+use crate::runtime::Runtime;
+use crate::stream::{Source, Stream};
+
+/// Tables, pipelines, and the threads that compute them.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Session {
+    pub(crate) session: Arc<forebay_engine::Session>,
+    pub(crate) runtime: Runtime,
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (threads = None, base = None, root = None, window_memory_limit = None))]
+    fn new(
+        py: Python<'_>,
+        threads: Option<usize>,
+        base: Option<&str>,
+        root: Option<&str>,
+        window_memory_limit: Option<u64>,
+    ) -> PyResult<Self> {
+        let mut builder = forebay_engine::Session::builder();
+        if let Some(threads) = threads {
+            builder = builder.threads(threads);
+        }
+        if let Some(base) = base {
+            builder = builder.base(base);
+        }
+        if let Some(root) = root {
+            builder = builder.root(root);
+        }
+        if let Some(bytes) = window_memory_limit {
+            builder = builder.window_memory_bytes(bytes);
+        }
+        Ok(Self { session: Arc::new(builder.build().or_raise(py)?), runtime: Runtime::new().or_raise(py)? })
+    }
+
+    /// Runs the statements of `text`, which errors call `name`. What each came to: a text, or the rows of a table.
+    fn execute<'py>(&self, py: Python<'py>, name: &str, text: &str) -> PyResult<Bound<'py, PyList>> {
+        let outputs = self.runtime.wait(py, self.session.execute(name, text))?.or_raise(py)?;
+        let list = PyList::empty(py);
+        for output in outputs {
+            match output {
+                Output::Done(text) | Output::Text(text) => list.append(text)?,
+                Output::Rows(rows) => list.append(rows)?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// Creates or replaces the pipeline `name` from a query; errors show the query's own lines.
+    fn define(&self, py: Python<'_>, name: &str, query: &str) -> PyResult<()> {
+        self.runtime.wait(py, self.session.define(name, query))?.or_raise(py)
+    }
+
+    /// Creates or replaces a table of rows in memory: anything with `__arrow_c_stream__` or `__arrow_c_array__`.
+    fn register(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (schema, batches) = import(data)?;
+        self.runtime.wait(py, self.session.register(name, schema, batches))?.or_raise(py)
+    }
+
+    /// Lets queries call a `forebay.Udf`.
+    fn add_function(&self, py: Python<'_>, udf: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.session.add_function(function::read(udf)?).or_raise(py)
+    }
+
+    fn pipelines(&self) -> Vec<String> {
+        self.session.pipelines()
+    }
+
+    /// The name as it was created, where there is such a pipeline.
+    fn pipeline(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        Ok(self.session.pipeline(name).or_raise(py)?.name().to_owned())
+    }
+
+    /// How a pipeline will run, with the feed options given as JSON.
+    fn explain(&self, py: Python<'_>, name: &str, options: &str) -> PyResult<String> {
+        Ok(self.session.explain(name, &json::<FeedOptions>(py, options)?).or_raise(py)?.to_string())
+    }
+
+    /// The samples' columns: name, type and whether they may be null.
+    fn columns(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(String, String, bool)>> {
+        Ok(columns(&self.session.pipeline(name).or_raise(py)?.schema()))
+    }
+
+    /// The samples' schema as an Arrow capsule.
+    fn schema<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyCapsule>> {
+        schema_capsule(py, &self.session.pipeline(name).or_raise(py)?.schema())
+    }
+
+    /// The first rows, processed: as a table, as HTML, how many there are and how many bad ones were left out.
+    fn preview(&self, py: Python<'_>, name: &str, options: &str, rows: u64) -> PyResult<(String, String, usize, u64)> {
+        let options = json::<FeedOptions>(py, options)?;
+        let preview = self.runtime.wait(py, self.session.preview(name, &options, rows))?.or_raise(py)?;
+        let table = aligned(&preview.table().or_raise(py)?);
+        Ok((table, preview.html().or_raise(py)?, preview.num_rows(), preview.bad_rows()))
+    }
+
+    /// Opens a pipeline as a feed, with the feed options given as JSON.
+    fn open(&self, py: Python<'_>, name: &str, options: &str) -> PyResult<Feed> {
+        self.runtime.check_process(py)?;
+        let options = json::<FeedOptions>(py, options)?;
+        let feed = py.detach(|| self.session.open(name, &options)).or_raise(py)?;
+        Ok(Feed { feed, runtime: self.runtime.clone() })
+    }
+
+    /// Seconds that the compute threads were busy, all together.
+    fn compute_seconds(&self) -> f64 {
+        self.session.compute_time().as_secs_f64()
+    }
+}
+
+/// A pipeline opened for training.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Feed {
+    feed: forebay_engine::Feed,
+    runtime: Runtime,
+}
+
+#[pymethods]
+impl Feed {
+    #[getter]
+    fn id(&self) -> &str {
+        self.feed.id()
+    }
+
+    #[getter]
+    fn columns(&self) -> Vec<(String, String, bool)> {
+        columns(&self.feed.schema())
+    }
+
+    #[getter]
+    fn samples_per_epoch(&self) -> Option<u64> {
+        self.feed.samples_per_epoch()
+    }
+
+    #[getter]
+    fn has_length_buckets(&self) -> bool {
+        self.feed.settings().buckets.is_some()
+    }
+
+    /// What the feed is made of, as JSON: what two feeds that differ differ in.
+    #[getter]
+    fn identity(&self) -> String {
+        self.feed.identity().to_string()
+    }
+
+    /// Checks read options, given as JSON: batch size, epochs and whether incomplete steps are dropped, and how many samples
+    /// this rank will get where that is known.
+    fn resolve(&self, py: Python<'_>, options: &str) -> PyResult<(u64, u64, bool, Option<u64>)> {
+        let options = json::<ReadOptions>(py, options)?;
+        let (settings, _) = self.feed.resolve(&options).or_raise(py)?;
+        let samples = self.feed.check(&options).or_raise(py)?;
+        Ok((settings.batch_size, settings.epochs, settings.drop_last, samples))
+    }
+
+    /// Source file and row of each sample of a rank's batch.
+    fn trace(&self, py: Python<'_>, options: &str, epoch: u64, step: u64) -> PyResult<Vec<(String, u64)>> {
+        let options = json::<ReadOptions>(py, options)?;
+        let rows = self.runtime.wait(py, self.feed.trace(&options, epoch, step))?.or_raise(py)?;
+        Ok(rows.into_iter().map(|source| (source.file, source.row)).collect())
+    }
+
+    /// Begins to read with the options given as JSON, up to `ahead` batches before they are asked for.
+    fn read(&self, py: Python<'_>, options: &str, ahead: usize) -> PyResult<Stream> {
+        self.runtime.check_process(py)?;
+        let reader = self.feed.read(&json::<ReadOptions>(py, options)?).or_raise(py)?;
+        Ok(Stream::start(&self.runtime, Source::Local(Box::new(reader)), ahead))
+    }
+}
+
+/// Every operator, as JSON: the reference's content.
+#[pyfunction]
+pub(crate) fn operators() -> Vec<(String, u32)> {
+    forebay_engine::operator_versions().into_iter().collect()
+}
+
+pub(crate) fn columns(schema: &arrow::datatypes::Schema) -> Vec<(String, String, bool)> {
+    schema.fields().iter().map(|field| (field.name().clone(), type_name(field), field.is_nullable())).collect()
+}
+
+/// Options as the Python half puts them together.
+pub(crate) fn json<T: DeserializeOwned>(py: Python<'_>, text: &str) -> PyResult<T> {
+    serde_json::from_str(text).map_err(|error| invalid(py, error.to_string()))
+}
+
+/// Rows as an aligned table; the first is the header.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |cells: &[String]| {
+        let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+    let mut lines: Vec<String> = rows.iter().map(|row| line(row)).collect();
+    lines.insert(lines.len().min(1), line(&rule));
+    lines.join("\n")
+}
