@@ -114,6 +114,10 @@ impl Pipeline {
         compile::lengths(&self.plan, column, self.dataset.schema(), state)
     }
 
+    pub(crate) fn calls_not_to_keep(&self) -> Vec<String> {
+        compile::calls_not_to_keep(&self.plan).unwrap_or_default()
+    }
+
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

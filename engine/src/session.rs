@@ -332,6 +332,11 @@ impl Session {
         Arc::clone(&self.executor)
     }
 
+    /// URL or absolute path of the folder for what Forebay writes.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
     /// The names of all pipelines.
     pub fn pipelines(&self) -> Vec<String> {
         self.pipelines.read().keys().cloned().collect()

@@ -31,7 +31,7 @@ from ._errors import (
 from ._formats import Ragged
 from ._loader import Batch, Loader
 from ._native import __version__
-from ._session import Pipeline, Preview, Server, Session, default_session
+from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
 from ._table import Table
 from ._udf import Udf, tensor, udf
 
@@ -46,6 +46,7 @@ __all__ = [
     "InternalError",
     "InvalidError",
     "Loader",
+    "Materialized",
     "NotFoundError",
     "Pipeline",
     "Preview",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+import os
 import re
 from typing import Any, Iterable
 
@@ -16,7 +17,9 @@ def refuse(name: str, accepted: str, value: Any, hint: str | None = None) -> Inv
     return InvalidError(f'"{name}" must be {accepted}, got {value!r}', hint)
 
 
-def integer(name: str, value: Any, minimum: int = 0, accepted: str | None = None) -> int | None:
+def integer(
+    name: str, value: Any, minimum: int = 0, accepted: str | None = None, maximum: int = 2**64 - 1
+) -> int | None:
     """A whole number; what is one in NumPy or torch will do. `None` stays."""
     if value is None:
         return None
@@ -25,21 +28,22 @@ def integer(name: str, value: Any, minimum: int = 0, accepted: str | None = None
         number = operator.index(value)
     except TypeError:
         raise refuse(name, accepted, value) from None
-    if isinstance(value, bool) or number < minimum or number >= 2**64:
+    if isinstance(value, bool) or number < minimum:
         raise refuse(name, accepted, value)
+    if number > maximum:
+        raise refuse(name, f"at most {maximum}", value)
     return number
 
 
-def count(name: str, value: Any) -> int:
+def positive(name: str, value: Any, maximum: int = 2**64 - 1) -> int | None:
+    return integer(name, value, minimum=1, maximum=maximum)
+
+
+def count(name: str, value: Any, minimum: int = 0) -> int:
     """A whole number that must be given."""
-    number = integer(name, value)
-    if number is None:
-        raise refuse(name, "an integer of at least 0", value)
-    return number
-
-
-def positive(name: str, value: Any) -> int | None:
-    return integer(name, value, minimum=1)
+    if value is None:
+        raise refuse(name, "a positive integer" if minimum == 1 else f"an integer of at least {minimum}", value)
+    return integer(name, value, minimum)
 
 
 def boolean(name: str, value: Any) -> bool | None:
@@ -65,6 +69,12 @@ def text(name: str, value: Any) -> str | None:
     raise refuse(name, "a string", value)
 
 
+def path(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return None if value is None else os.fspath(value)
+    raise refuse(name, "a path", value)
+
+
 def names(name: str, value: Any) -> list[str] | None:
     if value is None:
         return None
@@ -81,7 +91,7 @@ def size(name: str, value: Any) -> int | None:
     """Bytes: a number, or a text such as '64MiB'."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.lower())
-        if match and match[2] in _UNITS and (number := int(float(match[1]) * _UNITS[match[2]])) > 0:
+        if match and match[2] in _UNITS and 0 < (number := int(float(match[1]) * _UNITS[match[2]])) < 2**64:
             return number
         raise refuse(name, "a size such as '64MiB' or a number of bytes", value)
     return integer(name, value, minimum=1, accepted="a size such as '64MiB' or a number of bytes")

@@ -26,13 +26,17 @@ class Cluster:
         retry_for: float | None = None,
         buffer_limit: int | str | None = None,
     ):
-        tls = dict(tls or {})
+        if not isinstance(uri, str):
+            raise arguments.refuse("uri", 'an address such as "grpc://feeds:7070"', uri)
         known = ("ca", "cert", "key", "server_name")
+        tls = {} if tls is None else tls
+        if not isinstance(tls, dict) or not all(isinstance(value, (str, os.PathLike)) for value in tls.values()):
+            raise arguments.refuse("tls", f"a dict of {', '.join(known)}", tls)
         for name in tls:
             arguments.choice("tls", name, known)
         if retry_for is not None and (not isinstance(retry_for, (int, float)) or not 0 <= retry_for < 1e9):
             raise arguments.refuse("retry_for", "seconds", retry_for)
-        self.uri = arguments.text("uri", uri)
+        self.uri = uri
         self._native = _native.Client(
             uri,
             token=arguments.text("token", token) or os.environ.get("FOREBAY_TOKEN") or None,
@@ -90,6 +94,9 @@ class Cluster:
             offered = ", ".join(self.pipelines())
             raise arguments.refuse("pipeline", "the name of a pipeline that the server offers", pipeline, f"it offers: {offered}")
         return make_loader(lambda feed, read: RemoteFeed(self._native, pipeline, feed, read), options)
+
+    def __reduce__(self):
+        raise InvalidError("a cluster cannot be sent to another process", "call forebay.connect in that process")
 
     def __repr__(self) -> str:
         return f"<forebay.Cluster {self.uri}>"

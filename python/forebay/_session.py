@@ -46,8 +46,8 @@ class Session:
         self._functions: dict[str, Udf] = {}
         self._native = _native.Session(
             arguments.positive("threads", threads),
-            None if base is None else os.fspath(base),
-            None if root is None else os.fspath(root),
+            arguments.path("base", base),
+            arguments.path("root", root),
             arguments.size("window_memory_limit", window_memory_limit),
         )
 
@@ -59,6 +59,8 @@ class Session:
         name = "query"
         if isinstance(text, os.PathLike):
             name, text = os.fspath(text), read_script(text)
+        elif not isinstance(text, str):
+            raise arguments.refuse("text", "SQL or the path of a script", text)
         for table, source in tables.items():
             self._register(table, source)
         if is_query(text):
@@ -95,6 +97,10 @@ class Session:
         table, a Polars or a pandas frame."""
         if isinstance(source, Table):
             return source
+        name = arguments.text("name", name)
+        format = arguments.choice("format", format, ("parquet", "csv", "jsonl", "media"))
+        if isinstance(source, str) and not source:
+            raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and _is_name(source):
             self._native.execute("table", f"DESCRIBE TABLE {quoted(source)}")
             return Table(self, quoted(source))
@@ -111,7 +117,10 @@ class Session:
                 "table", f"CREATE OR REPLACE EXTERNAL TABLE {quoted(name)} STORED AS {stored} LOCATION '{escaped}'"
             )
         elif hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
-            self._native.register(name, source)
+            try:
+                self._native.register(name, source)
+            except TypeError as error:
+                raise InvalidError(f"a table cannot be made of {type(source).__name__}: {error}") from None
         else:
             raise InvalidError(
                 f"a table cannot be made of {type(source).__name__}",
@@ -160,7 +169,16 @@ class Session:
 
     def serve(self, *, host: str = "127.0.0.1", port: int = 0) -> "Server":
         """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free one."""
+        if not isinstance(host, str):
+            raise arguments.refuse("host", "an IP address", host)
+        if not isinstance(port, int) or not 0 <= port < 65536:
+            raise arguments.refuse("port", "from 0 to 65535", port)
         return Server(_native.Server(self._native, host, port))
+
+    def __reduce__(self):
+        raise InvalidError(
+            "a session cannot be sent to another process", "nor can its pipelines and tables: call forebay.load in that process"
+        )
 
 
 class Pipeline:
@@ -195,7 +213,30 @@ class Pipeline:
         """The first processed rows: a table in a terminal, with pictures in a notebook. Bad rows are left out and counted."""
         feed, rest = _split(options)
         _refuse_rest(rest)
-        return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.positive("rows", rows)))
+        return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.count("rows", rows, 1)))
+
+    def materialize(self, to: str | os.PathLike[str], **options: Any) -> "Materialized":
+        """Writes the samples of one epoch to Parquet files in the folder or URL `to`, with the feed options of `load`.
+
+        What the same feed wrote there before is found, and nothing is computed.
+        """
+        feed, rest = _split(options)
+        _refuse_rest(rest)
+        to = os.fspath(to)
+        opened = self.session._native.open(self.name, json.dumps(feed))
+        manifest, found = opened.materialize(to)
+        return Materialized(self.session, to, json.loads(manifest), found)
+
+    def cache(self) -> Table:
+        """A table of what the query gives, computed once and kept as Parquet under the session's root; found again by query,
+        files and versions. Refused for random operators, whose results would be the same in every epoch."""
+        opened = self.session._native.open(self.name, json.dumps({"shuffle": False}))
+        if opened.calls_not_to_keep:
+            raise InvalidError(
+                f"what {', '.join(opened.calls_not_to_keep)} gives must not be kept",
+                "random operators come after cache(); Python functions need a version",
+            )
+        return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()
 
     def load(
         self,
@@ -294,7 +335,7 @@ def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
         world_size=world_size,
         columns=arguments.names("columns", rest.pop("columns")),
         format=format,
-        prefetch_factor=arguments.positive("prefetch_factor", rest.pop("prefetch_factor")) or 2,
+        prefetch_factor=arguments.positive("prefetch_factor", rest.pop("prefetch_factor"), 65536) or 2,
         device=rest.pop("device"),
         pin_memory=bool(arguments.boolean("pin_memory", rest.pop("pin_memory"))),
     )
@@ -346,6 +387,26 @@ def _boundaries(name: str, value: Any) -> str | None:
         return ",".join(str(arguments.positive(name, bound)) for bound in value)
     except (TypeError, Error):
         raise arguments.refuse(name, "a list of ascending positive integers", value) from None
+
+
+class Materialized:
+    """Samples that were written to Parquet files."""
+
+    def __init__(self, session: Session, url: str, manifest: dict[str, Any], found: bool):
+        self._session = session
+        self.url = url
+        self.files: list[str] = manifest["files"]
+        self.rows: int = manifest["rows"]
+        self.bad_rows: int = manifest["bad_rows"]
+        # Whether all was there already.
+        self.found = found
+
+    def table(self) -> Table:
+        """The samples as a table."""
+        return self._session.table(self.url, format="parquet")
+
+    def __repr__(self) -> str:
+        return f"<forebay.Materialized {self.rows} rows in {len(self.files)} files at {self.url}>"
 
 
 class Schema:

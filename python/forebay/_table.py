@@ -9,7 +9,7 @@ from ._errors import InvalidError
 
 if TYPE_CHECKING:
     from ._loader import Loader
-    from ._session import Pipeline, Preview, Session, Text
+    from ._session import Materialized, Pipeline, Preview, Session, Text
 
 
 def quoted(name: str) -> str:
@@ -100,13 +100,21 @@ class Table:
 
     def limit(self, rows: int) -> "Table":
         """The first rows of the dataset."""
-        return Table(self._session, f"({self.sql} LIMIT {arguments.positive('rows', rows)}) AS first_rows")
+        return Table(self._session, f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
 
     def pack(self, length: int, **options: Any) -> "Table":
         """Token lists packed into rows of `length`; `options` are those of the SQL operator `pack`."""
-        named = {"length": arguments.positive("length", length), **options}
+        named = {"length": arguments.count("length", length, 1), **options}
         given = ", ".join(f"{name} => {_literal(value)}" for name, value in named.items())
         return Table(self._session, f"pack(({self.sql}), {given})")
+
+    def cache(self) -> "Table":
+        """As `Pipeline.cache`."""
+        return self.pipeline().cache()
+
+    def materialize(self, to: Any, **options: Any) -> "Materialized":
+        """As `Pipeline.materialize`."""
+        return self.pipeline().materialize(to, **options)
 
     def _nested(self) -> "Table":
         return Table(self._session, self._from())

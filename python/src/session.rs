@@ -116,6 +116,12 @@ impl Session {
         Ok(Feed { feed, runtime: self.runtime.clone() })
     }
 
+    /// URL or absolute path of the folder for what Forebay writes.
+    #[getter]
+    fn root(&self) -> &str {
+        self.session.root()
+    }
+
     /// Seconds that the compute threads were busy, all together.
     fn compute_seconds(&self) -> f64 {
         self.session.compute_time().as_secs_f64()
@@ -164,6 +170,18 @@ impl Feed {
         let (settings, _) = self.feed.resolve(&options).or_raise(py)?;
         let samples = self.feed.check(&options).or_raise(py)?;
         Ok((settings.batch_size, settings.epochs, settings.drop_last, samples))
+    }
+
+    /// Writes the samples to Parquet under `url`; the manifest as JSON, and whether all was there already.
+    fn materialize(&self, py: Python<'_>, url: &str) -> PyResult<(String, bool)> {
+        let done = self.runtime.wait(py, self.feed.materialize(url))?.or_raise(py)?;
+        Ok((serde_json::to_string(&done).map_err(|error| invalid(py, error.to_string()))?, done.found))
+    }
+
+    /// Calls whose results must not be kept.
+    #[getter]
+    fn calls_not_to_keep(&self) -> Vec<String> {
+        self.feed.calls_not_to_keep()
     }
 
     /// Source file and row of each sample of a rank's batch.

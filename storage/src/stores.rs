@@ -12,7 +12,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use parking_lot::Mutex;
 use url::Url;
 
@@ -104,6 +104,18 @@ impl Stores {
         match place.store.put(&place.path, bytes.into()).await {
             Ok(_) => Ok(()),
             Err(e) => Err(Error::from_store(&place.display(), e)),
+        }
+    }
+
+    /// Writes an object unless there is one of that name already: of several writers one succeeds, and the others are told
+    /// `false`. A writer that finds exactly its own bytes there has succeeded, since a store may answer its own retry so.
+    pub async fn put_new(&self, url: &str, bytes: Bytes) -> Result<bool> {
+        let (store, path, shown) = self.store(url)?;
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match store.put_opts(&path, bytes.clone().into(), options).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(self.get(url).await? == bytes),
+            Err(error) => Err(Error::from_store(&shown, error)),
         }
     }
 
@@ -230,6 +242,16 @@ mod tests {
         check("ftp://x/y", "\"ftp://x/y\": unknown scheme \"ftp\"; use a path, file://, memory:// or s3://");
         check("gs://x/y", "\"gs://x/y\": \"gs://\" is not supported yet; use a path, file://, memory:// or s3://");
         check("s3:///y", "\"s3:///y\" names no bucket; write s3://bucket/path");
+    }
+
+    #[tokio::test]
+    async fn of_two_writers_one_is_first() {
+        let stores = Stores::new();
+        let put = async |text: &'static str| stores.put_new("memory:///m", Bytes::from_static(text.as_bytes())).await;
+        assert!(put("x").await.unwrap());
+        assert!(put("x").await.unwrap(), "a retry of the first");
+        assert!(!put("y").await.unwrap());
+        assert_eq!(stores.get("memory:///m").await.unwrap(), "x");
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use crate::support::repository;
 /// Who may depend on whom. Anything else is a design change: see ARCHITECTURE.md.
 const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
+    ("forebay-python", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client"]),
     ("forebay-flight-client", &["forebay-delivery", "forebay-engine"]),
     ("forebay-engine", &["forebay-delivery", "forebay-sql", "forebay-operators", "forebay-storage"]),
@@ -27,6 +28,7 @@ const KEPT_APART: &[(&str, &[&str])] = &[
     ("object_store", &["forebay-storage"]),
     ("anyhow", &["forebay"]),
     ("clap", &["forebay"]),
+    ("pyo3", &["forebay-python"]),
 ];
 
 /// Normal dependencies of each package of the workspace.

@@ -4,12 +4,14 @@
 //! so two plans may look the same and differ. The literals, columns and aliases are therefore listed beside the text, in
 //! the plan's order and unambiguously, with the versions of the operators that are called.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan};
+
+use forebay_operators::Determinism;
 
 use crate::feed::digest;
 use crate::function::FunctionUdf;
@@ -72,6 +74,23 @@ pub(crate) fn operator_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, u
         Ok(())
     })?;
     Ok(versions)
+}
+
+/// Calls of keyed-random operators, and of functions without a version.
+pub(crate) fn calls_not_to_keep(plan: &LogicalPlan) -> Result<Vec<String>> {
+    let mut calls = BTreeSet::new();
+    visit(plan, &mut |expr| {
+        if let Expr::ScalarFunction(call) = expr
+            && forebay_operators::find(call.name())
+                .is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic)
+        {
+            calls.insert(call.name().to_owned());
+        }
+        Ok(())
+    })?;
+    let unversioned = function_versions(plan)?.into_iter().filter(|(_, version)| version.is_none());
+    calls.extend(unversioned.map(|(name, _)| name));
+    Ok(calls.into_iter().collect())
 }
 
 /// Visits every expression of every node, in an order that only the plan decides.

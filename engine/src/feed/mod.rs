@@ -7,6 +7,7 @@
 
 mod buckets;
 mod digest;
+mod materialize;
 mod options;
 mod plan;
 mod quarantine;
@@ -30,6 +31,7 @@ pub(crate) use buckets::check_global_batch_size;
 pub use buckets::{Boundaries, LengthBuckets};
 pub use digest::digest;
 pub use forebay_delivery::{Start, Token};
+pub use materialize::Materialized;
 pub(crate) use options::ReadDefaults;
 pub use options::{Delivery, FeedOptions, FeedSettings, OnError, ReadOptions};
 use options::{EPOCHS_MAX, OFFSET_MAX};
@@ -178,6 +180,12 @@ impl Feed {
             "operators": self.pipeline.operators(),
             "settings": self.settings(),
         })
+    }
+
+    /// Calls in its query whose results must not be kept: random ones, which would be the same ever after, and functions
+    /// without a version.
+    pub fn calls_not_to_keep(&self) -> Vec<String> {
+        self.pipeline.calls_not_to_keep()
     }
 
     /// The schema of its samples.
