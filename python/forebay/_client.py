@@ -112,7 +112,8 @@ class RemoteFeed:
         self.id = opened.id
         self.columns = opened.columns
         self.samples_per_epoch = opened.samples_per_epoch
-        self.identity = json.loads(opened.identity)
+        # A server from before identities were sent says nothing.
+        self.identity = json.loads(opened.identity) or {"feed": self.id}
 
     def _open(self, options: dict[str, Any]) -> _native.RemoteFeed:
         return self._client.open(json.dumps(self._request | options))

@@ -12,7 +12,7 @@ from . import _arguments as arguments
 from . import _formats as formats
 from . import _native
 from ._devices import DeviceCopy
-from ._errors import ConflictError, InvalidError
+from ._errors import ConflictError, Error, InvalidError
 
 STATE_VERSION = 1
 # What `read` gets for epochs without an end; far above any training run.
@@ -89,6 +89,8 @@ class Loader:
         self._generation = 0
         # The loop that reads the stream, while there is one.
         self._loop: Callable[[], _Batches | None] = lambda: None
+        # Whether the last batch may have been lost between the stream and the loop; whether there was an error instead of it.
+        self._interrupted = self._failed = False
         # With copies to a device, the batch whose copy is under way.
         self._copying: tuple[Any, _Place] | None = None
         self._done: list[dict[str, Any]] = []
@@ -110,9 +112,17 @@ class Loader:
     def _open(self, place: "_Place") -> None:
         self._generation += 1
         self._copying = None
+        self._interrupted = self._failed = False
         if self._began is None:
             self._began = time.monotonic()
         self._stream = self._feed.read(self._options(place.text, place.epoch), self._ahead)
+
+    def _reopen(self, place: "_Place") -> None:
+        """The same loop goes on at `place`."""
+        generation = self._generation
+        self._end_stream()
+        self._open(place)
+        self._generation = generation
 
     def _options(self, start: str, epoch: int) -> dict[str, Any]:
         return self._read | {"from": start, "epochs": self._epochs or min(epoch + 1, _EPOCHS_MAX)}
@@ -240,8 +250,13 @@ class Loader:
             "feed": self._feed.identity,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was made, on any number of ranks; the next loop begins there."""
+    def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
+        """Goes on where `state` was made, on any number of ranks; the next loop begins there.
+
+        With dynamic delivery each rank makes its own: give the list of them all.
+        """
+        if isinstance(state, list) and state and all(isinstance(part, dict) and "position" in part for part in state):
+            state = state[0] | {"position": ",".join(str(part["position"]) for part in state)}
         try:
             version, identity, position = state["version"], state["feed"], state["position"]
             feed = identity["feed"]
@@ -285,11 +300,7 @@ class Loader:
         place = _Place(now.epoch, offset, f"{now.epoch}:{offset}")
         self._place = place
         if running:
-            generation = self._generation
-            self._end_stream()
-            self._open(place)
-            # The same loop goes on.
-            self._generation = generation
+            self._reopen(place)
         else:
             self._end_stream()
             self._resume = place
@@ -352,10 +363,24 @@ class _Batches:
         # Another loop over the same loader has begun since.
         if loader._generation != self._generation:
             raise StopIteration
-        taken = loader._next()
+        if loader._interrupted:
+            loader._reopen(loader._place)
+        try:
+            taken = loader._next()
+        except Error:
+            loader._failed = True
+            raise
+        except BaseException:
+            # A signal's exception, such as KeyboardInterrupt, may have come with a batch already out of the stream. Where the
+            # loop goes on all the same, that batch is read again.
+            loader._interrupted = True
+            raise
         if taken is None:
-            loader._finish()
+            # After an error the stream is at its end, but the epoch is not.
+            if not loader._failed:
+                loader._finish()
             raise StopIteration
+        loader._failed = False
         batch, loader._place = taken
         return batch
 
@@ -390,7 +415,8 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if name in then and name in now and then[name] != now[name]:
             said.append(what)
     for part in ("settings", "operators"):
-        ours, theirs = now.get(part) or {}, then.get(part) or {}
+        # What one of them does not say is no difference.
+        ours, theirs = (now[part], then[part]) if part in now and part in then else ({}, {})
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 label = f"version of {name}" if part == "operators" else name

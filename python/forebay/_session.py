@@ -473,6 +473,9 @@ def read_script(path: str | os.PathLike[str]) -> str:
         raise InvalidError(
             f'the script "{os.fspath(path)}" does not exist', f'a relative path begins at "{os.getcwd()}"'
         ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidError(f'the script "{os.fspath(path)}" cannot be read: {why}') from None
 
 
 def _of_script(path: Path, named: str | None) -> Pipeline:

@@ -21,6 +21,9 @@ pub(crate) struct Batch {
     /// Where to go on after this batch's global step.
     #[pyo3(get)]
     token: String,
+    /// The first offset of the next global step.
+    #[pyo3(get)]
+    next_offset: u64,
     records: RecordBatch,
 }
 
@@ -28,7 +31,7 @@ impl Batch {
     pub(crate) fn new(batch: forebay_engine::Batch) -> Self {
         let bad_rows = batch.bad_rows();
         let forebay_engine::Batch { epoch, step, offset, records, token, .. } = batch;
-        Self { epoch, step, offset, bad_rows, token: token.to_string(), records }
+        Self { epoch, step, offset, bad_rows, token: token.to_string(), next_offset: token.offset, records }
     }
 }
 

@@ -1,0 +1,112 @@
+"""Trains a small language model on bytes of text, and resumes where it stopped.
+
+    python examples/train_text.py --steps 100 --checkpoint text.pt
+    python examples/train_text.py --steps 200 --checkpoint text.pt --resume text.pt
+
+The text is this repository's own documentation, or any files that are named with `--text`. A token is a byte. The blocks of
+tokens are an Arrow table in memory: any Arrow data can be a dataset, and its content is part of what a checkpoint is checked
+against. Each step prints its loss, in nats per byte, as a line of JSON.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+import forebay
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CONTEXT = 64
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300, help="the step to stop before, counted from the first run's beginning")
+    parser.add_argument("--checkpoint", type=Path, help="the file to write")
+    parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
+    parser.add_argument("--resume", type=Path, help="the checkpoint to go on from")
+    parser.add_argument("--text", type=Path, nargs="+", help="text files (this repository's documentation)")
+    return parser.parse_args()
+
+
+def blocks(files: list[Path]) -> pa.Table:
+    """The files' bytes, one after the other, in blocks of a context and the byte that follows it."""
+    text = np.frombuffer(b"\n".join(file.read_bytes() for file in files), dtype=np.uint8)
+    whole = text[: len(text) // (CONTEXT + 1) * (CONTEXT + 1)]
+    return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(whole), CONTEXT + 1)})
+
+
+def token_batches(files: list[Path]) -> forebay.Loader:
+    # The table's name is part of what a resume is checked against, so it has one.
+    return forebay.table(blocks(files), name="blocks").load(batch_size=32, shuffle=True, seed=17, drop_last=True)
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, width: int = 64, layers: int = 2, heads: int = 4):
+        super().__init__()
+        self.tokens = nn.Embedding(256, width)
+        self.places = nn.Embedding(CONTEXT, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.body = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, 256)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        embedded = self.tokens(tokens) + self.places.weight
+        return self.head(self.body(embedded, mask=self.mask, is_causal=True))
+
+
+def save(path: Path, **state) -> None:
+    """Writes beside the file and renames, so that a run that is killed leaves the checkpoint before it whole."""
+    unfinished = path.with_suffix(".unfinished")
+    torch.save(state, unfinished)
+    os.replace(unfinished, path)
+
+
+def main() -> None:
+    options = arguments()
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)  # the same sums in the same order on every machine, and a core left for the feed
+    model = LanguageModel()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    loader = token_batches(options.text or sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]))
+    step = 0
+    if options.resume:
+        state = torch.load(options.resume)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["data"])
+        step = state["step"]
+
+    while step < options.steps:
+        for batch in loader:  # one epoch, or what is left of it
+            tokens = batch["tokens"].long()
+            logits = model(tokens[:, :-1])
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(json.dumps({"step": step, "epoch": batch.epoch, "loss": loss.item()}), flush=True)
+
+            step += 1
+            is_last = step >= options.steps
+            if options.checkpoint and (is_last or step % options.checkpoint_every == 0):
+                save(
+                    options.checkpoint,
+                    step=step,
+                    model=model.state_dict(),
+                    optimizer=optimizer.state_dict(),
+                    data=loader.state_dict(),
+                )
+            if is_last:
+                break
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What the tests of the package share: small tables, reading them, and a second process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import forebay
+from support import environment
+
+PACKAGE = Path(forebay.__file__).resolve().parents[1]
+# A child imports NumPy and reads a small table. Longer than this it hangs.
+CHILD_WITHIN_SECONDS = 30
+
+_made = 0
+
+
+def pipeline(columns, query="SELECT * FROM {table}", session=None):
+    """A pipeline over rows in memory: a pyarrow table, or what makes one."""
+    global _made
+    _made += 1
+    name = f"rows_{_made}"
+    data = columns if isinstance(columns, (pa.Table, pa.RecordBatch)) else pa.table(columns)
+    return (session or forebay).sql(query.format(table=name), **{name: data})
+
+
+def numbers(count, **options):
+    """A loader of the numbers below `count`, as Arrow batches unless `options` say otherwise."""
+    return pipeline({"n": range_of(count)}).load(**{"format": "arrow", **options})
+
+
+def range_of(count):
+    return pa.array(range(count), pa.int64())
+
+
+def files(folder, count=100, rows_per_file=40):
+    """A folder of Parquet files of the numbers below `count`; the feed over it is the same in each process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, first in enumerate(range(0, count, rows_per_file)):
+        rows = pa.table({"n": pa.array(range(first, min(first + rows_per_file, count)), pa.int64())})
+        pq.write_table(rows, folder / f"part-{number}.parquet", row_group_size=10)
+    return folder
+
+
+def values(batches, column="n"):
+    """One column of all batches, in order."""
+    return [value for batch in batches for value in batch[column].to_pylist()]
+
+
+def same(batches, others):
+    """Whether Arrow batches are equal one by one, with their metadata."""
+    return len(batches) == len(others) and all(
+        batch.equals(other, check_metadata=True) for batch, other in zip(batches, others)
+    )
+
+
+def child(code, *, timeout=CHILD_WITHIN_SECONDS, **popen):
+    """Starts `code` in a Python of its own."""
+    path = os.pathsep.join([str(PACKAGE), str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment() | {"PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **popen,
+    )
+
+
+def printed(code, timeout=CHILD_WITHIN_SECONDS):
+    """The JSON that `code` prints in a process of its own, which must end by itself."""
+    process = child(code)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, err
+    return json.loads(out)

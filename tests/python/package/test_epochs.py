@@ -1,0 +1,220 @@
+"""One loop is one epoch, or the epochs that were asked for; what a loop that was left, skipped or begun anew reads."""
+
+import pytest
+
+import forebay
+from feeds import numbers, pipeline, range_of, values
+
+
+def test_one_loop_is_one_epoch_and_the_next_loop_the_next():
+    loader = numbers(100, batch_size=8, shuffle=True, seed=5)
+    epochs = []
+    for epoch in range(3):
+        assert loader.epoch == epoch
+        epochs.append(values(loader))
+    assert [sorted(order) for order in epochs] == [list(range(100))] * 3
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_without_shuffle_the_order_is_the_files():
+    assert values(numbers(100, batch_size=8)) == list(range(100))
+
+
+def test_epochs_are_one_loop():
+    shared = pipeline({"n": range_of(100)})
+    single = shared.load(format="arrow", batch_size=8, shuffle=True)
+    expected = [value for _ in range(3) for value in values(single)]
+    loader = shared.load(format="arrow", batch_size=8, shuffle=True, epochs=3)
+    assert values(loader) == expected
+    # The next loop is the same epochs again.
+    assert values(loader) == expected
+
+
+def test_a_batch_never_spans_two_epochs():
+    assert [len(batch) for batch in numbers(20, batch_size=8, epochs=2)] == [8, 8, 4] * 2
+
+
+@pytest.mark.parametrize(
+    "options, batches",
+    [
+        ({}, 13),
+        ({"drop_last": True}, 12),
+        ({"epochs": 3}, 39),
+        ({"rank": 0, "world_size": 3}, 5),
+        ({"rank": 2, "world_size": 3}, 4),
+        ({"rank": 2, "world_size": 3, "drop_last": True}, 4),
+        ({"rank": 2, "world_size": 3, "epochs": 2}, 8),
+    ],
+)
+def test_len_is_the_number_of_batches(options, batches):
+    loader = numbers(100, batch_size=8, **options)
+    assert len(loader) == batches == len(list(loader))
+
+
+def test_len_of_a_filtered_feed_is_a_type_error_that_says_why():
+    filtered = pipeline({"n": range_of(20)}, "SELECT n FROM {table} WHERE n > 3").load(format="arrow", batch_size=8)
+    assert filtered.samples_per_epoch is None
+    with pytest.raises(TypeError, match="not known before reading"):
+        len(filtered)
+    assert values(list(filtered)) == list(range(4, 20))
+
+
+def test_a_loop_that_was_left_begins_its_epoch_over():
+    loader = numbers(40, batch_size=8, shuffle=True)
+    first = next(iter(loader))
+    for step, _ in enumerate(loader):
+        if step == 2:
+            break
+    whole = list(loader)
+    assert whole[0].equals(first) and len(whole) == 5
+    assert loader.epoch == 1
+
+
+def test_a_loop_ends_when_another_over_the_same_loader_begins():
+    loader = numbers(40, batch_size=8)
+    first = iter(loader)
+    next(first)
+    assert len(list(loader)) == 5
+    assert list(first) == []
+
+
+def test_closing_ends_the_loop_and_reading_may_begin_anew():
+    loader = numbers(40, batch_size=8)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    assert list(batches) == []
+    assert values(loader) == list(range(40))
+
+
+def test_a_with_block_closes():
+    with numbers(40, batch_size=8) as loader:
+        batches = iter(loader)
+        next(batches)
+    assert list(batches) == []
+
+
+def test_set_epoch_chooses_the_next_loops_epoch():
+    loader = numbers(100, batch_size=8, shuffle=True)
+    epochs = [values(loader) for _ in range(4)]
+    loader.set_epoch(2)
+    assert loader.epoch == 2
+    assert values(loader) == epochs[2]
+    # As a trainer with torch's DistributedSampler calls it.
+    for epoch in (0, 1, 2):
+        loader.set_epoch(epoch)
+        assert values(loader) == epochs[epoch]
+
+
+def test_set_epoch_keeps_the_place_of_a_state_in_that_epoch():
+    loader = numbers(100, batch_size=8)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    loader.set_epoch(0)
+    assert values(loader)[0] == 8
+    loader.load_state_dict(state)
+    loader.set_epoch(1)
+    assert values(loader)[0] == 0
+
+
+def test_skip_before_a_loop_is_of_that_loop_alone():
+    loader = numbers(100, batch_size=8)
+    loader.skip(steps=2)
+    loader.skip(1)
+    assert values(loader) == list(range(24, 100))
+    assert len(values(loader)) == 100
+
+
+def test_skip_in_a_loop_goes_on_behind():
+    loader = numbers(100, batch_size=8)
+    firsts = []
+    for batch in loader:
+        firsts.append(batch["n"][0].as_py())
+        if len(firsts) == 2:
+            loader.skip(5)
+            assert loader.state_dict()["offset"] == 56
+    assert firsts == [0, 8, 56, 64, 72, 80, 88, 96]
+
+
+def test_skip_after_a_loop_that_was_left_is_of_the_next():
+    loader = numbers(100, batch_size=8)
+    for step, _ in enumerate(loader):
+        if step == 3:
+            break
+    loader.skip(1)
+    assert values(loader) == list(range(8, 100))
+
+
+def test_skip_between_loops_of_several_epochs_is_of_the_next():
+    loader = numbers(20, batch_size=8, epochs=2)
+    list(loader)
+    loader.skip(1)
+    assert values(loader) == [*range(8, 20), *range(20)]
+
+
+def test_skip_beyond_the_end_leaves_nothing_of_the_epoch():
+    loader = numbers(100, batch_size=8)
+    loader.skip(1000)
+    assert list(loader) == []
+    assert loader.epoch == 1 and len(list(loader)) == 13
+
+
+def test_skip_counts_global_steps_of_all_ranks():
+    loader = numbers(100, batch_size=8, rank=1, world_size=3)
+    loader.skip(2)
+    assert values(loader)[:8] == list(range(56, 64))
+
+
+def test_skip_after_a_resume_at_no_multiple_of_the_global_batch():
+    shared = pipeline({"n": range_of(100)})
+    three = shared.load(format="arrow", batch_size=8)
+    batches = iter(three)
+    for _ in range(3):
+        next(batches)
+    for rank in range(2):
+        loader = shared.load(format="arrow", batch_size=8, rank=rank, world_size=2)
+        loader.load_state_dict(three.state_dict())
+        batches = iter(loader)
+        assert next(batches)["n"][0].as_py() == 24 + 8 * rank
+        assert loader.state_dict()["offset"] == 40
+        loader.skip(1)
+        assert next(batches)["n"][0].as_py() == 56 + 8 * rank
+
+
+@pytest.mark.parametrize("call", ["skip", "set_epoch", "trace"])
+@pytest.mark.parametrize("value", [-1, None, 1.5, "2", True], ids=repr)
+def test_what_is_no_count_is_refused(call, value):
+    with pytest.raises(forebay.InvalidError, match="must be an integer of at least 0, got"):
+        getattr(numbers(10), call)(value)
+
+
+def test_skip_is_refused_with_dynamic_delivery():
+    with pytest.raises(forebay.InvalidError, match="dynamic"):
+        numbers(10, delivery="dynamic").skip(1)
+
+
+def test_dynamic_delivery_in_process_gives_everything_once():
+    assert sorted(values(numbers(100, batch_size=8, delivery="dynamic", shuffle=True))) == list(range(100))
+
+
+def test_length_buckets_read_everything_once_on_each_world_size():
+    lists = {"n": range_of(300), "tokens": [[1] * (n * 7 % 29) for n in range(300)]}
+    shared = pipeline(lists)
+    for world_size in (1, 2, 4):
+        seen = []
+        for rank in range(world_size):
+            loader = shared.load(
+                format="arrow",
+                shuffle=True,
+                bucket_by_length="tokens",
+                bucket_boundaries=[10, 20],
+                global_batch_size=24,
+                rank=rank,
+                world_size=world_size,
+            )
+            assert loader.batch_size == 24 // world_size
+            with pytest.raises(TypeError):
+                len(loader)
+            seen += values(loader)
+        assert sorted(seen) == list(range(300))

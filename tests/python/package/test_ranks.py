@@ -1,0 +1,135 @@
+"""Which part of each step a loader reads: from its arguments, `torch.distributed`, or RANK and WORLD_SIZE."""
+
+import pytest
+import torch
+
+import forebay
+from feeds import numbers, pipeline, range_of, values
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    """torch.distributed with this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def ranks_of(**options):
+    loader = numbers(100, batch_size=8, **options)
+    return loader.rank, loader.world_size
+
+
+def test_without_anything_there_is_one_rank():
+    assert ranks_of() == (0, 1)
+
+
+def test_ranks_share_each_step_in_order():
+    shared = pipeline({"n": range_of(100)})
+    ranks = [list(shared.load(format="arrow", batch_size=8, rank=rank, world_size=3)) for rank in range(3)]
+    assert [len(batches) for batches in ranks] == [5, 4, 4]
+    steps = [value for step in range(5) for batches in ranks if step < len(batches) for value in values([batches[step]])]
+    assert steps == list(range(100))
+
+
+def test_drop_last_gives_each_rank_the_same_number_of_whole_batches():
+    shared = pipeline({"n": range_of(100)})
+    for rank in range(3):
+        loader = shared.load(format="arrow", batch_size=8, rank=rank, world_size=3, drop_last=True)
+        assert [len(batch) for batch in loader] == [8] * 4
+
+
+def test_dp_rank_and_dp_size_are_other_names():
+    assert ranks_of(dp_rank=1, dp_size=4) == (1, 4)
+    assert ranks_of(rank=1, dp_rank=1, world_size=4, dp_size=4) == (1, 4)
+    assert ranks_of(dp_rank=1, world_size=4) == (1, 4)
+
+
+def test_the_environment_says_which_rank(monkeypatch):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert ranks_of() == (2, 4)
+    assert ranks_of(rank=0, world_size=2) == (0, 2)
+
+
+def test_torch_distributed_goes_before_the_environment(monkeypatch, process_group):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert ranks_of() == (0, 1)
+    assert ranks_of(rank=1, world_size=3) == (1, 3)
+
+
+def test_half_of_the_environment_is_not_enough(monkeypatch):
+    monkeypatch.setenv("RANK", "2")
+    assert ranks_of() == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "environment, message",
+    [
+        ({"RANK": "one", "WORLD_SIZE": "4"}, "environment variable RANK must be a whole number, got 'one'"),
+        ({"RANK": "1", "WORLD_SIZE": "-4"}, "environment variable WORLD_SIZE must be a positive whole number, got '-4'"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, '"rank" must be below the world size of 4, got 4'),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "environment variable WORLD_SIZE must be a positive whole number, got '0'"),
+        ({"RANK": "\u00b2", "WORLD_SIZE": "4"}, "environment variable RANK must be a whole number, got '\u00b2'"),
+    ],
+)
+def test_a_wrong_environment_is_named(monkeypatch, environment, message):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(forebay.InvalidError) as raised:
+        ranks_of()
+    assert message in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"rank": 3, "world_size": 3}, '"rank" must be below the world size of 3, got 3'),
+        ({"rank": 0}, '"rank" was given without "world_size"'),
+        ({"world_size": 2}, '"world_size" was given without "rank"'),
+        ({"rank": -1, "world_size": 2}, '"rank" must be an integer of at least 0, got -1'),
+        ({"rank": 0, "world_size": 0}, '"world_size" must be a positive integer, got 0'),
+        ({"rank": "0", "world_size": 2}, "\"rank\" must be an integer of at least 0, got '0'"),
+        ({"rank": True, "world_size": 2}, '"rank" must be an integer of at least 0, got True'),
+        ({"dp_rank": -1, "dp_size": 2}, '"dp_rank" must be an integer of at least 0, got -1'),
+        ({"dp_rank": 0, "dp_size": 0}, '"dp_size" must be a positive integer, got 0'),
+        ({"rank": 0, "dp_rank": 1, "world_size": 2}, '"rank" is 0 and "dp_rank" 1: they are the same thing'),
+        ({"rank": 0, "world_size": 2, "dp_size": 3}, '"world_size" is 2 and "dp_size" 3: they are the same thing'),
+    ],
+)
+def test_wrong_ranks_are_named(options, message):
+    with pytest.raises(forebay.InvalidError) as raised:
+        ranks_of(**options)
+    assert raised.value.message == message
+
+
+def test_a_global_batch_is_shared_by_the_ranks():
+    loader = numbers(100, global_batch_size=24, rank=1, world_size=3)
+    assert loader.batch_size == 8
+    assert values(loader)[:9] == [*range(8, 16), 32]
+
+
+def test_a_world_size_that_does_not_divide_the_global_batch_names_those_that_do():
+    with pytest.raises(forebay.InvalidError) as raised:
+        numbers(100, global_batch_size=24, rank=0, world_size=5)
+    assert raised.value.message == '"world_size" 5 does not divide "global_batch_size" 24'
+    assert raised.value.hint == "world sizes that do: 1, 2, 3, 4, 6, 8, 12, 24"
+    with pytest.raises(forebay.InvalidError, match="world sizes that do: .*, …$"):
+        numbers(100, global_batch_size=720720, rank=0, world_size=17)
+    with pytest.raises(forebay.InvalidError, match="does not divide"):
+        tokens = pipeline({"tokens": [[1], [2]]})
+        tokens.load(
+            global_batch_size=24, bucket_by_length="tokens", bucket_boundaries=[3], rank=0, world_size=5, format="arrow"
+        )
+
+
+def test_a_global_batch_and_a_batch_are_not_both_given():
+    with pytest.raises(forebay.InvalidError, match='"batch_size" and "global_batch_size" were both given'):
+        numbers(100, batch_size=8, global_batch_size=24)
