@@ -35,6 +35,7 @@ mod executor;
 mod explain;
 mod feed;
 mod function;
+mod look;
 mod pipeline;
 mod preview;
 mod session;
@@ -48,6 +49,7 @@ pub use feed::{
     WindowRows, WindowStore, digest, operator_differences, operator_versions,
 };
 pub use function::{Call, Function};
+pub use look::Look;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::type_name;
-use crate::feed::{FeedOptions, OnError, ReadOptions};
+use crate::feed::{Feed, FeedOptions, OnError, ReadOptions};
 use crate::session::Session;
 
 /// Rows of a pipeline as a trainer would get them.
@@ -32,9 +32,17 @@ impl Session {
         let mut options = options.clone();
         options.on_error.get_or_insert(OnError::Skip);
         let feed = self.open(name, &options)?;
+        let (rows, bad_rows) = feed.first_rows(rows).await?;
+        Ok(Preview { pipeline: name.to_owned(), rows, bad_rows })
+    }
+}
+
+impl Feed {
+    /// The first `rows` samples in one batch, and how many bad rows were left out before the last of them.
+    pub(crate) async fn first_rows(&self, rows: u64) -> Result<(RecordBatch, u64)> {
         // With length buckets the feed says how large batches are.
-        let batch_size = feed.settings().buckets.is_none().then_some(rows);
-        let mut reader = feed.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })?;
+        let batch_size = self.settings().buckets.is_none().then_some(rows.max(1));
+        let mut reader = self.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })?;
         let (mut batches, mut found, mut bad_rows) = (Vec::new(), 0, 0);
         while found < rows {
             let Some(batch) = reader.next().await.transpose()? else { break };
@@ -42,9 +50,9 @@ impl Session {
             found += batch.records.num_rows() as u64;
             batches.push(batch.records);
         }
-        let all = concat_batches(&feed.schema(), &batches).map_err(unshowable)?;
+        let all = concat_batches(&self.schema(), &batches).map_err(unshowable)?;
         let rows = all.slice(0, all.num_rows().min(usize::try_from(rows).unwrap_or(usize::MAX)));
-        Ok(Preview { pipeline: name.to_owned(), rows, bad_rows })
+        Ok((rows, bad_rows))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
-use arrow::compute::cast;
+use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion::catalog::MemoryCatalogProviderList;
@@ -103,6 +103,9 @@ impl SessionBuilder {
 /// More threads than any machine has cores are a slip of the keyboard, and would take minutes to start.
 const THREADS_MAX: usize = 4096;
 
+/// Rows of a table in memory that are hashed, and read, together.
+const PIECE_ROWS: usize = 1 << 16;
+
 /// Compiled specs that are kept, for a worker that opens the feeds of a few jobs over and over.
 const SPECS_KEPT: usize = 16;
 
@@ -159,7 +162,24 @@ impl Session {
     /// # Errors
     /// Of the first statement that fails, with its place in the text; those before it stay done.
     pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
-        self.run(text, &|kind, error| Error::new(kind, error.render(name, text).trim_end())).await
+        let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
+        let _executing = self.executing.lock().await;
+        let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
+        let mut outputs = Vec::new();
+        for statement in statements {
+            outputs.push(self.statement(statement).await.map_err(|failure| match failure {
+                Failure::Refused(Refusal::Placed(error)) => placed(ErrorKind::Invalid, &error),
+                Failure::Refused(Refusal::Whole(error)) => error,
+                Failure::At(place, error) => {
+                    let mut whole = forebay_sql::Error::new(error.message()).with_place(place);
+                    if let Some(hint) = error.hint() {
+                        whole = whole.with_hint(hint);
+                    }
+                    placed(error.kind(), &whole)
+                }
+            })?);
+        }
+        Ok(outputs)
     }
 
     /// Creates or replaces the pipeline `name` from `query`. Errors show the query's own lines.
@@ -167,31 +187,55 @@ impl Session {
     /// # Errors
     /// As [`execute`](Self::execute).
     pub async fn define(&self, name: &str, query: &str) -> Result<()> {
-        let statement = format!("CREATE OR REPLACE PIPELINE \"{}\" AS\n{query}", name.replace('"', "\"\""));
-        let placed = |kind, error: &forebay_sql::Error| {
+        let _executing = self.executing.lock().await;
+        let pipeline = self.compile_query(name, query).await?;
+        self.pipelines.write().insert(name.to_owned(), Arc::new(pipeline));
+        Ok(())
+    }
+
+    /// Compiles `query` as what pipeline `name` would be.
+    pub(crate) async fn compile_query(&self, name: &str, query: &str) -> Result<Pipeline> {
+        let text = format!("CREATE PIPELINE \"{}\" AS\n{query}", name.replace('"', "\"\""));
+        // The first line of the text is not the user's.
+        let placed = |error: &forebay_sql::Error| {
             let error = match error.place() {
                 Some(place) => error.clone().with_place(Place { line: place.line.saturating_sub(1).max(1), ..place }),
                 None => error.clone(),
             };
-            Error::new(kind, error.render(name, query).trim_end())
+            Error::new(ErrorKind::Invalid, error.render("query", query).trim_end())
         };
-        self.run(&statement, &placed).await.map(|_| ())
+        let mut statements = forebay_sql::parse(&text).map_err(|error| placed(&error))?;
+        let (Some(Statement::CreatePipeline(definition)), true) = (statements.pop(), statements.is_empty()) else {
+            return Err(
+                Error::invalid("the text is more than one query").with_hint("run a script statement by statement")
+            );
+        };
+        let tables = self.tables.read().clone();
+        match Pipeline::compile(&definition, &tables, &self.context.state()).await {
+            Err(Refusal::Placed(error)) => Err(placed(&error)),
+            Err(Refusal::Whole(error)) => Err(error),
+            Ok(pipeline) => Ok(pipeline),
+        }
     }
 
-    /// Creates or replaces the table `name` of rows in memory. It exists in this process only.
+    /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it gets one
+    /// that says what is in it, so that equal rows are the same table in every process. Gives the name.
     ///
     /// # Errors
     /// `Invalid` for columns that no table may have, or rows that are not of `schema`.
-    pub async fn register(&self, name: &str, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<()> {
+    pub async fn register(&self, name: Option<&str>, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<String> {
         let _executing = self.executing.lock().await;
         let (schema, batches) = without_views(&schema, batches)
-            .map_err(|error| Error::invalid(format!("table \"{name}\" cannot be made of these rows: {error}")))?;
+            .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
+            .map_err(|error| Error::invalid(format!("a table cannot be made of these rows: {error}")))?;
         let mut content = blake3::Hasher::new();
         batches.iter().for_each(|batch| {
             content.update(digest(batch).as_bytes());
         });
-        let dataset = Dataset::in_memory(name, schema, batches, content.finalize().to_hex().as_str())?;
-        self.add_table(name, dataset)
+        let content = content.finalize().to_hex();
+        let name = name.map_or_else(|| format!("frame_{}", &content[..10]), str::to_owned);
+        self.add_table(&name, Dataset::in_memory(&name, schema, batches, content.as_str())?)?;
+        Ok(name)
     }
 
     /// Adds a function of the program's own to what queries may call, or replaces one.
@@ -221,31 +265,6 @@ impl Session {
     /// How long the threads that compute were busy, all together.
     pub fn compute_time(&self) -> Duration {
         self.executor.busy()
-    }
-
-    /// Runs the statements of `text`; `placed` makes an error of one that has a place in it.
-    async fn run(
-        &self,
-        text: &str,
-        placed: &(dyn Fn(ErrorKind, &forebay_sql::Error) -> Error + Sync),
-    ) -> Result<Vec<Output>> {
-        let _executing = self.executing.lock().await;
-        let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
-        let mut outputs = Vec::new();
-        for statement in statements {
-            outputs.push(self.statement(statement).await.map_err(|failure| match failure {
-                Failure::Refused(Refusal::Placed(error)) => placed(ErrorKind::Invalid, &error),
-                Failure::Refused(Refusal::Whole(error)) => error,
-                Failure::At(place, error) => {
-                    let mut whole = forebay_sql::Error::new(error.message()).with_place(place);
-                    if let Some(hint) = error.hint() {
-                        whole = whole.with_hint(hint);
-                    }
-                    placed(error.kind(), &whole)
-                }
-            })?);
-        }
-        Ok(outputs)
     }
 
     async fn statement(&self, statement: Statement) -> Result<Output, Failure> {
@@ -337,6 +356,11 @@ impl Session {
         &self.root
     }
 
+    /// The names and columns of all tables.
+    pub fn tables(&self) -> Vec<(String, SchemaRef)> {
+        self.tables.read().iter().map(|(name, dataset)| (name.clone(), Arc::clone(dataset.schema()))).collect()
+    }
+
     /// The names of all pipelines.
     pub fn pipelines(&self) -> Vec<String> {
         self.pipelines.read().keys().cloned().collect()
@@ -357,7 +381,10 @@ impl Session {
     /// # Errors
     /// `NotFound` for an unknown pipeline, `Invalid` for options that make no sense or a dataset without rows.
     pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
-        let pipeline = self.pipeline(name)?;
+        self.open_pipeline(self.pipeline(name)?, options)
+    }
+
+    pub(crate) fn open_pipeline(&self, pipeline: Arc<Pipeline>, options: &FeedOptions) -> Result<Feed> {
         let settings = options.resolve(&pipeline.feed_options)?;
         self.open_feed(pipeline, settings, &self.root)
     }
@@ -399,7 +426,10 @@ impl Session {
     /// Compiles a spec's query in a catalog of its own, so that specs may name their tables as they like.
     async fn compile_spec(&self, spec: &FeedSpec) -> Result<Pipeline> {
         spec.check()?;
-        let dataset = spec.open_dataset(&self.stores)?;
+        let dataset = match self.held(spec) {
+            Some(dataset) => dataset,
+            None => spec.open_dataset(&self.stores)?,
+        };
         check_columns(&dataset)?;
         let definition = spec.definition()?;
         let state = self.context.state();
@@ -416,6 +446,16 @@ impl Session {
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
         Ok(pipeline)
+    }
+
+    /// The rows of a spec's table, where they are in this process's memory.
+    fn held(&self, spec: &FeedSpec) -> Option<Dataset> {
+        let is_it = |dataset: &&Dataset| dataset.snapshot().id() == spec.snapshot.id();
+        let of_tables = self.tables.read().values().find(is_it).cloned();
+        // A table may have been replaced since.
+        let pipelines = self.pipelines.read();
+        let found = of_tables.or_else(|| pipelines.values().map(|pipeline| &pipeline.dataset).find(is_it).cloned());
+        found.filter(|dataset| dataset.spec().format == Format::Memory)
     }
 
     /// How pipeline `name` will run.
@@ -437,7 +477,9 @@ enum Failure {
 /// Says how a location is read, where nothing is found there.
 fn misplaced(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::NotFound => error.with_hint("check the path; a relative one begins at the script's folder"),
+        ErrorKind::NotFound => {
+            error.with_hint("check the path; relative ones begin at the script's folder, or the session's base")
+        }
         _ => error,
     }
 }
@@ -458,6 +500,29 @@ fn without_views(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRe
     };
     let batches = batches.into_iter().filter(|batch| batch.num_rows() > 0).map(cast_rows).collect::<Result<_, _>>()?;
     Ok((schema, batches))
+}
+
+/// Rows in pieces whose bounds depend on their number alone: how a frame happens to be chunked is no part of its identity.
+fn in_pieces(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, ArrowError> {
+    let mut pieces = Vec::new();
+    let mut piece: Vec<RecordBatch> = Vec::new();
+    let mut room = PIECE_ROWS;
+    for batch in batches {
+        let mut at = 0;
+        while at < batch.num_rows() {
+            let rows = room.min(batch.num_rows() - at);
+            piece.push(batch.slice(at, rows));
+            (at, room) = (at + rows, room - rows);
+            if room == 0 {
+                pieces.push(concat_batches(schema, &std::mem::take(&mut piece))?);
+                room = PIECE_ROWS;
+            }
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(concat_batches(schema, &piece)?);
+    }
+    Ok(pieces)
 }
 
 /// Names are used as written, never folded or split at dots by DataFusion.

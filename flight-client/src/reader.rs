@@ -225,7 +225,7 @@ impl RankReader {
     fn with_way_on(&self, error: Error) -> Error {
         match &self.last {
             Some(token) if error.kind() == ErrorKind::Unavailable => {
-                error.with_hint(format!("when it is back, go on with --from {token}"))
+                error.with_hint(format!("when it is back, go on from {token}"))
             }
             _ => error,
         }

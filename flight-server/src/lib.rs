@@ -49,6 +49,7 @@ mod listen;
 mod metrics;
 mod server;
 mod service;
+mod sql;
 mod status;
 mod ticket;
 mod tls;

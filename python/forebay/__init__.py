@@ -152,6 +152,9 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
     return default_session().table(source, name=name, format=format)
 
 
-def serve(*, host: str = "127.0.0.1", port: int = 0) -> Server:
-    """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free one."""
-    return default_session().serve(host=host, port=port)
+def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:
+    """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free one.
+
+    Without TLS and tokens, so only to this machine unless `insecure`; `forebay serve` has both.
+    """
+    return default_session().serve(host=host, port=port, insecure=insecure)

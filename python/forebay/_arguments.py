@@ -14,7 +14,10 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "m
 
 
 def refuse(name: str, accepted: str, value: Any, hint: str | None = None) -> InvalidError:
-    return InvalidError(f'"{name}" must be {accepted}, got {value!r}', hint)
+    shown = repr(value)
+    if len(shown) > 200 or "\n" in shown:
+        shown = f"a {type(value).__name__}"
+    return InvalidError(f'"{name}" must be {accepted}, got {shown}', hint)
 
 
 def integer(
@@ -59,7 +62,8 @@ def choice(name: str, value: Any, choices: Iterable[str]) -> str | None:
     if value in choices:
         return value
     near = difflib.get_close_matches(str(value), choices, 1)
-    accepted = ", ".join(repr(choice) for choice in choices[:-1]) + f" or {choices[-1]!r}"
+    *most, last = map(repr, choices)
+    accepted = f"{', '.join(most)} or {last}" if most else last
     raise refuse(name, accepted, value, f"did you mean {near[0]!r}?" if near else None)
 
 

@@ -89,7 +89,7 @@ def _numpy() -> Callable[[_native.Tensor], Any]:
 
             return numpy.from_dlpack(tensor.bits()).view(ml_dtypes.bfloat16)
         array = numpy.from_dlpack(tensor)
-        return array if tensor.unit is None else array.view(f"datetime64[{tensor.unit}]")
+        return array if tensor.unit is None else array.view(tensor.unit)
 
     return array
 

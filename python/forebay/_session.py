@@ -13,7 +13,7 @@ from typing import Any
 from . import _arguments as arguments
 from . import _formats as formats
 from . import _native, _ranks
-from ._errors import Error, InvalidError
+from ._errors import Error, InvalidError, NotFoundError
 from ._loader import Loader
 from ._table import Table, quoted
 from ._udf import Udf, functions
@@ -42,7 +42,6 @@ class Session:
         root: str | os.PathLike[str] | None = None,
         window_memory_limit: int | str | None = None,
     ):
-        self._frames = 0
         self._functions: dict[str, Udf] = {}
         self._native = _native.Session(
             arguments.positive("threads", threads),
@@ -54,10 +53,11 @@ class Session:
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | None":
         """Runs a script, or takes a query as a pipeline. `tables` are names in it: Arrow data, paths, or `Table`s.
 
-        Gives the pipeline of a query, or the last that a script creates; `None` for a script without one.
+        Gives the pipeline of a query, or the last that a script creates; `None` for a script without one. `text` may also be
+        the path of a script; relative locations begin at the session's base, by default the working folder.
         """
         name = "query"
-        if isinstance(text, os.PathLike):
+        if isinstance(text, os.PathLike) or isinstance(text, str) and re.fullmatch(r"\S+\.sql", text):
             name, text = os.fspath(text), read_script(text)
         elif not isinstance(text, str):
             raise arguments.refuse("text", "SQL or the path of a script", text)
@@ -87,7 +87,8 @@ class Session:
                 self._functions[function.name] = function
 
     def _define(self, query: str) -> "Pipeline":
-        name = "query_" + hashlib.blake2s(query.encode(), digest_size=6).hexdigest()
+        # Not listed, being nothing that a user named.
+        name = "_query_" + hashlib.blake2s(query.encode(), digest_size=6).hexdigest()
         self._add_functions()
         self._native.define(name, query.rstrip().rstrip(";"))
         return Pipeline(self, name)
@@ -102,41 +103,35 @@ class Session:
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and _is_name(source):
-            self._native.execute("table", f"DESCRIBE TABLE {quoted(source)}")
-            return Table(self, quoted(source))
-        name = name or self._name_of(source)
-        self._register(name, source, format)
-        return Table(self, quoted(name))
+            try:
+                self._native.execute("table", f"DESCRIBE TABLE {quoted(source)}")
+                return Table(self, quoted(source))
+            except NotFoundError as error:
+                if not os.path.exists(source):
+                    raise NotFoundError(f'"{source}" is neither a table nor a path', error.hint) from None
+        return Table(self, quoted(self._register(name, source, format)))
 
-    def _register(self, name: str, source: Any, format: str | None = None) -> None:
+    def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
+        """Creates or replaces a table, and gives its name."""
         if isinstance(source, (str, os.PathLike)):
             location = os.fspath(source)
+            name = name or _name_of(location)
             stored = (format or _format_of(location)).upper()
             escaped = location.replace("'", "''")
             self._native.execute(
                 "table", f"CREATE OR REPLACE EXTERNAL TABLE {quoted(name)} STORED AS {stored} LOCATION '{escaped}'"
             )
-        elif hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
+            return name
+        if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
             try:
-                self._native.register(name, source)
+                return self._native.register(name, source)
             except TypeError as error:
                 raise InvalidError(f"a table cannot be made of {type(source).__name__}: {error}") from None
-        else:
-            raise InvalidError(
-                f"a table cannot be made of {type(source).__name__}",
-                "give a path or URL, or Arrow data: anything with __arrow_c_stream__, such as a pyarrow table, a Polars or "
-                "a pandas frame",
-            )
-
-    def _name_of(self, source: Any) -> str:
-        """A name for a table that was given none. Names are part of a feed's identity: of a location they are always the same,
-        of frames they are numbered in the program's order."""
-        if isinstance(source, (str, os.PathLike)):
-            location = os.fspath(source)
-            stem = re.sub(r"\W+", "_", Path(location.rstrip("/")).stem).strip("_").lower() or "table"
-            return f"{stem}_{hashlib.blake2s(location.encode(), digest_size=3).hexdigest()}"
-        self._frames += 1
-        return f"frame_{self._frames}"
+        raise InvalidError(
+            f"a table cannot be made of {type(source).__name__}",
+            "give a path or URL, or Arrow data: anything with __arrow_c_stream__, such as a pyarrow table, a Polars or "
+            "a pandas frame",
+        )
 
     def pipeline(self, name: str) -> "Pipeline":
         """The pipeline `name`, which a script created."""
@@ -144,7 +139,7 @@ class Session:
 
     def pipelines(self) -> list[str]:
         """Names of the pipelines that were created."""
-        return self._native.pipelines()
+        return [name for name in self._native.pipelines() if not name.startswith("_")]
 
     def load(self, pipeline: Any, **options: Any) -> Loader:
         """As `forebay.load`."""
@@ -157,8 +152,10 @@ class Session:
             return pipeline.pipeline()
         if isinstance(pipeline, os.PathLike) or isinstance(pipeline, str) and pipeline.endswith(".sql"):
             return _of_script(Path(pipeline), named)
+        if hasattr(pipeline, "__arrow_c_stream__"):
+            return self.table(pipeline).pipeline()
         if not isinstance(pipeline, str):
-            accepted = "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline or a forebay.Table"
+            accepted = "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or Arrow data"
             raise arguments.refuse("pipeline", accepted, pipeline)
         if re.search(r"\s", pipeline.strip()):
             made = self.sql(pipeline)
@@ -167,10 +164,20 @@ class Session:
             return made
         return self.pipeline(pipeline)
 
-    def serve(self, *, host: str = "127.0.0.1", port: int = 0) -> "Server":
-        """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free one."""
+    def serve(self, *, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> "Server":
+        """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free one.
+
+        Without TLS and tokens, so only to this machine unless `insecure`; `forebay serve` has both.
+        """
         if not isinstance(host, str):
             raise arguments.refuse("host", "an IP address", host)
+        host = "127.0.0.1" if host == "localhost" else host
+        is_here = host == "::1" or host.startswith("127.")
+        if not is_here and not arguments.boolean("insecure", insecure):
+            raise InvalidError(
+                f'"host" {host} lets others in, without TLS or a token',
+                "serve with `forebay serve` and its --tls-cert and --token-file, or say insecure=True where the network is trusted",
+            )
         if not isinstance(port, int) or not 0 <= port < 65536:
             raise arguments.refuse("port", "from 0 to 65535", port)
         return Server(_native.Server(self._native, host, port))
@@ -537,6 +544,12 @@ def _format_of(location: str) -> str:
         f'"{location}" does not say what format its files have',
         'give format="parquet", "csv", "jsonl" or "media" (a folder of pictures)',
     )
+
+
+def _name_of(location: str) -> str:
+    """A name for a table that was given none: names are part of a feed's identity, so always the same."""
+    stem = re.sub(r"\W+", "_", Path(location.rstrip("/")).stem).strip("_").lower() or "table"
+    return f"{stem}_{hashlib.blake2s(location.encode(), digest_size=3).hexdigest()}"
 
 
 _default: Session | None = None

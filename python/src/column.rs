@@ -6,9 +6,9 @@
 //! | fixed-size lists, `arrow.fixed_shape_tensor` | a tensor `[rows, …]` |
 //! | `arrow.variable_shape_tensor` | a list of tensors |
 //! | lists of numbers | a [`Ragged`]: all values, and where each row's begin |
-//! | dates and times | a tensor of integers with a unit |
+//! | dates, timestamps, durations | a tensor of integers with a unit |
 //! | structs | a dict of columns |
-//! | text, bytes, decimals, other lists | a list of `str`, `bytes`, `Decimal`, lists |
+//! | text, bytes, decimals, times of day, maps, other lists | a list of `str`, `bytes`, `Decimal`, `time`, lists of pairs, lists |
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,9 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float16Array, Float32Array, Float64Array};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Float64Type, Int32Type, Int64Type, TimeUnit};
+use arrow::datatypes::{
+    DataType, Field, Float16Type, Float32Type, Float64Type, Int32Type, Int64Type, Time64MicrosecondType, TimeUnit,
+};
 use arrow::util::display::array_value_to_string;
 use forebay_engine::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -79,9 +81,9 @@ impl Converter {
                 }
                 Ok(columns.into_any().unbind())
             }
-            DataType::Dictionary(_, value) => {
-                let plain = cast(array, value).map_err(arrow_error)?;
-                self.column(py, &field.clone().with_data_type(value.as_ref().clone()), &plain)
+            _ if let Some(plain) = plain(array.data_type()) => {
+                let array = cast(array, &plain).map_err(arrow_error)?;
+                self.column(py, &field.clone().with_data_type(plain), &array)
             }
             _ if dtype(field).is_some() => self.tensor(py, field, array, &[]),
             _ => Ok(objects(py, array)?.into_any().unbind()),
@@ -251,30 +253,49 @@ fn tensor_dtype(field: &Field, item: Option<&Field>) -> Option<DType> {
         DataType::Float32 => DType::Float(32),
         DataType::Float64 => DType::Float(64),
         DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => DType::Int(64),
-        DataType::Duration(_) | DataType::Time64(_) => DType::Int(64),
+        DataType::Duration(_) => DType::Int(64),
         _ => return None,
     })
 }
 
+/// The type that NumPy has for such times.
 fn unit(data_type: &DataType) -> Option<&'static str> {
     Some(match data_type {
-        DataType::Date32 => "D",
-        DataType::Date64 => "ms",
-        DataType::Timestamp(unit, _) => match unit {
-            TimeUnit::Second => "s",
-            TimeUnit::Millisecond => "ms",
-            TimeUnit::Microsecond => "us",
-            TimeUnit::Nanosecond => "ns",
-        },
+        DataType::Date32 => "M8[D]",
+        DataType::Date64 => "M8[ms]",
+        DataType::Timestamp(TimeUnit::Second, _) => "M8[s]",
+        DataType::Timestamp(TimeUnit::Millisecond, _) => "M8[ms]",
+        DataType::Timestamp(TimeUnit::Microsecond, _) => "M8[us]",
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => "M8[ns]",
+        DataType::Duration(TimeUnit::Second) => "m8[s]",
+        DataType::Duration(TimeUnit::Millisecond) => "m8[ms]",
+        DataType::Duration(TimeUnit::Microsecond) => "m8[us]",
+        DataType::Duration(TimeUnit::Nanosecond) => "m8[ns]",
         _ => return None,
     })
+}
+
+/// The type to cast to where Arrow has several ways to write the same values, and this is not the plain one.
+fn plain(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::Dictionary(_, value) => Some(value.as_ref().clone()),
+        DataType::RunEndEncoded(_, values) => Some(values.data_type().clone()),
+        DataType::ListView(item) => Some(DataType::List(Arc::clone(item))),
+        DataType::LargeListView(item) => Some(DataType::LargeList(Arc::clone(item))),
+        _ => None,
+    }
 }
 
 /// The values of `array` as Python objects, `None` for nulls.
 fn objects<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
+    if let Some(plain) = plain(array.data_type()) {
+        return objects(py, &cast(array, &plain).map_err(arrow_error)?);
+    }
     let list = PyList::empty(py);
+    // Arrow's null type has no bitmap that would say so.
+    let all_null = *array.data_type() == DataType::Null;
     for row in 0..array.len() {
-        match array.is_null(row) {
+        match all_null || array.is_null(row) {
             true => list.append(py.None())?,
             false => list.append(object(py, array, row)?)?,
         }
@@ -305,6 +326,19 @@ fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<
             }
             dict.into_any()
         }
+        DataType::Map(..) => {
+            let entries = array.as_map().value(row);
+            let pairs = PyList::empty(py);
+            let (keys, values) = (objects(py, entries.column(0))?, objects(py, entries.column(1))?);
+            for (key, value) in keys.iter().zip(values.iter()) {
+                pairs.append((key, value))?;
+            }
+            pairs.into_any()
+        }
+        DataType::Time32(_) | DataType::Time64(_) => {
+            let micros = cast(&array.slice(row, 1), &DataType::Time64(TimeUnit::Microsecond)).map_err(arrow_error)?;
+            time_of_day(py, micros.as_primitive::<Time64MicrosecondType>().value(0))?
+        }
         data_type if data_type.is_integer() => {
             let wide = cast(&array.slice(row, 1), &DataType::Int64);
             match wide {
@@ -331,6 +365,12 @@ fn number<'py>(py: Python<'py>, class: &str, text: &str) -> PyResult<Bound<'py, 
 fn decimal<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     DECIMAL.import(py, "decimal", "Decimal")?.call1((text,))
+}
+
+fn time_of_day(py: Python<'_>, micros: i64) -> PyResult<Bound<'_, PyAny>> {
+    static TIME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+    TIME.import(py, "datetime", "time")?.call1((seconds / 3600, seconds / 60 % 60, seconds % 60, micros))
 }
 
 fn no_nulls(py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<()> {

@@ -65,7 +65,7 @@ pub(crate) struct Tensor {
     data: Buffer,
     dtype: DType,
     shape: Vec<i64>,
-    /// The unit, where elements are times: `D`, `s`, `ms`, `us` or `ns`.
+    /// The type that NumPy has for the elements, where they are times: `M8[D]`, `m8[us]` and so on.
     #[pyo3(get)]
     unit: Option<&'static str>,
 }

@@ -65,8 +65,10 @@ impl Session {
         self.runtime.wait(py, self.session.define(name, query))?.or_raise(py)
     }
 
-    /// Creates or replaces a table of rows in memory: anything with `__arrow_c_stream__` or `__arrow_c_array__`.
-    fn register(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Creates or replaces a table of rows in memory: anything with `__arrow_c_stream__` or `__arrow_c_array__`. Gives its name,
+    /// which says what is in it if none is given.
+    #[pyo3(signature = (name, data))]
+    fn register(&self, py: Python<'_>, name: Option<&str>, data: &Bound<'_, PyAny>) -> PyResult<String> {
         let (schema, batches) = import(data)?;
         self.runtime.wait(py, self.session.register(name, schema, batches))?.or_raise(py)
     }
@@ -211,7 +213,11 @@ pub(crate) fn columns(schema: &arrow::datatypes::Schema) -> Vec<(String, String,
 
 /// Options as the Python half puts them together.
 pub(crate) fn json<T: DeserializeOwned>(py: Python<'_>, text: &str) -> PyResult<T> {
-    serde_json::from_str(text).map_err(|error| invalid(py, error.to_string()))
+    serde_json::from_str(text).map_err(|error| {
+        let message = error.to_string();
+        // The place is one in a text that no user wrote.
+        invalid(py, message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message))
+    })
 }
 
 /// Rows as an aligned table; the first is the header.

@@ -150,6 +150,9 @@ impl Dataset {
         schema: SchemaRef,
     ) -> Result<Self> {
         check_spec(spec)?;
+        if spec.format == Format::Memory {
+            return Err(elsewhere(spec));
+        }
         let snapshot = snapshot.into();
         let files = listing::pinned(stores, &spec.location, snapshot.files())?;
         check_names(&schema, &files)?;
@@ -159,7 +162,7 @@ impl Dataset {
             Format::Csv { has_header, delimiter } => Source::Text(Text::Csv { has_header, delimiter }),
             Format::Jsonl => Source::Text(Text::Jsonl),
             Format::Media => Source::Media,
-            Format::Memory => return Err(elsewhere(spec)),
+            Format::Memory => Source::Memory(Vec::new()),
         };
         let fits = match &source {
             Source::Parquet(_) => true,
@@ -182,7 +185,7 @@ impl Dataset {
         let mut groups = Vec::with_capacity(batches.len());
         let (mut first_row, mut bytes) = (0, 0);
         for batch in &batches {
-            let (rows, size) = (batch.num_rows() as u64, batch.get_array_memory_size() as u64);
+            let (rows, size) = (batch.num_rows() as u64, logical_bytes(batch)?);
             groups.push(RowGroup { first_row, rows, bytes: size, offset: 0, length: 0, splittable: true });
             (first_row, bytes) = (first_row + rows, bytes + size);
         }
@@ -286,6 +289,13 @@ async fn open_text(
 ) -> Result<(SchemaRef, Vec<Vec<RowGroup>>, Source)> {
     let (schema, groups) = text::open(&text, files, spec.schema.as_ref()).await?;
     Ok((schema, groups, Source::Text(text)))
+}
+
+/// Bytes of the rows alone, however large the memory is that they are a part of.
+fn logical_bytes(batch: &RecordBatch) -> Result<u64> {
+    let bytes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
+    let bytes = bytes.sum::<std::result::Result<usize, _>>();
+    bytes.map(|bytes| bytes as u64).map_err(|e| Error::invalid(format!("rows of unknown size: {e}")).with_source(e))
 }
 
 /// A table of one process's memory cannot be opened by another.

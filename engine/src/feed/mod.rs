@@ -333,9 +333,8 @@ impl FeedCore {
     /// Names a bad row: file, row, reason.
     pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
         let (file, row) = self.place(bad.sample_id);
-        Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason)).with_hint(
-            "mend the file or the query, or leave such rows out with on_error => 'skip' or 'quarantine' (--on-error)",
-        )
+        Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))
+            .with_hint("mend the file or the query, or leave such rows out: on_error 'skip' or 'quarantine'")
     }
 
     /// The file that a sample came from, and its row there, from 0.

@@ -163,7 +163,6 @@ def test_dates_and_times_are_integers_in_torch():
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_durations_keep_their_unit_in_numpy(unit):
-    # BUG: column.rs gives durations no unit, so these are plain int64.
     [x] = read(pa.array([90], pa.duration(unit)))
     assert x.dtype == f"timedelta64[{unit}]"
 
@@ -183,10 +182,8 @@ OBJECTS = {
     "lists of structs": pa.array([[{"a": 1, "b": "x"}, {"a": None, "b": None}], []]),
     "lists of large integers": pa.array([[[2**64 - 1]], [[0]]], pa.list_(pa.list_(pa.uint64()))),
     "categories": pa.array(["a", "b", "a"]).dictionary_encode(),
-    # BUG: object() in column.rs has no case for these types: they come as text.
     "maps": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
     "times of day in seconds": pa.array([datetime.time(1, 2, 3), None], pa.time32("s")),
-    # BUG: objects() asks is_null(), which is false for Arrow's null type: '' instead of None.
     "nothing": pa.nulls(3),
 }
 
@@ -199,7 +196,6 @@ def test_what_is_no_tensor_is_a_list_of_objects(column, format):
 
 
 def test_number_types_without_a_tensor_are_numbers():
-    # BUG: run-end-encoded numbers come as text ('5'); list views of numbers too ('[1, 2]').
     [runs] = read(pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([5, 6])))
     assert list(runs) == [5, 5, 6]
     [views] = read(pa.array([[1, 2], [3]], pa.list_view(pa.int32())))

@@ -289,7 +289,6 @@ def test_a_damaged_position_is_refused(table, position):
     with pytest.raises(forebay.InvalidError) as raised:
         loader.load_state_dict(loader.state_dict() | {"position": position})
     assert repr(position)[1:-1] in raised.value.message
-    # BUG: json() in python/src/session.rs adds serde's "at line 1 column 63", which is about no text of the user's.
     assert "column" not in raised.value.message
 
 

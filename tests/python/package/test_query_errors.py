@@ -40,7 +40,6 @@ def test_an_error_in_a_query_shows_the_line_with_a_caret(query, named, caret, hi
 def test_an_error_names_the_query_and_not_a_made_up_name():
     with pytest.raises(forebay.InvalidError) as raised:
         forebay.sql("SELECT m FROM t", t=rows())
-    # BUG: Session::define takes the pipeline's name, "query_<hash>", for the text's name too.
     assert "--> query:1:8" in raised.value.message
 
 

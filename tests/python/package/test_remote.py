@@ -249,9 +249,7 @@ def test_a_port_that_is_taken_is_named(local):
             local.serve(port=port)
 
 
-def test_a_table_in_memory_is_refused_by_name():
+def test_a_table_in_memory_is_served_by_its_own_process():
     shared = pipeline({"n": range_of(20)})
     with forebay.serve() as server:
-        # BUG: the worker says that "rows_1" is not an absolute path or URL, which is no help: nobody wrote a path.
-        with pytest.raises(forebay.InvalidError, match="in memory"):
-            list(forebay.connect(server.uri, retry_for=5).load(shared.name, format="arrow"))
+        assert values(forebay.connect(server.uri, retry_for=5).load(shared.name, format="arrow")) == list(range(20))

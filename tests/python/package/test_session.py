@@ -142,8 +142,6 @@ def test_a_frame_is_known_by_its_content():
 def test_a_frame_is_known_whatever_its_chunks():
     whole = trips()
     chunked = pa.concat_tables([whole.slice(0, 3), whole.slice(3, 9), whole.slice(12)])
-    # BUG: the pieces of a table in memory are part of its identity, so a frame that is read, joined or rechunked otherwise is
-    # another feed, and its states are refused.
     ids = [forebay.Session().table(data, name="rows").load(format="arrow").feed_id for data in (whole, chunked)]
     assert ids[0] == ids[1]
 

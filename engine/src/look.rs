@@ -1,0 +1,128 @@
+//! Rows to look at, by query: for SQL clients that show tables and pipelines.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use crate::error::Result;
+use crate::feed::{FeedOptions, OnError};
+use crate::pipeline::Pipeline;
+use crate::session::Session;
+
+/// Rows that a look gives at most. Who wants more wants a feed.
+const ROWS_MAX: u64 = 10_000;
+
+/// A query that was checked, and how many of its rows are looked at.
+pub struct Look {
+    pipeline: Arc<Pipeline>,
+    rows: u64,
+}
+
+impl Look {
+    /// The rows' schema.
+    pub fn schema(&self) -> SchemaRef {
+        self.pipeline.schema()
+    }
+}
+
+impl Session {
+    /// Checks a query to look at: `SELECT * FROM name` of a pipeline, which shows its samples, or any query that a pipeline may
+    /// have over tables; both with an optional `LIMIT`. Where a table has a pipeline's name, `pipelines.name` and `tables.name`
+    /// tell them apart.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no such query, with its place; `NotFound` for a pipeline that is not there.
+    pub async fn look(&self, query: &str) -> Result<Look> {
+        let (query, rows) = without_limit(query);
+        let rows = rows.unwrap_or(ROWS_MAX).min(ROWS_MAX);
+        let pipeline = match all_of(query) {
+            Some((Some(Room::Pipelines), name)) => self.pipeline(&name)?,
+            Some((None, name)) if self.pipelines().contains(&name) => self.pipeline(&name)?,
+            Some((_, name)) => {
+                let query = format!("SELECT * FROM \"{}\"", name.replace('"', "\"\""));
+                Arc::new(self.compile_query("query", &query).await?)
+            }
+            None => Arc::new(self.compile_query("query", query).await?),
+        };
+        Ok(Look { pipeline, rows })
+    }
+
+    /// The first rows of a query, in the files' order where it does not shuffle; rows that cannot be processed are left out.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub async fn rows(&self, look: &Look) -> Result<RecordBatch> {
+        let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
+        let feed = self.open_pipeline(Arc::clone(&look.pipeline), &options)?;
+        feed.first_rows(look.rows).await.map(|(rows, _)| rows)
+    }
+}
+
+/// The two places where a name may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Pipelines,
+    Tables,
+}
+
+/// A query and the number of its trailing `LIMIT`.
+fn without_limit(query: &str) -> (&str, Option<u64>) {
+    let query = query.trim().trim_end_matches(';').trim_end();
+    let Some((rest, number)) = query.rsplit_once(char::is_whitespace) else { return (query, None) };
+    let Ok(limit) = number.parse() else { return (query, None) };
+    let rest = rest.trim_end();
+    match rest.len().checked_sub(5).and_then(|at| rest.split_at_checked(at)) {
+        Some((head, word)) if word.eq_ignore_ascii_case("limit") && head.ends_with(char::is_whitespace) => {
+            (head.trim_end(), Some(limit))
+        }
+        _ => (query, None),
+    }
+}
+
+/// The name in `SELECT * FROM [room.]name`.
+fn all_of(query: &str) -> Option<(Option<Room>, String)> {
+    let mut words = query.split_whitespace();
+    let is = |word: Option<&str>, expected: &str| word.is_some_and(|word| word.eq_ignore_ascii_case(expected));
+    if !(is(words.next(), "select") && is(words.next(), "*") && is(words.next(), "from")) {
+        return None;
+    }
+    let (name, None) = (words.next()?, words.next()) else { return None };
+    let (room, name) = match name.split_once('.') {
+        Some((room, name)) if room.trim_matches('"').eq_ignore_ascii_case("pipelines") => (Some(Room::Pipelines), name),
+        Some((room, name)) if room.trim_matches('"').eq_ignore_ascii_case("tables") => (Some(Room::Tables), name),
+        _ => (None, name),
+    };
+    match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+        Some(quoted) => Some((room, quoted.replace("\"\"", "\""))),
+        None => {
+            Some((room, name.to_lowercase())).filter(|(_, name)| name.chars().all(|c| c.is_alphanumeric() || c == '_'))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_at_the_end_is_taken_off() {
+        assert_eq!(without_limit("SELECT * FROM t LIMIT 5"), ("SELECT * FROM t", Some(5)));
+        assert_eq!(without_limit(" select * from t\n limit  7 ; "), ("select * from t", Some(7)));
+        assert_eq!(without_limit("SELECT 1 AS nolimit 5"), ("SELECT 1 AS nolimit 5", None));
+        assert_eq!(without_limit("SELECT x FROM t"), ("SELECT x FROM t", None));
+        assert_eq!(without_limit("é limit 3"), ("é", Some(3)));
+        assert_eq!(without_limit("ééé 3"), ("ééé 3", None));
+    }
+
+    #[test]
+    fn all_of_a_name_is_told_from_other_queries() {
+        let name = |query| all_of(query);
+        assert_eq!(name("SELECT * FROM photos"), Some((None, "photos".to_owned())));
+        assert_eq!(name("select * from Pipelines.Photos"), Some((Some(Room::Pipelines), "photos".to_owned())));
+        assert_eq!(name("SELECT * FROM \"tables\".\"A\"\"b\""), Some((Some(Room::Tables), "A\"b".to_owned())));
+        assert_eq!(name("SELECT * FROM photos WHERE x"), None);
+        assert_eq!(name("SELECT x FROM photos"), None);
+        assert_eq!(name("SELECT * FROM pack((SELECT"), None);
+    }
+}

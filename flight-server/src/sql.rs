@@ -1,0 +1,118 @@
+//! Flight SQL, for tools that show tables: what there is, and rows to look at.
+//!
+//! Pipelines and tables are two schemas without a catalog. A statement is a [`Look`](forebay_engine::Look): `SELECT * FROM` a
+//! pipeline or a query over tables, whose first rows are sent. Feeds are read with tickets of this server's own (`service.rs`).
+//!
+//! <https://arrow.apache.org/docs/format/FlightSql.html>
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow_flight::encode::FlightDataEncoderBuilder;
+use arrow_flight::sql::metadata::{SqlInfoData, SqlInfoDataBuilder};
+use arrow_flight::sql::{Any, Command, ProstMessageExt, SqlInfo, TicketStatementQuery};
+use arrow_flight::{FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
+use forebay_engine::Session;
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use prost::Message;
+use tonic::Status;
+
+use crate::status::status;
+
+const URL: &str = "type.googleapis.com/arrow.flight.protocol.sql.";
+const PIPELINES: &str = "pipelines";
+const TABLES: &str = "tables";
+
+/// The command of Flight SQL in a descriptor or ticket, if it is one.
+pub(crate) fn command(bytes: &[u8]) -> Option<Command> {
+    let any = Any::decode(bytes).ok().filter(|any| any.type_url.starts_with(URL))?;
+    Command::try_from(any).ok()
+}
+
+/// What a command will give: its schema, and the ticket to get it with.
+pub(crate) async fn info(
+    session: &Session,
+    descriptor: FlightDescriptor,
+    command: Command,
+) -> Result<FlightInfo, Status> {
+    let (schema, ticket) = match command {
+        Command::CommandStatementQuery(statement) => {
+            let look = session.look(&statement.query).await.map_err(|error| status(&error))?;
+            // The statement is its own handle: nothing has to be remembered.
+            (look.schema(), TicketStatementQuery { statement_handle: statement.query.into() }.as_any())
+        }
+        other => {
+            let ticket = other.clone().into_any();
+            (rows_of(session, other).await?.schema(), ticket)
+        }
+    };
+    let endpoint = FlightEndpoint::new().with_ticket(Ticket::new(ticket.encode_to_vec()));
+    let info = FlightInfo::new().with_descriptor(descriptor).with_endpoint(endpoint).with_ordered(true);
+    info.try_with_schema(&schema).map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))
+}
+
+/// The rows of a command.
+pub(crate) async fn rows(
+    session: &Session,
+    command: Command,
+) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
+    let rows = rows_of(session, command).await?;
+    let encoder = FlightDataEncoderBuilder::new().with_schema(rows.schema()).build(stream::iter([Ok(rows)]));
+    Ok(encoder.map(|message| message.map_err(Status::from)).boxed())
+}
+
+async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Status> {
+    let built = match command {
+        Command::TicketStatementQuery(ticket) => {
+            let query = std::str::from_utf8(&ticket.statement_handle)
+                .map_err(|_| Status::invalid_argument("the ticket's handle is no statement of this server"))?;
+            let look = session.look(query).await.map_err(|error| status(&error))?;
+            return session.rows(&look).await.map_err(|error| status(&error));
+        }
+        Command::CommandGetCatalogs(catalogs) => catalogs.into_builder().build(),
+        Command::CommandGetDbSchemas(schemas) => {
+            let mut schemas = schemas.into_builder();
+            schemas.append("", PIPELINES);
+            schemas.append("", TABLES);
+            schemas.build()
+        }
+        Command::CommandGetTableTypes(types) => {
+            let mut types = types.into_builder();
+            types.append("PIPELINE");
+            types.append("TABLE");
+            types.build()
+        }
+        Command::CommandGetTables(tables) => {
+            let mut tables = tables.into_builder();
+            let named = |kind: &'static str| move |(name, schema): (String, SchemaRef)| (kind, name, schema);
+            let pipelines = session.pipelines().into_iter();
+            let pipelines = pipelines.filter_map(|name| Some((session.pipeline(&name).ok()?.schema(), name)));
+            let all = pipelines
+                .map(|(schema, name)| (name, schema))
+                .map(named(PIPELINES))
+                .chain(session.tables().into_iter().map(named(TABLES)));
+            for (room, name, schema) in all {
+                let kind = if room == PIPELINES { "PIPELINE" } else { "TABLE" };
+                tables.append("", room, name, kind, &schema).map_err(Status::from)?;
+            }
+            tables.build()
+        }
+        Command::CommandGetSqlInfo(info) => info.into_builder(&sql_info()?).build(),
+        other => {
+            let name = other.type_url().trim_start_matches(URL).to_owned();
+            return Err(Status::unimplemented(format!(
+                "{name} is not supported: statements are looked at, nothing is changed"
+            )));
+        }
+    };
+    built.map_err(Status::from)
+}
+
+fn sql_info() -> Result<SqlInfoData, Status> {
+    let mut info = SqlInfoDataBuilder::new();
+    info.append(SqlInfo::FlightSqlServerName, "Forebay");
+    info.append(SqlInfo::FlightSqlServerVersion, env!("CARGO_PKG_VERSION"));
+    info.append(SqlInfo::FlightSqlServerArrowVersion, "1.3");
+    info.append(SqlInfo::FlightSqlServerReadOnly, true);
+    info.build().map_err(Status::from)
+}

@@ -1,0 +1,171 @@
+"""Python functions in queries."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import forebay
+
+
+@forebay.udf(input="int64", output="int64", version=1)
+def plus_one(x):
+    return pc.add(x, 1)
+
+
+@forebay.udf(input=["int64", "string"], output="string", version=1, nullable=True)
+def labelled(x, text):
+    return pa.array([None if n == 3 else f"{t}:{n}" for n, t in zip(x.to_pylist(), text.to_pylist())])
+
+
+@forebay.udf(input="int64", output=forebay.tensor("float32", [2, 3]), version=1)
+def grid(x):
+    return np.repeat(x.to_numpy(), 6).reshape(-1, 2, 3).astype("float32")
+
+
+@forebay.udf(input="int64", output="int64")
+def no_seven(x):
+    if 7 in x.to_pylist():
+        raise ValueError("seven")
+    return x
+
+
+@forebay.udf(input="int64", output="int64")
+def too_few(x):
+    return x[:0]
+
+
+@forebay.udf(input="int64", output="int64")
+def nulls(x):
+    return pa.nulls(len(x), pa.int64())
+
+
+@forebay.udf(input="int64", output="int64", processes=1, version=1)
+def process(x):
+    return pa.array([os.getpid()] * len(x))
+
+
+@forebay.udf(input="int64", output="int64", processes=1)
+def fails_elsewhere(x):
+    raise RuntimeError("in the other process")
+
+
+@pytest.fixture
+def session():
+    session = forebay.Session()
+    session.table(pa.table({"n": range(10), "s": [f"row {n}" for n in range(10)]}), name="t")
+    return session
+
+
+def column(session, expression, **options):
+    loader = session.sql(f"SELECT {expression} AS x FROM t").load(format="numpy", batch_size=4, **options)
+    return [value for batch in loader for value in batch["x"]]
+
+
+def test_a_query_calls_it(session):
+    assert column(session, "plus_one(n)") == list(range(1, 11))
+    assert column(session, "plus_one(plus_one(n)) * 2") == [2 * (n + 2) for n in range(10)]
+    assert plus_one(pa.array([1])).to_pylist() == [2]
+
+
+def test_it_takes_several_columns_and_may_give_nulls(session):
+    assert column(session, "labelled(n, s)") == [None if n == 3 else f"row {n}:{n}" for n in range(10)]
+
+
+def test_it_may_give_tensors(session):
+    [first, *_] = session.sql("SELECT grid(n) AS x FROM t").load(format="torch", batch_size=4)
+    assert tuple(first["x"].shape) == (4, 2, 3)
+    assert first["x"][3].tolist() == [[3.0] * 3] * 2
+
+
+def test_what_it_raises_names_row_and_function(session):
+    with pytest.raises(forebay.DataError, match=r't \(in memory\)", row 7: no_seven: ValueError: seven'):
+        column(session, "no_seven(n)")
+    assert column(session, "no_seven(n)", on_error="skip") == [n for n in range(10) if n != 7]
+
+
+@pytest.mark.parametrize(
+    "call, phrase", [("too_few(n)", "gave 0 rows for 1"), ("nulls(n)", "gave nulls, and declares that it gives none")]
+)
+def test_what_it_gives_is_checked(session, call, phrase):
+    with pytest.raises(forebay.DataError, match=phrase):
+        column(session, call)
+
+
+def test_other_types_are_refused_with_their_place(session):
+    with pytest.raises(forebay.InvalidError, match=r"(?s)plus_one.*\^"):
+        session.sql("SELECT plus_one(s) AS x FROM t")
+
+
+def test_its_version_is_part_of_the_feed(session):
+    def feed(version):
+        @forebay.udf(input="int64", output="int64", version=version, name="versioned")
+        def function(x):
+            return x
+
+        return session.sql("SELECT versioned(n) AS x FROM t").load(format="arrow").feed_id
+
+    assert feed(1) == feed(1)
+    assert len({feed(1), feed(2), feed(None)}) == 3
+
+
+def test_it_runs_in_another_process_where_asked(session):
+    found = set(column(session, "process(n)"))
+    assert len(found) == 1 and os.getpid() not in found
+    with pytest.raises(forebay.DataError, match="RuntimeError: in the other process"):
+        column(session, "fails_elsewhere(n)")
+
+
+def test_worker_processes_leave_nothing_behind(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import os
+import pyarrow as pa
+import forebay
+
+@forebay.udf(input="int64", output="int64", processes=2)
+def twice(x):
+    return pa.array([2 * n for n in x.to_pylist()])
+
+if __name__ == "__main__":
+    loader = forebay.sql("SELECT twice(n) AS x FROM t", t=pa.table({"n": range(100)})).load(format="numpy", batch_size=10)
+    print(sum(int(batch["x"].sum()) for batch in loader))
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
+    folder = twice._pool._folder
+    print(folder, len(os.listdir(folder)))
+"""
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    total, where = done.stdout.splitlines()
+    folder, files = where.split()
+    assert (int(total), int(files)) == (9900, 0)
+    assert not os.path.exists(folder)
+
+
+@pytest.mark.parametrize(
+    "options, phrase",
+    [
+        ({"input": "int46", "output": "int64"}, '"type" must be a pyarrow type or the name of one'),
+        ({"input": "int64", "output": "int64", "name": "Bad name"}, '"name" must be a lower case name'),
+        ({"input": "int64", "output": "int64", "version": 1.5}, '"version" must be an integer or a string, got 1.5'),
+        ({"input": "int64", "output": "int64", "processes": -1}, '"processes" must be an integer of at least 0, got -1'),
+    ],
+)
+def test_declarations_are_checked(options, phrase):
+    with pytest.raises(forebay.InvalidError, match=phrase):
+        forebay.udf(lambda x: x, **({"name": "f"} | options))
+
+
+def test_the_name_of_an_operator_is_taken(session):
+    try:
+        forebay.udf(lambda x: x, input="double", output="double", name="log1p")
+        with pytest.raises(forebay.ConflictError, match='there is a function "log1p" already'):
+            session.sql("SELECT log1p(n) AS x FROM t")
+    finally:
+        forebay._udf._functions.pop("log1p")

@@ -1,0 +1,64 @@
+"""Tables and previews by Flight SQL, with ADBC's driver: see docs/flight.md."""
+
+import adbc_driver_flightsql.dbapi as flightsql
+import pytest
+
+from support import photographs
+
+
+@pytest.fixture(scope="module")
+def cursor(server):
+    with flightsql.connect(server.uri, autocommit=True) as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def rows(cursor, query):
+    cursor.execute(query)
+    return cursor.fetch_arrow_table()
+
+
+def test_tools_see_pipelines_and_tables(server):
+    with flightsql.connect(server.uri, autocommit=True) as connection:
+        assert connection.adbc_get_info()["vendor_name"] == "Forebay"
+        assert connection.adbc_get_table_types() == ["PIPELINE", "TABLE"]
+        [catalog] = connection.adbc_get_objects(depth="tables").read_all().to_pylist()
+    found = {
+        (schema["db_schema_name"], table["table_name"], table["table_type"])
+        for schema in catalog["catalog_db_schemas"]
+        for table in schema["db_schema_tables"]
+    }
+    assert found == {("pipelines", "photos", "PIPELINE"), ("tables", "photos", "TABLE")}
+
+
+def test_a_pipeline_shows_processed_samples(cursor):
+    table = rows(cursor, "SELECT * FROM photos LIMIT 3")
+    assert table.column_names == ["image", "label", "path"]
+    assert table.num_rows == 3
+    assert table.column("image").type.shape == [224, 224, 3]
+
+
+def test_a_table_shows_its_rows(cursor):
+    table = rows(cursor, "select * from tables.photos")
+    assert table.column_names == ["bytes", "path", "size", "label"]
+    assert table.column("path").to_pylist() == photographs()
+
+
+def test_a_query_over_a_table_shows_what_it_gives(cursor):
+    table = rows(cursor, "SELECT path, size / 1000 AS kilobytes FROM photos WHERE size > 20000 LIMIT 4;")
+    assert table.num_rows == 4
+    assert min(table.column("kilobytes").to_pylist()) >= 20
+
+
+@pytest.mark.parametrize(
+    "query, phrase",
+    [
+        ("SELECT pth FROM photos", 'column "pth" not found'),
+        ("SELECT * FROM nothing", 'table "nothing" not found'),
+        ("SELECT * FROM pipelines.nothing", 'there is no pipeline "nothing"'),
+        ("DROP TABLE photos", "expected SELECT"),
+        ("SELECT path FROM photos; SELECT path FROM photos", "a bare SELECT is not a statement here"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_refused(cursor, query, phrase):
+    with pytest.raises(flightsql.Error, match=phrase):
+        rows(cursor, query)
