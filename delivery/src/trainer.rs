@@ -114,6 +114,8 @@ struct Stream<R> {
     /// The next run of rows to come, what was received of it taken off; none when all is here.
     expected: Option<Range<u64>>,
     open: Option<LeaseId>,
+    /// The grant that it was last opened from.
+    tried: Option<LeaseId>,
     buffer: VecDeque<Fragment<R>>,
     failed: Option<Report>,
     failures: u32,
@@ -314,6 +316,7 @@ impl<R> Trainer<R> {
                 slice,
                 expected: slice.run(0),
                 open: None,
+                tried: None,
                 buffer: VecDeque::new(),
                 failed: None,
                 failures: 0,
@@ -328,8 +331,11 @@ impl<R> Trainer<R> {
             let Some(expected) = stream.expected.clone().filter(|_| stream.failed.is_none()) else { continue };
             let Some(route) = self.routes.get(&window) else { continue };
             let has_moved = stream.open.is_some_and(|lease| lease != route.lease);
-            if has_moved || (stream.open.is_none() && stream.retry_at <= now) {
+            // Only where it broke before is it worth a wait.
+            let may_retry = stream.retry_at <= now || stream.tried != Some(route.lease);
+            if has_moved || (stream.open.is_none() && may_retry) {
                 stream.open = Some(route.lease);
+                stream.tried = stream.open;
                 opens.push(Open {
                     window,
                     lease: route.lease,

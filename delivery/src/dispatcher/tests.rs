@@ -440,7 +440,10 @@ fn cost_of_a_message() {
             }
         }
         let each = began.elapsed() / messages as u32;
-        println!("{ranks} ranks: {messages} messages, {each:?} each, {:.1} calls woken by one", woken as f64 / messages as f64);
+        println!(
+            "{ranks} ranks: {messages} messages, {each:?} each, {:.1} calls woken by one",
+            woken as f64 / messages as f64
+        );
     }
 }
 

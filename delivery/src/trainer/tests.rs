@@ -253,3 +253,19 @@ fn it_says_what_its_loop_waits_for_and_how_long() {
     let sync = trainer.sync(50);
     assert_eq!((sync.waiting, sync.stalled_ms, sync.samples), (None, 30, 4));
 }
+
+#[test]
+fn a_broken_stream_is_opened_elsewhere_without_a_wait() {
+    let mut trainer = trainer(1, false, LIMIT);
+    reply(&mut trainer, routes(0..1), None);
+    trainer.opens(0);
+    for _ in 0..4 {
+        let now = trainer.retry_at().unwrap_or(0);
+        trainer.opens(now);
+        trainer.ended(at(0, 0), 1, Ended::Lost, now);
+    }
+    let now = trainer.retry_at().expect("closed") - 300;
+    assert_eq!(trainer.opens(now), []);
+    reply(&mut trainer, vec![route(at(0, 0), 6, false, 5)], None);
+    assert_eq!(trainer.opens(now).len(), 1);
+}
