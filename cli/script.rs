@@ -136,6 +136,14 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
 }
 
+/// As [`bytes`], of memory that is needed.
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0 => Err("must be more than nothing, such as 1GiB".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 fn boundaries(text: &str) -> Result<Boundaries, String> {
     text.parse().map_err(|error: forebay_engine::Error| error.to_string())
 }

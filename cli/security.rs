@@ -94,6 +94,11 @@ pub(crate) struct ClientSecurity {
     /// Send the token as plain text even to another machine.
     #[arg(long)]
     insecure: bool,
+}
+
+/// How a trainer reads.
+#[derive(Args, Clone)]
+pub(crate) struct ReadingArguments {
     /// How long servers may be gone before reading gives up [default: 30].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     retry_for: Option<f64>,
@@ -115,9 +120,16 @@ impl ClientSecurity {
                 server_name: self.tls_server_name.clone(),
             },
             insecure: self.insecure,
-            patience: self.retry_for.map(Duration::from_secs_f64),
-            buffer_bytes: self.buffer_limit,
+            ..ConnectOptions::default()
         }
+    }
+}
+
+impl ReadingArguments {
+    /// How to connect for reading.
+    pub(crate) fn options(&self, security: &ClientSecurity) -> ConnectOptions {
+        let patience = self.retry_for.map(Duration::from_secs_f64);
+        ConnectOptions { patience, buffer_bytes: self.buffer_limit, ..security.options() }
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URI")]
     advertise: Option<String>,
     /// Memory for windows that are computed here for trainers, such as 4GiB: half for source rows, half for processed ones.
-    #[arg(long, value_name = "SIZE", value_parser = script::bytes, default_value = "1GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
     memory_limit: u64,
     #[command(flatten)]
     metrics: MetricsArguments,
@@ -99,9 +99,17 @@ pub(crate) fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
              hint: say where they reach this process with --advertise grpc://HOST:PORT"
         );
     }
-    let is_uri = |uri: &str| {
-        uri.split_once("://").is_some_and(|(scheme, host)| scheme.starts_with("grpc") && host.contains(':'))
+    let is_reachable = |host: &str, port: &str| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_everywhere = host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified());
+        !host.is_empty() && !is_everywhere && port.parse::<u16>().is_ok_and(|port| port > 0)
     };
+    let is_uri = |uri: &str| {
+        let (scheme, address) = uri.split_once("://")?;
+        let (host, port) = address.rsplit_once(':')?;
+        Some(["grpc", "grpc+tcp", "grpc+tls", "grpcs"].contains(&scheme) && is_reachable(host, port))
+    };
+    let is_uri = |uri: &str| is_uri(uri).unwrap_or(false);
     match uri.filter(|uri| !is_uri(uri)) {
         Some(uri) => anyhow::bail!(
             "--advertise is not an address that trainers could connect to: \"{uri}\"\nhint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"

@@ -2,10 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
-use forebay_flight_client::{Client, ClusterStatus};
+use forebay_flight_client::{Client, ClusterStatus, JobStatus};
 
 use crate::output::{self, Format};
 use crate::security::ClientSecurity;
+
+/// Ranks that are named in a line.
+const RANKS_NAMED: usize = 16;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -25,6 +28,26 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     match arguments.output {
         Format::Json => output::json(&status),
         Format::Text => print(&status),
+    }
+}
+
+/// A job with dynamic delivery in a line.
+fn describe(job: &JobStatus) -> String {
+    let JobStatus { job: name, world_size, awaited, awaiting_ms, claims_held, epoch, claims_granted } = job;
+    let granted = format!("{claims_granted} claims of epoch {epoch} granted, {claims_held} held");
+    if awaited.is_empty() {
+        return format!("job \"{name}\", dynamic: all {world_size} ranks are there; {granted}");
+    }
+    let here = world_size - awaited.len() as u64;
+    let mut ranks: Vec<_> = awaited.iter().take(RANKS_NAMED).map(u64::to_string).collect();
+    ranks.extend((awaited.len() > RANKS_NAMED).then(|| "…".to_owned()));
+    let ranks = ranks.join(", ");
+    match awaiting_ms {
+        0 => format!("job \"{name}\", dynamic: {here} of {world_size} ranks are there, and nobody asks; {granted}"),
+        ms => format!(
+            "job \"{name}\", dynamic: {here} of {world_size} ranks are there; it waits for rank {ranks} since {:.1} s; {granted}",
+            *ms as f64 / 1e3
+        ),
     }
 }
 
@@ -77,7 +100,12 @@ fn print(status: &ClusterStatus) -> Result<()> {
                 },
             ]);
         }
-        output::table(&readers)?;
+        if feed.readers.is_empty() {
+            output::line("nobody reads it now")?;
+        } else {
+            output::table(&readers)?;
+        }
+        feed.jobs.iter().try_for_each(|job| output::line(&describe(job)))?;
     }
     if status.feeds.is_empty() {
         output::line("\nno feed is open")?;

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URI")]
     advertise: Option<String>,
     /// Memory for windows, such as 4GiB: half for source rows, half for processed ones.
-    #[arg(long, value_name = "SIZE", value_parser = script::bytes, default_value = "1GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
     memory_limit: u64,
     /// Threads that compute; all cores by default.
     #[arg(long)]
@@ -44,10 +44,28 @@ pub(crate) struct Arguments {
     output: Format,
 }
 
+/// The addresses in a list; a typing error would else look like a dispatcher that never answers.
+fn dispatchers(list: &str) -> Result<Vec<String>> {
+    let addresses = forebay_flight_client::addresses(list);
+    let is_uri = |uri: &str| {
+        let (scheme, address) = uri.split_once("://")?;
+        let (host, port) = address.rsplit_once(':')?;
+        let is_scheme = ["grpc", "grpc+tcp", "grpc+tls", "grpcs", "http", "https"].contains(&scheme);
+        Some(is_scheme && !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+    };
+    match addresses.iter().find(|address| !is_uri(address).unwrap_or(false)) {
+        Some(wrong) => anyhow::bail!(
+            "--dispatcher is not a list of addresses: \"{wrong}\" in \"{list}\"\n\
+             hint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT; several are separated by commas"
+        ),
+        None => Ok(addresses),
+    }
+}
+
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let security = arguments.security.open(arguments.host)?;
     let connect = arguments.security.connect()?;
-    let dispatchers = forebay_flight_client::addresses(&arguments.dispatcher);
+    let dispatchers = dispatchers(&arguments.dispatcher)?;
     serve::check_advertised(arguments.host, arguments.advertise.as_deref())?;
     let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?.secure(security);
     let (server, metrics) = arguments.metrics.of(server, arguments.host).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::claims::{Base, Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, Granted};
 use crate::position::{ClaimMarks, RankMarks, Token};
 use crate::rules::{Rule, holds};
-use crate::{Error, ReadSettings};
+use crate::{Error, ReadSettings, sessions};
 
 /// Batches in a claim: few, so that ranks end together; several, so that a claim is worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
@@ -41,8 +41,8 @@ impl Claimer {
         settings.batch_size * BATCHES_PER_CLAIM
     }
 
-    /// A rank of `job` that goes on from `marks`, or begins at `begin`. Its `session` must be greater than those of the
-    /// processes that were this rank before: it should begin with the time.
+    /// A rank of `job` that goes on from `marks`, or begins at `begin`. Its `session` should be greater than those of the
+    /// processes that were this rank before: it should begin with the time, and end in 16 random bits.
     ///
     /// # Errors
     /// If the marks are not this rank's, nor all of another job's.
@@ -60,6 +60,13 @@ impl Claimer {
             None => (Base { begin, ..Base::default() }, (RankMarks::default(), begin.epoch << 48 ^ begin.run)),
         };
         let held = std::mem::take(&mut own.held);
+        let known = marks.filter(|marks| marks.world_size == settings.world_size);
+        let known = known.filter(|_| holds(Rule::TokensNameTheNewestProcesses));
+        let mut sessions = known.map(|marks| marks.sessions.clone()).unwrap_or_default();
+        // Another machine's clock may be ahead of this one's.
+        let after = |before: u64| ((before >> 16) + 1) << 16 | session & 0xffff;
+        let session = sessions.get(&settings.rank).map_or(session, |&before| session.max(after(before)));
+        sessions.insert(settings.rank, session);
         Ok(Self {
             feed,
             job,
@@ -70,7 +77,7 @@ impl Claimer {
             marks: own,
             held: held.into_iter().map(|(granted, from)| (granted.claim, (granted, from))).collect(),
             taken: BTreeSet::new(),
-            sessions: BTreeMap::new(),
+            sessions,
             seq: 0,
             since: 1,
             answered: 0,
@@ -108,6 +115,14 @@ impl Claimer {
         }
     }
 
+    /// A first message to every dispatcher but the one that it asks next: whichever an older process of this rank asks then
+    /// knows that it is one. Its answer is nothing.
+    pub fn announce(&mut self) -> ClaimMessage {
+        let message = self.sync();
+        self.turn();
+        message
+    }
+
     /// The last message to the dispatcher.
     pub fn leave(&mut self) -> ClaimMessage {
         let mut message = self.sync();
@@ -130,10 +145,7 @@ impl Claimer {
             return;
         }
         (self.answered, self.known) = (seq, version);
-        for (&rank, &session) in &reply.sessions {
-            let newest = self.sessions.entry(rank).or_default();
-            *newest = session.max(*newest);
-        }
+        sessions::join(&mut self.sessions, &reply.sessions);
         self.base.join(&reply.base);
         self.marks.pass(self.base.begin);
         for granted in &reply.granted {
@@ -172,6 +184,11 @@ impl Claimer {
         self.held.is_empty() && self.latest.as_ref().is_some_and(is_over)
     }
 
+    /// Names this process of the rank.
+    pub fn session(&self) -> u64 {
+        self.session
+    }
+
     /// What the dispatcher last said.
     pub fn latest(&self) -> Option<&ClaimReply> {
         self.latest.as_ref()
@@ -188,6 +205,7 @@ impl Claimer {
             world_size,
             origin: self.origin,
             base: self.base.clone(),
+            sessions: self.sessions.clone(),
             ranks: [(rank, own)].into(),
         };
         Token {
@@ -231,6 +249,39 @@ mod tests {
             failed: None,
         };
         ClaimAnswer { version: 10 * seq, seq, reply }
+    }
+
+    #[test]
+    fn a_token_knows_the_newest_processes_and_who_resumes_is_newer() {
+        let token = |session| {
+            let begin = Claim::default();
+            let mut claimer = Claimer::new("f".into(), "j".into(), session, settings(), begin, None).expect("new");
+            claimer.sync();
+            let mut answer = says(1, vec![granted(0)]);
+            answer.reply.sessions = [(0, 50 << 16), (1, session)].into();
+            claimer.reply(answer);
+            claimer.handed(granted(0).claim, 2);
+            claimer.token().to_string().parse::<Token>().expect("own text")
+        };
+        let marks = |token: &Token| token.claims.as_deref().expect("dynamic").clone();
+        let before = token(9 << 16);
+        assert_eq!(marks(&before).sessions, [(0, 50 << 16), (1, 9 << 16)].into());
+        for (clock, session) in [(3 << 16 | 5, 10 << 16 | 5), (20 << 16 | 5, 20 << 16 | 5)] {
+            let resumed =
+                Claimer::new("f".into(), "j".into(), clock, settings(), Claim::default(), Some(&marks(&before)));
+            let message = resumed.expect("its own").sync();
+            assert_eq!((message.session, message.claims.sessions[&0]), (session, 50 << 16));
+        }
+        // The ranks of a job of another size are others.
+        let alone = ReadSettings { rank: 0, world_size: 1, ..settings() };
+        let other = marks(&Token {
+            claims: Some(
+                ClaimMarks { ranks: [0, 1].map(|rank| (rank, RankMarks::default())).into(), ..marks(&before) }.into(),
+            ),
+            ..before
+        });
+        let resumed = Claimer::new("f".into(), "j".into(), 3, alone, Claim::default(), Some(&other));
+        assert_eq!(resumed.expect("all are there").sync().claims.sessions, [(0, 3)].into());
     }
 
     fn claimer(settings: ReadSettings, token: Option<&Token>) -> Result<Claimer, Error> {

@@ -8,8 +8,8 @@
 //! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until every
 //! rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with it.
 //!
-//! What is long done is only counted (see [`Base`]). A rank that resumes from before it would have to be given what nobody
-//! remembers; the count shows that, and nothing is granted until all ranks resumed from one checkpoint.
+//! What is long done is only added up (see [`Base`]). A rank that resumes from before it would have to be given what nobody
+//! remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,10 +68,23 @@ pub struct Granted {
 pub struct Base {
     /// Everything before it is done.
     pub begin: Claim,
-    /// How many claims that are.
+    /// Which claims these are, as the sum of their [`mark`]s.
     pub passed: u64,
     /// Claims in epochs that have been counted to their end, from there on.
     pub ends: BTreeMap<u64, u64>,
+}
+
+/// Stands for a claim in sums of many: sums of different sets of claims differ, which their counts need not.
+pub(crate) fn mark(claim: &Claim) -> u64 {
+    let mixed = (claim.epoch << 32 ^ claim.run).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// The sum of the marks of some claims.
+pub(crate) fn marks<'a>(claims: impl Iterator<Item = &'a Claim>) -> u64 {
+    claims.map(mark).fold(0, u64::wrapping_add)
 }
 
 impl Base {
@@ -95,9 +108,10 @@ pub struct ClaimSync {
     pub unit: u64,
     /// What all ranks have done, as far as it knows.
     pub base: Base,
-    /// How many of those claims are its own.
+    /// Which of those claims are its own, as the sum of their [`mark`]s.
     pub before: u64,
     /// What it has handed out since.
+    #[serde(with = "crate::runs")]
     pub done: BTreeSet<Claim>,
     /// What it is granted and has not handed out whole.
     pub held: Vec<Granted>,
@@ -274,11 +288,12 @@ impl Claims {
         let newest = self.ranks.values().map(|rank| (rank.begin, rank.passed)).max();
         (self.base.begin, self.base.passed) = newest.unwrap_or_default();
         let begin = self.base.begin;
-        let before = |rank: &Rank| rank.marks.before + rank.marks.done.range(..begin).count() as u64;
+        let before = |rank: &Rank| rank.marks.before.wrapping_add(marks(rank.marks.done.range(..begin)));
         let claims = || self.ranks.values().flat_map(|rank| rank.marks.done.range(begin..).chain(rank.held.keys()));
         self.taken = claims().copied().collect();
-        self.is_whole = (self.ranks.values().map(before).sum::<u64>() == self.base.passed
-            && claims().count() == self.taken.len())
+        self.is_whole = (self.ranks.values().map(before).fold(0, u64::wrapping_add) == self.base.passed
+            && claims().count() == self.taken.len()
+            && self.taken.first().is_none_or(|first| *first >= begin))
             || !holds(Rule::ReturnsAreWhole);
         self.next = begin;
         if self.is_whole && self.all_here {
@@ -324,8 +339,10 @@ impl Claims {
         }
         // Before `until` all is taken and none is held.
         let at = self.taken.iter().nth(passed as usize).copied();
-        self.base.begin = at.map_or(until, |at| at.min(until));
-        self.base.passed += done(self.base.begin);
+        let begin = at.map_or(until, |at| at.min(until));
+        let passed = self.ranks.values().map(|it| marks(it.marks.done.range(..begin)));
+        self.base.passed = passed.fold(self.base.passed, u64::wrapping_add);
+        self.base.begin = begin;
         self.pass();
     }
 
@@ -360,7 +377,11 @@ impl Claims {
         let behind = behind.collect::<Vec<_>>().join(", ");
         Report {
             kind: "conflict".to_owned(),
-            message: format!("rank {behind} resumed from further back than the others remember"),
+            message: match behind.is_empty() {
+                true => "the ranks went on from tokens that are not of one checkpoint: some batches are in two of them"
+                    .to_owned(),
+                false => format!("rank {behind} resumed from further back than the others remember"),
+            },
             hint: Some("resume all ranks from one checkpoint".to_owned()),
             retry: false,
         }
@@ -425,6 +446,16 @@ impl Claims {
         self.ranks.values().map(|rank| rank.until_epoch).max().unwrap_or(0)
     }
 
+    /// Claims that are granted and not handed out whole.
+    pub(crate) fn held(&self) -> usize {
+        self.ranks.values().map(|rank| rank.held.len()).sum()
+    }
+
+    /// The first claim that nobody has taken, as far as that is known.
+    pub(crate) fn next(&self) -> Claim {
+        self.next
+    }
+
     /// The window that must be counted before more can be granted.
     pub(crate) fn needed(&self) -> Option<WindowId> {
         self.needed
@@ -443,156 +474,4 @@ impl Claims {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sequencer::{Event, WorkerLimits};
-
-    #[derive(Clone)]
-    struct Even;
-
-    impl Plan for Even {
-        fn windows(&self, _: u64) -> u32 {
-            3
-        }
-
-        fn bytes(&self, _: WindowId) -> u64 {
-            1
-        }
-    }
-
-    /// Windows of 10, 0 and 7 rows, counted.
-    fn counted() -> Sequencer<Even> {
-        let mut sequencer = Sequencer::new(Even, 0);
-        let limits = WorkerLimits { memory_bytes: 100, computing: 100, windows_at_least: 0 };
-        sequencer.handle(Event::WorkerJoined { worker: 1, limits }).expect("no window");
-        let at = WindowId { epoch: 0, index: 0 };
-        sequencer.handle(Event::ReaderJoined { reader: 1, at, until_epoch: 2, share: 1.0 }).expect("no window");
-        for (window, lease) in sequencer.leases(1) {
-            let rows = [10, 0, 7][window.index as usize];
-            sequencer.handle(Event::WindowCounted { window, lease, rows, bytes: 1 }).expect("pure");
-        }
-        sequencer
-    }
-
-    fn says(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
-        ClaimSync {
-            job: "job".to_owned(),
-            origin: 0,
-            claim_rows: 4,
-            unit: 1,
-            base: Base::default(),
-            before: 0,
-            done: done.iter().map(|&claim| claim.into()).collect(),
-            held: held.to_vec(),
-            furthest: None,
-            sessions: BTreeMap::new(),
-            is_leaving: false,
-        }
-    }
-
-    fn names(granted: &[Granted]) -> Vec<(u64, u64)> {
-        granted.iter().map(|granted| granted.claim.into()).collect()
-    }
-
-    #[test]
-    fn ranks_take_claims_as_they_come_and_no_claim_twice() {
-        let sequencer = counted();
-        let mut claims = Claims::new(&says(&[], &[]));
-        claims.sync(0, 1, true, false, &says(&[], &[]));
-        assert!(claims.reply(0, vec![1], &sequencer).granted.is_empty(), "rank 1 may hold anything");
-        claims.sync(1, 1, true, true, &says(&[], &[]));
-        let first = claims.reply(0, vec![], &sequencer).granted;
-        assert_eq!(names(&first), [(0, 0), (0, 1)]);
-        assert_eq!(claims.reply(0, vec![], &sequencer).granted, first, "a lost answer is given again");
-        let second = claims.reply(1, vec![], &sequencer).granted;
-        assert_eq!(names(&second), [(0, 2), (0, 3)]);
-        // Offsets 8..12 begin in window 0 and end in window 2, over an empty one.
-        assert_eq!((second[0].window.index, second[0].window_offset, second[0].end), (0, 0, 12));
-        assert_eq!((second[1].window.index, second[1].window_offset, second[1].end), (2, 10, 16));
-        claims.sync(1, 1, false, true, &says(&[(0, 2)], &[]));
-        let last = claims.reply(1, vec![], &sequencer);
-        assert_eq!(names(&last.granted), [(0, 3), (0, 4)]);
-        assert_eq!(last.granted[1].end, 17);
-        claims.sync(0, 1, false, true, &says(&[(0, 0), (0, 1)], &[]));
-        let reply = claims.reply(0, vec![], &sequencer);
-        assert!(reply.granted.is_empty() && reply.is_exhausted);
-    }
-
-    #[test]
-    fn a_rank_that_comes_back_keeps_what_it_names_and_returns_the_rest() {
-        let sequencer = counted();
-        let mut claims = Claims::new(&says(&[], &[]));
-        (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
-        (0..2).for_each(|rank| drop(claims.reply(rank, vec![], &sequencer)));
-        // Rank 0 had handed out claim 0 before its checkpoint, and comes back; the other goes on.
-        claims.sync(0, 1, true, true, &says(&[(0, 0)], &[]));
-        assert_eq!(names(&claims.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
-        assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 2), (0, 3)]);
-    }
-
-    #[test]
-    fn a_new_dispatcher_learns_everything_from_the_ranks() {
-        let sequencer = counted();
-        let mut claims = Claims::new(&says(&[], &[]));
-        (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
-        let held = [0, 1].map(|rank| claims.reply(rank, vec![], &sequencer).granted);
-        let mut anew = Claims::new(&says(&[], &[]));
-        anew.sync(1, 1, true, false, &says(&[(0, 2)], &held[1][1..]));
-        assert_eq!(anew.reply(1, vec![0], &sequencer).granted, held[1][1..]);
-        anew.sync(0, 1, true, true, &says(&[(0, 0)], &held[0][1..]));
-        assert_eq!(names(&anew.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
-    }
-
-    /// What a rank says that has done `runs` of epoch 0 and counts what it did before `begin`.
-    fn passed(begin: u64, passed: u64, before: u64, runs: std::ops::Range<u64>) -> ClaimSync {
-        let done: Vec<_> = runs.map(|run| (0, run)).collect();
-        let base = Base { begin: Claim { epoch: 0, run: begin }, passed, ends: BTreeMap::new() };
-        ClaimSync { base, before, ..says(&done, &[]) }
-    }
-
-    #[test]
-    fn what_is_long_done_is_counted_only() {
-        let sequencer = counted();
-        let mut claims = Claims::new(&says(&[], &[]));
-        claims.sync(0, 1_000, true, true, &says(&[], &[]));
-        let mut done = BTreeSet::new();
-        for run in 0..100 {
-            claims.sync(0, 1_000, run == 0, true, &passed(0, 0, 0, 0..run));
-            done.extend(0..run);
-            let base = claims.reply(0, vec![1], &sequencer).base;
-            assert_eq!((base.begin.run, base.begin.epoch), (base.passed, 0));
-            let kept = run - base.passed;
-            assert!(kept < 2 * REMEMBERED + 1 && (base.passed == 0 || kept >= REMEMBERED), "{run} {base:?}");
-            assert!(claims.taken.len() as u64 <= 2 * REMEMBERED + 1 && claims.ranks[&0].marks.done.len() < 10);
-        }
-    }
-
-    #[test]
-    fn a_rank_from_before_what_the_others_remember_is_waited_for() {
-        let sequencer = counted();
-        let mut claims = Claims::new(&says(&[], &[]));
-        // Of the first ten, rank 1 had done four; it comes back with three of them.
-        claims.sync(0, 1, true, true, &passed(10, 10, 6, 10..12));
-        claims.sync(1, 1, true, true, &passed(2, 2, 0, 2..5));
-        let reply = claims.reply(1, vec![], &sequencer);
-        assert!(reply.granted.is_empty() && !reply.is_exhausted && reply.base == Base::default());
-        assert!(reply.failed.expect("why").message.starts_with("rank 1 resumed from further back"));
-        // With all four, nothing is missing.
-        claims.sync(1, 1, true, true, &passed(2, 2, 1, 2..5));
-        assert_eq!(claims.reply(1, vec![], &sequencer).base.passed, 10);
-        // All ranks resume from one checkpoint, further back.
-        claims.sync(0, 1, true, true, &passed(0, 0, 0, 0..2));
-        claims.sync(1, 1, true, true, &passed(0, 0, 0, 2..3));
-        assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 3), (0, 4)]);
-    }
-
-    #[test]
-    fn what_must_be_counted_is_named() {
-        let sequencer = counted();
-        let mut claims = Claims::new(&says(&[], &[]));
-        let base = Base { begin: Claim { epoch: 2, run: 0 }, ..Base::default() };
-        claims.sync(0, 3, true, true, &ClaimSync { base, ..says(&[], &[]) });
-        assert!(claims.reply(0, vec![], &sequencer).granted.is_empty());
-        assert_eq!(claims.needed(), Some(WindowId { epoch: 2, index: 0 }));
-    }
-}
+mod tests;

@@ -2,13 +2,14 @@
 //! first message of each worker and trainer.
 
 mod groups;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use groups::{Group, GroupKey};
+pub use groups::{JobStatus, Unanswered};
+pub use status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 
 use crate::messages::{Held, HeldState, Lease, ReaderReply, ReaderSync, Report, Route, WorkerReply, WorkerSync};
 use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId, WorkerLimits};
@@ -17,6 +18,8 @@ use crate::window::{Plan, WindowId};
 /// Milliseconds of a clock that only goes forward.
 pub type Millis = u64;
 
+/// Silence is looked for this often.
+const TICK_MS: Millis = 100;
 /// Windows that a trainer is told of ahead of the one it is in.
 const ROUTES_AHEAD: usize = 8;
 /// Windows that a worker may hold of each feed whatever their size: one to read and one to compute.
@@ -72,6 +75,8 @@ pub struct Dispatcher<P> {
     workers: BTreeMap<WorkerId, Worker>,
     replaced: Vec<(WorkerId, String)>,
     workers_lost: u64,
+    /// Of what lies outside of sequencers.
+    revision: u64,
     /// Where versions and leases are counted from: another for each dispatcher.
     next_number: u64,
 }
@@ -139,6 +144,7 @@ impl<P: Plan> Dispatcher<P> {
             workers: BTreeMap::new(),
             replaced: Vec::new(),
             workers_lost: 0,
+            revision: 0,
             next_number: u64::from(instance) << 32,
         }
     }
@@ -182,8 +188,8 @@ impl<P: Plan> Dispatcher<P> {
     /// [`Replaced`], if another worker serves at its address.
     pub fn worker_sync(&mut self, sync: &WorkerSync, now: Millis) -> Result<(), Replaced> {
         self.tick(now);
-        if let Some((_, address)) = self.replaced.iter().find(|(id, _)| *id == sync.worker) {
-            return Err(Replaced { address: address.clone() });
+        if let Some(replaced) = self.replaced(sync.worker) {
+            return Err(replaced);
         }
         if sync.leaving {
             self.remove_worker(sync.worker);
@@ -201,6 +207,7 @@ impl<P: Plan> Dispatcher<P> {
             return Ok(());
         }
         let is_new = !self.workers.contains_key(&sync.worker);
+        self.revision += u64::from(is_new);
         let version = self.number();
         let worker = self.workers.entry(sync.worker).or_insert_with(|| Worker {
             seq: 0,
@@ -221,7 +228,10 @@ impl<P: Plan> Dispatcher<P> {
         worker.computing = sync.computing;
         worker.draining = sync.draining;
         worker.unknown.clear();
-        worker.refused = sync.refused.iter().cloned().collect();
+        if worker.refused.len() != sync.refused.len() || !sync.refused.is_empty() {
+            self.revision += 1;
+            worker.refused = sync.refused.iter().cloned().collect();
+        }
         // It had been told of these, and does not have them.
         let missing: Vec<Lease> = match !is_new && sync.known == worker.version {
             true => {
@@ -239,6 +249,12 @@ impl<P: Plan> Dispatcher<P> {
         }
         self.take_stock(sync.worker, sync.held.clone(), is_new, now);
         Ok(())
+    }
+
+    /// Whether another worker took this one's place.
+    pub fn replaced(&self, worker: WorkerId) -> Option<Replaced> {
+        let (_, address) = self.replaced.iter().find(|(id, _)| *id == worker)?;
+        Some(Replaced { address: address.clone() })
     }
 
     /// What a worker should hold; a new version whenever that changed.
@@ -383,8 +399,25 @@ impl<P: Plan> Dispatcher<P> {
         Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers })
     }
 
+    /// Grows with every change of what workers and trainers should know, but for how often rows are still to be taken.
+    pub fn revision(&self) -> u64 {
+        self.revision + self.feeds.values().map(|feed| feed.sequencer.revision()).sum::<u64>()
+    }
+
+    /// A worker's connection broke: until it is heard of again, what it was leased is leased to others as well.
+    pub fn suspect(&mut self, worker: WorkerId) {
+        for feed in self.feeds.values_mut() {
+            let _ = feed.sequencer.handle(Event::WorkerSuspected { worker });
+        }
+    }
+
     /// Notices who is silent. To be called several times in every `worker_contact_ms`.
     pub fn tick(&mut self, now: Millis) {
+        let is_grown = self.young && now >= self.started + self.settings.young_ms;
+        // With every message everybody is looked at, which would make their cost grow with how many there are.
+        if !is_grown && now < self.ticked + TICK_MS && now >= self.ticked {
+            return;
+        }
         self.excuse(now);
         if self.young && now >= self.started + self.settings.young_ms {
             self.young = false;
@@ -404,6 +437,9 @@ impl<P: Plan> Dispatcher<P> {
             feed.rest_groups(now.saturating_sub(patience), now.saturating_sub(idle));
         }
         let open = self.feeds.len();
+        let closing = |feed: &Feed<P>| !(!feed.readers.is_empty() || feed.last_read + idle >= now);
+        let closed = self.feeds.values().filter(|feed| closing(feed)).map(|feed| feed.sequencer.revision());
+        self.revision += closed.map(|revision| revision + 1).sum::<u64>();
         self.feeds.retain(|_, feed| !feed.readers.is_empty() || feed.last_read + idle >= now);
         if self.feeds.len() < open {
             self.share_memory();
@@ -427,6 +463,7 @@ impl<P: Plan> Dispatcher<P> {
 
     fn remove_worker(&mut self, id: WorkerId) {
         self.workers.remove(&id);
+        self.revision += 1;
         for feed in self.feeds.values_mut() {
             let _ = feed.sequencer.handle(Event::WorkerLeft { worker: id });
         }
@@ -542,431 +579,5 @@ fn lost_too_often(window: WindowId) -> Report {
     }
 }
 
-/// What `forebay status` shows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Status {
-    /// Feeds that are open.
-    pub feeds: Vec<FeedStatus>,
-    /// Workers in contact.
-    pub workers: Vec<WorkerStatus>,
-    /// Workers that fell silent, since this dispatcher began.
-    pub workers_lost: u64,
-}
-
-/// A feed that is open.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FeedStatus {
-    /// Its id.
-    pub feed: Arc<str>,
-    /// Windows that are being read and filtered.
-    pub windows_leased: usize,
-    /// Windows whose rows are known.
-    pub windows_counted: usize,
-    /// Windows that are computed.
-    pub windows_ready: usize,
-    /// Windows that cannot be computed.
-    pub windows_failed: usize,
-    /// Leases granted.
-    pub leases_granted: u64,
-    /// Leases of a second copy, because a reader waited too long or could not reach the first.
-    pub leases_speculative: u64,
-    /// Windows that were leased again although they had been computed before.
-    pub windows_recomputed: u64,
-    /// Milliseconds that a window takes, about.
-    pub window_ms: Millis,
-    /// Its readers.
-    pub readers: Vec<ReaderStatus>,
-}
-
-/// One rank of a reader.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ReaderStatus {
-    /// Which.
-    pub session: u64,
-    /// Which rank.
-    pub rank: u64,
-    /// Of how many.
-    pub world_size: u64,
-    /// Where it stands.
-    pub at: WindowId,
-    /// The epoch it stops before.
-    pub until_epoch: u64,
-    /// Samples handed to its loop so far.
-    pub samples: u64,
-    /// Bytes received so far.
-    pub bytes: u64,
-    /// Milliseconds that its loop has waited so far.
-    pub stalled_ms: u64,
-    /// The window it waits for now, and for how long.
-    pub waiting: Option<(WindowId, u64)>,
-}
-
-/// A worker in contact.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WorkerStatus {
-    /// Which.
-    pub worker: WorkerId,
-    /// Where it is reached.
-    pub address: String,
-    /// Whether it is about to stop.
-    pub draining: bool,
-    /// Windows that it holds.
-    pub windows: usize,
-    /// Bytes of windows that it holds.
-    pub held_bytes: u64,
-    /// Bytes of windows that it may hold.
-    pub memory_bytes: u64,
-    /// Milliseconds since it was last heard of.
-    pub silent_ms: Millis,
-    /// Feeds that it cannot compute, and why.
-    pub refused: Vec<(Arc<str>, Report)>,
-}
-
-impl<P: Plan> Dispatcher<P> {
-    /// What goes on.
-    pub fn status(&self, now: Millis) -> Status {
-        let feeds = self.feeds.iter().map(|(id, feed)| {
-            let [leased, counted, ready, failed] = feed.sequencer.census();
-            let readers = feed.readers.iter().map(|(&session, reader)| ReaderStatus {
-                session,
-                rank: reader.rank,
-                world_size: reader.world_size,
-                at: reader.at,
-                until_epoch: reader.until_epoch,
-                samples: reader.samples,
-                bytes: reader.bytes,
-                stalled_ms: reader.stalled_ms,
-                waiting: reader.waiting,
-            });
-            FeedStatus {
-                feed: Arc::clone(id),
-                windows_leased: leased,
-                windows_counted: counted,
-                windows_ready: ready,
-                windows_failed: failed,
-                leases_granted: feed.sequencer.granted(),
-                leases_speculative: feed.sequencer.speculative(),
-                windows_recomputed: feed.sequencer.recomputed(),
-                window_ms: feed.typical_ms,
-                readers: readers.collect(),
-            }
-        });
-        let workers = self.workers.iter().map(|(&worker, state)| WorkerStatus {
-            worker,
-            address: state.address.clone(),
-            draining: state.draining,
-            windows: state.told.len(),
-            held_bytes: self.feeds.values().map(|feed| feed.sequencer.held_bytes(worker)).sum(),
-            memory_bytes: state.memory_bytes,
-            silent_ms: now.saturating_sub(state.contact),
-            refused: state.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
-        });
-        Status { feeds: feeds.collect(), workers: workers.collect(), workers_lost: self.workers_lost }
-    }
-
-    /// The windows that cannot be computed, and why.
-    pub fn failures(&self) -> impl Iterator<Item = (&Arc<str>, WindowId, Report)> {
-        self.feeds.iter().flat_map(|(id, feed)| {
-            let why = |window| feed.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window));
-            feed.sequencer.failed().map(move |window| (id, window, why(window)))
-        })
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::messages::Broken;
-    use crate::{ReadSettings, Trainer, WorkerProfile};
-
-    /// Epochs of six windows of 10 bytes each.
-    struct Even;
-
-    impl Plan for Even {
-        fn windows(&self, _: u64) -> u32 {
-            6
-        }
-
-        fn bytes(&self, _: WindowId) -> u64 {
-            10
-        }
-    }
-
-    /// After its youth.
-    const LATER: Millis = 10_000;
-
-    fn window(index: u32) -> WindowId {
-        WindowId { epoch: 0, index }
-    }
-
-    fn dispatcher(instance: u32, feeds: &[&str]) -> Dispatcher<Even> {
-        let mut dispatcher = Dispatcher::new(DispatcherSettings::default(), instance, 0);
-        dispatcher.tick(LATER);
-        feeds.iter().for_each(|&feed| dispatcher.open(&feed.into(), Even, LATER));
-        dispatcher
-    }
-
-    fn worker(id: WorkerId, address: &str, memory_bytes: u64) -> crate::Worker {
-        crate::Worker::new(WorkerProfile { worker: id, address: address.into(), memory_bytes, computing: 2 })
-    }
-
-    fn trainer(feed: &str, session: u64) -> Trainer<()> {
-        let settings = ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 0, world_size: 1 };
-        let begin = crate::Origin { window: window(0), window_offset: 0, offset: 0 };
-        Trainer::new(feed.into(), session, settings, begin, 1_000)
-    }
-
-    fn report(message: &str) -> Report {
-        Report { kind: "data".into(), message: message.into(), hint: None, retry: false }
-    }
-
-    /// One message and its answer; the leases then, and what was computed of them is reported with the next message.
-    fn exchange(dispatcher: &mut Dispatcher<Even>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
-        let sync = worker.sync();
-        dispatcher.worker_sync(&sync, now).expect("nobody else has its address");
-        let reply = dispatcher.worker_reply(sync.worker, now).expect("known");
-        for action in worker.reply(&reply) {
-            if let crate::WorkerAction::Start(key) = action {
-                worker.report(&key, HeldState::Ready { rows: 5, bytes: 10 });
-            }
-        }
-        reply.leases.iter().map(|lease| (lease.window.index, lease.lease)).collect()
-    }
-
-    fn windows(leases: &[(u32, LeaseId)]) -> Vec<u32> {
-        leases.iter().map(|&(window, _)| window).collect()
-    }
-
-    fn ask(dispatcher: &mut Dispatcher<Even>, trainer: &mut Trainer<()>, now: Millis) -> ReaderReply {
-        let sync = trainer.sync(now);
-        dispatcher.reader_sync(&sync, now);
-        dispatcher.reader_reply(&sync.feed, sync.session).expect("open")
-    }
-
-    #[test]
-    fn a_reader_is_told_where_its_windows_are() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
-        assert_eq!(ask(&mut dispatcher, &mut trainer, LATER).workers, 0);
-        let first = exchange(&mut dispatcher, &mut worker, LATER);
-        assert_eq!(windows(&first), [0, 1]);
-        exchange(&mut dispatcher, &mut worker, LATER);
-        let reply = ask(&mut dispatcher, &mut trainer, LATER);
-        let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
-        assert_eq!((routes, reply.workers), (first, 1));
-        assert!(reply.routes.iter().all(|it| it.address == "w7" && it.worker == 7 && it.rows == 5 && !it.last));
-        // Nothing new has no new version.
-        assert_eq!(dispatcher.reader_reply("f", 1).expect("open").version, reply.version);
-    }
-
-    #[test]
-    fn an_older_message_changes_nothing() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
-        let (old, new) = (trainer.sync(0), trainer.sync(0));
-        dispatcher.reader_sync(&ReaderSync { at: window(3), ..new }, LATER);
-        dispatcher.reader_sync(&old, LATER);
-        assert_eq!(dispatcher.status(LATER).feeds[0].readers[0].at, window(3));
-        let old = worker.sync();
-        exchange(&mut dispatcher, &mut worker, LATER);
-        exchange(&mut dispatcher, &mut worker, LATER);
-        let before = dispatcher.worker_reply(7, LATER);
-        dispatcher.worker_sync(&WorkerSync { draining: true, ..old }, LATER).expect("its address");
-        assert_eq!(dispatcher.worker_reply(7, LATER), before);
-    }
-
-    #[test]
-    fn a_worker_whose_address_another_took_is_sent_away() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut old, mut new, mut trainer) = (worker(7, "w", 1_000), worker(8, "w", 1_000), trainer("f", 1));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        exchange(&mut dispatcher, &mut old, LATER);
-        exchange(&mut dispatcher, &mut old, LATER);
-        assert_eq!(windows(&exchange(&mut dispatcher, &mut new, LATER)), [0, 1]);
-        let sent_away = dispatcher.worker_sync(&old.sync(), LATER);
-        assert_eq!(sent_away, Err(Replaced { address: "w".into() }));
-        assert_eq!(dispatcher.worker_reply(7, LATER), None);
-        exchange(&mut dispatcher, &mut new, LATER);
-        assert!(ask(&mut dispatcher, &mut trainer, LATER).routes.iter().all(|route| route.worker == 8));
-    }
-
-    #[test]
-    fn a_young_dispatcher_keeps_the_windows_of_feeds_that_nobody_has_opened_yet() {
-        let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
-        let mut before = dispatcher(1, &["f"]);
-        ask(&mut before, &mut trainer, LATER);
-        exchange(&mut before, &mut worker, LATER);
-        let leases = exchange(&mut before, &mut worker, LATER);
-
-        let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
-        assert_eq!(exchange(&mut young, &mut worker, 0).len(), leases.len());
-        let told = young.worker_reply(7, 1).expect("known");
-        assert!(told.leases.iter().all(|lease| lease.shares == f64::MAX));
-        young.open(&"f".into(), Even, 100);
-        let reply = ask(&mut young, &mut trainer, 100);
-        let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
-        assert_eq!(routes, leases, "they can be read at once");
-
-        // With no reader, they go when it is no longer young.
-        let mut young = Dispatcher::new(DispatcherSettings::default(), 3, 0);
-        young.open(&"f".into(), Even, 0);
-        exchange(&mut young, &mut worker, 0);
-        for now in (0..5_000).step_by(500) {
-            assert!(!exchange(&mut young, &mut worker, now).is_empty());
-        }
-        assert!(exchange(&mut young, &mut worker, 5_000).is_empty());
-    }
-
-    #[test]
-    fn what_a_worker_has_ready_is_not_computed_again_by_one_that_came_first() {
-        let (mut first, mut second, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
-        let mut before = dispatcher(1, &["f"]);
-        ask(&mut before, &mut trainer, LATER);
-        exchange(&mut before, &mut second, LATER);
-        exchange(&mut before, &mut second, LATER);
-
-        let mut after = dispatcher(2, &["f"]);
-        ask(&mut after, &mut trainer, LATER);
-        after.worker_sync(&first.sync(), LATER).expect("its address");
-        exchange(&mut after, &mut second, LATER);
-        assert!(ask(&mut after, &mut trainer, LATER).routes.iter().all(|route| route.worker == 8));
-        let leases = exchange(&mut after, &mut first, LATER);
-        assert!(!windows(&leases).contains(&0), "{leases:?}");
-    }
-
-    #[test]
-    fn a_feed_that_every_worker_refuses_gives_its_reader_the_reason() {
-        let mut dispatcher = dispatcher(1, &["f", "g"]);
-        let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
-        worker.refuse("f".into(), report("an older build"));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        assert!(exchange(&mut dispatcher, &mut worker, LATER).is_empty());
-        let reply = ask(&mut dispatcher, &mut trainer, LATER);
-        assert_eq!((reply.failed, reply.workers), (Some((window(0), report("an older build"))), 0));
-        // Another may still come to a young one.
-        let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
-        young.open(&"f".into(), Even, 0);
-        exchange(&mut young, &mut worker, 0);
-        assert_eq!(ask(&mut young, &mut trainer, 0).failed, None);
-    }
-
-    #[test]
-    fn a_failure_is_told_where_it_lies_and_forgotten_for_a_reader_that_comes_back() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut first, mut again) = (worker(7, "w7", 1_000), trainer("f", 1), trainer("f", 2));
-        ask(&mut dispatcher, &mut first, LATER);
-        exchange(&mut dispatcher, &mut worker, LATER);
-        worker.report(&("f".into(), window(1)), HeldState::Failed(report("bad row")));
-        exchange(&mut dispatcher, &mut worker, LATER);
-        let reply = ask(&mut dispatcher, &mut first, LATER);
-        assert_eq!((reply.routes.len(), reply.failed), (1, Some((window(1), report("bad row")))));
-        assert_eq!(ask(&mut dispatcher, &mut again, LATER).failed, None);
-        assert!(windows(&exchange(&mut dispatcher, &mut worker, LATER)).contains(&1));
-    }
-
-    #[test]
-    fn a_window_with_other_rows_than_before_fails_with_a_reason() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut one, mut other, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 0), trainer("f", 1));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        exchange(&mut dispatcher, &mut one, LATER);
-        exchange(&mut dispatcher, &mut one, LATER);
-        let leaving = WorkerSync { leaving: true, ..one.sync() };
-        dispatcher.worker_sync(&leaving, LATER).expect("its address");
-        exchange(&mut dispatcher, &mut other, LATER);
-        other.report(&("f".into(), window(0)), HeldState::Counted { rows: 6, bytes: 10 });
-        exchange(&mut dispatcher, &mut other, LATER);
-        let (at, report) = ask(&mut dispatcher, &mut trainer, LATER).failed.expect("failed");
-        assert_eq!((at, report.kind.as_str()), (window(0), "internal"));
-        assert!(report.message.contains("has 6 samples, and had 5"), "{}", report.message);
-    }
-
-    #[test]
-    fn feeds_share_the_memory_of_a_worker() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut trainers) = (worker(7, "w7", 80), [trainer("f", 1), trainer("g", 2)]);
-        let held = |dispatcher: &mut Dispatcher<Even>, worker: &mut crate::Worker, feed: &str| {
-            for _ in 0..10 {
-                exchange(dispatcher, worker, LATER);
-            }
-            worker.leases().iter().filter(|lease| &*lease.feed == feed).count()
-        };
-        ask(&mut dispatcher, &mut trainers[0], LATER);
-        assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
-        dispatcher.open(&"g".into(), Even, LATER);
-        ask(&mut dispatcher, &mut trainers[1], LATER);
-        assert_eq!(held(&mut dispatcher, &mut worker, "g"), 4);
-        // What the first had before is kept until it is passed.
-        assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
-    }
-
-    #[test]
-    fn a_silent_worker_is_lost_but_not_if_the_dispatcher_stood_still() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        exchange(&mut dispatcher, &mut worker, LATER);
-        dispatcher.tick(LATER + 60_000);
-        let status = dispatcher.status(LATER + 60_000);
-        assert_eq!((status.workers.len(), status.feeds[0].readers.len()), (1, 1));
-        for now in (60_000..=62_500).step_by(500) {
-            dispatcher.tick(LATER + now);
-        }
-        let status = dispatcher.status(LATER + 62_500);
-        assert_eq!((status.workers.len(), status.feeds[0].readers.len()), (0, 1));
-        for now in (62_500..=70_500).step_by(500) {
-            dispatcher.tick(LATER + now);
-        }
-        assert!(!dispatcher.has_feed("f"), "the trainer is gone, and nobody read for a minute");
-    }
-
-    #[test]
-    fn a_worker_that_a_reader_cannot_reach_gets_nothing_new_whoever_else_is_heard_of() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut bad, mut good, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 1_000), trainer("f", 1));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        let leases = exchange(&mut dispatcher, &mut bad, LATER);
-        assert_eq!(windows(&leases), [0, 1]);
-        exchange(&mut dispatcher, &mut bad, LATER);
-        let broken = Broken { window: window(0), lease: leases[0].1, worker: 7, missing: false };
-        let sync = ReaderSync { broken: vec![broken], ..trainer.sync(LATER) };
-        exchange(&mut dispatcher, &mut good, LATER);
-        dispatcher.reader_sync(&sync, LATER);
-        for _ in 0..10 {
-            exchange(&mut dispatcher, &mut good, LATER);
-        }
-        // Its window was leased a second time at once, and that is where it is sent.
-        let route = ask(&mut dispatcher, &mut trainer, LATER).routes[0].clone();
-        assert_eq!((route.window, route.worker), (window(0), 8));
-        dispatcher.reader_sync(&ReaderSync { at: window(1), ..trainer.sync(LATER) }, LATER);
-        assert_eq!(dispatcher.worker_reply(7, LATER).expect("in contact").leases.len(), 1);
-    }
-
-    #[test]
-    fn windows_are_timed_once_from_their_grant_until_they_are_ready() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        exchange(&mut dispatcher, &mut worker, LATER);
-        exchange(&mut dispatcher, &mut worker, LATER + 400);
-        let timed = dispatcher.status(LATER + 400).feeds[0].window_ms;
-        assert!(timed > 100, "{timed}");
-        for now in 401..450 {
-            exchange(&mut dispatcher, &mut worker, LATER + now);
-        }
-        assert_eq!(dispatcher.status(LATER + 450).feeds[0].window_ms, timed);
-    }
-
-    #[test]
-    fn a_worker_that_lost_what_it_was_told_to_hold_is_told_again() {
-        let mut dispatcher = dispatcher(1, &["f"]);
-        let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));
-        ask(&mut dispatcher, &mut trainer, LATER);
-        let before = exchange(&mut dispatcher, &mut worker, LATER);
-        let sync = worker.sync();
-        dispatcher.worker_sync(&WorkerSync { held: Vec::new(), ..sync }, LATER).expect("its address");
-        let after = dispatcher.worker_reply(7, LATER).expect("known").leases;
-        assert_eq!(after[0].window.index, before[0].0);
-        assert_ne!(after[0].lease, before[0].1);
-    }
-}
+mod tests;

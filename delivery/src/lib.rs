@@ -16,7 +16,9 @@ mod error;
 pub mod messages;
 mod position;
 mod rules;
+mod runs;
 mod sequencer;
+mod sessions;
 #[cfg(test)]
 mod simulation;
 mod slice;
@@ -29,7 +31,8 @@ pub use claimer::Claimer;
 pub use claims::{Base, Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, Granted};
 pub use cutter::{Cut, Cutter};
 pub use dispatcher::{
-    Dispatcher, DispatcherSettings, FeedStatus, Millis, ReaderStatus, Replaced, Status, WorkerStatus,
+    Dispatcher, DispatcherSettings, FeedStatus, JobStatus, Millis, ReaderStatus, Replaced, Status, Unanswered,
+    WorkerStatus,
 };
 pub use error::Error;
 pub use position::{ClaimMarks, RankMarks, Start, Token};

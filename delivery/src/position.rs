@@ -8,9 +8,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::claims::{Base, Claim, Granted};
+use crate::claims::{Base, Claim, Granted, marks};
 use crate::rules::{Rule, holds};
 use crate::window::WindowId;
+use crate::{runs, sessions};
 
 /// Where to begin reading. As text, and so in JSON: `OFFSET`, `EPOCH:OFFSET` or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +135,8 @@ pub struct ClaimMarks {
     pub origin: u64,
     /// What all ranks have done.
     pub base: Base,
+    /// The newest process of each rank that was known: none that is older takes part any more.
+    pub sessions: BTreeMap<u64, u64>,
     /// What each has done since.
     pub ranks: BTreeMap<u64, RankMarks>,
 }
@@ -141,7 +144,7 @@ pub struct ClaimMarks {
 /// What one rank has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankMarks {
-    /// How many claims before the base are its own.
+    /// Which claims before the base are its own, as a sum.
     pub before: u64,
     /// What it has handed out since.
     pub done: BTreeSet<Claim>,
@@ -155,14 +158,16 @@ impl RankMarks {
     /// What is before `begin` is only counted from now on.
     pub(crate) fn pass(&mut self, begin: Claim) {
         let since = self.done.split_off(&begin);
-        self.before += std::mem::replace(&mut self.done, since).len() as u64;
+        let before = std::mem::replace(&mut self.done, since);
+        self.before = self.before.wrapping_add(marks(before.iter()));
     }
 }
 
 impl ClaimMarks {
-    /// As text without dots: `BATCH-WORLD-ORIGIN-EPOCH-RUN-PASSED_EPOCH-CLAIMS…`, and for each rank
+    /// As text without dots: `BATCH-WORLD-ORIGIN-EPOCH-RUN-PASSED_EPOCH-CLAIMS…_SESSIONS`, and for each rank
     /// `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`: the runs that are
-    /// done, what is done in part, and the furthest. A plus sign separates several.
+    /// done, what is done in part, and the furthest. A plus sign separates several. The sessions, see [`sessions`], are
+    /// left out where none is known.
     fn body(&self) -> String {
         fn list(items: impl Iterator<Item = String>) -> String {
             items.collect::<Vec<_>>().join("+")
@@ -171,19 +176,17 @@ impl ClaimMarks {
             let Granted { claim, end, window, window_offset } = granted;
             format!("{}-{}-{end}-{}-{window_offset}", claim.epoch, claim.run, window.index)
         }
-        let Self { batch_size, world_size, origin, base, ranks } = self;
+        let Self { batch_size, world_size, origin, base, sessions, ranks } = self;
         let Base { begin, passed, ends } = base;
         let mut text = format!("{batch_size}-{world_size}-{origin}-{}-{}-{passed}_", begin.epoch, begin.run);
         text.push_str(&list(ends.iter().map(|(epoch, claims)| format!("{epoch}-{claims}"))));
+        if !sessions.is_empty() {
+            text.push('_');
+            text.push_str(&sessions::body(sessions));
+        }
         for (rank, RankMarks { before, done, held, furthest }) in ranks {
-            let mut runs: Vec<(u64, u64, u64)> = Vec::new();
-            for claim in done {
-                match runs.last_mut() {
-                    Some((epoch, _, last)) if *epoch == claim.epoch && *last + 1 == claim.run => *last = claim.run,
-                    _ => runs.push((claim.epoch, claim.run, claim.run)),
-                }
-            }
-            let runs = list(runs.iter().map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
+            let runs = runs::of(done).into_iter();
+            let runs = list(runs.map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
             let held = list(held.iter().map(|(it, from)| format!("{}-{from}", granted(it))));
             let furthest = list(furthest.iter().map(granted));
             text.push_str(&format!("_{rank}-{before}_{runs}_{held}_{furthest}"));
@@ -204,20 +207,18 @@ impl ClaimMarks {
             Some(Granted { claim: Claim { epoch, run }, end, window, window_offset })
         }
         let groups: Vec<&str> = text.split('_').collect();
-        let (head, ranks) = groups.split_at_checked(2)?;
+        let has_sessions = groups.len() % 4 == 3;
+        let (head, ranks) = groups.split_at_checked(if has_sessions { 3 } else { 2 })?;
         let [batch_size, world_size, origin, epoch, run, passed] = numbers(head[0])?;
         let ends = list(head[1])?.into_iter().map(|[epoch, claims]| (epoch, claims)).collect();
         let base = Base { begin: Claim { epoch, run }, passed, ends };
-        let mut marks = Self { batch_size, world_size, origin, base, ranks: BTreeMap::new() };
+        let sessions = if has_sessions { sessions::parse(head[2])? } else { BTreeMap::new() };
+        let mut marks = Self { batch_size, world_size, origin, base, sessions, ranks: BTreeMap::new() };
         for group in ranks.chunks(4) {
             let [head, runs, held, furthest] = group.try_into().ok()?;
             let [rank, before] = numbers(head)?;
             let mut its = RankMarks { before, ..RankMarks::default() };
-            for [epoch, first, last] in list(runs)? {
-                // A token that was made up must not fill the memory.
-                (last.checked_sub(first)? < 1 << 24).then_some(())?;
-                its.done.extend((first..=last).map(|run| Claim { epoch, run }));
-            }
+            its.done = runs::claims(list(runs)?.into_iter().map(|[epoch, first, last]| (epoch, first, last)))?;
             for [epoch, run, end, index, window_offset, from] in list(held)? {
                 its.held.push((granted([epoch, run, end, index, window_offset])?, from));
             }
@@ -237,6 +238,7 @@ impl ClaimMarks {
             return false;
         }
         self.ranks.extend(other.ranks.clone());
+        sessions::join(&mut self.sessions, &other.sessions);
         self.base.join(&other.base);
         let begin = self.base.begin;
         self.ranks.values_mut().for_each(|rank| rank.pass(begin));
@@ -265,14 +267,19 @@ impl ClaimMarks {
         }
         let claims =
             || self.ranks.values().flat_map(|it| it.done.iter().chain(it.held.iter().map(|(it, _)| &it.claim)));
-        let before: u64 = self.ranks.values().map(|it| it.before).sum();
-        if before != self.base.passed || claims().collect::<BTreeSet<_>>().len() != claims().count() {
+        let before = self.ranks.values().map(|it| it.before).fold(0, u64::wrapping_add);
+        let different: BTreeSet<_> = claims().collect();
+        let is_one = before == self.base.passed
+            && different.len() == claims().count()
+            // What all have done nobody has begun.
+            && different.first().is_none_or(|first| **first >= self.base.begin);
+        if !is_one && holds(Rule::TokensAreOfOneHistory) {
             return Err(Error::new("these resume tokens are not of one checkpoint").with_hint(hint));
         }
         let mut share = RankMarks::default();
         let is_mine = |other: u64| other % world_size == rank || !holds(Rule::SharesAreDisjoint);
         for (_, its) in self.ranks.iter().filter(|(other, _)| is_mine(**other)) {
-            share.before += its.before;
+            share.before = share.before.wrapping_add(its.before);
             share.done.extend(&its.done);
             share.held.extend(&its.held);
             share.furthest = share.furthest.max(its.furthest);

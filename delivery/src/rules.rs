@@ -52,6 +52,10 @@ pub(crate) enum Rule {
     OldProcessesAreNotHeard,
     /// Ranks of a job of another size share what was held.
     SharesAreDisjoint,
+    /// A token names the newest process of each rank.
+    TokensNameTheNewestProcesses,
+    /// Tokens in which something is twice, or missing, are not of one checkpoint.
+    TokensAreOfOneHistory,
 }
 
 /// Whether the rule holds: always, outside of tests.
@@ -104,10 +108,11 @@ mod broken {
         Rule::DoneClaimsStayDone,
         Rule::ClaimsGoOnInTheMiddle,
         Rule::OnlyDoneClaimsArePassed,
-        Rule::ReturnsAreWhole,
         Rule::SharesAreDisjoint,
+        Rule::OldProcessesAreNotHeard,
     ];
 
     /// The same, but it takes two dispatchers, or two processes of a rank, at the wrong time.
-    pub(crate) const RARE: [Rule; 2] = [Rule::AVisitBeginsAnEra, Rule::OldProcessesAreNotHeard];
+    /// That tokens name the newest processes takes more than chance does in so few seeds: the dispatcher's tests break it.
+    pub(crate) const RARE: [Rule; 3] = [Rule::ReturnsAreWhole, Rule::AVisitBeginsAnEra, Rule::TokensAreOfOneHistory];
 }

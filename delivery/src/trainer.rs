@@ -114,6 +114,8 @@ struct Stream<R> {
     /// The next run of rows to come, what was received of it taken off; none when all is here.
     expected: Option<Range<u64>>,
     open: Option<LeaseId>,
+    /// The grant that it was last opened from.
+    tried: Option<LeaseId>,
     buffer: VecDeque<Fragment<R>>,
     failed: Option<Report>,
     failures: u32,
@@ -314,6 +316,7 @@ impl<R> Trainer<R> {
                 slice,
                 expected: slice.run(0),
                 open: None,
+                tried: None,
                 buffer: VecDeque::new(),
                 failed: None,
                 failures: 0,
@@ -328,8 +331,11 @@ impl<R> Trainer<R> {
             let Some(expected) = stream.expected.clone().filter(|_| stream.failed.is_none()) else { continue };
             let Some(route) = self.routes.get(&window) else { continue };
             let has_moved = stream.open.is_some_and(|lease| lease != route.lease);
-            if has_moved || (stream.open.is_none() && stream.retry_at <= now) {
+            // Only where it broke before is it worth a wait.
+            let may_retry = stream.retry_at <= now || stream.tried != Some(route.lease);
+            if has_moved || (stream.open.is_none() && may_retry) {
                 stream.open = Some(route.lease);
+                stream.tried = stream.open;
                 opens.push(Open {
                     window,
                     lease: route.lease,
@@ -533,261 +539,4 @@ impl<R> Trainer<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMIT: u64 = 1_000;
-
-    /// One rank of one, with batches of four, from the very beginning.
-    fn trainer(epochs: u64, drop_last: bool, buffer_limit_bytes: u64) -> Trainer<Vec<u64>> {
-        let settings = ReadSettings { batch_size: 4, epochs, drop_last, rank: 0, world_size: 1 };
-        let begin = Origin { window: at(0, 0), window_offset: 0, offset: 0 };
-        Trainer::new("f".into(), 1, settings, begin, buffer_limit_bytes)
-    }
-
-    fn at(epoch: u64, index: u32) -> WindowId {
-        WindowId { epoch, index }
-    }
-
-    fn route(window: WindowId, rows: u64, last: bool, lease: LeaseId) -> Route {
-        Route { window, rows, last, lease, worker: 10 + lease, address: format!("w{lease}") }
-    }
-
-    fn reply(trainer: &mut Trainer<Vec<u64>>, routes: Vec<Route>, failed: Option<(WindowId, Report)>) {
-        let seq = trainer.sync(0).seq;
-        trainer.reply(ReaderReply { version: seq, seq, routes, failed, workers: 1 });
-    }
-
-    /// Epochs of windows of six and three rows.
-    fn routes(epochs: Range<u64>) -> Vec<Route> {
-        let of = |epoch| [route(at(epoch, 0), 6, false, 1), route(at(epoch, 1), 3, true, 2)];
-        epochs.flat_map(of).collect()
-    }
-
-    fn rows(rows: Range<u64>) -> Fragment<Vec<u64>> {
-        Fragment { rows: rows.clone(), bytes: rows.end - rows.start, records: rows.collect() }
-    }
-
-    fn report(message: &str) -> Report {
-        Report { kind: "data".into(), message: message.into(), hint: None, retry: false }
-    }
-
-    /// Opens what can be opened, and brings all of it.
-    fn bring(trainer: &mut Trainer<Vec<u64>>) {
-        for open in trainer.opens(0) {
-            for run in open.slice.runs(open.from_row) {
-                assert!(trainer.received(open.window, open.lease, rows(run)));
-            }
-            trainer.ended(open.window, open.lease, Ended::Complete, 0);
-        }
-    }
-
-    fn delivered(trainer: &mut Trainer<Vec<u64>>) -> (u64, Range<u64>) {
-        match trainer.next(0) {
-            Next::Deliver(delivery) => (delivery.epoch, delivery.offsets),
-            other => panic!("no batch: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn batches_span_windows_and_epochs_do_not_mix() {
-        let mut trainer = trainer(2, false, LIMIT);
-        assert_eq!(trainer.next(0), Next::Wait);
-        reply(&mut trainer, routes(0..2), None);
-        bring(&mut trainer);
-        let Next::Deliver(first) = trainer.next(0) else { panic!("all is here") };
-        assert_eq!((first.step, first.records.concat()), (0, vec![0, 1, 2, 3]));
-        assert_eq!(
-            first.token,
-            Token { feed: "f".into(), epoch: 0, offset: 4, window: 0, window_offset: 0, claims: None }
-        );
-        let Next::Deliver(second) = trainer.next(0) else { panic!("all is here") };
-        assert_eq!((second.step, second.records.concat()), (1, vec![4, 5, 0, 1]));
-        assert_eq!(delivered(&mut trainer), (0, 8..9));
-        bring(&mut trainer);
-        assert_eq!(delivered(&mut trainer), (1, 0..4));
-        assert_eq!(delivered(&mut trainer), (1, 4..8));
-        assert_eq!(delivered(&mut trainer), (1, 8..9));
-        assert_eq!((trainer.next(0), trainer.buffered_bytes()), (Next::End, 0));
-        assert!(trainer.leave(0).leaving);
-    }
-
-    #[test]
-    fn what_drop_last_leaves_out_is_freed() {
-        let mut trainer = trainer(2, true, LIMIT);
-        reply(&mut trainer, routes(0..2), None);
-        bring(&mut trainer);
-        assert_eq!((delivered(&mut trainer), delivered(&mut trainer)), ((0, 0..4), (0, 4..8)));
-        bring(&mut trainer);
-        assert_eq!((delivered(&mut trainer), delivered(&mut trainer)), ((1, 0..4), (1, 4..8)));
-        assert_eq!((trainer.next(0), trainer.buffered_bytes()), (Next::End, 1));
-    }
-
-    #[test]
-    fn a_batch_larger_than_the_buffer_comes_all_the_same() {
-        for drop_last in [false, true] {
-            let mut trainer = trainer(1, drop_last, 1);
-            reply(&mut trainer, routes(0..1), None);
-            let mut got = Vec::new();
-            let mut open: BTreeMap<WindowId, (LeaseId, VecDeque<Range<u64>>)> = BTreeMap::new();
-            while let next @ (Next::Deliver(_) | Next::Wait) = trainer.next(0) {
-                if let Next::Deliver(delivery) = next {
-                    got.push(delivery.offsets);
-                }
-                assert!(trainer.buffered_bytes() <= 8);
-                let opens = trainer.opens(0).into_iter();
-                open.extend(opens.map(|it| (it.window, (it.lease, it.slice.runs(it.from_row).collect()))));
-                let wanted = open.iter_mut().find(|(window, (_, runs))| trainer.wants(**window) && !runs.is_empty());
-                if let Some((&window, (lease, runs))) = wanted {
-                    let run = runs.pop_front().expect("looked at");
-                    assert!(trainer.received(window, *lease, rows(run)));
-                }
-            }
-            assert_eq!(got, if drop_last { vec![0..4, 4..8] } else { vec![0..4, 4..8, 8..9] });
-        }
-    }
-
-    #[test]
-    fn while_the_loop_computes_no_more_comes_than_the_buffer_takes() {
-        let mut trainer = trainer(1, false, 4);
-        reply(&mut trainer, routes(0..1), None);
-        trainer.opens(0);
-        assert!(trainer.wants(at(0, 0)) && trainer.received(at(0, 0), 1, rows(0..4)));
-        assert!(!trainer.wants(at(0, 0)));
-        assert_eq!(delivered(&mut trainer), (0, 0..4));
-        assert!(trainer.wants(at(0, 0)) && trainer.wants(at(0, 1)));
-    }
-
-    #[test]
-    fn only_the_row_that_comes_next_is_accepted() {
-        let mut trainer = trainer(1, false, LIMIT);
-        reply(&mut trainer, routes(0..1), None);
-        trainer.opens(0);
-        assert!(trainer.received(at(0, 0), 1, rows(0..2)));
-        assert!(!trainer.received(at(0, 0), 9, rows(2..4)), "of a grant that is not open");
-        // The window is opened again, after a while, at the row that is missing.
-        assert!(!trainer.received(at(0, 0), 1, rows(3..4)));
-        assert!(!trainer.received(at(0, 0), 1, rows(2..4)), "it was to be closed");
-        assert_eq!(trainer.opens(0), []);
-        assert_eq!(trainer.retry_at(), Some(RETRY_MS.0));
-        let again = trainer.opens(RETRY_MS.0);
-        assert_eq!((again.len(), again[0].window, again[0].from_row), (1, at(0, 0), 2));
-        assert!(!trainer.received(at(0, 0), 1, rows(2..5)), "beyond the batch");
-    }
-
-    #[test]
-    fn a_stream_whose_window_moved_is_opened_elsewhere_at_the_row_that_comes_next() {
-        let mut trainer = trainer(1, false, LIMIT);
-        reply(&mut trainer, routes(0..1), None);
-        trainer.opens(0);
-        assert!(trainer.received(at(0, 0), 1, rows(0..3)));
-        reply(&mut trainer, vec![route(at(0, 0), 6, false, 5)], None);
-        let opens = trainer.opens(0);
-        assert_eq!((opens.len(), opens[0].address.as_str(), opens[0].from_row), (1, "w5", 3));
-        trainer.ended(at(0, 0), 1, Ended::Lost, 0);
-        assert!(trainer.received(at(0, 0), 5, rows(3..4)), "the end of the old stream is no matter");
-    }
-
-    #[test]
-    fn a_broken_stream_is_told_until_it_was_heard_and_opened_again_later_and_later() {
-        let mut trainer = trainer(1, false, LIMIT);
-        reply(&mut trainer, routes(0..1), None);
-        trainer.opens(0);
-        let sync = trainer.sync(0);
-        assert!(sync.broken.is_empty());
-        trainer.ended(at(0, 0), 1, Ended::Lost, 0);
-        assert!(trainer.has_news());
-        // The answer to what was said before does not make it heard.
-        let version = sync.seq;
-        trainer.reply(ReaderReply { version, seq: sync.seq, routes: routes(0..1), failed: None, workers: 1 });
-        let broken = Broken { window: at(0, 0), lease: 1, worker: 11, missing: false };
-        assert_eq!(trainer.sync(0).broken, [broken]);
-        assert_eq!(trainer.sync(0).broken, [broken]);
-        reply(&mut trainer, routes(0..1), None);
-        assert_eq!(trainer.sync(0).broken, []);
-        let mut now = 0;
-        let waits = [(); 7].map(|()| {
-            let at_first = std::mem::replace(&mut now, trainer.retry_at().expect("closed"));
-            assert_eq!(trainer.opens(now - 1).len() + trainer.opens(now).len(), 1);
-            trainer.ended(at(0, 0), 1, Ended::Missing, now);
-            now - at_first
-        });
-        assert_eq!(waits, [50, 100, 200, 400, 800, 1_000, 1_000]);
-        // Without a route there is nothing to wake up for.
-        reply(&mut trainer, Vec::new(), None);
-        assert_eq!(trainer.retry_at(), None);
-    }
-
-    #[test]
-    fn an_answer_to_an_older_message_changes_nothing() {
-        let mut trainer = trainer(1, false, LIMIT);
-        let old = trainer.sync(0).seq;
-        reply(&mut trainer, routes(0..1), None);
-        trainer.reply(ReaderReply { version: 77, seq: old, routes: Vec::new(), failed: None, workers: 0 });
-        assert_eq!((trainer.opens(0).len(), trainer.workers()), (2, 1));
-    }
-
-    #[test]
-    fn an_error_of_the_data_is_raised_after_the_batches_before_it() {
-        let mut trainer = trainer(1, false, LIMIT);
-        reply(&mut trainer, routes(0..1), None);
-        trainer.opens(0);
-        trainer.ended(at(0, 1), 2, Ended::Failed(report("bad row")), 0);
-        assert!(trainer.received(at(0, 0), 1, rows(0..4)) && trainer.received(at(0, 0), 1, rows(4..6)));
-        // The dispatcher need not keep it any more.
-        assert_eq!(trainer.sync(0).at, at(1, 0));
-        assert_eq!(delivered(&mut trainer), (0, 0..4));
-        assert_eq!(trainer.next(0), Next::Fail(report("bad row")));
-    }
-
-    #[test]
-    fn a_window_that_cannot_be_computed_is_an_error_when_the_loop_needs_it() {
-        let mut trainer = trainer(1, false, LIMIT);
-        reply(&mut trainer, routes(0..1)[..1].to_vec(), Some((at(0, 1), report("gone"))));
-        bring(&mut trainer);
-        assert_eq!(delivered(&mut trainer), (0, 0..4));
-        assert_eq!(trainer.next(0), Next::Fail(report("gone")));
-    }
-
-    #[test]
-    fn a_window_that_broke_and_cannot_be_computed_again_is_an_error_and_not_waited_for() {
-        // With the next window known, and without.
-        for known in [1, 2] {
-            let mut trainer = trainer(1, false, LIMIT);
-            reply(&mut trainer, routes(0..1)[..known].to_vec(), None);
-            trainer.opens(0);
-            assert!(trainer.received(at(0, 0), 1, rows(0..4)));
-            reply(&mut trainer, Vec::new(), Some((at(0, 0), report("gone"))));
-            assert_eq!(delivered(&mut trainer), (0, 0..4));
-            assert_eq!(trainer.next(0), Next::Wait, "the worker may still be sending it");
-            trainer.ended(at(0, 0), 1, Ended::Lost, 0);
-            assert_eq!(trainer.next(0), Next::Fail(report("gone")));
-        }
-    }
-
-    #[test]
-    fn it_stands_at_the_first_window_that_it_lacks_rows_of() {
-        let mut trainer = trainer(1, false, LIMIT);
-        reply(&mut trainer, routes(0..1), None);
-        trainer.opens(0);
-        assert!(trainer.received(at(0, 1), 2, rows(0..2)) && trainer.received(at(0, 1), 2, rows(2..3)));
-        assert_eq!(trainer.sync(0).at, at(0, 0));
-        assert!(trainer.received(at(0, 0), 1, rows(0..4)) && trainer.received(at(0, 0), 1, rows(4..6)));
-        assert_eq!(trainer.sync(0).at, at(1, 0));
-    }
-
-    #[test]
-    fn it_says_what_its_loop_waits_for_and_how_long() {
-        let mut trainer = trainer(1, false, LIMIT);
-        assert_eq!(trainer.sync(5).waiting, None);
-        assert_eq!(trainer.next(10), Next::Wait);
-        assert_eq!(trainer.next(20), Next::Wait);
-        let sync = trainer.sync(30);
-        assert_eq!((sync.waiting, sync.stalled_ms), (Some((at(0, 0), 20)), 20));
-        reply(&mut trainer, routes(0..1), None);
-        bring(&mut trainer);
-        trainer.next(40);
-        let sync = trainer.sync(50);
-        assert_eq!((sync.waiting, sync.stalled_ms, sync.samples), (None, 30, 4));
-    }
-}
+mod tests;

@@ -43,6 +43,11 @@ pub trait Dispatch: Send + Sync {
     /// The same dispatchers, from the first on, for somebody who goes from one to the next by himself.
     fn apart(&self) -> Arc<dyn Dispatch>;
 
+    /// Each of the others, for somebody whom all should know of.
+    fn others(&self) -> Vec<Arc<dyn Dispatch>> {
+        Vec::new()
+    }
+
     /// What errors call it.
     fn name(&self) -> String;
 }
@@ -136,6 +141,14 @@ impl Dispatch for Dispatcher {
 
     fn apart(&self) -> Arc<dyn Dispatch> {
         Arc::new(Self::new(self.addresses.clone(), self.options.clone()))
+    }
+
+    fn others(&self) -> Vec<Arc<dyn Dispatch>> {
+        let here = self.uri();
+        let others = self.addresses.iter().filter(|address| **address != here);
+        others
+            .map(|address| Arc::new(Self::new(vec![address.clone()], self.options.clone())) as Arc<dyn Dispatch>)
+            .collect()
     }
 
     fn name(&self) -> String {

@@ -17,10 +17,16 @@ use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
 use crate::reader::{BUFFER_BYTES, CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, lasting, no_workers, random};
 use crate::remote::Reading;
+use crate::streams::Workers;
 use crate::wire::{ClaimCall, StreamRequest};
 
 /// After others were waited for at a dispatcher for so long, they may be at the next.
 const AWAITING: Duration = Duration::from_secs(3);
+/// After so long it is said for whom the rank waits.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Ranks that are named in a message.
+const NAMED_MAX: usize = 16;
 
 /// A rank that takes batches as they come.
 pub(crate) struct DynamicReader {
@@ -28,6 +34,8 @@ pub(crate) struct DynamicReader {
     dispatch: Arc<dyn Dispatch>,
     what: Reading,
     options: ConnectOptions,
+    /// Connections that all claims are read over.
+    workers: Arc<Workers>,
     patience: Duration,
     /// Claims that are being read, in the order of the log.
     reading: VecDeque<(Granted, RankReader)>,
@@ -86,7 +94,9 @@ impl DynamicReader {
         // The claimer must know whenever it talks to another dispatcher: readers of claims turn to others as they like.
         driver.spawn(drive(Arc::clone(&shared), dispatch.apart(), what.clone()));
         let patience = options.patience.unwrap_or(PATIENCE);
-        Ok(Self { shared, dispatch, what, options, patience, reading: VecDeque::new(), has_ended: false, driver })
+        let workers = Workers::new(options.clone());
+        let reading = VecDeque::new();
+        Ok(Self { shared, dispatch, what, options, workers, patience, reading, has_ended: false, driver })
     }
 
     pub(crate) async fn next(&mut self) -> Option<Result<Batch>> {
@@ -100,17 +110,22 @@ impl DynamicReader {
 
     async fn advance(&mut self) -> Result<Option<Batch>> {
         loop {
+            // Before anything that is here: of a process that was replaced, nothing counts any more.
+            if let Some(error) = self.shared.state.lock().fatal.take() {
+                return Err(error);
+            }
             while let Some((granted, from)) = self.shared.claimer.lock().take() {
-                let (dispatch, options) = (Arc::clone(&self.dispatch), self.options.clone());
-                let reader = RankReader::of_claim(dispatch, &self.what, options, &granted, from);
+                let (dispatch, workers) = (Arc::clone(&self.dispatch), Arc::clone(&self.workers));
+                let reader = RankReader::of_claim(dispatch, workers, &self.what, self.options.clone(), &granted, from);
                 self.reading.push_back((granted, reader));
             }
             if let Some((granted, reader)) = self.reading.front_mut() {
                 let granted = *granted;
                 let batch = tokio::select! {
-                    batch = reader.next() => batch,
-                    // Another claim may be there, to be received ahead.
+                    biased;
+                    // Another claim may be there, to be received ahead, or an error.
                     () = self.shared.moved.notified() => continue,
+                    batch = reader.next() => batch,
                 };
                 match batch {
                     Some(batch) => return self.hand_out(&granted, batch?).map(Some),
@@ -120,9 +135,6 @@ impl DynamicReader {
                         continue;
                     }
                 }
-            }
-            if let Some(error) = self.shared.state.lock().fatal.take() {
-                return Err(error);
             }
             if self.shared.claimer.lock().is_finished() {
                 return Ok(None);
@@ -182,6 +194,15 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
     // Since when other ranks are waited for at this dispatcher.
     let (first, mut awaiting) = (dispatch.name(), None);
     let request = StreamRequest { from: Start::default(), ..what.request };
+    // An old process of this rank may ask any of them.
+    let others = dispatch.others();
+    let announced = (!others.is_empty()).then(|| shared.claimer.lock().announce());
+    let mut announcing = FuturesUnordered::new();
+    for (other, message) in others.into_iter().zip(announced.into_iter().cycle()) {
+        let call = ClaimCall { request: request.clone(), message };
+        announcing.push(async move { other.claim(&call).await });
+    }
+    let mut has_said = false;
     loop {
         let has_left = shared.state.lock().has_left;
         let is_paused = Instant::now() < pause;
@@ -201,12 +222,26 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
             calls.push(async move { dispatch.claim(&call).await }.boxed());
         }
         tokio::select! {
+            Some(answer) = announcing.next() => {
+                if let Some(error) = answer.err().filter(|error| error.kind() == ErrorKind::Conflict) {
+                    shared.state.lock().fatal = Some(error);
+                    shared.moved.notify_one();
+                    return;
+                }
+            }
             Some(answer) = calls.next() => match answer {
                 Ok(answer) => {
                     let reply = &answer.reply;
                     let idle = (reply.workers == 0).then(|| no_workers(&dispatch.name()));
                     let awaited = awaited(&reply.awaited);
                     awaiting = awaited.is_some().then(|| awaiting.unwrap_or_else(Instant::now));
+                    if let Some(error) = awaited.as_ref().filter(|_| awaiting.is_some_and(|since| since.elapsed() > SILENCE)) {
+                        if !std::mem::replace(&mut has_said, true) {
+                            tracing::warn!(dispatcher = %dispatch.name(), "{}", error.message());
+                        }
+                    } else if awaited.is_none() && std::mem::take(&mut has_said) {
+                        tracing::info!(dispatcher = %dispatch.name(), "all ranks are there");
+                    }
                     // Those that are waited for may be elsewhere. All wait longest at the first, so that they meet there.
                     let patience = if dispatch.name() == first { 3 * AWAITING } else { AWAITING };
                     let must_turn = idle.is_some() || awaiting.is_some_and(|since| since.elapsed() > patience);
@@ -250,7 +285,8 @@ fn session() -> u64 {
 }
 
 fn awaited(ranks: &[u64]) -> Option<Error> {
-    let names: Vec<_> = ranks.iter().map(u64::to_string).collect();
+    let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
+    names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
     let message = format!("nothing is handed out before rank {} is there", names.join(", "));
     let error = Error::new(ErrorKind::Unavailable, message)
         .with_hint("with dynamic delivery every rank must say what it holds: start them all, with one --job");

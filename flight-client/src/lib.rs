@@ -40,4 +40,4 @@ pub use remote::{Reading, RemoteReader};
 pub use wire::{BatchMetadata, FeedMetadata, StreamRequest};
 
 /// What [`Client::status`] says.
-pub use forebay_delivery::Status as ClusterStatus;
+pub use forebay_delivery::{JobStatus, Status as ClusterStatus};

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
 use crate::remote::Reading;
-use crate::streams::Streams;
+use crate::streams::{Streams, Workers};
 use crate::wire::{FeedMetadata, ReaderAnswer, ReaderCall, StreamRequest, secret_key};
 
 /// Received ahead of the loop, about, over all streams.
@@ -121,12 +121,14 @@ impl RankReader {
     /// A rank that asks `dispatch` where to read. Must be called inside a Tokio runtime.
     pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: &Reading, options: ConnectOptions) -> Self {
         let FeedMetadata { window, window_offset, offset, .. } = what.metadata;
-        Self::begin(dispatch, what, options, what.settings(), Origin { window, window_offset, offset }, None)
+        let workers = Workers::new(options.clone());
+        Self::begin(dispatch, workers, what, options, what.settings(), Origin { window, window_offset, offset }, None)
     }
 
-    /// The batches of a claim, from the offset `from` on.
+    /// The batches of a claim, from the offset `from` on, over connections that all claims share.
     pub(crate) fn of_claim(
         dispatch: Arc<dyn Dispatch>,
+        workers: Arc<Workers>,
         what: &Reading,
         options: ConnectOptions,
         claim: &Granted,
@@ -141,11 +143,12 @@ impl RankReader {
             ..what.settings()
         };
         let begin = Origin { window: claim.window, window_offset: claim.window_offset, offset: from };
-        Self::begin(dispatch, what, options, settings, begin, Some(claim.end))
+        Self::begin(dispatch, workers, what, options, settings, begin, Some(claim.end))
     }
 
     fn begin(
         dispatch: Arc<dyn Dispatch>,
+        workers: Arc<Workers>,
         what: &Reading,
         options: ConnectOptions,
         settings: ReadSettings,
@@ -170,7 +173,7 @@ impl RankReader {
         });
         let (schema, patience) = (Arc::clone(&what.schema), options.patience.unwrap_or(PATIENCE));
         let mut driver = JoinSet::new();
-        driver.spawn(drive(Arc::clone(&shared), dispatch, what.request.clone(), options));
+        driver.spawn(drive(Arc::clone(&shared), dispatch, what.request.clone(), workers));
         Self { shared, schema, patience, last: None, waits_since: None, has_ended: false, driver }
     }
 
@@ -269,10 +272,10 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 }
 
 /// Talks to the dispatcher and opens streams, until the reader leaves.
-async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: StreamRequest, options: ConnectOptions) {
+async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: StreamRequest, workers: Arc<Workers>) {
     let secret: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
     let secret_key = secret_key(&secret);
-    let mut streams = Streams::new(Arc::clone(&shared), options, secret);
+    let mut streams = Streams::new(Arc::clone(&shared), workers, secret);
     let mut calls = FuturesUnordered::new();
     let (mut pause, mut rotated) = (Instant::now(), Instant::now());
     let mut is_held_up = false;

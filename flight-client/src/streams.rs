@@ -34,16 +34,15 @@ pub(crate) struct Streams {
     open: HashMap<WindowId, AbortHandle>,
 }
 
-/// Connections to workers, by address.
-struct Workers {
+/// Connections to workers, by address, and the memory that their messages come in.
+pub(crate) struct Workers {
     options: ConnectOptions,
     carriers: Mutex<HashMap<String, Carrier>>,
     pool: Arc<Pool>,
 }
 
 impl Streams {
-    pub(crate) fn new(shared: Arc<Shared>, options: ConnectOptions, secret: String) -> Self {
-        let workers = Arc::new(Workers { options, carriers: Mutex::default(), pool: Pool::new(POOL_BYTES) });
+    pub(crate) fn new(shared: Arc<Shared>, workers: Arc<Workers>, secret: String) -> Self {
         Self { shared, workers, secret, ticket: String::new(), tasks: JoinSet::new(), open: HashMap::new() }
     }
 
@@ -157,6 +156,10 @@ fn at(address: &str, error: &Error) -> Error {
 }
 
 impl Workers {
+    pub(crate) fn new(options: ConnectOptions) -> Arc<Self> {
+        Arc::new(Self { options, carriers: Mutex::default(), pool: Pool::new(POOL_BYTES) })
+    }
+
     async fn carrier(&self, address: &str) -> forebay_engine::Result<Carrier> {
         if let Some(carrier) = self.carriers.lock().get(address) {
             return Ok(carrier.clone());

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forebay_delivery::{ClaimAnswer, Dispatcher, DispatcherSettings, Millis, Status, WorkerId};
+use forebay_delivery::{ClaimAnswer, Dispatcher, DispatcherSettings, Millis, Replaced, Status, Unanswered, WorkerId};
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Result, Session, WindowPlan, operator_differences, operator_versions,
 };
@@ -34,6 +34,8 @@ const LEFT_KEPT: usize = 1024;
 pub(crate) struct Dispatching {
     session: Arc<Session>,
     state: Mutex<State>,
+    /// Behind a lock of its own: it writes to the log, for which no call should wait.
+    journal: Mutex<Journal>,
     changed: Notify,
     began: Instant,
     signer: Signer,
@@ -41,10 +43,23 @@ pub(crate) struct Dispatching {
     own: OnceLock<(WorkerId, String)>,
 }
 
+/// A worker's call that waits for an answer: if it is dropped before, its connection broke.
+struct HangingUp<'a> {
+    dispatching: &'a Dispatching,
+    worker: Option<WorkerId>,
+}
+
+impl Drop for HangingUp<'_> {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker {
+            self.dispatching.act(|state| state.dispatcher.suspect(worker));
+        }
+    }
+}
+
 struct State {
     dispatcher: Dispatcher<WindowPlan>,
     feeds: HashMap<Arc<str>, Feed>,
-    journal: Journal,
     /// Sessions of readers that left.
     left: VecDeque<u64>,
 }
@@ -57,12 +72,8 @@ impl Dispatching {
         let dispatcher = Dispatcher::new(DispatcherSettings::default(), u32::from_le_bytes(instance), 0);
         Ok(Self {
             session,
-            state: Mutex::new(State {
-                dispatcher,
-                feeds: HashMap::new(),
-                journal: Journal::default(),
-                left: VecDeque::new(),
-            }),
+            state: Mutex::new(State { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),
+            journal: Mutex::default(),
             changed: Notify::new(),
             began: Instant::now(),
             signer: Signer::generate(),
@@ -78,13 +89,13 @@ impl Dispatching {
     pub(crate) async fn watch(&self) {
         loop {
             sleep(TICK).await;
-            let mut state = self.state.lock();
-            let State { dispatcher, feeds, journal, .. } = &mut *state;
-            dispatcher.tick(self.now());
-            feeds.retain(|id, _| dispatcher.has_feed(id));
-            journal.look(&dispatcher.status(self.now()), dispatcher.failures());
-            drop(state);
-            self.changed.notify_waiters();
+            let (status, failures) = self.act(|State { dispatcher, feeds, .. }| {
+                dispatcher.tick(self.now());
+                feeds.retain(|id, _| dispatcher.has_feed(id));
+                let failures = dispatcher.failures().map(|(id, window, why)| (Arc::clone(id), window, why));
+                (dispatcher.status(self.now()), failures.collect::<Vec<_>>())
+            });
+            self.journal.lock().look(&status, failures);
         }
     }
 
@@ -101,38 +112,30 @@ impl Dispatching {
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("--advertise says where trainers reach the worker, not the dispatcher"));
         }
-        {
-            let mut state = self.state.lock();
-            state.dispatcher.worker_sync(sync, self.now()).map_err(|replaced| {
-                let message = format!("another worker serves at {} now", replaced.address);
-                Error::new(ErrorKind::Conflict, message).with_hint("give each worker its own --port and --advertise")
-            })?;
-            state.journal.worker(sync);
-        }
-        self.changed.notify_waiters();
-        let deadline = Instant::now() + POLL;
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let reply = self.state.lock().dispatcher.worker_reply(sync.worker, self.now());
-            let Some(reply) = reply else {
-                let message = "the worker has left";
-                return Err(Error::new(ErrorKind::Unavailable, message));
+        self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
+        self.journal.lock().worker(sync);
+        let mut hanging_up = HangingUp { dispatching: self, worker: (!sync.leaving).then_some(sync.worker) };
+        let reply = self.poll(|state| {
+            let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
+                // Another may have taken its place since it asked.
+                let replaced = state.dispatcher.replaced(sync.worker);
+                return Err(replaced.map_or_else(
+                    || Error::new(ErrorKind::Unavailable, "the worker has left"),
+                    |replaced| rival(&replaced),
+                ));
             };
-            let is_done = reply.version != sync.known || reply.seq > sync.seq;
-            if is_done || timeout_at(deadline, changed).await.is_err() {
-                let ticket_key = self.signer.public_key().to_string();
-                return Ok(WorkerAnswer { reply, ticket_key, now_unix_seconds: now_unix_seconds() });
-            }
-        }
+            Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
+        });
+        let reply = reply.await;
+        hanging_up.worker = None;
+        let (reply, ticket_key) = (reply?, self.signer.public_key().to_string());
+        Ok(WorkerAnswer { reply, ticket_key, now_unix_seconds: now_unix_seconds() })
     }
 
     pub(crate) async fn reader_sync(&self, call: ReaderCall) -> Result<ReaderAnswer> {
         let sync = &call.sync;
         self.open(&call.request, &call.sync.feed)?;
-        {
-            let mut state = self.state.lock();
+        self.act(|state| {
             if state.left.contains(&sync.session) {
                 return Err(has_left());
             }
@@ -142,42 +145,53 @@ impl Dispatching {
                 state.left.drain(..forgotten);
             }
             state.dispatcher.reader_sync(sync, self.now());
-            state.journal.reader(sync);
-        }
-        self.changed.notify_waiters();
-        let deadline = Instant::now() + POLL;
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let reply = self.state.lock().dispatcher.reader_reply(&sync.feed, sync.session);
-            let Some(reply) = reply else {
-                return Err(has_left());
-            };
-            let is_done = reply.version != sync.known || reply.seq > sync.seq;
-            if is_done || timeout_at(deadline, changed).await.is_err() {
-                return Ok(ReaderAnswer { reply, ticket: self.ticket(&call)? });
-            }
-        }
+            Ok(())
+        })?;
+        self.journal.lock().reader(sync);
+        let reply = self.poll(|state| {
+            let reply = state.dispatcher.reader_reply(&sync.feed, sync.session).ok_or_else(has_left)?;
+            Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
+        });
+        Ok(ReaderAnswer { reply: reply.await?, ticket: self.ticket(&call)? })
     }
 
     pub(crate) async fn claim_sync(&self, call: ClaimCall) -> Result<ClaimAnswer> {
         let message = &call.message;
         self.open(&call.request, &message.feed)?;
-        let refused = |message| Error::new(ErrorKind::Invalid, message);
-        self.state.lock().dispatcher.claim_sync(message, self.now()).map_err(refused)?;
-        self.changed.notify_waiters();
+        let refused = |why: Unanswered| Error::from(&why.report());
+        self.act(|state| state.dispatcher.claim_sync(message, self.now())).map_err(refused)?;
+        let answer = self.poll(|state| {
+            let answer = state.dispatcher.claim_answer(message).map_err(refused)?;
+            Ok((answer.version != message.known || answer.seq > message.seq, answer))
+        });
+        answer.await
+    }
+
+    /// Does something, and wakes the calls that wait for news if there is some. Most messages bring none; else each would
+    /// wake all.
+    fn act<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let before = state.dispatcher.revision();
+        let done = act(&mut state);
+        let is_news = state.dispatcher.revision() != before;
+        drop(state);
+        if is_news {
+            self.changed.notify_waiters();
+        }
+        done
+    }
+
+    /// Waits until what `look` sees is news, or half a second.
+    async fn poll<T>(&self, mut look: impl FnMut(&mut State) -> Result<(bool, T)>) -> Result<T> {
         let deadline = Instant::now() + POLL;
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
+            // Listening begins before looking, so what happens in between is not missed.
             changed.as_mut().enable();
-            let answer = self.state.lock().dispatcher.claim_answer(message);
-            let Some(answer) = answer else {
-                return Err(Error::new(ErrorKind::Unavailable, "another process reads as this rank now"));
-            };
-            let is_done = answer.version != message.known || answer.seq > message.seq;
-            if is_done || timeout_at(deadline, changed).await.is_err() {
+            // What a rank is granted may need other windows than before.
+            let (is_news, answer) = self.act(&mut look)?;
+            if is_news || timeout_at(deadline, changed).await.is_err() {
                 return Ok(answer);
             }
         }
@@ -210,10 +224,11 @@ impl Dispatching {
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("its query, files or operators are not what they were when the reader began"));
         }
-        let mut state = self.state.lock();
-        state.dispatcher.open(id, feed.plan(), self.now());
-        state.journal.opened(id, feed.pipeline());
-        state.feeds.insert(Arc::clone(id), feed);
+        self.journal.lock().opened(id, feed.pipeline());
+        self.act(|state| {
+            state.dispatcher.open(id, feed.plan(), self.now());
+            state.feeds.insert(Arc::clone(id), feed);
+        });
         Ok(())
     }
 
@@ -230,9 +245,9 @@ impl Dispatching {
 
     /// What goes on, and what the readers of each of its feeds did.
     pub(crate) fn observe(&self) -> (Status, Vec<FeedReading>) {
-        let state = self.state.lock();
-        let status = state.dispatcher.status(self.now());
-        let reading = status.feeds.iter().map(|feed| state.journal.reading(&feed.feed)).collect();
+        let status = self.status();
+        let journal = self.journal.lock();
+        let reading = status.feeds.iter().map(|feed| journal.reading(&feed.feed)).collect();
         (status, reading)
     }
 
@@ -240,6 +255,11 @@ impl Dispatching {
     pub(crate) fn is_alone(&self, worker: WorkerId) -> bool {
         self.status().workers.iter().all(|it| it.worker == worker)
     }
+}
+
+fn rival(replaced: &Replaced) -> Error {
+    let message = format!("another worker serves at {} now", replaced.address);
+    Error::new(ErrorKind::Conflict, message).with_hint("give each worker its own --port and --advertise")
 }
 
 fn has_left() -> Error {

@@ -7,10 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use forebay_delivery::messages::{ReaderSync, Report, WorkerSync};
-use forebay_delivery::{Millis, ReaderStatus, Status, WindowId, WorkerId};
+use forebay_delivery::{JobStatus, Millis, ReaderStatus, Status, WindowId, WorkerId};
 
 /// A reader that waits for longer than this is worth a warning.
 const STALL_MS: Millis = 5_000;
+/// A job that waits for ranks for longer than this is worth a warning, which names so many of them.
+const AWAITED_MS: Millis = 2_000;
+const RANKS_NAMED: usize = 16;
 /// Ranks of a feed that are counted apart; a client may call itself any rank, and each takes memory here and in Prometheus.
 const RANKS_MAX: usize = 1024;
 
@@ -36,6 +39,8 @@ struct Feed {
     readers: HashMap<u64, Reader>,
     reading: FeedReading,
     failed: HashSet<WindowId>,
+    /// Jobs of which it was said that ranks are awaited, by name and world size.
+    awaiting: HashSet<(String, u64)>,
     speculative: u64,
     recomputed: u64,
 }
@@ -71,6 +76,7 @@ impl Journal {
             readers: HashMap::new(),
             reading: FeedReading { pipeline: pipeline.to_owned(), ..FeedReading::default() },
             failed: HashSet::new(),
+            awaiting: HashSet::new(),
             speculative: 0,
             recomputed: 0,
         };
@@ -163,11 +169,7 @@ impl Journal {
     }
 
     /// Says what changed without a message: who fell silent, what failed, who waits.
-    pub(crate) fn look<'a>(
-        &mut self,
-        status: &Status,
-        failures: impl Iterator<Item = (&'a Arc<str>, WindowId, Report)>,
-    ) {
+    pub(crate) fn look(&mut self, status: &Status, failures: Vec<(Arc<str>, WindowId, Report)>) {
         let here: HashSet<WorkerId> = status.workers.iter().map(|worker| worker.worker).collect();
         self.workers.retain(|&id, worker| {
             let is_here = here.contains(&id);
@@ -180,6 +182,7 @@ impl Journal {
         for now in &status.feeds {
             if let Some(feed) = self.feeds.get_mut(&now.feed) {
                 feed.look(&now.feed, &now.readers);
+                feed.look_at_jobs(&now.feed, &now.jobs);
                 let second = now.leases_speculative.saturating_sub(feed.speculative);
                 if second > 0 {
                     tracing::info!(feed = %now.feed, windows = second, "leased a second time: readers wait for them");
@@ -191,10 +194,10 @@ impl Journal {
                 (feed.speculative, feed.recomputed) = (now.leases_speculative, now.windows_recomputed);
             }
         }
-        let mut failed: HashMap<&Arc<str>, HashSet<WindowId>> = HashMap::new();
+        let mut failed: HashMap<Arc<str>, HashSet<WindowId>> = HashMap::new();
         for (id, window, report) in failures {
-            failed.entry(id).or_default().insert(window);
-            if self.feeds.get(id).is_some_and(|feed| !feed.failed.contains(&window)) {
+            failed.entry(Arc::clone(&id)).or_default().insert(window);
+            if self.feeds.get(&id).is_some_and(|feed| !feed.failed.contains(&window)) {
                 let error = report.message;
                 tracing::warn!(feed = %id, epoch = window.epoch, window = window.index, error, "window given up");
             }
@@ -238,6 +241,25 @@ impl Feed {
             }
             true
         });
+    }
+}
+
+impl Feed {
+    /// Jobs with dynamic delivery stand still until all their ranks are there.
+    fn look_at_jobs(&mut self, id: &Arc<str>, jobs: &[JobStatus]) {
+        for job in jobs {
+            let key = (job.job.clone(), job.world_size);
+            if job.awaiting_ms >= AWAITED_MS && !self.awaiting.contains(&key) {
+                let JobStatus { job, world_size, awaited, .. } = job;
+                let ranks = awaited.iter().take(RANKS_NAMED).map(u64::to_string).collect::<Vec<_>>().join(", ");
+                let missing = awaited.len();
+                tracing::warn!(feed = %id, job, world_size, missing, ranks, "ranks are awaited: nothing is handed out before");
+                self.awaiting.insert(key);
+            } else if job.awaited.is_empty() && self.awaiting.remove(&key) {
+                tracing::info!(feed = %id, job = job.job, world_size = job.world_size, "all ranks are there");
+            }
+        }
+        self.awaiting.retain(|(name, size)| jobs.iter().any(|job| job.job == *name && job.world_size == *size));
     }
 }
 
@@ -310,6 +332,7 @@ mod tests {
             windows_recomputed: 0,
             window_ms: 0,
             readers: readers.collect(),
+            jobs: Vec::new(),
         };
         Status { feeds: vec![feed], ..Status::default() }
     }
@@ -326,7 +349,7 @@ mod tests {
         assert_eq!(before.stalled_ms, [(0, 7), (1, 8)].into());
         // One says farewell and brings its last samples, the other falls silent.
         journal.reader(&ReaderSync { leaving: true, ..reader(1, 4, 10) });
-        journal.look(&status(&[]), std::iter::empty());
+        journal.look(&status(&[]), Vec::new());
         assert_eq!((journal.reading("f").samples, journal.reading("f").pipeline.as_str()), (17, "train"));
         // It comes back: what it had is not counted again.
         journal.reader(&reader(2, 3, 7));
@@ -363,7 +386,7 @@ mod tests {
     fn a_feed_that_closed_is_forgotten() {
         let mut journal = Journal::default();
         journal.opened(&"f".into(), "train");
-        journal.look(&Status::default(), std::iter::empty());
+        journal.look(&Status::default(), Vec::new());
         assert!(journal.feeds.is_empty());
     }
 }

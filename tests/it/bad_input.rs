@@ -1,6 +1,6 @@
 //! Wrong requests: each gives one clear error with what, where and what to do; nothing panics, hangs or goes unnoticed.
 
-use crate::support::{Folder, Server, clicks_csv, everything, fail, forebay, run, text, wrong};
+use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, text, wrong};
 
 /// Runs `sql` as the script of `folder` and expects an error.
 fn refused(folder: &Folder, sql: &str, phrases: &[&str]) {
@@ -250,4 +250,36 @@ fn an_offset_past_the_epoch_is_refused() {
     assert!(message.contains("offset 51") && message.contains("50 samples"), "{message}");
     // The end itself is where the next epoch begins.
     assert_eq!(run([script.as_str(), "--epochs", "2", "--from", "50"]).1["samples"], 50);
+}
+
+#[test]
+fn a_worker_that_could_never_work_is_refused_at_the_start() {
+    for list in ["127.0.0.1:17070", "", "grpc://127.0.0.1:17070,", "grpc://127.0.0.1:0", "grpc://:7070", "grpc//h:1"] {
+        let phrases = ["--dispatcher is not a list of addresses", "hint: write grpc://HOST:PORT"];
+        wrong(&["worker", "--dispatcher", list], &phrases);
+    }
+    let worker = ["worker", "--dispatcher", "grpc://127.0.0.1:1"];
+    for uri in ["grpc://0.0.0.0:0", "grpc://10.0.0.1:0", "grpc://[::]:7070", "grpc://:7070", "10.0.0.1:7070"] {
+        let phrases = ["--advertise is not an address that trainers could connect to", "hint: write grpc://HOST:PORT"];
+        wrong(&[&worker[..], &["--advertise", uri]].concat(), &phrases);
+    }
+    wrong(&[&worker[..], &["--memory-limit", "0"]].concat(), &["must be more than nothing"]);
+}
+
+#[test]
+fn a_run_waits_for_a_server_that_is_not_there_yet() {
+    let folder = Folder::new();
+    let script = folder.clicks(40);
+    let mut server = Server::start(&script, &[]);
+    let port = server.port();
+    server.kill();
+    let arguments = ["run", "--connect", &server.uri, "--output", "json", "--retry-for", "60"];
+    let waiting = Running::start(&mut forebay(arguments));
+    let _server = Server::launch(&mut forebay(["serve", &script, "--port", &port, "--output", "json"]));
+    let (_, status, error) = waiting.end();
+    assert!(status.success(), "{error}");
+    wrong(
+        &["run", "--connect", "grpc://127.0.0.1:1", "--retry-for", "0.1"],
+        &["no server answers at grpc://127.0.0.1:1"],
+    );
 }

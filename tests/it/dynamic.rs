@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Batch, Folder, Running, Server, forebay, run, signal, wrong};
+use crate::support::{Batch, Folder, Running, Server, forebay, run, signal, succeed, wrong};
 
 /// A filtered and shuffled table of some dozen windows.
 fn script() -> (Folder, String) {
@@ -115,6 +115,47 @@ fn a_job_goes_on_with_other_ranks_from_all_its_tokens() {
         let all: Vec<_> = first.into_iter().chain(rest).collect();
         assert_eq!(together(&all), expected(&script), "from 2 ranks to {to}");
     }
+}
+
+#[test]
+fn of_two_processes_of_a_rank_the_older_ends_with_an_error_and_the_newer_has_all() {
+    let (_folder, script) = script();
+    let server = Server::start(&script, &[]);
+    let start = |more: &[&str]| Running::start(&mut forebay(arguments(&server.uri, 0, 1, more)));
+    let old = start(&[]);
+    let first = batches(&[old.line().expect("a batch")]).remove(0);
+    // It goes on from the first batch, while the old process lives.
+    let new = start(&["--from", &first.token]);
+    let second = new.line().expect("a batch");
+    let (lines, status, error) = old.end();
+    assert_eq!(status.code(), Some(1), "{error}");
+    assert!(error.contains("error: another process reads as rank 0 of job \"test\" since"), "{error}");
+    assert!(batches(&lines).len() < 100, "it was ended early");
+    let (rest, status, error) = new.end();
+    assert!(status.success(), "{error}");
+    let new: Vec<_> = batches(&[second]).into_iter().chain(batches(&rest)).collect();
+    assert_eq!(together(&[vec![first], new]), expected(&script));
+}
+
+#[test]
+fn a_rank_that_is_missing_is_named() {
+    let (_folder, script) = script();
+    let server = Server::start(&script, &[]);
+    let waiting = Running::start(&mut forebay(arguments(&server.uri, 0, 2, &["--retry-for", "4"])));
+    let status = loop {
+        let status = succeed(&mut forebay(["status", "--connect", &server.uri]));
+        if status.contains("it waits for rank 1 since") {
+            break status;
+        }
+    };
+    assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are there"), "{status}");
+    let (_, ended, error) = waiting.end();
+    assert_eq!(ended.code(), Some(1));
+    assert_eq!(
+        error.matches("nothing is handed out before rank 1 is there").count(),
+        2,
+        "a log line, an error: {error}"
+    );
 }
 
 #[test]

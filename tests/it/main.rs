@@ -9,6 +9,7 @@ mod bad_rows;
 mod buckets;
 mod cluster;
 mod dynamic;
+mod elastic;
 mod feed;
 mod house;
 mod lost_and_changed;

@@ -153,6 +153,7 @@ fn the_page_lists_exactly_what_there_is() {
     // Dispatcher and worker in one process.
     let server = Server::start(&folder.clicks(20), &["--metrics-port", "0"]);
     run(["--connect", &server.uri, "--pipeline", "train"]);
+    run(["--connect", &server.uri, "--pipeline", "train", "--delivery", "dynamic", "--job", "j"]);
     let all = scrape(&server);
     let documented = documented();
     let name = |family: &str| match all.kind(family) {

@@ -8,14 +8,19 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Dispatcher, Feed, Millis, computing, lost_too_often};
 use crate::claims::{ClaimAnswer, ClaimMessage, ClaimReply, Claims};
+use crate::messages::Report;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReaderId};
+use crate::sessions;
 use crate::window::{Plan, WindowId};
 
-/// More ranks in one job are a mistake.
-const WORLD_SIZE_MAX: u64 = 1 << 16;
+/// Whoever was not heard of for so long asks elsewhere.
+const ASKED_MS: Millis = 1_500;
+const WORLD_SIZE_MAX: u64 = sessions::RANKS_MAX;
 
 /// A job whose ranks take batches as they come.
 #[derive(Debug)]
@@ -30,6 +35,66 @@ pub(super) struct Group {
     sessions: BTreeMap<u64, u64>,
     /// Answers of this era have greater versions.
     era: u64,
+    /// Since when it is not all ranks that are here.
+    awaiting: Option<Millis>,
+}
+
+/// Why a rank's message about its claims has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// It makes no sense.
+    Invalid(String),
+    /// A newer process is this rank: this one is over.
+    Replaced {
+        /// Which rank.
+        rank: u64,
+        /// Of which job.
+        job: String,
+    },
+    /// The feed was closed meanwhile.
+    Gone,
+}
+
+impl Unanswered {
+    fn replaced(message: &ClaimMessage) -> Self {
+        Self::Replaced { rank: message.rank, job: message.claims.job.clone() }
+    }
+
+    /// The same as an error on its way.
+    pub fn report(&self) -> Report {
+        let (kind, message, hint) = match self {
+            Self::Invalid(message) => ("invalid", message.clone(), None),
+            Self::Replaced { rank, job } => (
+                "conflict",
+                format!("another process reads as rank {rank} of job \"{job}\" since"),
+                Some(
+                    "each rank of a job is one process, and the one that began last is it; if this is the one that began \
+                     last, the clock of the other's machine is ahead",
+                ),
+            ),
+            Self::Gone => ("unavailable", "the feed was closed".to_owned(), None),
+        };
+        Report { kind: kind.to_owned(), message, hint: hint.map(str::to_owned), retry: false }
+    }
+}
+
+/// A job with dynamic delivery, and whom it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Its name.
+    pub job: String,
+    /// How many ranks it has.
+    pub world_size: u64,
+    /// Ranks that have yet to say what they hold: nothing is granted before.
+    pub awaited: Vec<u64>,
+    /// Milliseconds since others ask here and wait for them; 0 where nobody asks.
+    pub awaiting_ms: Millis,
+    /// Claims that ranks hold.
+    pub claims_held: usize,
+    /// The epoch that claims are granted in.
+    pub epoch: u64,
+    /// Claims of that epoch that were granted, at least.
+    pub claims_granted: u64,
 }
 
 #[derive(Debug)]
@@ -62,17 +127,18 @@ impl<P: Plan> Dispatcher<P> {
     ///
     /// # Errors
     /// Why it cannot take part.
-    pub fn claim_sync(&mut self, message: &ClaimMessage, now: Millis) -> Result<(), String> {
+    pub fn claim_sync(&mut self, message: &ClaimMessage, now: Millis) -> Result<(), Unanswered> {
         self.tick(now);
         let (reader, era) = (self.number(), self.number());
         let Some(feed) = self.feeds.get_mut(&message.feed) else { return Ok(()) };
         feed.last_read = now;
         let ClaimMessage { rank, world_size, session, seq, since, known, .. } = *message;
         if rank >= world_size || world_size > WORLD_SIZE_MAX {
-            return Err(format!("rank {rank} is not one of {world_size}, or those are more than {WORLD_SIZE_MAX}"));
+            let message = format!("rank {rank} is not one of {world_size}, or those are more than {WORLD_SIZE_MAX}");
+            return Err(Unanswered::Invalid(message));
         }
         if !message.is_sane(feed.sequencer.plan()) {
-            return Err("the claims are not of this feed".to_owned());
+            return Err(Unanswered::Invalid("the claims are not of this feed".to_owned()));
         }
         let group = feed.groups.entry(GroupKey::of(message)).or_insert_with(|| Group {
             claims: Claims::new(&message.claims),
@@ -82,13 +148,14 @@ impl<P: Plan> Dispatcher<P> {
             ranks: BTreeMap::new(),
             sessions: BTreeMap::new(),
             era,
+            awaiting: Some(now),
         });
         group.contact = now;
         for (&other, &newest) in message.claims.sessions.iter().filter(|(other, _)| **other < world_size) {
             group.heard_of(other, newest);
         }
         if !group.heard_of(rank, session) {
-            return Ok(());
+            return Err(Unanswered::replaced(message));
         }
         let contact = group.ranks.get(&rank);
         if contact.is_some_and(|contact| contact.session == session && contact.seq >= seq) {
@@ -127,6 +194,9 @@ impl<P: Plan> Dispatcher<P> {
         let is_whole = !contact.was_here || message.claims.is_leaving;
         contact.was_here |= contact.is_here;
         let all_here = group.awaited(world_size).is_empty();
+        // Others learn of it now: that they wait no more, or for whom, or what came back to all.
+        self.revision += u64::from(is_new || is_whole || all_here == group.awaiting.is_some());
+        group.awaiting = (!all_here).then(|| group.awaiting.unwrap_or(now));
         group.claims.sync(rank, message.until_epoch, is_whole, all_here, &message.claims);
         if is_new_process {
             // It may have come to see whether what failed still does.
@@ -136,11 +206,16 @@ impl<P: Plan> Dispatcher<P> {
     }
 
     /// What a rank should know about its claims; a new version whenever that changed.
-    pub fn claim_answer(&mut self, message: &ClaimMessage) -> Option<ClaimAnswer> {
+    ///
+    /// # Errors
+    /// Why it should know nothing any more.
+    pub fn claim_answer(&mut self, message: &ClaimMessage) -> Result<ClaimAnswer, Unanswered> {
         let new_version = self.number();
-        let feed = self.feeds.get_mut(&message.feed)?;
-        let group = feed.groups.get_mut(&GroupKey::of(message))?;
-        group.ranks.get(&message.rank).filter(|contact| contact.session == message.session)?;
+        let feed = self.feeds.get_mut(&message.feed).ok_or(Unanswered::Gone)?;
+        let group = feed.groups.get_mut(&GroupKey::of(message)).ok_or(Unanswered::Gone)?;
+        if group.ranks.get(&message.rank).is_none_or(|contact| contact.session != message.session) {
+            return Err(Unanswered::replaced(message));
+        }
         let awaited = group.awaited(message.world_size);
         let mut reply = group.claims.reply(message.rank, awaited, &feed.sequencer);
         reply.sessions.clone_from(&group.sessions);
@@ -154,12 +229,12 @@ impl<P: Plan> Dispatcher<P> {
         if let Some(refusal) = refusal.filter(|_| !self.young) {
             reply.failed = Some(refusal.clone());
         }
-        let contact = group.ranks.get_mut(&message.rank)?;
+        let contact = group.ranks.get_mut(&message.rank).ok_or(Unanswered::Gone)?;
         if contact.told.as_ref() != Some(&reply) {
             contact.told = Some(reply.clone());
             contact.version = new_version;
         }
-        Some(ClaimAnswer { version: contact.version, seq: contact.seq, reply })
+        Ok(ClaimAnswer { version: contact.version, seq: contact.seq, reply })
     }
 }
 
@@ -221,6 +296,30 @@ impl<P: Plan> Feed<P> {
             group.at = None;
         }
         self.groups.retain(|_, group| group.contact >= forgotten_since);
+    }
+
+    /// The jobs that share it dynamically.
+    pub(super) fn jobs(&self, now: Millis) -> impl Iterator<Item = JobStatus> {
+        let mut newest: BTreeMap<&str, (&GroupKey, &Group)> = BTreeMap::new();
+        for (key, group) in &self.groups {
+            // A job that began anew may be another group than before.
+            let seen = newest.entry(&key.0).or_insert((key, group));
+            if seen.1.contact < group.contact {
+                *seen = (key, group);
+            }
+        }
+        newest.into_values().map(move |(GroupKey(job, world_size, ..), group)| JobStatus {
+            job: job.clone(),
+            world_size: *world_size,
+            awaited: group.awaited(*world_size),
+            awaiting_ms: group
+                .awaiting
+                .filter(|_| group.contact + ASKED_MS >= now)
+                .map_or(0, |since| now.saturating_sub(since)),
+            claims_held: group.claims.held(),
+            epoch: group.claims.next().epoch,
+            claims_granted: group.claims.next().run,
+        })
     }
 
     /// Whoever was silent while this process stood still is not to blame.

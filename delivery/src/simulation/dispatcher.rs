@@ -1,11 +1,12 @@
 //! A dispatcher's process: answers at once what is news, and the rest in a while.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::faults::Fault;
 use super::world::{Message, Process, ROW_BYTES, SimulatedPlan, Timer, World};
 use crate::messages::WorkerReply;
-use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, WorkerId};
+use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
 
 /// What is no news is answered after this.
 const POLL_MS: Millis = 500;
@@ -43,12 +44,25 @@ pub(super) struct DispatcherNode {
     readers_max: usize,
     /// Windows computed again, as last counted.
     recomputed: u64,
+    /// The newest process of each rank that this dispatcher should know of.
+    newest: BTreeMap<(JobName, u64), u64>,
 }
+
+/// Name, world size and origin.
+type JobName = (String, u64, u64);
 
 impl DispatcherNode {
     pub(super) fn new(node: usize) -> Self {
         let process = Process { node, generation: 0 };
-        Self { process, state: None, started: 0, polls: Vec::new(), readers_max: 0, recomputed: 0 }
+        Self {
+            process,
+            state: None,
+            started: 0,
+            polls: Vec::new(),
+            readers_max: 0,
+            recomputed: 0,
+            newest: BTreeMap::new(),
+        }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -60,6 +74,7 @@ impl DispatcherNode {
         self.started = world.now;
         self.readers_max = 0;
         self.recomputed = 0;
+        self.newest.clear();
         let instance = world.random.next() as u32;
         self.state = Some(Dispatcher::new(DispatcherSettings::default(), instance, world.now));
         world.timer(world.now + POLL_MS, self.process, Timer::Polls);
@@ -81,6 +96,10 @@ impl DispatcherNode {
         };
         let now = world.now;
         let (who, known) = match message {
+            Message::HungUp(worker) => {
+                dispatcher.suspect(worker);
+                return self.answer(world);
+            }
             Message::WorkerSync(sync) => {
                 let adoptable = sync.known != 0 && !sync.held.is_empty();
                 if adoptable && dispatcher.status(now).workers.iter().all(|it| it.worker != sync.worker) {
@@ -113,7 +132,17 @@ impl DispatcherNode {
                     let plan = world.plans[world.feed(&message.feed)];
                     dispatcher.open(&message.feed, plan, now);
                 }
-                dispatcher.claim_sync(&message, now).expect("a rank of its world");
+                let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
+                let said = message.claims.sessions.iter().chain([(&message.rank, &message.session)]);
+                // What its token says, it should say.
+                for (&rank, &session) in said.chain(world.named.get(&message.session).into_iter().flatten()) {
+                    let newest = self.newest.entry((job.clone(), rank)).or_default();
+                    *newest = session.max(*newest);
+                }
+                if let Err(Unanswered::Replaced { .. }) = dispatcher.claim_sync(&message, now) {
+                    world.send(self.process, from.node, Some(from.generation), Message::Superseded);
+                    return self.answer(world);
+                }
                 let known = message.known;
                 (Who::Claims(message), known)
             }
@@ -139,7 +168,7 @@ impl DispatcherNode {
     fn answer(&mut self, world: &mut World) {
         let Some(dispatcher) = &mut self.state else { return };
         let (process, now, started) = (self.process, world.now, self.started);
-        let readers_max = self.readers_max;
+        let (readers_max, newest) = (self.readers_max, &self.newest);
         self.polls.retain(|poll| {
             let message = match &poll.who {
                 Who::Worker(worker) => {
@@ -152,9 +181,17 @@ impl DispatcherNode {
                     (reply.version, Message::ReaderReply(reply))
                 }
                 Who::Claims(message) => match dispatcher.claim_answer(message) {
-                    Some(answer) => (answer.version, Message::ClaimAnswer(Box::new(answer))),
-                    None => {
-                        world.send(process, poll.client.node, Some(poll.client.generation), Message::Unreachable);
+                    Ok(answer) => {
+                        let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
+                        if newest.get(&(job, message.rank)).is_some_and(|&newest| newest > message.session) {
+                            world.violated(|| format!("an old process is answered: {message:?}"));
+                        }
+                        (answer.version, Message::ClaimAnswer(Box::new(answer)))
+                    }
+                    Err(why) => {
+                        let is_replaced = matches!(why, Unanswered::Replaced { .. });
+                        let message = if is_replaced { Message::Superseded } else { Message::Unreachable };
+                        world.send(process, poll.client.node, Some(poll.client.generation), message);
                         return false;
                     }
                 },

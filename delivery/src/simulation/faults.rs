@@ -106,6 +106,10 @@ faults! {
     JobResized,
     /// A rank's old process went on talking.
     Zombie,
+    /// It was told that it is one.
+    Superseded,
+    /// Its tokens were tried with those of the others, and refused.
+    OldTokensRefused,
     /// A rank came back from before what the others remembered.
     RankBehind,
     /// The tokens of all ranks were not of one checkpoint.

@@ -1,46 +1,22 @@
 //! A training job with dynamic delivery: ranks that take batches as they come, die alone or together, and go on from their
 //! tokens.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::contact::Contact;
 use super::faults::Fault;
+use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
 use super::reader::Rank;
 use super::world::{Event, Message, Process, Timer, World, trainer_node};
-use crate::messages::Report;
 use crate::rules::{Rule, holds};
-use crate::{Claim, Claimer, Granted, Millis, Next, Origin, ReadSettings, Start, Trainer};
+use crate::{Claim, ClaimMarks, Claimer, Granted, Millis, Origin, ReadSettings, Start, Trainer};
 
-/// A rank that is told for so long that others are missing tries another dispatcher: if they are at the first, sooner.
-const AWAITING_MS: (Millis, Millis) = (2_000, 6_000);
-/// After a dispatcher could not be reached, or knew no workers.
-const PAUSE_MS: Millis = 200;
-/// A rank that is told for so long why nothing can be granted gives up.
-const FAILED_MS: Millis = 3_000;
 /// A rank that is waited for for so long although it was at its end is started again.
 const ENDED_MS: Millis = 15_000;
 
 /// A token, and how many batches its rank had taken then.
 type Saved = (String, usize);
-
-/// A process of a rank.
-struct Member {
-    rank: usize,
-    process: Process,
-    claimer: Claimer,
-    contact: Contact,
-    /// Claims that are being read, in the order in which they were taken.
-    reading: VecDeque<(Granted, Rank)>,
-    busy_until: Millis,
-    has_news: bool,
-    /// After a dispatcher was of no use.
-    paused_until: Option<Millis>,
-    awaiting_since: Option<Millis>,
-    turned_at: Millis,
-    failed_since: Option<Millis>,
-}
 
 /// A rank, whichever process it is.
 #[derive(Default)]
@@ -56,10 +32,13 @@ struct Place {
     has_ended: bool,
 }
 
-enum Done {
-    Nothing,
-    Ended,
-    Failed(Report),
+/// An old process that does not know that it was given up.
+struct Zombie {
+    member: Member,
+    until: Millis,
+    /// What it took, as itself believes.
+    taken: Vec<Taken>,
+    latest: Option<Saved>,
 }
 
 pub(super) struct Job {
@@ -73,14 +52,23 @@ pub(super) struct Job {
     checkpoint: Option<Vec<Saved>>,
     checkpoint_steps: u64,
     steps: u64,
-    /// An old process that does not know that it was given up, and when it ends.
-    zombie: Option<(Member, Millis)>,
+    zombie: Option<Zombie>,
+    /// The last checkpoint of one that is gone: its rank, what it had taken, and its token.
+    old: Option<(usize, Vec<Taken>, String)>,
     /// Whether no rank came back alone since all began.
     is_clean: bool,
     generation: u32,
     buffer_limit: u64,
     pub(super) ledger: Ledger,
     pub(super) is_done: bool,
+}
+
+/// What ranks have taken, as their tokens say.
+fn marks(token: &str) -> Option<ClaimMarks> {
+    match token.parse() {
+        Ok(Start::Token(token)) => token.claims.as_deref().cloned(),
+        _ => None,
+    }
 }
 
 impl Job {
@@ -112,6 +100,7 @@ impl Job {
             checkpoint_steps: world.random.between(1, 6),
             steps: 0,
             zombie: None,
+            old: None,
             is_clean: true,
             generation: 0,
             buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
@@ -167,20 +156,12 @@ impl Job {
         let feed = Arc::clone(&world.feeds[self.feed]);
         let job = format!("job {}", self.index);
         let claimer = Claimer::new(feed, job, session, settings, begin, marks).expect("its own tokens");
+        if let Some(marks) = marks.filter(|marks| marks.world_size == settings.world_size) {
+            world.named.insert(claimer.session(), marks.sessions.clone());
+        }
         let process = self.process(rank);
-        let member = Member {
-            rank,
-            process,
-            claimer,
-            contact: Contact::new(world),
-            reading: VecDeque::new(),
-            busy_until: 0,
-            has_news: true,
-            paused_until: None,
-            awaiting_since: None,
-            turned_at: 0,
-            failed_since: None,
-        };
+        let mut member = Member::new(world, rank, process, claimer);
+        member.announce(world);
         self.places[rank].member = Some(member);
         world.timer(world.now, process, Timer::Pump);
     }
@@ -218,23 +199,31 @@ impl Job {
             world.faults.fired(Fault::ResumedFurtherBack);
         }
         let kept = place.saved.last().map_or(0, |(_, taken)| *taken);
+        let (taken, latest) = (place.taken.clone(), place.latest.clone());
         let undone = place.taken.split_off(kept);
         self.ledger.undo(&undone);
         // What was saved after that is not in the history any more.
         self.checkpoint.take_if(|checkpoint| checkpoint[rank].1 > kept);
         place.latest = place.saved.last().cloned();
-        if place.latest.as_ref().is_some_and(|(token, _)| !token.split('_').nth(4).is_none_or(str::is_empty)) {
+        let marks = place.latest.as_ref().and_then(|(token, _)| marks(token));
+        if marks.as_ref().is_some_and(|marks| marks.ranks.get(&(rank as u64)).is_some_and(|it| !it.held.is_empty())) {
             world.faults.fired(Fault::ResumedMidClaim);
         }
         world.say(|| format!("job {} rank {rank} is lost, and {} batches with it", self.index, undone.len()));
-        // To a dispatcher that knows neither, the new process of one rank and an old one of another are all there are, and
-        // so the old one lingers no longer than until the next is lost.
+        // To a dispatcher that knows neither, the new process of one rank and an old one of another are all there are: the
+        // old one lingers beside a new one that does not know from its token that there is a newer.
+        let is_known = |old: &Zombie| {
+            let newest = marks.as_ref().and_then(|marks| marks.sessions.get(&(old.member.rank as u64)));
+            old.member.rank == rank || newest.is_some_and(|&newest| newest > old.member.claimer.session())
+        };
+        if let Some(old) = self.zombie.take_if(|old| !is_known(old)) {
+            self.bury(world, old);
+        }
         let others = self.places.iter().enumerate().all(|(other, it)| other == rank || it.member.is_some());
-        let may_linger = self.zombie.take().is_none() && others;
-        if may_linger && world.random.chance(800) {
+        if self.zombie.is_none() && others && world.random.chance(800) {
             world.faults.fired(Fault::Zombie);
             let until = world.now + world.random.between(100, 15_000);
-            self.zombie = Some((member, until));
+            self.zombie = Some(Zombie { member, until, taken, latest });
         } else {
             member.close(world);
         }
@@ -245,7 +234,7 @@ impl Job {
     /// All processes are gone; the job goes on from the checkpoint that they took together, perhaps as another number.
     fn resume_all(&mut self, world: &mut World, changes_world: bool) {
         let saved = self.checkpoint.take();
-        self.zombie = None;
+        (self.zombie, self.old) = (None, None);
         for (rank, place) in self.places.iter_mut().enumerate() {
             if let Some(member) = place.member.take() {
                 member.close(world);
@@ -284,7 +273,7 @@ impl Job {
     fn find(&self, process: Process) -> Option<(Option<usize>, Option<usize>)> {
         let places = self.places.iter().enumerate();
         let living = places.filter_map(|(rank, place)| Some((Some(rank), place.member.as_ref()?)));
-        living.chain(self.zombie.iter().map(|(member, _)| (None, member))).find_map(|(rank, member)| {
+        living.chain(self.zombie.iter().map(|zombie| (None, &zombie.member))).find_map(|(rank, member)| {
             let reading = member.reading.iter().position(|(_, reader)| reader.process == process);
             (reading.is_some() || member.process == process).then_some((rank, reading))
         })
@@ -293,7 +282,7 @@ impl Job {
     fn member(&mut self, place: Option<usize>) -> Option<&mut Member> {
         match place {
             Some(rank) => self.places[rank].member.as_mut(),
-            None => self.zombie.as_mut().map(|(member, _)| member),
+            None => self.zombie.as_mut().map(|zombie| &mut zombie.member),
         }
     }
 
@@ -304,12 +293,37 @@ impl Job {
             }
             return;
         };
+        if matches!(message, Message::Superseded) {
+            world.faults.fired(Fault::Superseded);
+            return self.superseded(world, place);
+        }
         let Some(member) = self.member(place) else { return };
         match reading {
             Some(reading) => member.reading[reading].1.handle(world, from, message),
             None => member.handle(world, message),
         }
         self.pump(world, place);
+    }
+
+    /// A process is over: it was told that a newer one is its rank, or came to its end although it is old.
+    fn superseded(&mut self, world: &mut World, place: Option<usize>) {
+        match place {
+            Some(rank) => {
+                world.violated(|| format!("job {} rank {rank}: the newest process is sent away", self.index));
+            }
+            None => {
+                if let Some(zombie) = self.zombie.take() {
+                    self.bury(world, zombie);
+                }
+            }
+        }
+    }
+
+    /// An old process is gone; what it saved is not.
+    fn bury(&mut self, world: &mut World, zombie: Zombie) {
+        let Zombie { member, taken, latest, .. } = zombie;
+        self.old = latest.map(|(token, _)| (member.rank, taken, token));
+        member.close(world);
     }
 
     pub(super) fn timer(&mut self, world: &mut World, process: Process, timer: Timer) {
@@ -324,10 +338,8 @@ impl Job {
     }
 
     fn pump(&mut self, world: &mut World, place: Option<usize>) {
-        if self.zombie.as_ref().is_some_and(|(_, until)| *until <= world.now)
-            && let Some((zombie, _)) = self.zombie.take()
-        {
-            zombie.close(world);
+        if let Some(zombie) = self.zombie.take_if(|zombie| zombie.until <= world.now) {
+            self.bury(world, zombie);
             if place.is_none() {
                 return;
             }
@@ -341,8 +353,14 @@ impl Job {
             let Some(member) = self.member(place) else { return };
             let (deliveries, done) = member.step(world, step_ms);
             for delivery in deliveries {
-                if let Some(rank) = place {
-                    self.took(world, rank, &delivery);
+                match (place, &mut self.zombie) {
+                    (Some(rank), _) => self.took(world, rank, &delivery),
+                    (None, Some(zombie)) => {
+                        let (delivery, token) = delivery;
+                        zombie.taken.push((delivery.epoch, delivery.offsets));
+                        zombie.latest = Some((token, zombie.taken.len()));
+                    }
+                    (None, None) => {}
                 }
             }
             if world.violation().is_some() {
@@ -363,7 +381,7 @@ impl Job {
                             self.resume_all(world, false);
                         }
                         Some(rank) => self.kill(world, rank),
-                        None => drop(self.zombie.take()),
+                        None => self.superseded(world, None),
                     }
                     return;
                 }
@@ -430,11 +448,12 @@ impl Job {
                         place.saved.push(saved.clone());
                     }
                 }
-                self.checkpoint = Some(saved);
+                self.checkpoint = Some(saved.clone());
             }
             Err(error) if self.is_clean => world.violated(|| format!("{joined}: {error}")),
             Err(_) => world.faults.fired(Fault::NotJoined),
         }
+        self.try_old_token(world, &saved);
         let Some(base) = self.places.iter().filter_map(|place| place.member.as_ref()?.claimer.latest()).next() else {
             return;
         };
@@ -443,11 +462,31 @@ impl Job {
         }
     }
 
+    /// The token of an old process goes with those of the others only if nothing is in two of them.
+    fn try_old_token(&self, world: &mut World, saved: &[Saved]) {
+        let Some((old_rank, taken, old)) = &self.old else { return };
+        let of = |(rank, (token, _)): (usize, &Saved)| if rank == *old_rank { old.clone() } else { token.clone() };
+        let joined: Vec<_> = saved.iter().enumerate().map(of).collect();
+        let marks = marks(&joined.join(","));
+        if marks.is_none_or(|marks| marks.of(0, self.settings.world_size % 4 + 1).is_err()) {
+            if holds(Rule::TokensAreOfOneHistory) {
+                world.faults.fired(Fault::OldTokensRefused);
+            }
+            return;
+        }
+        let others = self.places.iter().enumerate().filter(|(rank, _)| rank != old_rank);
+        let mut all = BTreeSet::new();
+        for (epoch, offsets) in others.flat_map(|(_, place)| &place.taken).chain(taken) {
+            if !all.insert((*epoch, offsets.start)) {
+                return world.violated(|| format!("{epoch}:{offsets:?} is in two of {}", joined.join(",")));
+            }
+        }
+    }
+
     /// A rank is at its end.
     fn ended(&mut self, world: &mut World, place: Option<usize>) {
         let Some(rank) = place else {
-            self.zombie = None;
-            return;
+            return self.superseded(world, None);
         };
         world.say(|| format!("job {} rank {rank} ends", self.index));
         let Some(mut member) = self.places[rank].member.take() else { return };
@@ -482,128 +521,5 @@ impl Job {
                 world.schedule(world.now, Event::Start(node));
             }
         }
-    }
-}
-
-impl Member {
-    fn sync(&mut self, world: &mut World) {
-        self.has_news = false;
-        let message = self.claimer.sync();
-        self.contact.sent(world, self.process, message.seq);
-        world.send(self.process, self.contact.dispatcher, None, Message::ClaimSync(Box::new(message)));
-    }
-
-    fn leave(&mut self, world: &mut World) {
-        let message = self.claimer.leave();
-        world.send(self.process, self.contact.dispatcher, None, Message::ClaimSync(Box::new(message)));
-    }
-
-    /// Goes on with another dispatcher, or with what is there in place of this one.
-    fn turn(&mut self, world: &mut World) {
-        self.contact.rotate(world);
-        self.claimer.turn();
-        self.turned_at = world.now;
-        self.sync(world);
-    }
-
-    fn close(self, world: &mut World) {
-        self.reading.into_iter().for_each(|(_, reader)| reader.close(world));
-    }
-
-    fn handle(&mut self, world: &mut World, message: Message) {
-        match message {
-            Message::ClaimAnswer(answer) => {
-                self.contact.answered(answer.seq);
-                self.claimer.reply(*answer);
-                let latest = self.claimer.latest();
-                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
-                let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
-                let since = |is: bool, before: Option<Millis>| is.then(|| before.unwrap_or(world.now));
-                self.awaiting_since = since(is_awaiting, self.awaiting_since);
-                self.failed_since = since(is_failed, self.failed_since);
-                let patience = if self.contact.dispatcher == 0 { AWAITING_MS.1 } else { AWAITING_MS.0 };
-                if world.dispatchers > 1
-                    && self.awaiting_since.is_some_and(|since| since.max(self.turned_at) + patience <= world.now)
-                {
-                    self.turn(world);
-                } else if latest.is_some_and(|reply| reply.workers == 0) {
-                    self.pause(world);
-                } else if self.contact.is_quiet() && self.paused_until.is_none() {
-                    self.sync(world);
-                }
-            }
-            Message::Unreachable => self.pause(world),
-            _ => {}
-        }
-    }
-
-    /// Goes on with another dispatcher after a while.
-    fn pause(&mut self, world: &mut World) {
-        if self.paused_until.is_none() {
-            self.contact.rotate(world);
-            self.claimer.turn();
-            self.paused_until = Some(world.now + PAUSE_MS);
-            world.timer(world.now + PAUSE_MS, self.process, Timer::Pump);
-        }
-    }
-
-    /// Does what can be done at once: what the loop was handed, each with its token; none of it if there is nothing to do.
-    fn step(
-        &mut self,
-        world: &mut World,
-        step_ms: Millis,
-    ) -> (Vec<(crate::Delivery<super::world::Rows>, String)>, Option<Done>) {
-        let mut deliveries = Vec::new();
-        let mut done = None;
-        for (_, reader) in &mut self.reading {
-            reader.open(world);
-            while reader.take(world) {
-                reader.open(world);
-            }
-        }
-        if self.busy_until <= world.now {
-            match self.reading.front_mut() {
-                Some((granted, reader)) => match reader.trainer.next(world.now) {
-                    Next::Deliver(delivery) => {
-                        self.busy_until = world.now + step_ms;
-                        world.timer(self.busy_until, self.process, Timer::Pump);
-                        self.claimer.handed(granted.claim, delivery.offsets.end);
-                        self.has_news |= delivery.offsets.end == granted.end;
-                        deliveries.push((*delivery, self.claimer.token().to_string()));
-                        done = Some(Done::Nothing);
-                    }
-                    Next::End => {
-                        self.claimer.handed(granted.claim, granted.end);
-                        self.has_news = true;
-                        reader.end(world);
-                        self.reading.pop_front();
-                        done = Some(Done::Nothing);
-                    }
-                    Next::Fail(report) => {
-                        return (deliveries, Some(Done::Failed(Report { kind: "data".into(), ..report })));
-                    }
-                    Next::Wait => {}
-                },
-                None if self.claimer.is_finished() => return (deliveries, Some(Done::Ended)),
-                None => {
-                    let reply = self
-                        .claimer
-                        .latest()
-                        .filter(|_| self.failed_since.is_some_and(|since| since + FAILED_MS <= world.now));
-                    if let Some(report) = reply.and_then(|reply| reply.failed.clone()) {
-                        return (deliveries, Some(Done::Failed(report)));
-                    }
-                }
-            }
-        }
-        self.reading.iter_mut().for_each(|(_, reader)| reader.wait(world));
-        if self.paused_until.is_some_and(|until| until <= world.now) {
-            self.paused_until = None;
-            self.has_news = true;
-        }
-        if self.has_news && self.paused_until.is_none() {
-            self.sync(world);
-        }
-        (deliveries, done)
     }
 }

@@ -13,6 +13,7 @@ mod contact;
 mod dispatcher;
 mod faults;
 mod job;
+mod member;
 mod oracle;
 mod random;
 mod reader;

@@ -114,6 +114,8 @@ impl WorkerNode {
     pub(super) fn kill(&mut self, world: &mut World, noticed: bool) {
         let Some(mut state) = self.state.take() else { return };
         if noticed {
+            let hung_up = Message::HungUp(state.worker.sync().worker);
+            world.send(self.process, state.contact.dispatcher, None, hung_up);
             for (&stream, serving) in &mut state.streams {
                 world.stream(self.process, serving.to, &mut serving.clock, Message::Ended { stream, how: Ended::Lost });
             }

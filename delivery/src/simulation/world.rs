@@ -1,13 +1,13 @@
 //! The world that the nodes live in: time, the network, and a trace of all that happens.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
 use super::random::{Random, hash};
 use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
-use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey};
+use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
 /// Dispatchers, then workers, then trainers.
 pub(super) type NodeId = usize;
@@ -70,6 +70,10 @@ pub(super) enum Message {
     ReaderReply(ReaderReply),
     ClaimSync(Box<ClaimMessage>),
     ClaimAnswer(Box<ClaimAnswer>),
+    /// A newer process is this rank.
+    Superseded,
+    /// A worker's connection broke.
+    HungUp(WorkerId),
     /// Nobody listens there.
     Unreachable,
     Open {
@@ -181,6 +185,8 @@ pub(super) struct World {
     pub(super) faults: Faults,
     pub(super) plans: Vec<SimulatedPlan>,
     pub(super) feeds: Vec<Arc<str>>,
+    /// What the token that a process went on from says of the newest process of each rank.
+    pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// How many dispatchers there are, one of which may be down.
     pub(super) dispatchers: usize,
     /// Whether a stream ends when its window is dropped.
@@ -217,6 +223,7 @@ impl World {
         let plans = feeds.iter().map(|_| plan(&mut random)).collect();
         Self {
             now: 0,
+            named: BTreeMap::new(),
             dispatchers: 1 + usize::from(random.chance(400)),
             drops_end_streams: random.chance(500),
             latency: random.pick(&[2, 5, 30]),

@@ -90,6 +90,29 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
         "Readers whose loop waits for samples now",
         of(|feed, _| feed.readers.iter().filter(|reader| reader.waiting.is_some()).count() as f64),
     )?;
+    let jobs: Vec<_> = feeds
+        .iter()
+        .flat_map(|(feed, reading)| feed.jobs.iter().map(move |job| (feed, reading, job)))
+        .map(|(feed, reading, job)| {
+            let labels = [("feed", &*feed.feed), ("pipeline", reading.pipeline.as_str()), ("job", job.job.as_str())];
+            (labels, job)
+        })
+        .collect();
+    page.gauge(
+        "forebay_dispatcher_job_ranks",
+        "Ranks of a job with dynamic delivery",
+        jobs.iter().map(|(labels, job)| (*labels, job.world_size as f64)),
+    )?;
+    page.gauge(
+        "forebay_dispatcher_job_ranks_awaited",
+        "Ranks that a job with dynamic delivery waits for",
+        jobs.iter().map(|(labels, job)| (*labels, if job.awaiting_ms > 0 { job.awaited.len() as f64 } else { 0.0 })),
+    )?;
+    page.gauge(
+        "forebay_dispatcher_job_claims_held",
+        "Claims that the ranks of a job hold",
+        jobs.iter().map(|(labels, job)| (*labels, job.claims_held as f64)),
+    )?;
     page.counter(
         "forebay_dispatcher_received_samples",
         "Samples handed to the loops of readers",

@@ -1,0 +1,161 @@
+//! Claims, as ranks say and hear them.
+
+use super::*;
+use crate::sequencer::{Event, WorkerLimits};
+
+#[derive(Clone)]
+struct Even;
+
+impl Plan for Even {
+    fn windows(&self, _: u64) -> u32 {
+        3
+    }
+
+    fn bytes(&self, _: WindowId) -> u64 {
+        1
+    }
+}
+
+/// Windows of 10, 0 and 7 rows, counted.
+fn counted() -> Sequencer<Even> {
+    let mut sequencer = Sequencer::new(Even, 0);
+    let limits = WorkerLimits { memory_bytes: 100, computing: 100, windows_at_least: 0 };
+    sequencer.handle(Event::WorkerJoined { worker: 1, limits }).expect("no window");
+    let at = WindowId { epoch: 0, index: 0 };
+    sequencer.handle(Event::ReaderJoined { reader: 1, at, until_epoch: 2, share: 1.0 }).expect("no window");
+    for (window, lease) in sequencer.leases(1) {
+        let rows = [10, 0, 7][window.index as usize];
+        sequencer.handle(Event::WindowCounted { window, lease, rows, bytes: 1 }).expect("pure");
+    }
+    sequencer
+}
+
+fn says(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
+    ClaimSync {
+        job: "job".to_owned(),
+        origin: 0,
+        claim_rows: 4,
+        unit: 1,
+        base: Base::default(),
+        before: 0,
+        done: done.iter().map(|&claim| claim.into()).collect(),
+        held: held.to_vec(),
+        furthest: None,
+        sessions: BTreeMap::new(),
+        is_leaving: false,
+    }
+}
+
+fn names(granted: &[Granted]) -> Vec<(u64, u64)> {
+    granted.iter().map(|granted| granted.claim.into()).collect()
+}
+
+#[test]
+fn ranks_take_claims_as_they_come_and_no_claim_twice() {
+    let sequencer = counted();
+    let mut claims = Claims::new(&says(&[], &[]));
+    claims.sync(0, 1, true, false, &says(&[], &[]));
+    assert!(claims.reply(0, vec![1], &sequencer).granted.is_empty(), "rank 1 may hold anything");
+    claims.sync(1, 1, true, true, &says(&[], &[]));
+    let first = claims.reply(0, vec![], &sequencer).granted;
+    assert_eq!(names(&first), [(0, 0), (0, 1)]);
+    assert_eq!(claims.reply(0, vec![], &sequencer).granted, first, "a lost answer is given again");
+    let second = claims.reply(1, vec![], &sequencer).granted;
+    assert_eq!(names(&second), [(0, 2), (0, 3)]);
+    // Offsets 8..12 begin in window 0 and end in window 2, over an empty one.
+    assert_eq!((second[0].window.index, second[0].window_offset, second[0].end), (0, 0, 12));
+    assert_eq!((second[1].window.index, second[1].window_offset, second[1].end), (2, 10, 16));
+    claims.sync(1, 1, false, true, &says(&[(0, 2)], &[]));
+    let last = claims.reply(1, vec![], &sequencer);
+    assert_eq!(names(&last.granted), [(0, 3), (0, 4)]);
+    assert_eq!(last.granted[1].end, 17);
+    claims.sync(0, 1, false, true, &says(&[(0, 0), (0, 1)], &[]));
+    let reply = claims.reply(0, vec![], &sequencer);
+    assert!(reply.granted.is_empty() && reply.is_exhausted);
+}
+
+#[test]
+fn a_rank_that_comes_back_keeps_what_it_names_and_returns_the_rest() {
+    let sequencer = counted();
+    let mut claims = Claims::new(&says(&[], &[]));
+    (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
+    (0..2).for_each(|rank| drop(claims.reply(rank, vec![], &sequencer)));
+    // Rank 0 had handed out claim 0 before its checkpoint, and comes back; the other goes on.
+    claims.sync(0, 1, true, true, &says(&[(0, 0)], &[]));
+    assert_eq!(names(&claims.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
+    assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 2), (0, 3)]);
+}
+
+#[test]
+fn a_new_dispatcher_learns_everything_from_the_ranks() {
+    let sequencer = counted();
+    let mut claims = Claims::new(&says(&[], &[]));
+    (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
+    let held = [0, 1].map(|rank| claims.reply(rank, vec![], &sequencer).granted);
+    let mut anew = Claims::new(&says(&[], &[]));
+    anew.sync(1, 1, true, false, &says(&[(0, 2)], &held[1][1..]));
+    assert_eq!(anew.reply(1, vec![0], &sequencer).granted, held[1][1..]);
+    anew.sync(0, 1, true, true, &says(&[(0, 0)], &held[0][1..]));
+    assert_eq!(names(&anew.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
+}
+
+/// What a rank says that has done `runs` of epoch 0 and counts what it did before `begin`.
+fn passed(begin: u64, before: std::ops::Range<u64>, runs: std::ops::Range<u64>) -> ClaimSync {
+    let done: Vec<_> = runs.map(|run| (0, run)).collect();
+    let base = Base { begin: Claim { epoch: 0, run: begin }, passed: sum(0..begin), ends: BTreeMap::new() };
+    ClaimSync { base, before: sum(before), ..says(&done, &[]) }
+}
+
+fn sum(runs: std::ops::Range<u64>) -> u64 {
+    marks(runs.map(|run| Claim { epoch: 0, run }).collect::<Vec<_>>().iter())
+}
+
+#[test]
+fn what_is_long_done_is_counted_only() {
+    let sequencer = counted();
+    let mut claims = Claims::new(&says(&[], &[]));
+    claims.sync(0, 1_000, true, true, &says(&[], &[]));
+    let mut done = BTreeSet::new();
+    for run in 0..100 {
+        claims.sync(0, 1_000, run == 0, true, &passed(0, 0..0, 0..run));
+        done.extend(0..run);
+        let base = claims.reply(0, vec![1], &sequencer).base;
+        assert_eq!((base.begin.epoch, base.passed), (0, sum(0..base.begin.run)));
+        let kept = run - base.begin.run;
+        assert!(kept < 2 * REMEMBERED + 1 && (base.passed == 0 || kept >= REMEMBERED), "{run} {base:?}");
+        assert!(claims.taken.len() as u64 <= 2 * REMEMBERED + 1 && claims.ranks[&0].marks.done.len() < 10);
+    }
+}
+
+#[test]
+fn a_rank_from_before_what_the_others_remember_is_waited_for() {
+    let sequencer = counted();
+    let mut claims = Claims::new(&says(&[], &[]));
+    // Of the first ten, rank 1 had done four; it comes back with three of them.
+    claims.sync(0, 1, true, true, &passed(10, 0..6, 10..12));
+    claims.sync(1, 1, true, true, &passed(2, 0..0, 6..9));
+    let reply = claims.reply(1, vec![], &sequencer);
+    assert!(reply.granted.is_empty() && !reply.is_exhausted && reply.base == Base::default());
+    assert!(reply.failed.expect("why").message.starts_with("rank 1 resumed from further back"));
+    // Four others are as many, and still not those.
+    claims.sync(1, 1, true, true, &passed(2, 0..0, 5..9));
+    let reply = claims.reply(1, vec![], &sequencer);
+    assert!(reply.granted.is_empty() && reply.failed.is_some());
+    // With those four, nothing is missing.
+    claims.sync(1, 1, true, true, &passed(2, 0..0, 6..10));
+    assert_eq!(claims.reply(1, vec![], &sequencer).base.passed, sum(0..10));
+    // All ranks resume from one checkpoint, further back.
+    claims.sync(0, 1, true, true, &passed(0, 0..0, 0..2));
+    claims.sync(1, 1, true, true, &passed(0, 0..0, 2..3));
+    assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 3), (0, 4)]);
+}
+
+#[test]
+fn what_must_be_counted_is_named() {
+    let sequencer = counted();
+    let mut claims = Claims::new(&says(&[], &[]));
+    let base = Base { begin: Claim { epoch: 2, run: 0 }, ..Base::default() };
+    claims.sync(0, 3, true, true, &ClaimSync { base, ..says(&[], &[]) });
+    assert!(claims.reply(0, vec![], &sequencer).granted.is_empty());
+    assert_eq!(claims.needed(), Some(WindowId { epoch: 2, index: 0 }));
+}

@@ -1,0 +1,160 @@
+//! What goes on, for those who look.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Dispatcher, JobStatus, Millis, lost_too_often};
+use crate::messages::Report;
+use crate::sequencer::WorkerId;
+use crate::window::{Plan, WindowId};
+
+/// Names as text of 16 digits, as logs have them: numbers this large are not exact in every reader of JSON.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What `forebay status` shows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Feeds that are open.
+    pub feeds: Vec<FeedStatus>,
+    /// Workers in contact.
+    pub workers: Vec<WorkerStatus>,
+    /// Workers that fell silent, since this dispatcher began.
+    pub workers_lost: u64,
+}
+
+/// A feed that is open.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FeedStatus {
+    /// Its id.
+    pub feed: Arc<str>,
+    /// Windows that are being read and filtered.
+    pub windows_leased: usize,
+    /// Windows whose rows are known.
+    pub windows_counted: usize,
+    /// Windows that are computed.
+    pub windows_ready: usize,
+    /// Windows that cannot be computed.
+    pub windows_failed: usize,
+    /// Leases granted.
+    pub leases_granted: u64,
+    /// Leases of a second copy, because a reader waited too long or could not reach the first.
+    pub leases_speculative: u64,
+    /// Windows that were leased again although they had been computed before.
+    pub windows_recomputed: u64,
+    /// Milliseconds that a window takes, about.
+    pub window_ms: Millis,
+    /// Its readers.
+    pub readers: Vec<ReaderStatus>,
+    /// Jobs whose ranks share it dynamically; their claims are read by readers of their own.
+    pub jobs: Vec<JobStatus>,
+}
+
+/// One rank of a reader.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReaderStatus {
+    /// Which.
+    #[serde(with = "hex")]
+    pub session: u64,
+    /// Which rank.
+    pub rank: u64,
+    /// Of how many.
+    pub world_size: u64,
+    /// Where it stands.
+    pub at: WindowId,
+    /// The epoch it stops before.
+    pub until_epoch: u64,
+    /// Samples handed to its loop so far.
+    pub samples: u64,
+    /// Bytes received so far.
+    pub bytes: u64,
+    /// Milliseconds that its loop has waited so far.
+    pub stalled_ms: u64,
+    /// The window it waits for now, and for how long.
+    pub waiting: Option<(WindowId, u64)>,
+}
+
+/// A worker in contact.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Which.
+    #[serde(with = "hex")]
+    pub worker: WorkerId,
+    /// Where it is reached.
+    pub address: String,
+    /// Whether it is about to stop.
+    pub draining: bool,
+    /// Windows that it holds.
+    pub windows: usize,
+    /// Bytes of windows that it holds.
+    pub held_bytes: u64,
+    /// Bytes of windows that it may hold.
+    pub memory_bytes: u64,
+    /// Milliseconds since it was last heard of.
+    pub silent_ms: Millis,
+    /// Feeds that it cannot compute, and why.
+    pub refused: Vec<(Arc<str>, Report)>,
+}
+
+impl<P: Plan> Dispatcher<P> {
+    /// What goes on.
+    pub fn status(&self, now: Millis) -> Status {
+        let feeds = self.feeds.iter().map(|(id, feed)| {
+            let [leased, counted, ready, failed] = feed.sequencer.census();
+            let readers = feed.readers.iter().map(|(&session, reader)| ReaderStatus {
+                session,
+                rank: reader.rank,
+                world_size: reader.world_size,
+                at: reader.at,
+                until_epoch: reader.until_epoch,
+                samples: reader.samples,
+                bytes: reader.bytes,
+                stalled_ms: reader.stalled_ms,
+                waiting: reader.waiting,
+            });
+            FeedStatus {
+                feed: Arc::clone(id),
+                windows_leased: leased,
+                windows_counted: counted,
+                windows_ready: ready,
+                windows_failed: failed,
+                leases_granted: feed.sequencer.granted(),
+                leases_speculative: feed.sequencer.speculative(),
+                windows_recomputed: feed.sequencer.recomputed(),
+                window_ms: feed.typical_ms,
+                readers: readers.collect(),
+                jobs: feed.jobs(now).collect(),
+            }
+        });
+        let workers = self.workers.iter().map(|(&worker, state)| WorkerStatus {
+            worker,
+            address: state.address.clone(),
+            draining: state.draining,
+            windows: state.told.len(),
+            held_bytes: self.feeds.values().map(|feed| feed.sequencer.held_bytes(worker)).sum(),
+            memory_bytes: state.memory_bytes,
+            silent_ms: now.saturating_sub(state.contact),
+            refused: state.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
+        });
+        Status { feeds: feeds.collect(), workers: workers.collect(), workers_lost: self.workers_lost }
+    }
+
+    /// The windows that cannot be computed, and why.
+    pub fn failures(&self) -> impl Iterator<Item = (&Arc<str>, WindowId, Report)> {
+        self.feeds.iter().flat_map(|(id, feed)| {
+            let why = |window| feed.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window));
+            feed.sequencer.failed().map(move |window| (id, window, why(window)))
+        })
+    }
+}

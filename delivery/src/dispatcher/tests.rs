@@ -1,0 +1,458 @@
+//! The dispatcher, message by message.
+
+use super::*;
+use crate::messages::Broken;
+use crate::rules::{Rule, break_rule};
+use crate::{ReadSettings, Trainer, WorkerProfile};
+
+/// Epochs of six windows of 10 bytes each.
+struct Even;
+
+impl Plan for Even {
+    fn windows(&self, _: u64) -> u32 {
+        6
+    }
+
+    fn bytes(&self, _: WindowId) -> u64 {
+        10
+    }
+}
+
+/// After its youth.
+const LATER: Millis = 10_000;
+
+fn window(index: u32) -> WindowId {
+    WindowId { epoch: 0, index }
+}
+
+fn dispatcher(instance: u32, feeds: &[&str]) -> Dispatcher<Even> {
+    let mut dispatcher = Dispatcher::new(DispatcherSettings::default(), instance, 0);
+    dispatcher.tick(LATER);
+    feeds.iter().for_each(|&feed| dispatcher.open(&feed.into(), Even, LATER));
+    dispatcher
+}
+
+fn worker(id: WorkerId, address: &str, memory_bytes: u64) -> crate::Worker {
+    crate::Worker::new(WorkerProfile { worker: id, address: address.into(), memory_bytes, computing: 2 })
+}
+
+fn trainer(feed: &str, session: u64) -> Trainer<()> {
+    let settings = ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 0, world_size: 1 };
+    let begin = crate::Origin { window: window(0), window_offset: 0, offset: 0 };
+    Trainer::new(feed.into(), session, settings, begin, 1_000)
+}
+
+fn report(message: &str) -> Report {
+    Report { kind: "data".into(), message: message.into(), hint: None, retry: false }
+}
+
+/// One message and its answer; the leases then, and what was computed of them is reported with the next message.
+fn exchange(dispatcher: &mut Dispatcher<Even>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
+    let sync = worker.sync();
+    dispatcher.worker_sync(&sync, now).expect("nobody else has its address");
+    let reply = dispatcher.worker_reply(sync.worker, now).expect("known");
+    for action in worker.reply(&reply) {
+        if let crate::WorkerAction::Start(key) = action {
+            worker.report(&key, HeldState::Ready { rows: 5, bytes: 10 });
+        }
+    }
+    reply.leases.iter().map(|lease| (lease.window.index, lease.lease)).collect()
+}
+
+fn windows(leases: &[(u32, LeaseId)]) -> Vec<u32> {
+    leases.iter().map(|&(window, _)| window).collect()
+}
+
+fn ask(dispatcher: &mut Dispatcher<Even>, trainer: &mut Trainer<()>, now: Millis) -> ReaderReply {
+    let sync = trainer.sync(now);
+    dispatcher.reader_sync(&sync, now);
+    dispatcher.reader_reply(&sync.feed, sync.session).expect("open")
+}
+
+#[test]
+fn a_reader_is_told_where_its_windows_are() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
+    assert_eq!(ask(&mut dispatcher, &mut trainer, LATER).workers, 0);
+    let first = exchange(&mut dispatcher, &mut worker, LATER);
+    assert_eq!(windows(&first), [0, 1]);
+    exchange(&mut dispatcher, &mut worker, LATER);
+    let reply = ask(&mut dispatcher, &mut trainer, LATER);
+    let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
+    assert_eq!((routes, reply.workers), (first, 1));
+    assert!(reply.routes.iter().all(|it| it.address == "w7" && it.worker == 7 && it.rows == 5 && !it.last));
+    // Nothing new has no new version.
+    assert_eq!(dispatcher.reader_reply("f", 1).expect("open").version, reply.version);
+}
+
+#[test]
+fn an_older_message_changes_nothing() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
+    let (old, new) = (trainer.sync(0), trainer.sync(0));
+    dispatcher.reader_sync(&ReaderSync { at: window(3), ..new }, LATER);
+    dispatcher.reader_sync(&old, LATER);
+    assert_eq!(dispatcher.status(LATER).feeds[0].readers[0].at, window(3));
+    let old = worker.sync();
+    exchange(&mut dispatcher, &mut worker, LATER);
+    exchange(&mut dispatcher, &mut worker, LATER);
+    let before = dispatcher.worker_reply(7, LATER);
+    dispatcher.worker_sync(&WorkerSync { draining: true, ..old }, LATER).expect("its address");
+    assert_eq!(dispatcher.worker_reply(7, LATER), before);
+}
+
+#[test]
+fn a_worker_whose_address_another_took_is_sent_away() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut old, mut new, mut trainer) = (worker(7, "w", 1_000), worker(8, "w", 1_000), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    exchange(&mut dispatcher, &mut old, LATER);
+    exchange(&mut dispatcher, &mut old, LATER);
+    assert_eq!(windows(&exchange(&mut dispatcher, &mut new, LATER)), [0, 1]);
+    let sent_away = dispatcher.worker_sync(&old.sync(), LATER);
+    assert_eq!(sent_away, Err(Replaced { address: "w".into() }));
+    assert_eq!(dispatcher.worker_reply(7, LATER), None);
+    exchange(&mut dispatcher, &mut new, LATER);
+    assert!(ask(&mut dispatcher, &mut trainer, LATER).routes.iter().all(|route| route.worker == 8));
+}
+
+#[test]
+fn a_young_dispatcher_keeps_the_windows_of_feeds_that_nobody_has_opened_yet() {
+    let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
+    let mut before = dispatcher(1, &["f"]);
+    ask(&mut before, &mut trainer, LATER);
+    exchange(&mut before, &mut worker, LATER);
+    let leases = exchange(&mut before, &mut worker, LATER);
+
+    let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
+    assert_eq!(exchange(&mut young, &mut worker, 0).len(), leases.len());
+    let told = young.worker_reply(7, 1).expect("known");
+    assert!(told.leases.iter().all(|lease| lease.shares == f64::MAX));
+    young.open(&"f".into(), Even, 100);
+    let reply = ask(&mut young, &mut trainer, 100);
+    let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
+    assert_eq!(routes, leases, "they can be read at once");
+
+    // With no reader, they go when it is no longer young.
+    let mut young = Dispatcher::new(DispatcherSettings::default(), 3, 0);
+    young.open(&"f".into(), Even, 0);
+    exchange(&mut young, &mut worker, 0);
+    for now in (0..5_000).step_by(500) {
+        assert!(!exchange(&mut young, &mut worker, now).is_empty());
+    }
+    assert!(exchange(&mut young, &mut worker, 5_000).is_empty());
+}
+
+#[test]
+fn what_a_worker_has_ready_is_not_computed_again_by_one_that_came_first() {
+    let (mut first, mut second, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
+    let mut before = dispatcher(1, &["f"]);
+    ask(&mut before, &mut trainer, LATER);
+    exchange(&mut before, &mut second, LATER);
+    exchange(&mut before, &mut second, LATER);
+
+    let mut after = dispatcher(2, &["f"]);
+    ask(&mut after, &mut trainer, LATER);
+    after.worker_sync(&first.sync(), LATER).expect("its address");
+    exchange(&mut after, &mut second, LATER);
+    assert!(ask(&mut after, &mut trainer, LATER).routes.iter().all(|route| route.worker == 8));
+    let leases = exchange(&mut after, &mut first, LATER);
+    assert!(!windows(&leases).contains(&0), "{leases:?}");
+}
+
+#[test]
+fn a_feed_that_every_worker_refuses_gives_its_reader_the_reason() {
+    let mut dispatcher = dispatcher(1, &["f", "g"]);
+    let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
+    worker.refuse("f".into(), report("an older build"));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    assert!(exchange(&mut dispatcher, &mut worker, LATER).is_empty());
+    let reply = ask(&mut dispatcher, &mut trainer, LATER);
+    assert_eq!((reply.failed, reply.workers), (Some((window(0), report("an older build"))), 0));
+    // Another may still come to a young one.
+    let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
+    young.open(&"f".into(), Even, 0);
+    exchange(&mut young, &mut worker, 0);
+    assert_eq!(ask(&mut young, &mut trainer, 0).failed, None);
+}
+
+#[test]
+fn a_failure_is_told_where_it_lies_and_forgotten_for_a_reader_that_comes_back() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut first, mut again) = (worker(7, "w7", 1_000), trainer("f", 1), trainer("f", 2));
+    ask(&mut dispatcher, &mut first, LATER);
+    exchange(&mut dispatcher, &mut worker, LATER);
+    worker.report(&("f".into(), window(1)), HeldState::Failed(report("bad row")));
+    exchange(&mut dispatcher, &mut worker, LATER);
+    let reply = ask(&mut dispatcher, &mut first, LATER);
+    assert_eq!((reply.routes.len(), reply.failed), (1, Some((window(1), report("bad row")))));
+    assert_eq!(ask(&mut dispatcher, &mut again, LATER).failed, None);
+    assert!(windows(&exchange(&mut dispatcher, &mut worker, LATER)).contains(&1));
+}
+
+#[test]
+fn a_window_with_other_rows_than_before_fails_with_a_reason() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut one, mut other, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 0), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    exchange(&mut dispatcher, &mut one, LATER);
+    exchange(&mut dispatcher, &mut one, LATER);
+    let leaving = WorkerSync { leaving: true, ..one.sync() };
+    dispatcher.worker_sync(&leaving, LATER).expect("its address");
+    exchange(&mut dispatcher, &mut other, LATER);
+    other.report(&("f".into(), window(0)), HeldState::Counted { rows: 6, bytes: 10 });
+    exchange(&mut dispatcher, &mut other, LATER);
+    let (at, report) = ask(&mut dispatcher, &mut trainer, LATER).failed.expect("failed");
+    assert_eq!((at, report.kind.as_str()), (window(0), "internal"));
+    assert!(report.message.contains("has 6 samples, and had 5"), "{}", report.message);
+}
+
+#[test]
+fn feeds_share_the_memory_of_a_worker() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut trainers) = (worker(7, "w7", 80), [trainer("f", 1), trainer("g", 2)]);
+    let held = |dispatcher: &mut Dispatcher<Even>, worker: &mut crate::Worker, feed: &str| {
+        for _ in 0..10 {
+            exchange(dispatcher, worker, LATER);
+        }
+        worker.leases().iter().filter(|lease| &*lease.feed == feed).count()
+    };
+    ask(&mut dispatcher, &mut trainers[0], LATER);
+    assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
+    dispatcher.open(&"g".into(), Even, LATER);
+    ask(&mut dispatcher, &mut trainers[1], LATER);
+    assert_eq!(held(&mut dispatcher, &mut worker, "g"), 4);
+    // What the first had before is kept until it is passed.
+    assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
+}
+
+#[test]
+fn a_silent_worker_is_lost_but_not_if_the_dispatcher_stood_still() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    exchange(&mut dispatcher, &mut worker, LATER);
+    dispatcher.tick(LATER + 60_000);
+    let status = dispatcher.status(LATER + 60_000);
+    assert_eq!((status.workers.len(), status.feeds[0].readers.len()), (1, 1));
+    for now in (60_000..=62_500).step_by(500) {
+        dispatcher.tick(LATER + now);
+    }
+    let status = dispatcher.status(LATER + 62_500);
+    assert_eq!((status.workers.len(), status.feeds[0].readers.len()), (0, 1));
+    for now in (62_500..=70_500).step_by(500) {
+        dispatcher.tick(LATER + now);
+    }
+    assert!(!dispatcher.has_feed("f"), "the trainer is gone, and nobody read for a minute");
+}
+
+#[test]
+fn a_worker_that_a_reader_cannot_reach_gets_nothing_new_whoever_else_is_heard_of() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut bad, mut good, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 1_000), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    let leases = exchange(&mut dispatcher, &mut bad, LATER);
+    assert_eq!(windows(&leases), [0, 1]);
+    exchange(&mut dispatcher, &mut bad, LATER);
+    let broken = Broken { window: window(0), lease: leases[0].1, worker: 7, missing: false };
+    let sync = ReaderSync { broken: vec![broken], ..trainer.sync(LATER) };
+    exchange(&mut dispatcher, &mut good, LATER);
+    dispatcher.reader_sync(&sync, LATER);
+    for _ in 0..10 {
+        exchange(&mut dispatcher, &mut good, LATER);
+    }
+    // Its window was leased a second time at once, and that is where it is sent.
+    let route = ask(&mut dispatcher, &mut trainer, LATER).routes[0].clone();
+    assert_eq!((route.window, route.worker), (window(0), 8));
+    dispatcher.reader_sync(&ReaderSync { at: window(1), ..trainer.sync(LATER) }, LATER);
+    assert_eq!(dispatcher.worker_reply(7, LATER).expect("in contact").leases.len(), 1);
+}
+
+#[test]
+fn windows_are_timed_once_from_their_grant_until_they_are_ready() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    exchange(&mut dispatcher, &mut worker, LATER);
+    exchange(&mut dispatcher, &mut worker, LATER + 400);
+    let timed = dispatcher.status(LATER + 400).feeds[0].window_ms;
+    assert!(timed > 100, "{timed}");
+    for now in 401..450 {
+        exchange(&mut dispatcher, &mut worker, LATER + now);
+    }
+    assert_eq!(dispatcher.status(LATER + 450).feeds[0].window_ms, timed);
+}
+
+#[test]
+fn a_worker_that_lost_what_it_was_told_to_hold_is_told_again() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    let before = exchange(&mut dispatcher, &mut worker, LATER);
+    let sync = worker.sync();
+    dispatcher.worker_sync(&WorkerSync { held: Vec::new(), ..sync }, LATER).expect("its address");
+    let after = dispatcher.worker_reply(7, LATER).expect("known").leases;
+    assert_eq!(after[0].window.index, before[0].0);
+    assert_ne!(after[0].lease, before[0].1);
+}
+
+/// A rank of two of job `j`, as a process that began at `session`.
+fn rank(rank: u64, session: u64) -> crate::Claimer {
+    let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank, world_size: 2 };
+    crate::Claimer::new("f".into(), "j".into(), session << 16, settings, crate::Claim::default(), None).expect("new")
+}
+
+/// A rank's message and its answer: how many claims it then holds.
+fn claim(dispatcher: &mut Dispatcher<Even>, rank: &mut crate::Claimer) -> Result<usize, Unanswered> {
+    let message = rank.sync();
+    dispatcher.claim_sync(&message, LATER)?;
+    let answer = dispatcher.claim_answer(&message)?;
+    let granted = answer.reply.granted.len();
+    rank.reply(answer);
+    Ok(granted)
+}
+
+#[test]
+fn of_two_living_processes_of_a_rank_the_older_is_told_at_once_and_given_nothing() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut old, mut other, mut new) = (rank(0, 5), rank(1, 6), rank(0, 9));
+    let mut worker = worker(7, "w7", 1_000);
+    for _ in 0..6 {
+        let _ = (claim(&mut dispatcher, &mut old), claim(&mut dispatcher, &mut other));
+        exchange(&mut dispatcher, &mut worker, LATER);
+    }
+    assert_eq!(claim(&mut dispatcher, &mut old), Ok(2));
+    // The call that waits for news has some as soon as the newer process is there.
+    let waiting = old.sync();
+    dispatcher.claim_sync(&waiting, LATER).expect("still the newest");
+    claim(&mut dispatcher, &mut new).expect("the newest");
+    let replaced = Unanswered::Replaced { rank: 0, job: "j".to_owned() };
+    assert_eq!(dispatcher.claim_answer(&waiting), Err(replaced.clone()));
+    assert_eq!(claim(&mut dispatcher, &mut old), Err(replaced.clone()));
+    assert!(replaced.report().message.contains("rank 0 of job \"j\""), "{:?}", replaced.report());
+    for _ in 0..6 {
+        let _ = (claim(&mut dispatcher, &mut new), claim(&mut dispatcher, &mut other));
+    }
+    // What it held is the newer one's, which has handed out none of it.
+    assert_eq!(claim(&mut dispatcher, &mut new), Ok(2));
+    assert_eq!(claim(&mut dispatcher, &mut old), Err(replaced));
+}
+
+#[test]
+fn an_older_process_is_known_from_the_tokens_of_other_ranks() {
+    // The second dispatcher has heard of the old process only, until another rank comes to it that went on from a token.
+    let meets = || {
+        let (mut first, mut second) = (dispatcher(1, &["f"]), dispatcher(2, &["f"]));
+        let (mut old, mut new, mut other) = (rank(0, 5), rank(0, 9), rank(1, 6));
+        for _ in 0..2 {
+            let _ = (claim(&mut first, &mut new), claim(&mut first, &mut other));
+        }
+        let (token, begin) = (other.token(), crate::Claim::default());
+        let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank: 1, world_size: 2 };
+        let marks = token.claims.as_deref();
+        let resumed = crate::Claimer::new("f".into(), "j".into(), 7 << 16, settings, begin, marks);
+        claim(&mut second, &mut old).expect("alone");
+        claim(&mut second, &mut resumed.expect("its own token")).expect("the newest of its rank");
+        claim(&mut second, &mut old)
+    };
+    assert!(matches!(meets(), Err(Unanswered::Replaced { rank: 0, .. })));
+    break_rule(Some(Rule::TokensNameTheNewestProcesses));
+    let planted = meets();
+    break_rule(None);
+    assert!(planted.is_ok(), "{planted:?}");
+}
+
+#[test]
+fn who_is_awaited_is_seen() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut here = rank(0, 5);
+    claim(&mut dispatcher, &mut here).expect("new");
+    claim(&mut dispatcher, &mut here).expect("here");
+    let job = |now| dispatcher.status(now).feeds[0].jobs[0].clone();
+    assert_eq!((job(LATER + 900).awaited, job(LATER + 900).awaiting_ms), (vec![1], 900));
+    assert_eq!(job(LATER + 9_000).awaiting_ms, 0, "nobody asks any more");
+}
+
+/// What a message costs with so many ranks and 32 workers, the calls that it wakes included: by hand, with
+/// `cargo test -p forebay-delivery cost_of_a_message -- --ignored --nocapture`.
+#[test]
+#[ignore = "figures, not a test"]
+#[allow(clippy::print_stdout, reason = "figures")]
+fn cost_of_a_message() {
+    struct Long;
+    impl Plan for Long {
+        fn windows(&self, _: u64) -> u32 {
+            1_000
+        }
+
+        fn bytes(&self, _: WindowId) -> u64 {
+            10
+        }
+    }
+    const WINDOWS: u32 = 8;
+    for ranks in [10, 100, 1_000] {
+        let mut dispatcher = Dispatcher::new(DispatcherSettings::default(), 1, 0);
+        dispatcher.tick(LATER);
+        dispatcher.open(&"f".into(), Long, LATER);
+        let mut workers: Vec<_> = (0..32).map(|id| worker(id, &format!("w{id}"), 60)).collect();
+        let sync = |rank: u64, seq: u64, at: u32| ReaderSync {
+            session: rank,
+            seq,
+            feed: "f".into(),
+            rank,
+            world_size: ranks,
+            at: window(at),
+            until_epoch: 1,
+            known: 0,
+            broken: Vec::new(),
+            waiting: None,
+            leaving: false,
+            samples: 0,
+            bytes: 0,
+            stalled_ms: 0,
+        };
+        let (mut messages, mut woken) = (0_u64, 0_u64);
+        let began = std::time::Instant::now();
+        for at in 0..WINDOWS {
+            for rank in 0..ranks {
+                let before = revision(&dispatcher);
+                dispatcher.reader_sync(&sync(rank, u64::from(at) + 1, at), LATER);
+                messages += 1;
+                dispatcher.reader_reply("f", rank).expect("known");
+                if revision(&dispatcher) != before {
+                    woken += wake(&mut dispatcher, ranks);
+                }
+            }
+            for worker in &mut workers {
+                let before = revision(&dispatcher);
+                let message = worker.sync();
+                dispatcher.worker_sync(&message, LATER).expect("its address");
+                let reply = dispatcher.worker_reply(message.worker, LATER).expect("known");
+                for action in worker.reply(&reply) {
+                    if let crate::WorkerAction::Start(key) = action {
+                        worker.report(&key, HeldState::Ready { rows: 5, bytes: 10 });
+                    }
+                }
+                messages += 1;
+                if revision(&dispatcher) != before {
+                    woken += wake(&mut dispatcher, ranks);
+                }
+            }
+        }
+        let each = began.elapsed() / messages as u32;
+        println!(
+            "{ranks} ranks: {messages} messages, {each:?} each, {:.1} calls woken by one",
+            woken as f64 / messages as f64
+        );
+    }
+}
+
+fn wake<P: Plan>(dispatcher: &mut Dispatcher<P>, ranks: u64) -> u64 {
+    (0..ranks).for_each(|rank| drop(dispatcher.reader_reply("f", rank)));
+    (0..32).for_each(|id| drop(dispatcher.worker_reply(id, LATER)));
+    ranks + 32
+}
+
+fn revision<P: Plan>(dispatcher: &Dispatcher<P>) -> u64 {
+    dispatcher.revision()
+}

@@ -1,0 +1,271 @@
+//! Who is leased what: what readers are at first, then what lies ahead of them, each to whoever has the least to do.
+//!
+//! Looked at anew whenever something changed. It costs about as much as there are windows held, workers, and places where
+//! readers stand; how many readers stand there is no matter.
+
+use std::collections::BTreeMap;
+
+use super::{Copy, CopyState, LeaseId, Sequencer, Window, Worker, WorkerId};
+use crate::rules::{Rule, holds};
+use crate::window::{Plan, WindowId};
+
+/// At most this many windows are looked at ahead of one reader; what bounds them usually is memory.
+const LOOKAHEAD_WINDOWS_MAX: usize = 64;
+
+/// The readers that stand at one place: how many there are of each share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place(BTreeMap<u64, u32>);
+
+impl Place {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn enter(&mut self, share: f64) {
+        *self.0.entry(share.to_bits()).or_default() += 1;
+    }
+
+    pub(super) fn leave(&mut self, share: f64) {
+        if let Some(count) = self.0.get_mut(&share.to_bits()) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&share.to_bits());
+            }
+        }
+    }
+
+    /// Added up anew each time: sums that are only added to and taken from drift.
+    fn share(&self) -> f64 {
+        self.0.iter().map(|(&share, &count)| f64::from_bits(share) * f64::from(count)).sum()
+    }
+}
+
+/// What a worker has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Load {
+    unready: u64,
+    held_bytes: u64,
+    holds: usize,
+    computing: usize,
+}
+
+impl Load {
+    fn add(&mut self, copy: &Copy) {
+        self.unready += u64::from(copy.state < CopyState::Ready);
+        self.held_bytes += copy.bytes;
+        self.holds += 1;
+        self.computing += usize::from(copy.state == CopyState::Leased);
+    }
+
+    /// Whether the worker may compute another window ahead of the readers.
+    fn has_room(&self, worker: &Worker, bytes: u64) -> bool {
+        let limits = worker.limits;
+        let fits = self.held_bytes + bytes <= limits.memory_bytes || self.holds < limits.windows_at_least;
+        self.computing < limits.computing && fits
+    }
+}
+
+type Loads = BTreeMap<WorkerId, Load>;
+
+impl<P: Plan> Sequencer<P> {
+    /// A second copy of a window that its reader has waited for too long, or cannot reach. Whether there is one now.
+    pub(super) fn lease_again(&mut self, window: WindowId) -> bool {
+        let Some(held) = self.windows.get(&window) else { return false };
+        if let [only] = held.copies[..]
+            && (only.state < CopyState::Ready
+                || self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain))
+        {
+            let mut loads = self.loads();
+            if let Some(worker) = self.idlest(&loads, |id, _, _| id != only.worker) {
+                self.make_room(&mut loads, worker, self.plan.bytes(window));
+                self.grant(&mut loads, window, worker);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A window that `worker` does not hold as it should is leased to another, if one may take it.
+    pub(super) fn lease_elsewhere(&mut self, window: WindowId, than: WorkerId) {
+        if !self.is_wanted(window) || self.distance(window).is_none() {
+            return;
+        }
+        let (bytes, is_current) = (self.plan.bytes(window), self.distance(window) == Some(0));
+        let mut loads = self.loads();
+        let may = |id, worker: &Worker, load: &Load| id != than && (is_current || load.has_room(worker, bytes));
+        if let Some(worker) = self.idlest(&loads, may) {
+            self.make_room(&mut loads, worker, bytes);
+            self.grant(&mut loads, window, worker);
+        }
+    }
+
+    /// How often `window` is still to be taken: the sum of its readers' shares.
+    pub fn shares(&self, window: WindowId) -> f64 {
+        self.places.iter().filter(|(place, _)| needs(**place, window)).map(|(_, place)| place.share()).sum()
+    }
+
+    /// How far `window` is ahead of the nearest reader that still needs it.
+    pub(super) fn distance(&self, window: WindowId) -> Option<u64> {
+        self.places
+            .keys()
+            .filter(|&&place| needs(place, window))
+            // Only compared, so epochs may be taken as longer than any other distance.
+            .map(|&(at, _)| {
+                let epochs = window.epoch - at.epoch;
+                (epochs << 32) + u64::from(window.index) - u64::from(at.index) * u64::from(epochs == 0)
+            })
+            .min()
+    }
+
+    fn is_needed(&self, window: WindowId) -> bool {
+        self.places.keys().any(|&place| needs(place, window))
+    }
+
+    /// Forgets what no reader needs, and leases what they need next.
+    pub(super) fn settle(&mut self) {
+        self.revision += 1;
+        if !self.keeps_all {
+            let passed: Vec<_> = self.windows.keys().copied().filter(|&it| !self.is_needed(it)).collect();
+            for window in passed {
+                self.windows.remove(&window);
+            }
+            if !self.let_go.is_empty() {
+                let places = &self.places;
+                self.let_go.retain(|&window| places.keys().any(|&place| needs(place, window)));
+            }
+        }
+        if self.workers.is_empty() {
+            return;
+        }
+        let mut loads = self.loads();
+        self.lease_current(&mut loads);
+        self.lease_ahead(&mut loads);
+    }
+
+    /// Whether nobody computes this window who can be reached.
+    fn is_wanted(&self, window: WindowId) -> bool {
+        let Some(held) = self.windows.get(&window) else { return true };
+        match held.copies[..] {
+            _ if held.failed => false,
+            [] => true,
+            // Its worker may still win the race.
+            [only] => self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain),
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_suspected(&self, worker: WorkerId) -> bool {
+        self.workers.get(&worker).is_some_and(|worker| worker.suspected)
+    }
+
+    fn lease_current(&mut self, loads: &mut Loads) {
+        let places = self.places.keys().filter(|(at, until_epoch)| at.epoch < *until_epoch);
+        let current: Vec<_> = places.map(|&(at, _)| at).filter(|&at| self.is_wanted(at)).collect();
+        for window in current {
+            let bytes = self.plan.bytes(window);
+            if self.is_wanted(window)
+                && let Some(worker) = self.idlest(loads, |_, worker, load| {
+                    holds(Rule::CurrentIsLeasedOverTheLimit) || load.has_room(worker, bytes)
+                })
+            {
+                self.make_room(loads, worker, bytes);
+                self.grant(loads, window, worker);
+            }
+        }
+    }
+
+    fn lease_ahead(&mut self, loads: &mut Loads) {
+        // Before the windows ahead are looked at: mostly all are busy.
+        if self.idlest(loads, |_, worker, load| load.has_room(worker, 0)).is_none() {
+            return;
+        }
+        for window in self.ahead() {
+            let bytes = self.plan.bytes(window);
+            let Some(worker) = self.idlest(loads, |_, worker, load| load.has_room(worker, bytes)) else { break };
+            self.grant(loads, window, worker);
+        }
+    }
+
+    fn loads(&self) -> Loads {
+        let mut loads: Loads = self.workers.keys().map(|&id| (id, Load::default())).collect();
+        for copy in self.windows.values().flat_map(|held| &held.copies) {
+            loads.entry(copy.worker).or_default().add(copy);
+        }
+        loads
+    }
+
+    /// The worker with the least to do, of those that take something and `may`.
+    fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &Worker, &Load) -> bool) -> Option<WorkerId> {
+        let workers = self.workers.iter().filter(|(_, worker)| !worker.draining && !worker.suspected);
+        workers
+            .filter_map(|(&id, worker)| {
+                let load = loads.get(&id).copied().unwrap_or_default();
+                may(id, worker, &load).then_some((load.unready, load.held_bytes, id))
+            })
+            .min()
+            .map(|(_, _, id)| id)
+    }
+
+    /// Windows ahead of the readers that nobody computes yet, nearest first.
+    fn ahead(&self) -> Vec<WindowId> {
+        let mut ahead = BTreeMap::new();
+        for &(at, until_epoch) in self.places.keys() {
+            let mut window = at;
+            for distance in 0..LOOKAHEAD_WINDOWS_MAX {
+                if window.epoch >= until_epoch {
+                    break;
+                }
+                if self.is_wanted(window) {
+                    let nearest = ahead.entry(window).or_insert(distance);
+                    *nearest = distance.min(*nearest);
+                }
+                window = self.plan.after(window);
+            }
+        }
+        let mut ahead: Vec<_> = ahead.into_iter().map(|(window, distance)| (distance, window)).collect();
+        ahead.sort_unstable();
+        ahead.into_iter().map(|(_, window)| window).collect()
+    }
+
+    /// Forgets finished windows that no reader is at, the furthest away first, until `bytes` more fit.
+    fn make_room(&mut self, loads: &mut Loads, worker: WorkerId, bytes: u64) {
+        let Some(limit) = self.workers.get(&worker).map(|worker| worker.limits.memory_bytes) else { return };
+        while loads.get(&worker).is_some_and(|load| load.held_bytes + bytes > limit) {
+            let furthest = self
+                .copies_of(worker)
+                .filter(|(_, copy)| copy.state != CopyState::Leased)
+                .map(|(window, copy)| (self.distance(window).unwrap_or(u64::MAX), window, copy.lease))
+                .filter(|&(distance, ..)| distance > 0)
+                .max();
+            let Some((_, window, lease)) = furthest else { break };
+            let held = self.windows.get_mut(&window).expect("it has a copy");
+            held.copies.retain(|copy| copy.lease != lease);
+            if held.copies.is_empty() {
+                self.let_go.insert(window);
+            }
+            *loads = self.loads();
+        }
+    }
+
+    fn grant(&mut self, loads: &mut Loads, window: WindowId, worker: WorkerId) {
+        let lease = self.next_lease;
+        self.next_lease += 1;
+        self.granted += 1;
+        self.speculative += u64::from(self.windows.get(&window).is_some_and(|held| !held.copies.is_empty()));
+        self.recomputed += u64::from(self.let_go.remove(&window));
+        let copy = self.hold(window, worker, lease);
+        loads.entry(worker).or_default().add(&copy);
+    }
+
+    pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId) -> Copy {
+        let copy = Copy { worker, lease, state: CopyState::Leased, bytes: self.plan.bytes(window) };
+        let held: &mut Window = self.windows.entry(window).or_default();
+        held.copies.push(copy);
+        copy
+    }
+}
+
+/// Whether readers that stand there, and stop before that epoch, need `window`.
+fn needs((at, until_epoch): (WindowId, u64), window: WindowId) -> bool {
+    at <= window && window.epoch < until_epoch
+}

@@ -1,0 +1,412 @@
+//! The sequencer, event by event.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// Epochs of `windows` windows of 10 bytes each.
+struct Even {
+    windows: u32,
+}
+
+impl Plan for Even {
+    fn windows(&self, _: u64) -> u32 {
+        self.windows
+    }
+
+    fn bytes(&self, _: WindowId) -> u64 {
+        10
+    }
+}
+
+fn window(index: u32) -> WindowId {
+    WindowId { epoch: 0, index }
+}
+
+/// With workers numbered from 1, each of which can take `memory_bytes` and computes two windows at a time.
+fn sequencer(windows: u32, workers: u64, memory_bytes: u64) -> Sequencer<Even> {
+    let mut sequencer = Sequencer::new(Even { windows }, 100);
+    for worker in 1..=workers {
+        join(&mut sequencer, worker, memory_bytes);
+    }
+    sequencer
+}
+
+fn join(sequencer: &mut Sequencer<Even>, worker: WorkerId, memory_bytes: u64) {
+    let limits = WorkerLimits { memory_bytes, computing: 2, windows_at_least: 1 };
+    sequencer.handle(Event::WorkerJoined { worker, limits }).expect("pure");
+}
+
+fn read(sequencer: &mut Sequencer<Even>, reader: ReaderId, from: u32) {
+    let event = Event::ReaderJoined { reader, at: window(from), until_epoch: 1, share: 1.0 };
+    sequencer.handle(event).expect("pure");
+}
+
+fn advance(sequencer: &mut Sequencer<Even>, reader: ReaderId, to: u32) {
+    sequencer.handle(Event::ReaderAdvanced { reader, to: window(to) }).expect("pure");
+}
+
+fn held(sequencer: &Sequencer<Even>, worker: WorkerId) -> Vec<u32> {
+    sequencer.leases(worker).into_iter().map(|(window, _)| window.index).collect()
+}
+
+fn lease(sequencer: &Sequencer<Even>, worker: WorkerId, index: u32) -> LeaseId {
+    let leases = sequencer.leases(worker);
+    leases.into_iter().find(|(at, _)| *at == window(index)).expect("leased to this worker").1
+}
+
+fn count(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32) {
+    let lease = lease(sequencer, worker, index);
+    let event = Event::WindowCounted { window: window(index), lease, rows: 5, bytes: 10 };
+    sequencer.handle(event).expect("pure");
+}
+
+fn finish(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32) {
+    count(sequencer, worker, index);
+    let lease = lease(sequencer, worker, index);
+    sequencer.handle(Event::WindowReady { window: window(index), lease }).expect("pure");
+}
+
+fn fail(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32, retry: bool) {
+    let lease = lease(sequencer, worker, index);
+    sequencer.handle(Event::WindowFailed { window: window(index), lease, retry }).expect("pure");
+}
+
+/// Computes all that is leased, and what is leased for it.
+fn finish_all(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
+    while let Some((window, _)) =
+        sequencer.leases(worker).into_iter().find(|&(window, lease)| !sequencer.is_ready(window, lease))
+    {
+        finish(sequencer, worker, window.index);
+    }
+}
+
+#[test]
+fn a_reader_gets_its_window_even_over_the_limit() {
+    let mut sequencer = sequencer(5, 1, 0);
+    read(&mut sequencer, 1, 2);
+    assert_eq!(held(&sequencer, 1), [2]);
+    finish(&mut sequencer, 1, 2);
+    assert_eq!(held(&sequencer, 1), [2]);
+    advance(&mut sequencer, 1, 3);
+    assert_eq!(held(&sequencer, 1), [3]);
+}
+
+#[test]
+fn windows_ahead_are_leased_in_order_while_memory_lasts() {
+    let mut sequencer = sequencer(9, 1, 35);
+    read(&mut sequencer, 1, 0);
+    assert_eq!(held(&sequencer, 1), [0, 1]);
+    finish(&mut sequencer, 1, 0);
+    assert_eq!(held(&sequencer, 1), [0, 1, 2]);
+    finish(&mut sequencer, 1, 1);
+    assert_eq!(held(&sequencer, 1), [0, 1, 2]);
+    advance(&mut sequencer, 1, 1);
+    assert_eq!(held(&sequencer, 1), [1, 2, 3]);
+}
+
+#[test]
+fn windows_ahead_go_to_whoever_has_the_least_to_do() {
+    let mut sequencer = sequencer(9, 3, 1_000);
+    read(&mut sequencer, 1, 0);
+    let mut all: Vec<u32> = (1..=3).flat_map(|worker| held(&sequencer, worker)).collect();
+    assert!((1..=3).all(|worker| held(&sequencer, worker).len() == 2));
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_reader_that_falls_behind_has_its_windows_computed_again() {
+    let mut sequencer = sequencer(50, 1, 30);
+    read(&mut sequencer, 1, 0);
+    read(&mut sequencer, 2, 0);
+    finish_all(&mut sequencer, 1);
+    for index in 1..20 {
+        advance(&mut sequencer, 1, index);
+        finish_all(&mut sequencer, 1);
+        let held: BTreeSet<_> = held(&sequencer, 1).into_iter().collect();
+        assert!(held.contains(&index) && held.contains(&0));
+        assert!(held.len() <= 3, "the limit holds three windows, got {held:?}");
+    }
+    assert_eq!(sequencer.recomputed(), 0);
+    for index in 1..20 {
+        advance(&mut sequencer, 2, index);
+        finish_all(&mut sequencer, 1);
+        assert!(held(&sequencer, 1).contains(&index));
+    }
+    assert!(sequencer.recomputed() > 0);
+}
+
+#[test]
+fn nothing_is_leased_past_the_last_epoch_and_nothing_kept_after_the_last_reader() {
+    let mut sequencer = sequencer(3, 1, 1_000);
+    read(&mut sequencer, 7, 2);
+    assert_eq!(held(&sequencer, 1), [2]);
+    sequencer.handle(Event::ReaderLeft { reader: 7 }).expect("pure");
+    assert!(held(&sequencer, 1).is_empty() && !sequencer.is_read());
+}
+
+#[test]
+fn a_failed_window_is_computed_again_for_a_reader_that_comes_back() {
+    let mut sequencer = sequencer(9, 1, 25);
+    read(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 1, 0);
+    fail(&mut sequencer, 1, 1, false);
+    assert!(sequencer.has_failed(window(1)) && !held(&sequencer, 1).contains(&1));
+    read(&mut sequencer, 2, 1);
+    assert!(!sequencer.has_failed(window(1)) && held(&sequencer, 1).contains(&1));
+    // A reader that was there all the time waits for the new try as well.
+    advance(&mut sequencer, 1, 1);
+    assert!(held(&sequencer, 1).contains(&1));
+}
+
+#[test]
+fn late_and_duplicate_reports_change_nothing() {
+    let mut sequencer = sequencer(3, 1, 10);
+    read(&mut sequencer, 1, 0);
+    let old = lease(&sequencer, 1, 0);
+    fail(&mut sequencer, 1, 0, true);
+    let new = lease(&sequencer, 1, 0);
+    assert_ne!(old, new);
+    let before = sequencer.leases(1);
+    let (here, elsewhere) = (window(0), window(2));
+    for (window, lease) in [(here, old), (elsewhere, new)] {
+        for event in [
+            Event::WindowCounted { window, lease, rows: 5, bytes: 99 },
+            Event::WindowReady { window, lease },
+            Event::WindowFailed { window, lease, retry: false },
+            Event::WindowMissing { window, lease },
+        ] {
+            sequencer.handle(event).expect("pure");
+            assert_eq!(sequencer.leases(1), before);
+        }
+        assert!(sequencer.rows(window).is_none() && !sequencer.has_failed(window));
+    }
+    finish(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 1, 0);
+    assert_eq!((sequencer.held_bytes(1), sequencer.census()), (10, [0, 0, 1, 0]));
+}
+
+#[test]
+fn a_late_message_does_not_move_a_reader_back() {
+    let mut sequencer = sequencer(9, 1, 10);
+    read(&mut sequencer, 1, 0);
+    advance(&mut sequencer, 1, 4);
+    advance(&mut sequencer, 1, 2);
+    assert_eq!(sequencer.position(1), Some(window(4)));
+    assert_eq!(held(&sequencer, 1), [4]);
+}
+
+#[test]
+fn a_lost_workers_windows_are_leased_to_others() {
+    let mut sequencer = sequencer(4, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    finish_all(&mut sequencer, 1);
+    finish_all(&mut sequencer, 2);
+    sequencer.handle(Event::WorkerLeft { worker: 1 }).expect("pure");
+    assert!(held(&sequencer, 1).is_empty());
+    finish_all(&mut sequencer, 2);
+    assert_eq!(held(&sequencer, 2), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_window_that_keeps_losing_its_workers_is_given_up() {
+    let mut sequencer = sequencer(1, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    for worker in 1..=u64::from(ATTEMPTS_MAX) {
+        assert!(!sequencer.has_failed(window(0)));
+        join(&mut sequencer, worker, 1_000);
+        assert_eq!(held(&sequencer, worker), [0]);
+        sequencer.handle(Event::WorkerLeft { worker }).expect("pure");
+    }
+    assert!(sequencer.has_failed(window(0)));
+    join(&mut sequencer, 99, 1_000);
+    assert!(held(&sequencer, 99).is_empty());
+}
+
+#[test]
+fn workers_lost_after_they_counted_a_window_do_not_speak_against_it() {
+    let mut sequencer = sequencer(1, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    for worker in 1..=u64::from(3 * ATTEMPTS_MAX) {
+        join(&mut sequencer, worker, 1_000);
+        finish(&mut sequencer, worker, 0);
+        sequencer.handle(Event::WorkerLeft { worker }).expect("pure");
+    }
+    assert!(!sequencer.has_failed(window(0)));
+}
+
+#[test]
+fn a_draining_worker_keeps_what_can_be_read_and_begins_nothing() {
+    let mut sequencer = sequencer(4, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 1, 0);
+    sequencer.handle(Event::WorkerDraining { worker: 1 }).expect("pure");
+    join(&mut sequencer, 1, 1_000);
+    finish_all(&mut sequencer, 2);
+    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![0], vec![1, 2, 3]));
+    advance(&mut sequencer, 1, 1);
+    assert!(held(&sequencer, 1).is_empty());
+}
+
+#[test]
+fn a_window_that_is_waited_for_is_leased_a_second_time_and_the_first_to_be_ready_is_kept() {
+    let mut sequencer = sequencer(1, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    for _ in 0..3 {
+        sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("pure");
+        assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![0], vec![0]));
+    }
+    count(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 2, 0);
+    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![], vec![0]));
+    sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("pure");
+    assert!(held(&sequencer, 1).is_empty(), "what is ready only has to be fetched");
+}
+
+#[test]
+fn a_window_whose_worker_cannot_be_reached_is_leased_a_second_time() {
+    let mut sequencer = sequencer(1, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 1, 0);
+    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
+    sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("pure");
+    finish(&mut sequencer, 2, 0);
+    let copies: BTreeSet<_> = sequencer.copies(window(0)).map(|copy| copy.worker).collect();
+    assert_eq!(copies, BTreeSet::from([1, 2]));
+}
+
+#[test]
+fn a_suspected_worker_gets_nothing_new_until_it_is_heard_of() {
+    let mut sequencer = sequencer(9, 1, 20);
+    read(&mut sequencer, 1, 0);
+    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
+    advance(&mut sequencer, 1, 5);
+    assert!(held(&sequencer, 1).is_empty());
+    join(&mut sequencer, 1, 20);
+    assert_eq!(held(&sequencer, 1), [5, 6]);
+}
+
+#[test]
+fn a_missing_window_is_leased_to_another_worker_if_there_is_one() {
+    let mut sequencer = sequencer(1, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    finish(&mut sequencer, 1, 0);
+    let missing = lease(&sequencer, 1, 0);
+    sequencer.handle(Event::WindowMissing { window: window(0), lease: missing }).expect("pure");
+    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![], vec![0]));
+    sequencer.handle(Event::WorkerLeft { worker: 1 }).expect("pure");
+    let missing = lease(&sequencer, 2, 0);
+    sequencer.handle(Event::WindowMissing { window: window(0), lease: missing }).expect("pure");
+    assert_ne!(lease(&sequencer, 2, 0), missing);
+}
+
+#[test]
+fn windows_of_a_dispatcher_that_is_gone_are_taken_over_while_all_is_kept() {
+    let mut sequencer = sequencer(9, 3, 10);
+    sequencer.set_keeps_all(true);
+    sequencer.adopt(1, window(3), 7, true);
+    sequencer.adopt(9, window(4), 8, true);
+    assert_eq!(sequencer.leases(1), [(window(3), 7)]);
+    assert!(held(&sequencer, 9).is_empty(), "nobody knows that worker");
+    // Another has the same window, and nobody needs it twice; but what is not computed yet may come from elsewhere.
+    sequencer.adopt(2, window(3), 9, false);
+    assert!(held(&sequencer, 2).is_empty());
+    sequencer.adopt(2, window(3), 9, true);
+    finish(&mut sequencer, 2, 3);
+    assert_eq!((held(&sequencer, 1), sequencer.leases(2)), (vec![], vec![(window(3), 9)]));
+    sequencer.adopt(3, window(3), 10, true);
+    assert!(held(&sequencer, 3).is_empty());
+    read(&mut sequencer, 1, 3);
+    sequencer.set_keeps_all(false);
+    assert!(held(&sequencer, 2).contains(&3));
+    advance(&mut sequencer, 1, 4);
+    assert!(!held(&sequencer, 2).contains(&3));
+}
+
+#[test]
+fn what_nobody_needs_is_not_taken_over() {
+    let mut sequencer = sequencer(9, 1, 10);
+    sequencer.adopt(1, window(3), 7, true);
+    read(&mut sequencer, 1, 4);
+    sequencer.adopt(1, window(3), 7, true);
+    assert_eq!(held(&sequencer, 1), [4]);
+}
+
+#[test]
+fn a_window_with_other_rows_than_before_is_an_error() {
+    let mut sequencer = sequencer(1, 1, 10);
+    read(&mut sequencer, 1, 0);
+    count(&mut sequencer, 1, 0);
+    let lease = lease(&sequencer, 1, 0);
+    let event = Event::WindowCounted { window: window(0), lease, rows: 6, bytes: 10 };
+    assert_eq!(sequencer.handle(event), Err(Impure { window: window(0), rows: (5, 6) }));
+    assert_eq!(sequencer.rows(window(0)), Some(5));
+}
+
+#[test]
+fn shares_say_how_often_a_window_is_still_to_be_taken() {
+    let mut sequencer = sequencer(9, 1, 10);
+    read(&mut sequencer, 1, 0);
+    let rank = Event::ReaderJoined { reader: 2, at: window(2), until_epoch: 1, share: 0.25 };
+    sequencer.handle(rank).expect("pure");
+    assert_eq!((sequencer.shares(window(1)), sequencer.shares(window(2))), (1.0, 1.25));
+}
+
+#[test]
+fn what_a_suspected_worker_has_not_counted_is_leased_to_others_before_anybody_waits_and_it_may_still_win() {
+    let mut sequencer = sequencer(4, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    let (first, others) = (held(&sequencer, 1), held(&sequencer, 2));
+    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
+    finish_all(&mut sequencer, 2);
+    assert_eq!(held(&sequencer, 2), [0, 1, 2, 3]);
+    assert_eq!(sequencer.speculative(), first.len() as u64);
+    assert!(first.iter().all(|index| !others.contains(index)));
+    // It was only cut off for a moment, and is as good for what it has ready.
+    let mut sequencer = self::sequencer(4, 2, 1_000);
+    read(&mut sequencer, 1, 0);
+    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
+    join(&mut sequencer, 1, 1_000);
+    finish(&mut sequencer, 1, first[0]);
+    assert!(!held(&sequencer, 2).contains(&first[0]));
+    assert_eq!(sequencer.copies(window(first[0])).map(|copy| copy.worker).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn what_is_known_already_changes_nothing_and_ranks_at_one_place_are_one() {
+    let mut sequencer = sequencer(50, 2, 1_000);
+    for rank in 0..100 {
+        let event = Event::ReaderJoined { reader: rank, at: window(0), until_epoch: 1, share: 0.01 };
+        sequencer.handle(event).expect("pure");
+    }
+    finish_all(&mut sequencer, 1);
+    finish_all(&mut sequencer, 2);
+    let before = sequencer.revision();
+    let lease = sequencer.leases(1)[0];
+    join(&mut sequencer, 1, 1_000);
+    let (rows, bytes) = (5, 10);
+    for rank in 0..99 {
+        sequencer.handle(Event::ReaderAdvanced { reader: rank, to: window(0) }).expect("pure");
+        sequencer.handle(Event::WindowCounted { window: lease.0, lease: lease.1, rows, bytes }).expect("pure");
+    }
+    assert_eq!(sequencer.revision(), before);
+    (0..100).for_each(|rank| advance(&mut sequencer, rank, 1));
+    // The first stands somewhere new, and the last leaves nobody behind.
+    assert_eq!(sequencer.revision(), before + 2);
+    assert!((sequencer.shares(window(1)) - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_rerun_is_not_computed_again() {
+    let mut sequencer = sequencer(5, 1, 30);
+    for reader in 1..=2 {
+        read(&mut sequencer, reader, 0);
+        for index in 1..5 {
+            finish_all(&mut sequencer, 1);
+            advance(&mut sequencer, reader, index);
+        }
+        sequencer.handle(Event::ReaderLeft { reader }).expect("pure");
+    }
+    assert_eq!((sequencer.granted(), sequencer.recomputed()), (10, 0));
+}
