@@ -6,6 +6,7 @@
 //! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
 
 mod functions;
+mod unnest;
 
 use std::ops::ControlFlow;
 
@@ -24,7 +25,7 @@ const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a
 
 /// Everything in the query that a feed cannot do.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
-    let mut search = Search { state, tokens, errors: Vec::new(), here: start };
+    let mut search = Search { state, tokens, errors: Vec::new(), here: start, unnests: Vec::new() };
     let _ = Visit::visit(query, &mut search);
     search.errors
 }
@@ -35,6 +36,8 @@ struct Search<'a> {
     errors: Vec<Error>,
     /// The last place that was passed, for what has none of its own.
     here: Place,
+    /// The calls of UNNEST that are where a feed runs them.
+    unnests: Vec<Place>,
 }
 
 impl Visitor for Search<'_> {
@@ -226,7 +229,7 @@ impl Search<'_> {
             select_modifiers,
             top,
             top_before_distinct: _,
-            projection: _,
+            projection,
             exclude,
             into,
             from,
@@ -246,6 +249,7 @@ impl Search<'_> {
             flavor,
         } = select;
         let start = select_token.0.span;
+        self.unnests(projection);
         // Where the clauses after FROM and WHERE can begin.
         let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
@@ -295,12 +299,7 @@ impl Search<'_> {
             }
         }
         if !lateral_views.is_empty() {
-            self.refuse(
-                from_end,
-                &["LATERAL"],
-                "LATERAL VIEW is not accepted: a row of a feed is one row of its table",
-                BEFOREHAND,
-            );
+            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not accepted", UNNEST_HINT);
         }
         if prewhere.is_some() {
             self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
@@ -343,6 +342,10 @@ impl Search<'_> {
     fn table_factor(&mut self, factor: &TableFactor) {
         let span = factor.span();
         let (word, is_first) = match factor {
+            TableFactor::UNNEST { .. } => {
+                let place = self.tokens.last(self.here, &["UNNEST"]).unwrap_or(self.here);
+                return self.refuse_at(place, "UNNEST in FROM is not accepted", UNNEST_HINT);
+            }
             TableFactor::Table {
                 name,
                 alias: _,
@@ -394,7 +397,6 @@ impl Search<'_> {
             }
             TableFactor::NestedJoin { table_with_joins, alias: _ } => return self.joins(table_with_joins),
             TableFactor::Function { name, .. } => return self.table_function(&name.to_string(), name.span()),
-            TableFactor::UNNEST { .. } => ("UNNEST", true),
             TableFactor::TableFunction { .. } => ("TABLE", true),
             TableFactor::JsonTable { .. } => ("JSON_TABLE", true),
             TableFactor::OpenJsonTable { .. } => ("OPENJSON", true),
@@ -456,6 +458,7 @@ impl Search<'_> {
     }
 }
 
+const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
 const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
 const LIMIT_HINT: &str = "count steps in the trainer, or create a table over fewer files";
 const AGGREGATE_HINT: &str = "compute it beforehand and store it as a column, or write the result as a constant";

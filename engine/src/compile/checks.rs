@@ -1,4 +1,4 @@
-//! What a feed stage may hold: row-local nodes over one table, and functions that are pure.
+//! What a feed stage may hold: row-local and window-local nodes over one table, and functions that are pure.
 //!
 //! The `sql` crate refuses most of this earlier, with the place in the text; this is the gate that plans made any other
 //! way pass too.
@@ -10,6 +10,7 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Volatility};
 
+use super::unnest;
 use crate::error::{Error, Result};
 
 /// Refuses a plan that cannot run window by window, saying why; gives the driving table's name.
@@ -22,6 +23,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
                 tables.push(scan.table_name.table().to_owned());
                 None
             }
+            LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
                 let input = node.inputs().first().map(|input| Arc::clone(input.schema()));
                 let forgets = |expr: &Expr| input.as_ref().and_then(|schema| forgets_tensor(expr, schema));
@@ -48,7 +50,6 @@ fn refuse_node(node: &LogicalPlan) -> Error {
         LogicalPlan::Join(_) => ("a join", "needs a second table"),
         LogicalPlan::Union(_) => ("UNION", "needs a second table"),
         LogicalPlan::Window(_) => ("a window function", "looks at other rows of the dataset"),
-        LogicalPlan::Unnest(_) => ("UNNEST", "makes several rows of one"),
         LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => ("a query without a table", "has no rows to feed"),
         _ => ("this query", "is not row-local"),
     };

@@ -4,6 +4,9 @@
 //! through every projection, and hands each keyed-random call the key of its row and the number of its call site, and
 //! each call that depends on the step its length. After it, a plan is an ordinary
 //! deterministic one: the optimizer may move, merge and prune as it likes.
+//!
+//! At each operator that changes rows the plan is cut: what lies below it becomes a layer, and what lies above reads a
+//! table of the rows that it makes, which have hidden columns of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, plan_err};
+use datafusion::common::{Column, DFSchema, plan_err};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
@@ -22,6 +25,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use forebay_operators::Determinism;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::changes::Change;
 use super::window_exec::WindowExec;
 
 pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
@@ -75,16 +79,42 @@ impl TableProvider for FeedTable {
     }
 }
 
+/// A query with its hidden columns, cut where rows are made.
+pub(crate) struct Woven {
+    /// From the table upwards.
+    pub(crate) layers: Vec<WovenLayer>,
+    /// What lies above the topmost operator that makes rows; all of the query, where there is none.
+    pub(crate) top: LogicalPlan,
+}
+
+/// An operator that makes rows, and what lies between it and the one below.
+pub(crate) struct WovenLayer {
+    pub(crate) input: LogicalPlan,
+    pub(crate) change: Change,
+    /// What it makes.
+    pub(crate) made: SchemaRef,
+}
+
+impl Woven {
+    /// The columns of what `top` reads, where the driving table has those of `source`.
+    pub(crate) fn leaf<'a>(&'a self, source: &'a SchemaRef) -> &'a SchemaRef {
+        self.layers.last().map_or(source, |layer| &layer.made)
+    }
+}
+
 /// Weaves the hidden columns into `plan`, whose output then has them as well.
 ///
 /// A call site is the operator's name and its ordinal among the calls of that operator, so that adding a flip to a
 /// pipeline leaves its crops as they were.
-pub(crate) fn weave(plan: &LogicalPlan) -> Result<LogicalPlan> {
-    Weaver { calls: HashMap::new() }.plan(plan)
+pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
+    let mut weaver = Weaver { calls: HashMap::new(), layers: Vec::new() };
+    let top = weaver.plan(plan)?;
+    Ok(Woven { layers: weaver.layers, top })
 }
 
 struct Weaver {
     calls: HashMap<String, u64>,
+    layers: Vec<WovenLayer>,
 }
 
 impl Weaver {
@@ -118,8 +148,39 @@ impl Weaver {
                 let input = self.plan(&alias.input)?;
                 Ok(LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(input), alias.alias.clone())?))
             }
+            LogicalPlan::Unnest(unnest) => {
+                let input = self.plan(&unnest.input)?;
+                self.cut(input, Change::unnest(unnest)?, &unnest.schema)
+            }
             other => plan_err!("{} cannot run in a feed stage", other.display()),
         }
+    }
+
+    /// Closes a layer; gives a plan over the rows that it makes, with the columns of `schema` under their names.
+    fn cut(&mut self, input: LogicalPlan, change: Change, schema: &DFSchema) -> Result<LogicalPlan> {
+        // A table has one name for each column, and the columns of two tables may share one.
+        let mut fields: Vec<Field> = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let mut name = field.name().clone();
+            while fields.iter().any(|taken| *taken.name() == name) || HIDDEN.contains(&name.as_str()) {
+                name = format!("{name}:{}", fields.len());
+            }
+            fields.push(field.as_ref().clone().with_name(name));
+        }
+        let made = Arc::new(Schema::new(fields));
+        let table = format!("{}_{}", change.name(), self.layers.len() + 1);
+        let widened = FeedTable::widened(&table, &made);
+        let scan = LogicalPlanBuilder::scan(&table, provider_as_source(Arc::new(widened)), None)?.build()?;
+        let named = made.fields().iter().zip(schema.iter()).map(|(field, (qualifier, original))| {
+            let column = Expr::Column(Column::new(Some(table.as_str()), field.name()));
+            column.alias_qualified(qualifier.cloned(), original.name())
+        });
+        let mut exprs: Vec<Expr> = named.collect();
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&scan, hidden)?));
+        }
+        self.layers.push(WovenLayer { input, change, made });
+        Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(scan))?))
     }
 
     /// Gives each call in `expr` what its operator depends on beside its arguments.

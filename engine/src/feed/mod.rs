@@ -171,7 +171,7 @@ impl Feed {
         self.core().stage.schema()
     }
 
-    /// Samples per epoch, where each source row gives one; with a filter, only reading tells.
+    /// Samples per epoch, where each source row gives one; where some give none or several, only reading tells.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.core().stage.is_one_to_one().then(|| self.core().plan.epoch(0).rows())
     }
@@ -310,7 +310,7 @@ struct Place {
 impl FeedCore {
     /// Names a bad row: file, row, reason.
     pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
-        let (file, row) = self.place(bad.sample_id);
+        let (file, row) = self.place(bad.origin);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason)).with_hint(
             "mend the file or the query, or leave such rows out with on_error => 'skip' or 'quarantine' (--on-error)",
         )
@@ -326,7 +326,7 @@ impl FeedCore {
         let rows: Vec<_> = bad
             .iter()
             .map(|bad| {
-                let (file, row) = self.place(bad.sample_id);
+                let (file, row) = self.place(bad.origin);
                 QuarantinedRow { file, row, reason: &bad.reason }
             })
             .collect();

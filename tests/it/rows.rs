@@ -1,0 +1,213 @@
+//! Operators that make rows: what comes out is a feed like any other, whoever computes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::Int64Type;
+use forebay_engine::{Batch, Feed, FeedOptions, OnError, ReadOptions, Session, Start, digest};
+
+use crate::support::{Folder, Server, repository, run};
+
+/// Documents of 0 to 20 tokens in files of 20 rows, and the pipelines of `sql` over them.
+fn texts(rows: u64, sql: &str) -> (Folder, String) {
+    let folder = Folder::new();
+    for first in (0..rows).step_by(20) {
+        let line = |id: u64| format!("{{\"id\": {id}, \"tokens\": {:?}}}\n", tokens(id));
+        let lines: String = (first..rows.min(first + 20)).map(line).collect();
+        folder.write(&format!("texts/{first:06}.jsonl"), lines);
+    }
+    let script = folder.script(&format!("CREATE EXTERNAL TABLE texts STORED AS JSONL LOCATION 'texts'; {sql}"));
+    (folder, script)
+}
+
+fn tokens(id: u64) -> Vec<u64> {
+    (0..id * 7919 % 21).map(|at| 100 * id + at + 1).collect()
+}
+
+async fn session(folder: &Folder, script: &str) -> Session {
+    let session = Session::builder().threads(2).base(folder.path()).root("memory:///root").build().expect("a session");
+    let sql = std::fs::read_to_string(script).expect("the script");
+    session.execute("script.sql", &sql).await.expect("the script runs");
+    session
+}
+
+async fn open(folder: &Folder, script: &str, options: &FeedOptions) -> Feed {
+    session(folder, script).await.open("train", options).expect("a feed")
+}
+
+async fn read(feed: &Feed, options: &ReadOptions) -> Vec<Batch> {
+    let mut reader = feed.read(options).expect("a reader");
+    let mut batches = Vec::new();
+    while let Some(batch) = reader.next().await {
+        batches.push(batch.expect("a batch"));
+    }
+    batches
+}
+
+/// Epoch and offset to rows and digest.
+type Log = BTreeMap<(u64, u64), (u64, String)>;
+
+async fn log(feed: &Feed, world_size: u64, from: Start) -> Log {
+    let mut log = Log::new();
+    for rank in 0..world_size {
+        let options = ReadOptions { rank, world_size, from: from.clone(), ..ReadOptions::default() };
+        let rows = |batch: &Batch| (batch.records.num_rows() as u64, digest(&batch.records));
+        let batches = read(feed, &options).await;
+        log.extend(batches.iter().map(|batch| ((batch.epoch, batch.offset), rows(batch))));
+    }
+    log
+}
+
+fn integers(batch: &RecordBatch, column: &str) -> Vec<i64> {
+    batch[column].as_primitive::<Int64Type>().values().to_vec()
+}
+
+/// The feed is the same on any number of ranks, from a server, and from the token of any step.
+async fn is_a_feed(folder: &Folder, script: &str) {
+    let feed = open(folder, script, &FeedOptions::default()).await;
+    let whole = read(&feed, &ReadOptions::default()).await;
+    let once = log(&feed, 1, Start::default()).await;
+    assert!(once.len() > 6, "the test is about several steps");
+    for world_size in [2, 3] {
+        assert_eq!(log(&feed, world_size, Start::default()).await, once, "{world_size} ranks");
+    }
+    for batch in whole.iter().step_by(3) {
+        let tail = once.clone().split_off(&(batch.epoch, batch.offset + 1));
+        let from = Start::Token(batch.token.clone());
+        // Other processes, which have computed nothing before.
+        let feed = open(folder, script, &FeedOptions::default()).await;
+        assert_eq!(log(&feed, 3, from).await, tail, "after {}:{}", batch.epoch, batch.step);
+    }
+    let server = Server::start(script, &["--threads", "2"]);
+    for world_size in [1, 2] {
+        let mut remote = Log::new();
+        for rank in 0..world_size {
+            let (rank, world_size) = (rank.to_string(), world_size.to_string());
+            let arguments = ["--connect", &server.uri, "--pipeline", "train", "--rank", &rank, "--world-size"];
+            let (batches, _) = run([&arguments[..], &[&world_size]].concat());
+            remote.extend(batches.into_iter().map(|batch| ((batch.epoch, batch.offset), (batch.rows, batch.digest))));
+        }
+        assert_eq!(remote, once, "{world_size} ranks of a server");
+    }
+}
+
+const UNNEST: &str =
+    "CREATE PIPELINE train WITH (shuffle = true, seed = 5, window_rows = 60, epochs = 2, batch_size = 70) AS
+    SELECT id, item + 1 AS next FROM (SELECT id, unnest(tokens) AS item, tokens FROM texts WHERE id % 11 <> 0)
+    WHERE item % 5 <> 0;";
+
+#[tokio::test]
+async fn unnested_rows_are_a_feed() {
+    let (folder, script) = texts(130, UNNEST);
+    let feed = open(&folder, &script, &FeedOptions::default()).await;
+    let mut expected: Vec<(i64, i64)> = Vec::new();
+    for id in (0..130).filter(|id| id % 11 != 0) {
+        expected.extend(tokens(id).iter().filter(|&&item| item % 5 != 0).map(|&item| (id as i64, item as i64 + 1)));
+    }
+    let batches = read(&feed, &ReadOptions::default()).await;
+    let epochs: Vec<Vec<(i64, i64)>> = (0..2)
+        .map(|epoch| {
+            let records = batches.iter().filter(|batch| batch.epoch == epoch).map(|batch| &batch.records);
+            records.flat_map(|rows| integers(rows, "id").into_iter().zip(integers(rows, "next"))).collect()
+        })
+        .collect();
+    for epoch in &epochs {
+        assert_ne!(*epoch, expected, "the items of a list are shuffled too");
+        let mut sorted = epoch.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected);
+    }
+    assert_ne!(epochs[0], epochs[1]);
+    assert_eq!(feed.samples_per_epoch(), None);
+    is_a_feed(&folder, &script).await;
+}
+
+#[tokio::test]
+async fn without_shuffle_items_come_in_file_order() {
+    let (folder, script) = texts(50, UNNEST);
+    let feed = open(&folder, &script, &FeedOptions { shuffle: Some(false), ..FeedOptions::default() }).await;
+    let batches = read(&feed, &ReadOptions { epochs: Some(1), ..ReadOptions::default() }).await;
+    let next: Vec<i64> = batches.iter().flat_map(|batch| integers(&batch.records, "next")).collect();
+    assert!(next.len() > 300 && next.is_sorted(), "{next:?}");
+}
+
+#[tokio::test]
+async fn an_unnest_over_an_unnest_needs_no_other_columns() {
+    let sql = "CREATE PIPELINE train AS SELECT unnest(pair) AS half FROM (
+                   SELECT make_array(item, item + 1000) AS pair FROM (SELECT id, unnest(tokens) AS item FROM texts));";
+    let (folder, script) = texts(30, sql);
+    let feed = open(&folder, &script, &FeedOptions::default()).await;
+    let batches = read(&feed, &ReadOptions::default()).await;
+    let halves: Vec<i64> = batches.iter().flat_map(|batch| integers(&batch.records, "half")).collect();
+    let pairs = (0..30).flat_map(tokens).flat_map(|item| [item as i64, item as i64 + 1000]);
+    assert_eq!(halves, pairs.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn each_copy_of_a_row_is_augmented_by_itself() {
+    let folder = Folder::new();
+    let script = folder.script(&format!(
+        "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION '{}';
+         CREATE PIPELINE train WITH (shuffle = true) AS
+             SELECT path, random_resized_crop(decode_image(bytes), height => 8, width => 8) AS image
+             FROM (SELECT path, bytes, unnest([1, 2, 3]) AS copy FROM photos WHERE label = 'rocket');",
+        repository().join("examples/photos").display()
+    ));
+    let sql = std::fs::read_to_string(&script).expect("the script");
+    let session = Session::builder().threads(2).root("memory:///root").build().expect("a session");
+    let sql = match session.execute("script.sql", &sql).await {
+        Ok(_) => sql,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(sql.contains("unnest"));
+    let feed = session.open("train", &FeedOptions::default()).expect("a feed");
+    let mut crops: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for batch in read(&feed, &ReadOptions::default()).await {
+        for row in 0..batch.records.num_rows() {
+            let path = batch.records["path"].as_string::<i32>().value(row).to_owned();
+            let image = batch.records.project(&[1]).expect("two columns").slice(row, 1);
+            crops.entry(path).or_default().insert(digest(&image));
+        }
+    }
+    assert!(crops.len() > 5, "the test is about several photographs, not {}", crops.len());
+    assert!(crops.values().all(|crops| crops.len() == 3), "three different crops of each");
+}
+
+#[tokio::test]
+async fn bad_rows_below_and_above_are_named_and_keep_a_place() {
+    // Below the UNNEST a row that fails is one position, above it each of its items is.
+    for (sql, places) in [
+        ("SELECT id, unnest(tokens) AS item FROM (SELECT id, tokens, 1 / (id - 3) AS q FROM texts) WHERE q <= 1", 1),
+        ("SELECT id, q, unnest(tokens) AS item FROM (SELECT id, tokens, 1 / (id - 3) AS q FROM texts)", 1),
+        ("SELECT id, item, 1 / (id - 3) AS q FROM (SELECT id, unnest(tokens) AS item FROM texts)", tokens(3).len()),
+        (
+            "SELECT id, item FROM (SELECT id, unnest(tokens) AS item FROM texts) WHERE 1 / (id - 3) <= 1",
+            tokens(3).len(),
+        ),
+    ] {
+        let (folder, script) = texts(40, &format!("CREATE PIPELINE train WITH (window_rows = 20) AS {sql};"));
+        let skip = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
+        let feed = open(&folder, &script, &skip).await;
+        let batches = read(&feed, &ReadOptions { batch_size: Some(16), ..ReadOptions::default() }).await;
+        let items: Vec<i64> = batches.iter().flat_map(|batch| integers(&batch.records, "item")).collect();
+        let expected = (0..40).filter(|&id| id != 3).flat_map(tokens).map(|item| item as i64);
+        assert_eq!(items, expected.collect::<Vec<_>>(), "{sql}");
+        assert_eq!(batches.iter().map(Batch::bad_rows).sum::<u64>(), places as u64, "{sql}");
+        let feed = open(&folder, &script, &FeedOptions::default()).await;
+        let mut reader = feed.read(&ReadOptions { batch_size: Some(16), ..ReadOptions::default() }).expect("a reader");
+        let error = loop {
+            match reader.next().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => break error.to_string(),
+                None => panic!("{sql}: the bad row is raised"),
+            }
+        };
+        assert!(error.contains("000000.jsonl\", row 3: ") && error.contains("ivide by zero"), "{error}");
+        // The same from a server, where a window is transformed in chunks.
+        let server = Server::start(&script, &["--threads", "1"]);
+        let arguments = ["--connect", &server.uri, "--pipeline", "train", "--on-error", "skip", "--batch-size", "16"];
+        let (remote, summary) = run(arguments);
+        assert_eq!(remote.iter().map(|batch| batch.rows).sum::<u64>(), items.len() as u64);
+        assert_eq!(summary["bad_rows"], places, "{sql}");
+    }
+}
