@@ -12,20 +12,21 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, GroupByExpr, Join, LimitClause, PipeOperator, Query, Select, SelectFlavor, SetExpr, SetOperator,
-    Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
+    Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, Join, LimitClause, ObjectName, PipeOperator, Query,
+    Select, SelectFlavor, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
+use forebay_operators::TABLE_OPERATORS;
 
 use crate::tokens::Tokens;
-use crate::{Error, Place};
+use crate::{Error, Place, calls};
 
 const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
 const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
 
 /// Everything in the query that a feed cannot do.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
-    let mut search = Search { state, tokens, errors: Vec::new(), here: start, unnests: Vec::new() };
+    let mut search = Search { state, tokens, errors: Vec::new(), here: start, unnests: Vec::new(), packed: Vec::new() };
     let _ = Visit::visit(query, &mut search);
     search.errors
 }
@@ -38,6 +39,8 @@ struct Search<'a> {
     here: Place,
     /// The calls of UNNEST that are where a feed runs them.
     unnests: Vec<Place>,
+    /// The subqueries that table operators are called with.
+    packed: Vec<Place>,
 }
 
 impl Visitor for Search<'_> {
@@ -358,8 +361,8 @@ impl Search<'_> {
                 sample,
                 index_hints,
             } => {
-                if args.is_some() {
-                    self.table_function(&name.to_string(), name.span());
+                if let Some(args) = args {
+                    self.table_function(name, &args.args);
                 }
                 if sample.is_some() {
                     self.sample(span);
@@ -396,7 +399,7 @@ impl Search<'_> {
                 return;
             }
             TableFactor::NestedJoin { table_with_joins, alias: _ } => return self.joins(table_with_joins),
-            TableFactor::Function { name, .. } => return self.table_function(&name.to_string(), name.span()),
+            TableFactor::Function { name, .. } => return self.unknown_table_function(name),
             TableFactor::TableFunction { .. } => ("TABLE", true),
             TableFactor::JsonTable { .. } => ("JSON_TABLE", true),
             TableFactor::OpenJsonTable { .. } => ("OPENJSON", true),
@@ -418,12 +421,28 @@ impl Search<'_> {
         self.refuse(span, &[word], SAMPLE, SAMPLE_HINT);
     }
 
-    fn table_function(&mut self, name: &str, span: Span) {
-        let place = Place::start(span).unwrap_or(self.here);
+    /// Lets the calls of table operators pass, with their subqueries.
+    fn table_function(&mut self, name: &ObjectName, args: &[FunctionArg]) {
+        if calls::table_operator(name).is_none() {
+            return self.unknown_table_function(name);
+        }
+        for argument in args {
+            let (FunctionArg::Unnamed(argument) | FunctionArg::Named { arg: argument, .. }) = argument else {
+                continue;
+            };
+            if let FunctionArgExpr::Expr(Expr::Subquery(query)) = argument {
+                self.packed.extend(Place::start(query.span()));
+            }
+        }
+    }
+
+    fn unknown_table_function(&mut self, name: &ObjectName) {
+        let place = Place::start(name.span()).unwrap_or(self.here);
+        let operators: Vec<_> = TABLE_OPERATORS.iter().map(|operator| operator.name).collect();
         self.refuse_at(
             place,
-            &format!("\"{name}\" is called in FROM, and a feed reads one table of files"),
-            "write `FROM table` and call functions in SELECT",
+            &format!("\"{name}\" is called in FROM, and no table operator has that name"),
+            &format!("write `FROM table` and call functions in SELECT; table operators: {}", operators.join(", ")),
         );
     }
 
@@ -431,6 +450,9 @@ impl Search<'_> {
         match expr {
             Expr::Subquery(query) | Expr::Exists { subquery: query, .. } | Expr::InSubquery { subquery: query, .. } => {
                 let place = Place::start(query.span()).unwrap_or(self.here);
+                if matches!(expr, Expr::Subquery(_)) && self.packed.contains(&place) {
+                    return;
+                }
                 let word = match expr {
                     Expr::Exists { .. } => "EXISTS",
                     Expr::InSubquery { .. } => "IN (SELECT …)",

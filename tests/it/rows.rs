@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int32Type, Int64Type};
 use forebay_engine::{Batch, Feed, FeedOptions, OnError, ReadOptions, Session, Start, digest};
 
 use crate::support::{Folder, Server, repository, run};
@@ -210,4 +211,79 @@ async fn bad_rows_below_and_above_are_named_and_keep_a_place() {
         assert_eq!(remote.iter().map(|batch| batch.rows).sum::<u64>(), items.len() as u64);
         assert_eq!(summary["bad_rows"], places, "{sql}");
     }
+}
+
+const PACK: &str =
+    "CREATE PIPELINE train WITH (shuffle = true, seed = 5, window_rows = 60, epochs = 2, batch_size = 4) AS
+    SELECT input_ids, labels, position_ids, cu_seq_lens, tokens
+    FROM pack((SELECT tokens, id FROM texts WHERE id % 11 <> 0), length => 32, pad_id => -1, strategy => 'concat');";
+
+/// A column of lists of any kind, row by row.
+fn lists(batch: &RecordBatch, column: &str) -> Vec<Vec<i32>> {
+    let column = cast(&batch[column], &DataType::new_list(DataType::Int32, true)).expect("a list");
+    let rows = column.as_list::<i32>().iter();
+    rows.map(|row| row.expect("a row").as_primitive::<Int32Type>().values().to_vec()).collect()
+}
+
+#[tokio::test]
+async fn packed_rows_are_a_feed_that_holds_each_token_once() {
+    for strategy in ["concat", "best_fit"] {
+        let (folder, script) = texts(130, &PACK.replace("concat", strategy));
+        let feed = open(&folder, &script, &FeedOptions::default()).await;
+        let expected = (0..130).filter(|id| id % 11 != 0).flat_map(tokens).map(|token| token as i32);
+        let expected: Vec<i32> = expected.collect();
+        let batches = read(&feed, &ReadOptions::default()).await;
+        let mut orders = BTreeSet::new();
+        for epoch in 0..2 {
+            let (mut all, mut sequences) = (Vec::<i32>::new(), 0);
+            for batch in batches.iter().filter(|batch| batch.epoch == epoch).map(|batch| &batch.records) {
+                let used = batch["tokens"].as_primitive::<Int32Type>();
+                let columns = ["input_ids", "labels", "position_ids", "cu_seq_lens"].map(|name| lists(batch, name));
+                let [input_ids, labels, position_ids, bounds] = columns;
+                for row in 0..batch.num_rows() {
+                    let used = used.value(row) as usize;
+                    assert_eq!((input_ids[row].len(), *bounds[row].last().expect("an end") as usize), (32, used));
+                    assert!(input_ids[row][used..].iter().all(|token| *token == -1));
+                    assert!(labels[row][used..].iter().all(|label| *label == -100));
+                    for run in bounds[row].windows(2) {
+                        let run = run[0] as usize..run[1] as usize;
+                        assert_eq!(position_ids[row][run.clone()], (0..run.len() as i32).collect::<Vec<_>>());
+                        assert_eq!(labels[row][run.start], -100, "nothing before a document tells its first token");
+                        assert_eq!(labels[row][run.start + 1..run.end], input_ids[row][run.start + 1..run.end]);
+                        let document: BTreeSet<i32> =
+                            input_ids[row][run].iter().map(|token| (token - 1) / 100).collect();
+                        assert_eq!(document.len(), 1, "one document between two bounds");
+                    }
+                    all.extend(&input_ids[row][..used]);
+                    sequences += 1;
+                }
+            }
+            orders.insert(all.clone());
+            all.sort_unstable();
+            assert_eq!(all, expected, "{strategy}");
+            let (least, most) = (expected.len().div_ceil(32), expected.len().div_ceil(32) + 4);
+            assert!((least..=most).contains(&sequences), "{strategy}: {sequences} sequences, {least} are needed");
+        }
+        assert_eq!(orders.len(), 2, "documents are shuffled before they are packed");
+        let field = feed.schema().field_with_name("input_ids").expect("a column").clone();
+        assert_eq!(field.metadata()["ARROW:extension:name"], "arrow.fixed_shape_tensor");
+        assert_eq!(field.metadata()["ARROW:extension:metadata"], "{\"shape\":[32]}");
+        is_a_feed(&folder, &script).await;
+    }
+}
+
+#[tokio::test]
+async fn bad_documents_are_named_and_keep_a_place() {
+    let sql = "CREATE PIPELINE train AS SELECT input_ids FROM pack(
+                   (SELECT CASE WHEN id = 3 THEN [1, NULL] ELSE tokens END AS tokens FROM texts), length => 16);";
+    let (folder, script) = texts(40, sql);
+    let skip = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
+    let batches = read(&open(&folder, &script, &skip).await, &ReadOptions::default()).await;
+    let total: usize = (0..40).filter(|&id| id != 3).map(|id| tokens(id).len()).sum();
+    assert_eq!(batches.iter().map(|batch| batch.records.num_rows()).sum::<usize>(), total.div_ceil(16));
+    assert_eq!(batches.iter().map(Batch::bad_rows).sum::<u64>(), 1);
+    let feed = open(&folder, &script, &FeedOptions::default()).await;
+    let mut reader = feed.read(&ReadOptions::default()).expect("a reader");
+    let error = reader.next().await.expect("an outcome").expect_err("the bad row is raised").to_string();
+    assert!(error.contains("000000.jsonl\", row 3: ") && error.contains("a list of tokens holds a null"), "{error}");
 }

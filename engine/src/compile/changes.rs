@@ -4,16 +4,18 @@
 //! knows nothing of identity and randomness: it says of each row it makes which row it comes from and where in it, and
 //! [`Layer`](super::Layer) derives the rest from that.
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::ArrayRef;
 use datafusion::error::Result;
 use datafusion::logical_expr as plan;
+use forebay_operators::pack::Pack;
 
 use super::unnest::Unnest;
-use crate::error::Result as EngineResult;
 
 /// An operator that makes rows.
 pub(crate) enum Change {
     Unnest(Unnest),
+    /// Of documents as lists of int32, tokens and bounds of sequences. It needs the whole window.
+    Pack(Pack),
 }
 
 /// Rows made of others.
@@ -34,6 +36,7 @@ impl Change {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Unnest(_) => "unnest",
+            Self::Pack(_) => "pack",
         }
     }
 
@@ -41,13 +44,7 @@ impl Change {
     pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
         match self {
             Self::Unnest(unnest) => unnest.needs(made),
-        }
-    }
-
-    /// Makes rows with the columns `made` of `input`, which has the columns that are needed for them.
-    pub(crate) fn make(&self, input: &RecordBatch, made: &[usize], bytes_max: u64) -> EngineResult<Made> {
-        match self {
-            Self::Unnest(unnest) => unnest.make(input, made, bytes_max),
+            Self::Pack(_) => vec![0],
         }
     }
 }

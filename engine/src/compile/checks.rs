@@ -10,6 +10,8 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Volatility};
 
+use forebay_sql::PackNode;
+
 use super::unnest;
 use crate::error::{Error, Result};
 
@@ -24,6 +26,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
                 None
             }
             LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
+            LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => None,
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
                 let input = node.inputs().first().map(|input| Arc::clone(input.schema()));
                 let forgets = |expr: &Expr| input.as_ref().and_then(|schema| forgets_tensor(expr, schema));

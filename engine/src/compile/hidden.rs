@@ -11,18 +11,22 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, DFSchema, plan_err};
+use datafusion::common::{Column, DFSchema, TableReference, plan_err};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableType, lit,
+    Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableType,
+    UserDefinedLogicalNodeCore as _, lit,
 };
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_operators::Determinism;
+use forebay_operators::pack::columns::Column as PackColumn;
+use forebay_operators::pack::list_field;
+use forebay_sql::{BOUNDS, PackNode};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::changes::Change;
@@ -32,6 +36,8 @@ pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
 pub(crate) const RANDOM_KEY: &str = "__forebay_random_key";
 /// How long rows of the same global step may be. Only known once a window's rows are grouped, so only when transforming.
 pub(crate) const STEP_LENGTH: &str = "__forebay_step_length";
+/// The column of tokens between the layer that packs and what is made of them.
+const TOKENS: &str = "packed";
 /// All of them: names that no table may have.
 pub(crate) const HIDDEN: [&str; 3] = [SAMPLE_ID, RANDOM_KEY, STEP_LENGTH];
 
@@ -152,8 +158,48 @@ impl Weaver {
                 let input = self.plan(&unnest.input)?;
                 self.cut(input, Change::unnest(unnest)?, &unnest.schema)
             }
+            LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => {
+                let node = extension.node.as_any().downcast_ref::<PackNode>().expect("looked at above");
+                let input = self.plan(node.input())?;
+                self.pack(node, input)
+            }
             other => plan_err!("{} cannot run in a feed stage", other.display()),
         }
+    }
+
+    /// Only documents go below and only tokens and their bounds come out; what a trainer sees is made of these above,
+    /// row by row and when it is asked for.
+    fn pack(&mut self, node: &PackNode, input: LogicalPlan) -> Result<LogicalPlan> {
+        let (pack, column) = (node.pack(), Expr::Column(input.schema().columns()[node.column()].clone()));
+        let document = PackColumn::Document.function(pack).call(vec![column]).alias(TOKENS);
+        let mut exprs = vec![document];
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&input, hidden)?));
+        }
+        let documents = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?);
+        let made = [TOKENS, BOUNDS].map(|name| (None, list_field(name)));
+        let made = DFSchema::new_with_metadata(made.into(), HashMap::new())?;
+        let packed = self.cut(documents, Change::Pack(*pack), &made)?;
+        let [tokens, bounds] = [TOKENS, BOUNDS].map(|name| Expr::Column(Column::from_name(name)));
+        let named = |expr: Expr, (qualifier, field): (Option<&TableReference>, &FieldRef)| {
+            expr.alias_qualified(qualifier.cloned(), field.name())
+        };
+        let mut exprs = Vec::new();
+        for column in node.schema().iter() {
+            let of = PackColumn::OUTPUTS.into_iter().find(|of| of.name() == column.1.name());
+            let call = |args: &[&Expr]| of.map(|of| of.function(pack).call(args.iter().copied().cloned().collect()));
+            let expr = match of {
+                Some(PackColumn::InputIds) => call(&[&tokens]),
+                Some(PackColumn::Labels) => call(&[&tokens, &bounds]),
+                Some(_) => call(&[&bounds]),
+                None => None,
+            };
+            exprs.push(named(expr.unwrap_or_else(|| bounds.clone()), column));
+        }
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&packed, hidden)?));
+        }
+        Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(packed))?))
     }
 
     /// Closes a layer; gives a plan over the rows that it makes, with the columns of `schema` under their names.

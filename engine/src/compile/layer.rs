@@ -4,9 +4,10 @@
 //! are kept in the window; they have ids of their own, random keys that follow from the row they come from and their
 //! place in it, and they remember the row of the driving table, which is what messages about bad rows name.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::SessionState;
@@ -16,7 +17,9 @@ use forebay_operators::random_key;
 use super::changes::{Change, Made};
 use super::conjuncts;
 use super::hidden::{self, SAMPLE_ID, WovenLayer};
+use super::pack::{Packing, Sequences};
 use super::stage::{BadRow, LeafPlan, Select, SourceRows, Stage, ascending};
+use super::unnest::Unnest;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most that the rows made in one window may take.
@@ -82,15 +85,58 @@ impl Layer {
         format!("{}:\n{}", self.change.name(), self.below.whole.display())
     }
 
-    /// The rows made of `passed`.
-    pub(crate) fn make(&self, passed: &SourceRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
-        let Made { columns, parents, ordinals } =
-            self.change.make(&passed.batch, &self.made, MADE_BYTES_MAX.saturating_sub(so_far.bytes))?;
-        let options = RecordBatchOptions::new().with_row_count(Some(parents.len()));
+    /// Whether it needs all rows of a window before it makes any.
+    pub(crate) fn is_of_window(&self) -> bool {
+        matches!(self.change, Change::Pack(_))
+    }
+
+    /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes.
+    pub(crate) fn make(
+        &self,
+        passed: &[SourceRows],
+        order: impl Fn(u64) -> u64,
+        so_far: &mut MadeSoFar,
+    ) -> Result<Vec<SourceRows>> {
+        match &self.change {
+            Change::Unnest(unnest) => passed.iter().map(|rows| self.unnested(unnest, rows, so_far)).collect(),
+            Change::Pack(pack) => {
+                let packing = Packing::new(pack, passed, order);
+                let part = |part: Range<usize>| self.packed(packing.sequences(&part, &self.made)?, so_far);
+                packing.parts().map(part).collect()
+            }
+        }
+    }
+
+    fn unnested(&self, unnest: &Unnest, rows: &SourceRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+        let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
+        let Made { columns, parents, ordinals } = unnest.make(&rows.batch, &self.made, room)?;
+        let keys = parents.iter().zip(ordinals);
+        let key = |(&parent, ordinal)| made_key(rows.random_keys.value(parent as usize), ordinal);
+        let origin = |&parent: &u32| rows.origin(parent as usize);
+        let (keys, origins) = (keys.map(key).collect(), parents.iter().map(origin).collect());
+        self.identified(columns, keys, origins, so_far)
+    }
+
+    fn packed(&self, sequences: Sequences, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+        let Sequences { columns, firsts } = sequences;
+        let keys = firsts.iter().map(|(key, _, start)| made_key(*key, *start)).collect();
+        let origins = firsts.iter().map(|(_, origin, _)| *origin).collect();
+        self.identified(columns, keys, origins, so_far)
+    }
+
+    /// Gives rows that were made their ids.
+    fn identified(
+        &self,
+        columns: Vec<ArrayRef>,
+        keys: Vec<u64>,
+        origins: Vec<u64>,
+        so_far: &mut MadeSoFar,
+    ) -> Result<SourceRows> {
+        let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|error| Error::internal(format!("rows made do not fit the plan: {error}")))?;
         let first = MADE_IDS + so_far.rows;
-        so_far.rows += parents.len() as u64;
+        so_far.rows += keys.len() as u64;
         so_far.bytes += batch.get_array_memory_size() as u64;
         if so_far.bytes > MADE_BYTES_MAX {
             let what = self.change.name().to_uppercase();
@@ -98,17 +144,19 @@ impl Layer {
             return Err(Error::new(ErrorKind::Exhausted, message)
                 .with_hint("lower window_rows or window_bytes, or select fewer columns"));
         }
-        let keys = parents.iter().zip(ordinals);
-        let key = |(&parent, ordinal)| random_key(passed.random_keys.value(parent as usize), MADE_DOMAIN, ordinal);
-        let origin = |&parent: &u32| passed.origin(parent as usize);
         Ok(SourceRows {
-            sample_ids: UInt64Array::from_iter_values(first..first + batch.num_rows() as u64),
-            random_keys: UInt64Array::from_iter_values(keys.map(key)),
-            origins: Some(UInt64Array::from_iter_values(parents.iter().map(origin))),
-            step_lengths: None,
             batch,
+            sample_ids: UInt64Array::from_iter_values(first..first + keys.len() as u64),
+            random_keys: keys.into(),
+            origins: Some(origins.into()),
+            step_lengths: None,
         })
     }
+}
+
+/// The random key of a row, made of that of the row it comes from and its place there.
+fn made_key(parent: u64, ordinal: u64) -> u64 {
+    random_key(parent, MADE_DOMAIN, ordinal)
 }
 
 impl Stage {

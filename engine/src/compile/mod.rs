@@ -14,6 +14,7 @@ mod fingerprint;
 mod hidden;
 mod layer;
 mod lengths;
+mod pack;
 mod stage;
 mod unnest;
 mod window_exec;
@@ -30,7 +31,7 @@ use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, ca
 pub(crate) use fingerprint::{fingerprint, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
-pub(crate) use layer::{Layer, MadeSoFar, Passed};
+pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
 

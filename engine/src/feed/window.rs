@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
 use super::buckets::Grouped;
-use crate::compile::{BadRow, MadeSoFar, Passed, SourceRows, TransformedRows};
+use crate::compile::{BadRow, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
 /// Row ranges of one window that are read at a time.
@@ -81,6 +81,7 @@ impl Window {
             }
         }
         window.add(group).await?;
+        window.make_of_window().await?;
         Ok(window.finish())
     }
 
@@ -219,6 +220,8 @@ struct Builder<'a> {
     core: &'a Arc<FeedCore>,
     epoch: u64,
     made: MadeSoFar,
+    /// For each layer, the rows that wait until all of the window are there.
+    waiting: Vec<Vec<SourceRows>>,
     sources: Vec<SourceRows>,
     keyed: Vec<Keyed>,
     bad: Vec<BadRow>,
@@ -237,8 +240,9 @@ struct Keyed {
 
 impl<'a> Builder<'a> {
     fn new(core: &'a Arc<FeedCore>, epoch: u64) -> Self {
+        let waiting = core.stage.layers().iter().map(|_| Vec::new()).collect();
         let made = MadeSoFar::default();
-        Self { core, epoch, made, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
+        Self { core, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
     }
 
     /// Adds rows that were read, and what the layers make of them.
@@ -249,14 +253,47 @@ impl<'a> Builder<'a> {
                 self.add_bad(BadRow { sample_id, origin: sample_id, reason });
             }
         }
-        let Some(mut rows) = self.join(&group)? else { return Ok(()) };
-        let stage = Arc::clone(&self.core.stage);
-        for layer in stage.layers() {
-            let Passed { rows: passed, bad } = stage.rise(layer, &rows).await?;
-            bad.into_iter().for_each(|bad| self.add_bad(bad));
-            rows = layer.make(&passed, &mut self.made)?;
+        match self.join(&group)? {
+            Some(rows) => self.rise(rows, 0).await,
+            None => Ok(()),
         }
-        self.add_rows(rows).await
+    }
+
+    /// Takes rows through the layers from `from` on, up to one that waits for more.
+    async fn rise(&mut self, rows: SourceRows, from: usize) -> Result<()> {
+        let stage = Arc::clone(&self.core.stage);
+        let mut rows = vec![rows];
+        for (index, layer) in stage.layers().iter().enumerate().skip(from) {
+            let mut passed = Vec::with_capacity(rows.len());
+            for rows in &rows {
+                let risen = stage.rise(layer, rows).await?;
+                risen.bad.into_iter().for_each(|bad| self.add_bad(bad));
+                passed.push(risen.rows);
+            }
+            if layer.is_of_window() {
+                self.waiting[index].extend(passed);
+                return Ok(());
+            }
+            let shuffle = self.core.settings.shuffle;
+            rows = layer.make(&passed, |key| order_key(shuffle, key), &mut self.made)?;
+        }
+        for rows in rows {
+            self.add_rows(rows).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the layers that waited for all rows make theirs.
+    async fn make_of_window(&mut self) -> Result<()> {
+        let stage = Arc::clone(&self.core.stage);
+        for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
+            let shuffle = self.core.settings.shuffle;
+            let waiting = std::mem::take(&mut self.waiting[index]);
+            for rows in layer.make(&waiting, |key| order_key(shuffle, key), &mut self.made)? {
+                self.rise(rows, index + 1).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds those of `rows` that pass the filters.
@@ -311,23 +348,16 @@ impl<'a> Builder<'a> {
 
     fn add_row(&mut self, rows: &SourceRows, at: usize, source: u32, length: u64) {
         let row = Row { source, row: u32::try_from(at).expect("a group has fewer than 2^32 rows") };
-        let key = self.order_key(rows.random_keys.value(at));
+        let key = order_key(self.core.settings.shuffle, rows.random_keys.value(at));
         self.keyed.push(Keyed { key, origin: rows.origin(at), sample_id: rows.sample_ids.value(at), length, row });
     }
 
     fn add_bad(&mut self, bad: BadRow) {
         let row = Row { source: BAD, row: u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows") };
-        let key = self.order_key(random_key(self.core.settings.seed, self.epoch, bad.origin));
+        let key = random_key(self.core.settings.seed, self.epoch, bad.origin);
+        let key = order_key(self.core.settings.shuffle, key);
         self.keyed.push(Keyed { key, origin: bad.origin, sample_id: bad.sample_id, length: 0, row });
         self.bad.push(bad);
-    }
-
-    /// Where a row with this random key comes.
-    fn order_key(&self, random_key: u64) -> u64 {
-        match self.core.settings.shuffle {
-            true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
-            false => 0,
-        }
     }
 
     fn finish(mut self) -> Window {
@@ -354,5 +384,13 @@ impl<'a> Builder<'a> {
         let has_gaps = positions.len() > self.keyed.len();
         let order = positions.into_iter().map(|row| row.map_or(GAP, |row| self.keyed[row].row)).collect();
         (order, Some(Groups { size: buckets.global_batch_size, lengths, has_gaps }))
+    }
+}
+
+/// Where a row with this random key comes.
+fn order_key(shuffle: bool, random_key: u64) -> u64 {
+    match shuffle {
+        true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
+        false => 0,
     }
 }

@@ -26,6 +26,10 @@ impl Search<'_> {
         if calls::operator(&function.name).is_some() {
             return;
         }
+        if calls::table_operator(&function.name).is_some() {
+            let message = format!("\"{name}\" makes rows of rows, and is called in FROM");
+            return self.refuse_at(place, &message, &format!("write `FROM {name}((SELECT …), …)`"));
+        }
         let name = name.as_str();
         if name == "explode" {
             return self.refuse_at(place, "EXPLODE is not a function here", UNNEST_HINT);
