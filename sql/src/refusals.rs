@@ -6,6 +6,7 @@
 //! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
 
 mod functions;
+mod subsets;
 mod unnest;
 
 use std::ops::ControlFlow;
@@ -151,7 +152,9 @@ impl Search<'_> {
                 LimitClause::LimitOffset { limit: None, limit_by, .. } if limit_by.is_empty() => "OFFSET",
                 _ => "LIMIT",
             };
-            self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
+            if !subsets::limits_a_table(query) {
+                self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
+            }
         }
         if fetch.is_some() {
             self.refuse(body, &["FETCH"], &format!("FETCH {ALL_ROWS}"), LIMIT_HINT);
@@ -364,8 +367,8 @@ impl Search<'_> {
                 if let Some(args) = args {
                     self.table_function(name, &args.args);
                 }
-                if sample.is_some() {
-                    self.sample(span);
+                if let Some(sample) = sample {
+                    self.table_sample(sample, span);
                 }
                 if version.is_some() {
                     self.refuse(
@@ -394,7 +397,7 @@ impl Search<'_> {
                     self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
                 }
                 if sample.is_some() {
-                    self.sample(span);
+                    self.sample(span, "TABLESAMPLE of a subquery is not accepted");
                 }
                 return;
             }
@@ -413,12 +416,6 @@ impl Search<'_> {
         let place = if is_first { self.tokens.last(self.here, &[word]) } else { self.tokens.next(self.here, &[word]) };
         let message = if is_first { more_rows(word) } else { format!("{word} {ALL_ROWS}") };
         self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
-    }
-
-    fn sample(&mut self, span: Span) {
-        let from = Place::of(span.end).unwrap_or(self.here);
-        let word = if self.tokens.next(from, &["TABLESAMPLE"]).is_some() { "TABLESAMPLE" } else { "SAMPLE" };
-        self.refuse(span, &[word], SAMPLE, SAMPLE_HINT);
     }
 
     /// Lets the calls of table operators pass, with their subqueries.
@@ -482,12 +479,13 @@ impl Search<'_> {
 
 const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
 const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
-const LIMIT_HINT: &str = "count steps in the trainer, or create a table over fewer files";
+const LIMIT_HINT: &str =
+    "take the first rows of a table: `FROM (SELECT * FROM table LIMIT 1000)`, and the rest around it";
 const AGGREGATE_HINT: &str = "compute it beforehand and store it as a column, or write the result as a constant";
 const JOIN_HINT: &str = "join beforehand, write the result to files, and create a table over them";
 const SET_HINT: &str = "put the files under one LOCATION and create one table over them";
 const SAMPLE: &str = "TABLESAMPLE would be silently ignored";
-const SAMPLE_HINT: &str = "filter by a hash: `WHERE hash_bucket(path, 10) = 0` keeps a tenth";
+const SAMPLE_HINT: &str = "sample a table: `FROM table TABLESAMPLE BERNOULLI (10)` keeps about a tenth of its rows";
 
 fn window(word: &str) -> String {
     format!("{word} looks at other rows, and a feed computes each row on its own")

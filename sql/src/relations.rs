@@ -1,4 +1,4 @@
-//! Table operators: what is called in FROM and makes rows of rows.
+//! Table operators: what is called in FROM and makes rows of rows; and samples of tables.
 //!
 //! Named arguments and defaults have become positions, and a table's name a subquery, by the time this plans a call: see
 //! `calls`. The result is a node of
@@ -12,12 +12,15 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, DFSchemaRef, TableReference, internal_err, plan_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore};
 use datafusion::scalar::ScalarValue;
-use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, FunctionArg, FunctionArgExpr, TableFactor, TableFunctionArgs};
+use datafusion::sql::sqlparser::ast::{
+    Expr as SqlExpr, FunctionArg, FunctionArgExpr, TableFactor, TableFunctionArgs, TableSampleKind,
+};
 use forebay_operators::pack::columns::Column as PackColumn;
 use forebay_operators::pack::{self, Pack, Strategy, list_field};
 
+use crate::sample::{self, sample_percent, sample_seed};
 use crate::{calls, nearest};
 
 /// The longest sequence: a slip of the keyboard should not ask for terabytes.
@@ -41,6 +44,28 @@ impl RelationPlanner for TableOperators {
             TableFactor::Table { name, args: Some(args), alias, .. } if calls::table_operator(&name).is_some() => {
                 let plan = plan_pack(args, context)?;
                 Ok(RelationPlanning::Planned(Box::new(PlannedRelation { plan, alias })))
+            }
+            TableFactor::Table { sample: Some(kind), name, alias, args, with_hints, version, .. } => {
+                let (TableSampleKind::BeforeTableAlias(sample) | TableSampleKind::AfterTableAlias(sample)) = kind;
+                let (Some(percent), Some(seed)) = (sample_percent(&sample), sample_seed(&sample)) else {
+                    return internal_err!("a TABLESAMPLE was not checked");
+                };
+                // What else a table may have is refused before this.
+                let table = TableFactor::Table {
+                    name,
+                    alias,
+                    args,
+                    with_hints,
+                    version,
+                    sample: None,
+                    with_ordinality: false,
+                    partitions: Vec::new(),
+                    json_path: None,
+                    index_hints: Vec::new(),
+                };
+                let table = context.plan(table)?;
+                let plan = LogicalPlanBuilder::from(table).filter(sample::condition(percent, seed))?.build()?;
+                Ok(RelationPlanning::Planned(Box::new(PlannedRelation { plan, alias: None })))
             }
             other => Ok(RelationPlanning::Original(Box::new(other))),
         }

@@ -287,3 +287,48 @@ async fn bad_documents_are_named_and_keep_a_place() {
     let error = reader.next().await.expect("an outcome").expect_err("the bad row is raised").to_string();
     assert!(error.contains("000000.jsonl\", row 3: ") && error.contains("a list of tokens holds a null"), "{error}");
 }
+
+#[tokio::test]
+async fn a_limit_is_the_first_rows_of_the_table_in_any_order() {
+    let sql = "CREATE PIPELINE train WITH (shuffle = true, seed = 5, window_rows = 40, epochs = 2, batch_size = 4) AS
+                   SELECT id, array_length(tokens) AS n FROM texts LIMIT 47;";
+    let (folder, script) = texts(130, sql);
+    let feed = open(&folder, &script, &FeedOptions::default()).await;
+    // Known before anything is read, as without LIMIT.
+    assert_eq!(feed.samples_per_epoch(), Some(47));
+    for epoch in 0..2 {
+        let batches = read(&feed, &ReadOptions::default()).await;
+        let records = batches.iter().filter(|batch| batch.epoch == epoch).map(|batch| &batch.records);
+        let mut ids: Vec<i64> = records.flat_map(|rows| integers(rows, "id")).collect();
+        assert!(!ids.is_sorted());
+        ids.sort_unstable();
+        assert_eq!(ids, (0..47).collect::<Vec<_>>());
+    }
+    is_a_feed(&folder, &script).await;
+}
+
+#[tokio::test]
+async fn a_sample_is_the_same_rows_in_every_epoch_and_under_every_seed() {
+    let sql = "CREATE PIPELINE train WITH (shuffle = true, window_rows = 100, epochs = 2, batch_size = 8) AS
+                   SELECT id FROM texts TABLESAMPLE BERNOULLI (20) REPEATABLE (3);";
+    let (folder, script) = texts(400, sql);
+    let ids = async |script: &str, seed: u64| {
+        let feed = open(&folder, script, &FeedOptions { seed: Some(seed), ..FeedOptions::default() }).await;
+        let mut epochs: [BTreeSet<i64>; 2] = Default::default();
+        for batch in read(&feed, &ReadOptions::default()).await {
+            epochs[batch.epoch as usize].extend(integers(&batch.records, "id"));
+        }
+        let [first, second] = epochs;
+        assert_eq!(first, second);
+        first
+    };
+    let sample = ids(&script, 1).await;
+    assert!((50..=110).contains(&sample.len()), "{} of 400", sample.len());
+    assert_eq!(ids(&script, 2).await, sample, "a feed's seed is about order");
+    is_a_feed(&folder, &script).await;
+    let sql = std::fs::read_to_string(&script).expect("the script");
+    let other = folder.script(&sql.replace("REPEATABLE (3)", ""));
+    assert_ne!(ids(&other, 1).await, sample);
+    let all = folder.script(&sql.replace("BERNOULLI (20)", "BERNOULLI (30)"));
+    assert!(ids(&all, 1).await.is_superset(&sample), "a larger sample holds a smaller one");
+}

@@ -26,7 +26,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use forebay_operators::Determinism;
 use forebay_operators::pack::columns::Column as PackColumn;
 use forebay_operators::pack::list_field;
-use forebay_sql::{BOUNDS, PackNode};
+use forebay_sql::{BOUNDS, PackNode, SAMPLE};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::changes::Change;
@@ -154,6 +154,8 @@ impl Weaver {
                 let input = self.plan(&alias.input)?;
                 Ok(LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(input), alias.alias.clone())?))
             }
+            // The feed's row ranges end there: see `limit`.
+            LogicalPlan::Limit(limit) => self.plan(&limit.input),
             LogicalPlan::Unnest(unnest) => {
                 let input = self.plan(&unnest.input)?;
                 self.cut(input, Change::unnest(unnest)?, &unnest.schema)
@@ -233,6 +235,7 @@ impl Weaver {
     fn expr(&mut self, expr: Expr, input: &LogicalPlan) -> Result<Expr> {
         let name = expr.schema_name().to_string();
         let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
+        let id = hidden_column(input, SAMPLE_ID)?;
         let woven = expr
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
@@ -242,6 +245,12 @@ impl Weaver {
                         args.extend([Expr::Column(key.clone()), lit(self.site(call.name()))]);
                     }
                     Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
+                    None if call.name() == SAMPLE && !self.layers.is_empty() => {
+                        return plan_err!(
+                            "TABLESAMPLE takes rows of a table by their number, and these were made of such rows"
+                        );
+                    }
+                    None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
                     Some(Determinism::Deterministic) | None => {
                         return Ok(Transformed::no(Expr::ScalarFunction(call)));
                     }

@@ -43,6 +43,11 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     checks::driving_table(plan)
 }
 
+/// How many of the first rows of its table `plan` reads, if not all.
+pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
+    checks::limit(plan)
+}
+
 /// Plans the feed stage of `plan`, whose driving table has the columns of `source`.
 pub(crate) async fn compile(plan: &LogicalPlan, source: &SchemaRef, state: &SessionState) -> Result<Stage> {
     checks::driving_table(plan)?;

@@ -64,6 +64,8 @@ pub(crate) struct FeedCore {
     /// How long rows are, where they are grouped by that.
     pub(crate) lengths: Option<Lengths>,
     pub(crate) plan: Arc<FeedPlan>,
+    /// Rows of the dataset from this on are not read.
+    pub(crate) limit: u64,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
     pub(crate) root: String,
@@ -133,7 +135,8 @@ impl Feed {
             quarantine_url: format!("{}/quarantine/{id}", root.trim_end_matches('/')),
             root: root.to_owned(),
             id: id.as_str().into(),
-            plan: Arc::new(FeedPlan::new(ranges, settings.clone())),
+            plan: Arc::new(FeedPlan::new(ranges, settings.clone()).limited(&dataset, pipeline.limit)),
+            limit: pipeline.limit.unwrap_or(u64::MAX),
             settings,
             dataset,
             stage: Arc::clone(&pipeline.stage),

@@ -72,6 +72,7 @@ impl Window {
             .buffered(READS_MAX);
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         while let Some(read) = reads.try_next().await? {
+            let read = limited(read, core.limit);
             rows += read.batch.num_rows();
             bytes += read.batch.get_array_memory_size();
             group.push(read);
@@ -393,4 +394,15 @@ fn order_key(shuffle: bool, random_key: u64) -> u64 {
         true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
         false => 0,
     }
+}
+
+/// Only the rows before `limit`; ids ascend.
+fn limited(mut read: Rows, limit: u64) -> Rows {
+    let kept = read.sample_ids.values().partition_point(|&id| id < limit);
+    if kept < read.sample_ids.len() {
+        read.batch = read.batch.slice(0, kept);
+        read.sample_ids = read.sample_ids.slice(0, kept);
+    }
+    read.bad.retain(|bad| bad.sample_id < limit);
+    read
 }

@@ -4,10 +4,17 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{Expr, Query, SelectItem, Spanned, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SelectItem, Spanned, Visit, Visitor};
 
 use super::Search;
 use crate::Place;
+
+/// Whether a SELECT unnests.
+pub(super) fn unnests(select: &Select) -> bool {
+    let mut calls = Calls { places: Vec::new(), queries: 0 };
+    let _ = Visit::visit(&select.projection, &mut calls);
+    !calls.places.is_empty()
+}
 
 impl Search<'_> {
     /// Notes where a SELECT unnests.
