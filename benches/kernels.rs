@@ -1,4 +1,5 @@
-//! The image operators, one call on one core over a batch of the sample photographs, through the engine's session.
+//! The image operators, one call on one core over a batch of the sample photographs, through the engine's session, and
+//! packing a window of tokens.
 //!
 //! `cargo bench --bench kernels`; under `cargo test` each runs once.
 
@@ -6,6 +7,7 @@
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, Divan};
+use forebay_engine::operators::pack::{Layout, Pack, Strategy};
 use forebay_engine::{FeedOptions, ReadOptions, Session};
 use tokio::runtime::Runtime;
 
@@ -50,5 +52,20 @@ fn photographs(bencher: Bencher<'_, '_>, name: &str) {
             }
             assert_eq!(rows, 240);
         });
+    });
+}
+
+/// Laying out a million tokens, in documents of 1 to 1,000, and putting the sequences together.
+#[divan::bench(args = ["concat", "best_fit"], sample_count = 10, sample_size = 1)]
+fn pack(bencher: Bencher<'_, '_>, strategy: &str) {
+    let strategy = if strategy == "concat" { Strategy::Concat } else { Strategy::BestFit };
+    let pack = Pack { length: 2048, strategy, separator: Some(2), pad_id: 0, ignore_index: -100 };
+    let documents: Vec<Vec<i32>> = (0..2_000).map(|n| vec![n; 1 + n as usize * 7919 % 1_000]).collect();
+    let documents: Vec<&[i32]> = documents.iter().map(Vec::as_slice).collect();
+    let tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
+    bencher.counter(ItemsCount::new(tokens)).bench_local(|| {
+        let layout = Layout::new(&pack, documents.iter().map(|document| document.len()));
+        let all = 0..layout.len();
+        (layout.tokens(&pack, &documents, all.clone()), layout.bounds(all))
     });
 }

@@ -81,6 +81,8 @@ pub struct Explanation {
     pub rows: u64,
     /// Samples per epoch, where they are known before reading.
     pub samples_per_epoch: Option<u64>,
+    /// Whether the query makes rows that no file has.
+    pub makes_rows: bool,
     /// Row ranges, the smallest things that are read.
     pub row_ranges: usize,
     /// Windows of the first epoch.
@@ -104,6 +106,7 @@ impl Explanation {
             files: pipeline.dataset.snapshot().files().len(),
             rows,
             samples_per_epoch: feed.samples_per_epoch(),
+            makes_rows: !pipeline.stage.layers().is_empty(),
             row_ranges,
             windows,
             operators: pipeline.operators().clone(),
@@ -122,6 +125,7 @@ impl fmt::Display for Explanation {
         writeln!(f, "pipeline {} (feed {})", self.pipeline, self.feed)?;
         let samples = match self.samples_per_epoch {
             Some(samples) => format!("{samples} samples an epoch"),
+            None if self.makes_rows => "rows are made, so the number of samples shows when read".to_owned(),
             None => "filtered, so the number of samples shows when read".to_owned(),
         };
         writeln!(f, "  reads    {}: {} files, {} rows; {samples}", self.table, self.files, self.rows)?;

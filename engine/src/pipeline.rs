@@ -25,6 +25,8 @@ pub struct Pipeline {
     pub(crate) feed_options: FeedOptions,
     pub(crate) read_defaults: ReadDefaults,
     pub(crate) dataset: Dataset,
+    /// How many of the dataset's first rows are read, if not all.
+    pub(crate) limit: Option<u64>,
     pub(crate) stage: Arc<Stage>,
     /// As it was checked, for what only some feeds need of it.
     plan: LogicalPlan,
@@ -61,6 +63,7 @@ impl Pipeline {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
         }
+        let limit = compile::limit(&plan)?;
         let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),
@@ -73,6 +76,7 @@ impl Pipeline {
             feed_options,
             read_defaults,
             dataset,
+            limit,
             stage: Arc::new(stage),
             plan,
         })

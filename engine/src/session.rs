@@ -84,6 +84,7 @@ impl SessionBuilder {
         builder.scalar_functions().get_or_insert_default().extend(operators);
         // First, so that it sees array literals before DataFusion makes function calls of them.
         builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
+        builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
         let state = builder.build();
         Ok(Session {
             context: SessionContext::new_with_state(state),

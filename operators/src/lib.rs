@@ -56,6 +56,7 @@ pub mod keyed;
 mod log1p;
 mod normalize;
 pub mod operator;
+pub mod pack;
 mod pad_to;
 mod random_hflip;
 mod random_resized_crop;
@@ -72,4 +73,4 @@ pub use descriptor::{
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use operator::{Arguments, Operator, OperatorUdf};
-pub use registry::{OPERATORS, find, scalar_udfs};
+pub use registry::{OPERATORS, TABLE_OPERATORS, find, find_table_operator, scalar_udfs};

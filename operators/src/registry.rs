@@ -2,6 +2,7 @@
 
 use datafusion::logical_expr::ScalarUDF;
 
+use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 
 /// Every operator, by category and then by name.
@@ -18,6 +19,14 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::pad_to::PadTo,
     &crate::sleep::Sleep,
 ];
+
+/// Every operator that is called in FROM and makes rows of rows.
+pub static TABLE_OPERATORS: &[&Descriptor] = &[&crate::pack::DESCRIPTOR];
+
+/// The table operator with this name. Names are compared without case, as SQL does.
+pub fn find_table_operator(name: &str) -> Option<&'static Descriptor> {
+    TABLE_OPERATORS.iter().copied().find(|descriptor| descriptor.name.eq_ignore_ascii_case(name))
+}
 
 /// The operator with this name. Names are compared without case, as SQL does.
 pub fn find(name: &str) -> Option<&'static dyn Operator> {

@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments, Ident,
-    ObjectName, ObjectNamePart, Query, Spanned, UnaryOperator, Value, VisitMut, VisitorMut,
+    ObjectName, ObjectNamePart, Query, Spanned, TableFactor, UnaryOperator, Value, VisitMut, VisitorMut,
+    visit_relations_mut,
 };
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Tokenizer;
@@ -44,6 +45,12 @@ pub(crate) fn operator(name: &ObjectName) -> Option<&'static Descriptor> {
     forebay_operators::find(&ident.value).map(|operator| operator.descriptor())
 }
 
+/// The table operator that a name in FROM means, if it is called.
+pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static Descriptor> {
+    let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() else { return None };
+    forebay_operators::find_table_operator(&ident.value)
+}
+
 struct Resolver<'a> {
     tokens: &'a Tokens,
     errors: &'a mut Vec<Error>,
@@ -64,6 +71,69 @@ impl VisitorMut for Resolver<'_> {
         }
         ControlFlow::Continue(())
     }
+
+    fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        if let TableFactor::Table { name, args: Some(args), .. } = factor
+            && let Some(descriptor) = table_operator(name)
+        {
+            match rewrite_table(name, &mut args.args, descriptor, self.tokens) {
+                Ok(call) => self.calls.push(call),
+                Err(error) => self.errors.push(error),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Rewrites the call of a table operator as one of a function, which has the same arguments.
+fn rewrite_table(
+    name: &mut ObjectName,
+    args: &mut Vec<FunctionArg>,
+    descriptor: &'static Descriptor,
+    tokens: &Tokens,
+) -> Result<Call> {
+    let list = FunctionArgumentList { duplicate_treatment: None, args: args.clone(), clauses: Vec::new() };
+    let mut function = Function {
+        name: name.clone(),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(list),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    };
+    let call = rewrite(&mut function, descriptor, tokens)?;
+    if let FunctionArguments::List(list) = function.args {
+        *args = list.args;
+    }
+    match args.first_mut() {
+        Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Subquery(_)))) => {}
+        // DataFusion looks tables up where it finds them in FROM.
+        Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(rows @ Expr::Identifier(_)))) => {
+            *rows = Expr::Subquery(Box::new(all_of(rows)?));
+        }
+        _ => {
+            let place = call.arguments.first().map_or(call.place, |(_, place)| *place);
+            let message = format!("{}: \"rows\" must be a subquery or a table's name", descriptor.name);
+            return Err(Error::new(message).with_place(place).with_hint(signature(descriptor)));
+        }
+    }
+    *name = function.name;
+    Ok(call)
+}
+
+/// `SELECT * FROM table`, with the place of the table's name.
+fn all_of(table: &Expr) -> Result<Query> {
+    let tokens = Tokens::of(&format!("SELECT * FROM {table}"))?;
+    let mut parser = Parser::new(&DIALECT).with_tokens_with_locations(tokens.to_vec());
+    let mut query = parser.parse_query().map_err(|error| Error::new(format!("not a table's name: {error}")))?;
+    let Expr::Identifier(ident) = table else { return Ok(*query) };
+    let _ = visit_relations_mut(query.as_mut(), |name| {
+        *name = ObjectName::from(vec![ident.clone()]);
+        ControlFlow::<()>::Continue(())
+    });
+    Ok(*query)
 }
 
 fn rewrite(function: &mut Function, descriptor: &'static Descriptor, tokens: &Tokens) -> Result<Call> {
@@ -253,7 +323,8 @@ fn signature(descriptor: &Descriptor) -> String {
             None => parameter.name.to_owned(),
         })
         .collect();
-    format!("write `{}({})`", descriptor.name, parameters.join(", "))
+    let from = if forebay_operators::find_table_operator(descriptor.name).is_some() { "FROM " } else { "" };
+    format!("write `{from}{}({})`", descriptor.name, parameters.join(", "))
 }
 
 fn unnested(expr: Expr) -> Expr {
@@ -264,7 +335,7 @@ fn unnested(expr: Expr) -> Expr {
 }
 
 /// The value of an expression that is a literal, a signed number, or an array of these.
-fn literal(expr: &Expr) -> Option<ScalarValue> {
+pub(crate) fn literal(expr: &Expr) -> Option<ScalarValue> {
     match expr {
         Expr::Nested(inner) => literal(inner),
         Expr::Value(value) => match &value.value {

@@ -3,7 +3,7 @@
 //! A text of Forebay is DataFusion's SQL with a few statements about pipelines. [`parse`] turns it into [`Statement`]s:
 //! what to do, by name, with the exact text of each pipeline's query. [`plan`] turns the query of a
 //! [`PipelineDefinition`] into DataFusion's `LogicalPlan` for a session that has the tables, the operators, and
-//! [`expr_planner`]: it refuses what a feed cannot do, puts the named arguments and defaults of operators into
+//! [`expr_planner`] and [`relation_planner`]: it refuses what a feed cannot do, puts the named arguments and defaults of operators into
 //! position, and lets DataFusion do the rest. Whatever is wrong is one [`Error`]: a message, the [`Place`] in the text
 //! and a hint, which [`Error::render`] shows under the source line.
 //!
@@ -50,6 +50,8 @@ mod nearest;
 mod parser;
 mod plan;
 mod refusals;
+mod relations;
+mod sample;
 mod statement;
 mod table;
 mod tokens;
@@ -59,4 +61,6 @@ pub use literals::expr_planner;
 pub use nearest::nearest;
 pub use parser::parse;
 pub use plan::plan;
+pub use relations::{BOUNDS, PackNode, relation_planner};
+pub use sample::SAMPLE;
 pub use statement::{OptionValue, PipelineDefinition, PipelineOption, Statement, TableDefinition};

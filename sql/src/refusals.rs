@@ -6,25 +6,28 @@
 //! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
 
 mod functions;
+mod subsets;
+mod unnest;
 
 use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, GroupByExpr, Join, LimitClause, PipeOperator, Query, Select, SelectFlavor, SetExpr, SetOperator,
-    Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
+    Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, Join, LimitClause, ObjectName, PipeOperator, Query,
+    Select, SelectFlavor, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
+use forebay_operators::TABLE_OPERATORS;
 
 use crate::tokens::Tokens;
-use crate::{Error, Place};
+use crate::{Error, Place, calls};
 
 const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
 const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
 
 /// Everything in the query that a feed cannot do.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
-    let mut search = Search { state, tokens, errors: Vec::new(), here: start };
+    let mut search = Search { state, tokens, errors: Vec::new(), here: start, unnests: Vec::new(), packed: Vec::new() };
     let _ = Visit::visit(query, &mut search);
     search.errors
 }
@@ -35,6 +38,10 @@ struct Search<'a> {
     errors: Vec<Error>,
     /// The last place that was passed, for what has none of its own.
     here: Place,
+    /// The calls of UNNEST that are where a feed runs them.
+    unnests: Vec<Place>,
+    /// The subqueries that table operators are called with.
+    packed: Vec<Place>,
 }
 
 impl Visitor for Search<'_> {
@@ -145,7 +152,9 @@ impl Search<'_> {
                 LimitClause::LimitOffset { limit: None, limit_by, .. } if limit_by.is_empty() => "OFFSET",
                 _ => "LIMIT",
             };
-            self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
+            if !subsets::limits_a_table(query) {
+                self.refuse(body, &[word], &format!("{word} {ALL_ROWS}"), LIMIT_HINT);
+            }
         }
         if fetch.is_some() {
             self.refuse(body, &["FETCH"], &format!("FETCH {ALL_ROWS}"), LIMIT_HINT);
@@ -226,7 +235,7 @@ impl Search<'_> {
             select_modifiers,
             top,
             top_before_distinct: _,
-            projection: _,
+            projection,
             exclude,
             into,
             from,
@@ -246,6 +255,7 @@ impl Search<'_> {
             flavor,
         } = select;
         let start = select_token.0.span;
+        self.unnests(projection);
         // Where the clauses after FROM and WHERE can begin.
         let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
@@ -295,12 +305,7 @@ impl Search<'_> {
             }
         }
         if !lateral_views.is_empty() {
-            self.refuse(
-                from_end,
-                &["LATERAL"],
-                "LATERAL VIEW is not accepted: a row of a feed is one row of its table",
-                BEFOREHAND,
-            );
+            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not accepted", UNNEST_HINT);
         }
         if prewhere.is_some() {
             self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
@@ -343,6 +348,10 @@ impl Search<'_> {
     fn table_factor(&mut self, factor: &TableFactor) {
         let span = factor.span();
         let (word, is_first) = match factor {
+            TableFactor::UNNEST { .. } => {
+                let place = self.tokens.last(self.here, &["UNNEST"]).unwrap_or(self.here);
+                return self.refuse_at(place, "UNNEST in FROM is not accepted", UNNEST_HINT);
+            }
             TableFactor::Table {
                 name,
                 alias: _,
@@ -355,11 +364,11 @@ impl Search<'_> {
                 sample,
                 index_hints,
             } => {
-                if args.is_some() {
-                    self.table_function(&name.to_string(), name.span());
+                if let Some(args) = args {
+                    self.table_function(name, &args.args);
                 }
-                if sample.is_some() {
-                    self.sample(span);
+                if let Some(sample) = sample {
+                    self.table_sample(sample, span);
                 }
                 if version.is_some() {
                     self.refuse(
@@ -388,13 +397,12 @@ impl Search<'_> {
                     self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
                 }
                 if sample.is_some() {
-                    self.sample(span);
+                    self.sample(span, "TABLESAMPLE of a subquery is not accepted");
                 }
                 return;
             }
             TableFactor::NestedJoin { table_with_joins, alias: _ } => return self.joins(table_with_joins),
-            TableFactor::Function { name, .. } => return self.table_function(&name.to_string(), name.span()),
-            TableFactor::UNNEST { .. } => ("UNNEST", true),
+            TableFactor::Function { name, .. } => return self.unknown_table_function(name),
             TableFactor::TableFunction { .. } => ("TABLE", true),
             TableFactor::JsonTable { .. } => ("JSON_TABLE", true),
             TableFactor::OpenJsonTable { .. } => ("OPENJSON", true),
@@ -410,18 +418,28 @@ impl Search<'_> {
         self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
     }
 
-    fn sample(&mut self, span: Span) {
-        let from = Place::of(span.end).unwrap_or(self.here);
-        let word = if self.tokens.next(from, &["TABLESAMPLE"]).is_some() { "TABLESAMPLE" } else { "SAMPLE" };
-        self.refuse(span, &[word], SAMPLE, SAMPLE_HINT);
+    /// Lets the calls of table operators pass, with their subqueries.
+    fn table_function(&mut self, name: &ObjectName, args: &[FunctionArg]) {
+        if calls::table_operator(name).is_none() {
+            return self.unknown_table_function(name);
+        }
+        for argument in args {
+            let (FunctionArg::Unnamed(argument) | FunctionArg::Named { arg: argument, .. }) = argument else {
+                continue;
+            };
+            if let FunctionArgExpr::Expr(Expr::Subquery(query)) = argument {
+                self.packed.extend(Place::start(query.span()));
+            }
+        }
     }
 
-    fn table_function(&mut self, name: &str, span: Span) {
-        let place = Place::start(span).unwrap_or(self.here);
+    fn unknown_table_function(&mut self, name: &ObjectName) {
+        let place = Place::start(name.span()).unwrap_or(self.here);
+        let operators: Vec<_> = TABLE_OPERATORS.iter().map(|operator| operator.name).collect();
         self.refuse_at(
             place,
-            &format!("\"{name}\" is called in FROM, and a feed reads one table of files"),
-            "write `FROM table` and call functions in SELECT",
+            &format!("\"{name}\" is called in FROM, and no table operator has that name"),
+            &format!("write `FROM table` and call functions in SELECT; table operators: {}", operators.join(", ")),
         );
     }
 
@@ -429,6 +447,9 @@ impl Search<'_> {
         match expr {
             Expr::Subquery(query) | Expr::Exists { subquery: query, .. } | Expr::InSubquery { subquery: query, .. } => {
                 let place = Place::start(query.span()).unwrap_or(self.here);
+                if matches!(expr, Expr::Subquery(_)) && self.packed.contains(&place) {
+                    return;
+                }
                 let word = match expr {
                     Expr::Exists { .. } => "EXISTS",
                     Expr::InSubquery { .. } => "IN (SELECT …)",
@@ -456,13 +477,15 @@ impl Search<'_> {
     }
 }
 
+const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
 const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
-const LIMIT_HINT: &str = "count steps in the trainer, or create a table over fewer files";
+const LIMIT_HINT: &str =
+    "take the first rows of a table: `FROM (SELECT * FROM table LIMIT 1000)`, and the rest around it";
 const AGGREGATE_HINT: &str = "compute it beforehand and store it as a column, or write the result as a constant";
 const JOIN_HINT: &str = "join beforehand, write the result to files, and create a table over them";
 const SET_HINT: &str = "put the files under one LOCATION and create one table over them";
 const SAMPLE: &str = "TABLESAMPLE would be silently ignored";
-const SAMPLE_HINT: &str = "filter by a hash: `WHERE hash_bucket(path, 10) = 0` keeps a tenth";
+const SAMPLE_HINT: &str = "sample a table: `FROM table TABLESAMPLE BERNOULLI (10)` keeps about a tenth of its rows";
 
 fn window(word: &str) -> String {
     format!("{word} looks at other rows, and a feed computes each row on its own")

@@ -14,6 +14,7 @@ mod feed;
 mod house;
 mod lost_and_changed;
 mod metrics;
+mod rows;
 mod security;
 mod slt;
 mod spec;

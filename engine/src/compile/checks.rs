@@ -1,4 +1,4 @@
-//! What a feed stage may hold: row-local nodes over one table, and functions that are pure.
+//! What a feed stage may hold: row-local and window-local nodes over one table, and functions that are pure.
 //!
 //! The `sql` crate refuses most of this earlier, with the place in the text; this is the gate that plans made any other
 //! way pass too.
@@ -8,8 +8,11 @@ use std::sync::Arc;
 use arrow::datatypes::Field;
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Volatility};
+use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Volatility};
 
+use forebay_sql::PackNode;
+
+use super::unnest;
 use crate::error::{Error, Result};
 
 /// Refuses a plan that cannot run window by window, saying why; gives the driving table's name.
@@ -22,6 +25,9 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
                 tables.push(scan.table_name.table().to_owned());
                 None
             }
+            LogicalPlan::Limit(_) => limit_of(node).err(),
+            LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
+            LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => None,
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
                 let input = node.inputs().first().map(|input| Arc::clone(input.schema()));
                 let forgets = |expr: &Expr| input.as_ref().and_then(|schema| forgets_tensor(expr, schema));
@@ -39,16 +45,54 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     }
 }
 
+/// How many of the driving table's first rows `plan` reads at most.
+pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
+    let mut least = None;
+    let mut refusal = None;
+    plan.apply(|node| {
+        if matches!(node, LogicalPlan::Limit(_)) {
+            match limit_of(node) {
+                Ok(limit) => least = Some(least.map_or(limit, |least: u64| least.min(limit))),
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    refusal.map_or(Ok(least), Err)
+}
+
+/// The number of a LIMIT that lies over nothing but a table and its columns.
+fn limit_of(node: &LogicalPlan) -> Result<u64> {
+    let refuse = || {
+        Error::invalid("LIMIT counts rows over the whole dataset, and a feed computes one window at a time").with_hint(
+            "take the first rows of a table: `FROM (SELECT * FROM table LIMIT 1000)`, and the rest around it",
+        )
+    };
+    let LogicalPlan::Limit(limit) = node else { return Err(refuse()) };
+    let rows = match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+        (SkipType::Literal(0), FetchType::Literal(Some(rows))) if rows > 0 => rows as u64,
+        _ => return Err(refuse()),
+    };
+    let mut below = limit.input.as_ref();
+    loop {
+        below = match below {
+            LogicalPlan::TableScan(_) => return Ok(rows),
+            LogicalPlan::Projection(projection) => projection.input.as_ref(),
+            LogicalPlan::SubqueryAlias(alias) => alias.input.as_ref(),
+            LogicalPlan::Limit(limit) => limit.input.as_ref(),
+            _ => return Err(refuse()),
+        }
+    }
+}
+
 fn refuse_node(node: &LogicalPlan) -> Error {
     let (what, why) = match node {
         LogicalPlan::Aggregate(_) => ("an aggregate", "needs every row of the dataset"),
         LogicalPlan::Distinct(_) => ("DISTINCT", "needs every row of the dataset"),
         LogicalPlan::Sort(_) => ("ORDER BY", "needs every row of the dataset; order comes from the feed's seed"),
-        LogicalPlan::Limit(_) => ("LIMIT", "counts rows over the whole dataset"),
         LogicalPlan::Join(_) => ("a join", "needs a second table"),
         LogicalPlan::Union(_) => ("UNION", "needs a second table"),
         LogicalPlan::Window(_) => ("a window function", "looks at other rows of the dataset"),
-        LogicalPlan::Unnest(_) => ("UNNEST", "makes several rows of one"),
         LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => ("a query without a table", "has no rows to feed"),
         _ => ("this query", "is not row-local"),
     };

@@ -73,6 +73,14 @@ pub(crate) fn operator_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, u
         }
         Ok(())
     })?;
+    plan.apply(|node| {
+        if let LogicalPlan::Extension(extension) = node
+            && let Some(operator) = forebay_operators::find_table_operator(extension.node.name())
+        {
+            versions.insert(operator.name.to_owned(), operator.version);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
     Ok(versions)
 }
 

@@ -4,30 +4,40 @@
 //! through every projection, and hands each keyed-random call the key of its row and the number of its call site, and
 //! each call that depends on the step its length. After it, a plan is an ordinary
 //! deterministic one: the optimizer may move, merge and prune as it likes.
+//!
+//! At each operator that changes rows the plan is cut: what lies below it becomes a layer, and what lies above reads a
+//! table of the rows that it makes, which have hidden columns of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, plan_err};
+use datafusion::common::{Column, DFSchema, TableReference, plan_err};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableType, lit,
+    Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableType,
+    UserDefinedLogicalNodeCore as _, lit,
 };
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_operators::Determinism;
+use forebay_operators::pack::columns::Column as PackColumn;
+use forebay_operators::pack::list_field;
+use forebay_sql::{BOUNDS, PackNode, SAMPLE};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::changes::Change;
 use super::window_exec::WindowExec;
 
 pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
 pub(crate) const RANDOM_KEY: &str = "__forebay_random_key";
 /// How long rows of the same global step may be. Only known once a window's rows are grouped, so only when transforming.
 pub(crate) const STEP_LENGTH: &str = "__forebay_step_length";
+/// The column of tokens between the layer that packs and what is made of them.
+const TOKENS: &str = "packed";
 /// All of them: names that no table may have.
 pub(crate) const HIDDEN: [&str; 3] = [SAMPLE_ID, RANDOM_KEY, STEP_LENGTH];
 
@@ -75,16 +85,42 @@ impl TableProvider for FeedTable {
     }
 }
 
+/// A query with its hidden columns, cut where rows are made.
+pub(crate) struct Woven {
+    /// From the table upwards.
+    pub(crate) layers: Vec<WovenLayer>,
+    /// What lies above the topmost operator that makes rows; all of the query, where there is none.
+    pub(crate) top: LogicalPlan,
+}
+
+/// An operator that makes rows, and what lies between it and the one below.
+pub(crate) struct WovenLayer {
+    pub(crate) input: LogicalPlan,
+    pub(crate) change: Change,
+    /// What it makes.
+    pub(crate) made: SchemaRef,
+}
+
+impl Woven {
+    /// The columns of what `top` reads, where the driving table has those of `source`.
+    pub(crate) fn leaf<'a>(&'a self, source: &'a SchemaRef) -> &'a SchemaRef {
+        self.layers.last().map_or(source, |layer| &layer.made)
+    }
+}
+
 /// Weaves the hidden columns into `plan`, whose output then has them as well.
 ///
 /// A call site is the operator's name and its ordinal among the calls of that operator, so that adding a flip to a
 /// pipeline leaves its crops as they were.
-pub(crate) fn weave(plan: &LogicalPlan) -> Result<LogicalPlan> {
-    Weaver { calls: HashMap::new() }.plan(plan)
+pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
+    let mut weaver = Weaver { calls: HashMap::new(), layers: Vec::new() };
+    let top = weaver.plan(plan)?;
+    Ok(Woven { layers: weaver.layers, top })
 }
 
 struct Weaver {
     calls: HashMap<String, u64>,
+    layers: Vec<WovenLayer>,
 }
 
 impl Weaver {
@@ -118,14 +154,88 @@ impl Weaver {
                 let input = self.plan(&alias.input)?;
                 Ok(LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(input), alias.alias.clone())?))
             }
+            // The feed's row ranges end there: see `limit`.
+            LogicalPlan::Limit(limit) => self.plan(&limit.input),
+            LogicalPlan::Unnest(unnest) => {
+                let input = self.plan(&unnest.input)?;
+                self.cut(input, Change::unnest(unnest)?, &unnest.schema)
+            }
+            LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => {
+                let node = extension.node.as_any().downcast_ref::<PackNode>().expect("looked at above");
+                let input = self.plan(node.input())?;
+                self.pack(node, input)
+            }
             other => plan_err!("{} cannot run in a feed stage", other.display()),
         }
+    }
+
+    /// Only documents go below and only tokens and their bounds come out; what a trainer sees is made of these above,
+    /// row by row and when it is asked for.
+    fn pack(&mut self, node: &PackNode, input: LogicalPlan) -> Result<LogicalPlan> {
+        let (pack, column) = (node.pack(), Expr::Column(input.schema().columns()[node.column()].clone()));
+        let document = PackColumn::Document.function(pack).call(vec![column]).alias(TOKENS);
+        let mut exprs = vec![document];
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&input, hidden)?));
+        }
+        let documents = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?);
+        let made = [TOKENS, BOUNDS].map(|name| (None, list_field(name)));
+        let made = DFSchema::new_with_metadata(made.into(), HashMap::new())?;
+        let packed = self.cut(documents, Change::Pack(*pack), &made)?;
+        let [tokens, bounds] = [TOKENS, BOUNDS].map(|name| Expr::Column(Column::from_name(name)));
+        let named = |expr: Expr, (qualifier, field): (Option<&TableReference>, &FieldRef)| {
+            expr.alias_qualified(qualifier.cloned(), field.name())
+        };
+        let mut exprs = Vec::new();
+        for column in node.schema().iter() {
+            let of = PackColumn::OUTPUTS.into_iter().find(|of| of.name() == column.1.name());
+            let call = |args: &[&Expr]| of.map(|of| of.function(pack).call(args.iter().copied().cloned().collect()));
+            let expr = match of {
+                Some(PackColumn::InputIds) => call(&[&tokens]),
+                Some(PackColumn::Labels) => call(&[&tokens, &bounds]),
+                Some(_) => call(&[&bounds]),
+                None => None,
+            };
+            exprs.push(named(expr.unwrap_or_else(|| bounds.clone()), column));
+        }
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&packed, hidden)?));
+        }
+        Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(packed))?))
+    }
+
+    /// Closes a layer; gives a plan over the rows that it makes, with the columns of `schema` under their names.
+    fn cut(&mut self, input: LogicalPlan, change: Change, schema: &DFSchema) -> Result<LogicalPlan> {
+        // A table has one name for each column, and the columns of two tables may share one.
+        let mut fields: Vec<Field> = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let mut name = field.name().clone();
+            while fields.iter().any(|taken| *taken.name() == name) || HIDDEN.contains(&name.as_str()) {
+                name = format!("{name}:{}", fields.len());
+            }
+            fields.push(field.as_ref().clone().with_name(name));
+        }
+        let made = Arc::new(Schema::new(fields));
+        let table = format!("{}_{}", change.name(), self.layers.len() + 1);
+        let widened = FeedTable::widened(&table, &made);
+        let scan = LogicalPlanBuilder::scan(&table, provider_as_source(Arc::new(widened)), None)?.build()?;
+        let named = made.fields().iter().zip(schema.iter()).map(|(field, (qualifier, original))| {
+            let column = Expr::Column(Column::new(Some(table.as_str()), field.name()));
+            column.alias_qualified(qualifier.cloned(), original.name())
+        });
+        let mut exprs: Vec<Expr> = named.collect();
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&scan, hidden)?));
+        }
+        self.layers.push(WovenLayer { input, change, made });
+        Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(scan))?))
     }
 
     /// Gives each call in `expr` what its operator depends on beside its arguments.
     fn expr(&mut self, expr: Expr, input: &LogicalPlan) -> Result<Expr> {
         let name = expr.schema_name().to_string();
         let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
+        let id = hidden_column(input, SAMPLE_ID)?;
         let woven = expr
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
@@ -135,6 +245,12 @@ impl Weaver {
                         args.extend([Expr::Column(key.clone()), lit(self.site(call.name()))]);
                     }
                     Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
+                    None if call.name() == SAMPLE && !self.layers.is_empty() => {
+                        return plan_err!(
+                            "TABLESAMPLE takes rows of a table by their number, and these were made of such rows"
+                        );
+                    }
+                    None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
                     Some(Determinism::Deterministic) | None => {
                         return Ok(Transformed::no(Expr::ScalarFunction(call)));
                     }

@@ -53,7 +53,9 @@ pub(crate) fn check(schema: &Schema, column: &str) -> Result<()> {
 
 /// Plans the lengths of `column` of the query `plan`, whose driving table has the columns of `source`.
 pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, state: &SessionState) -> Result<Lengths> {
-    let woven = unfiltered(hidden::weave(plan)?)?;
+    let woven = hidden::weave(plan)?;
+    let source = woven.leaf(source).clone();
+    let woven = unfiltered(woven.top)?;
     let found = plan.schema().iter().find(|(_, field)| field.name() == column);
     let (qualifier, field) = found.ok_or_else(|| Error::internal(format!("column \"{column}\" was not checked")))?;
     let id = Expr::Column(hidden::hidden_column(&woven, hidden::SAMPLE_ID)?);
@@ -61,7 +63,7 @@ pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, stat
     // Feeds are opened by functions that do not wait, and planning over one table has nothing to wait for.
     let planned = state.create_physical_plan(&measured).now_or_never();
     let plan = planned.ok_or_else(|| Error::internal("planning waits for something"))??;
-    let plan = LeafPlan::new(plan, source)?;
+    let plan = LeafPlan::new(plan, &source)?;
     let mut columns: Vec<usize> = plan.columns().collect();
     columns.sort_unstable();
     columns.dedup();
@@ -110,6 +112,9 @@ impl Stage {
             batch: take_record_batch(&narrowed.batch, &indices).map_err(cannot)?,
             sample_ids: kept.clone(),
             random_keys: keys.as_primitive::<UInt64Type>().clone(),
+            origins: rows.origins.as_ref().map(|origins| {
+                UInt64Array::from_iter_values(indices.values().iter().map(|&row| origins.value(row as usize)))
+            }),
             step_lengths: None,
         })
     }

@@ -4,12 +4,19 @@
 //! the ids of the rows that pass; it is cheap and tells a window's row count, hence every offset. *Transform* is the whole
 //! query without its filters, a one-to-one function of rows; it is expensive and runs only for the rows that a reader
 //! is about to be handed. A feed that is grouped by length has a third, [`lengths`], which runs for the whole window.
+//!
+//! Operators that make rows lie below these two: each is a [`Layer`] that runs when a window is prepared, and the rows of
+//! the topmost are what the two plans read.
 
+mod changes;
 mod checks;
 mod fingerprint;
 mod hidden;
+mod layer;
 mod lengths;
+mod pack;
 mod stage;
+mod unnest;
 mod window_exec;
 
 use std::sync::Arc;
@@ -24,6 +31,7 @@ use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, ca
 pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
+pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
 
@@ -35,24 +43,45 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     checks::driving_table(plan)
 }
 
+/// How many of the first rows of its table `plan` reads, if not all.
+pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
+    checks::limit(plan)
+}
+
 /// Plans the feed stage of `plan`, whose driving table has the columns of `source`.
 pub(crate) async fn compile(plan: &LogicalPlan, source: &SchemaRef, state: &SessionState) -> Result<Stage> {
     checks::driving_table(plan)?;
     let woven = hidden::weave(plan)?;
-    let select = match topmost_filter(&woven) {
+    let leaf = woven.leaf(source).clone();
+    let select = match topmost_filter(&woven.top) {
         Some(filter) => {
-            let whole = LeafPlan::new(state.create_physical_plan(&ids(filter.clone())?).await?, source)?;
-            let mut conjuncts = Vec::new();
-            for conjunct in conjuncts_of(&filter)? {
-                conjuncts.push(LeafPlan::new(state.create_physical_plan(&ids(conjunct)?).await?, source)?);
-            }
-            Some(Select { whole, conjuncts })
+            let whole = LeafPlan::new(state.create_physical_plan(&ids(filter.clone())?).await?, &leaf)?;
+            Some(Select { whole, conjuncts: conjuncts(&filter, &leaf, state).await? })
         }
         None => None,
     };
-    let transform = output(unfiltered(woven)?, plan)?;
-    let transform = LeafPlan::new(state.create_physical_plan(&transform).await?, source)?;
-    Ok(Stage::new(select, transform, state.task_ctx()))
+    let transform = output(unfiltered(woven.top)?, plan)?;
+    let transform = LeafPlan::new(state.create_physical_plan(&transform).await?, &leaf)?;
+    let mut stage = Stage::new(select, transform, state.task_ctx());
+    // From the top down: a layer makes only what is read above it.
+    let mut made = stage.columns().to_vec();
+    let sources: Vec<SchemaRef> =
+        std::iter::once(source).chain(woven.layers.iter().map(|layer| &layer.made)).cloned().collect();
+    for (layer, source) in woven.layers.into_iter().zip(sources).rev() {
+        let layer = Layer::plan(layer, made, &source, state).await?;
+        made = layer.columns().to_vec();
+        stage.push_below(layer);
+    }
+    Ok(stage)
+}
+
+/// Plans each condition that rows must meet at any level of `plan` by itself.
+async fn conjuncts(plan: &LogicalPlan, source: &SchemaRef, state: &SessionState) -> Result<Vec<LeafPlan>> {
+    let mut conjuncts = Vec::new();
+    for conjunct in conjuncts_of(plan)? {
+        conjuncts.push(LeafPlan::new(state.create_physical_plan(&ids(conjunct)?).await?, source)?);
+    }
+    Ok(conjuncts)
 }
 
 /// The ids of the rows that come out of `plan`.

@@ -15,12 +15,15 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use futures::FutureExt;
 
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
+use super::layer::Layer;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
 
 /// A feed stage that is ready to run over any rows of its table.
 pub(crate) struct Stage {
+    /// What makes the rows that the rest reads, from the table upwards.
+    layers: Vec<Layer>,
     select: Option<Select>,
     transform: LeafPlan,
     columns: Vec<usize>,
@@ -35,14 +38,23 @@ pub(crate) struct Select {
     pub(crate) conjuncts: Vec<LeafPlan>,
 }
 
-/// Rows of the driving table with their hidden columns. `batch` has the columns of [`Stage::columns`].
+/// Rows of the driving table, or made of them, with their hidden columns. `batch` has the columns that are to be read.
 #[derive(Clone)]
 pub(crate) struct SourceRows {
     pub(crate) batch: RecordBatch,
     pub(crate) sample_ids: UInt64Array,
     pub(crate) random_keys: UInt64Array,
+    /// The rows of the driving table that they were made of; `None` if they are these.
+    pub(crate) origins: Option<UInt64Array>,
     /// How long rows of the same global step may be, once they are grouped by length; 0 for all where they are not.
     pub(crate) step_lengths: Option<UInt64Array>,
+}
+
+impl SourceRows {
+    /// The row of the driving table that row `at` is, or was made of.
+    pub(crate) fn origin(&self, at: usize) -> u64 {
+        self.origins.as_ref().unwrap_or(&self.sample_ids).value(at)
+    }
 }
 
 /// What became of some rows: those that went through, in order, and those that could not.
@@ -55,16 +67,40 @@ pub(crate) struct Transformed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadRow {
     pub(crate) sample_id: u64,
+    /// The row of the driving table that it was made of, or is.
+    pub(crate) origin: u64,
     pub(crate) reason: String,
+}
+
+impl Select {
+    /// The columns of its leaf that it reads.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
+        self.conjuncts.iter().chain([&self.whole]).flat_map(LeafPlan::columns)
+    }
+}
+
+/// Ascending, each once.
+pub(crate) fn ascending(columns: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut columns: Vec<usize> = columns.collect();
+    columns.sort_unstable();
+    columns.dedup();
+    columns
 }
 
 impl Stage {
     pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
-        let selects = select.iter().flat_map(|select| select.conjuncts.iter().chain([&select.whole]));
-        let mut columns: Vec<usize> = selects.chain([&transform]).flat_map(LeafPlan::columns).collect();
-        columns.sort_unstable();
-        columns.dedup();
-        Self { select, transform, columns, context }
+        let columns = ascending(select.iter().flat_map(Select::columns).chain(transform.columns()));
+        Self { layers: Vec::new(), select, transform, columns, context }
+    }
+
+    /// Puts a layer below all others.
+    pub(crate) fn push_below(&mut self, layer: Layer) {
+        self.layers.insert(0, layer);
+    }
+
+    /// What makes rows, from the table upwards.
+    pub(crate) fn layers(&self) -> &[Layer] {
+        &self.layers
     }
 
     /// The output's schema.
@@ -72,37 +108,48 @@ impl Stage {
         self.transform.plan.schema()
     }
 
-    /// The columns of the table that running this needs, ascending.
+    /// The columns of the driving table that are to be read, ascending.
+    pub(crate) fn read_columns(&self) -> &[usize] {
+        self.layers.first().map_or(&self.columns, Layer::columns)
+    }
+
+    /// The columns of the topmost layer, or of the driving table, that select and transform need, ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
     }
 
     /// Whether each source row gives one sample, so that offsets are known before anything is read.
     pub(crate) fn is_one_to_one(&self) -> bool {
-        self.select.is_none()
+        self.select.is_none() && self.layers.is_empty()
     }
 
     /// The ids of the rows that pass the filters, as `None` if there are none to pass.
     pub(crate) async fn select(&self, rows: &SourceRows) -> Result<Option<(UInt64Array, Vec<BadRow>)>> {
         let Some(select) = &self.select else { return Ok(None) };
-        let mut selected = self.run(&select.whole, &self.columns, rows, false).await?;
-        let mut bad = Vec::with_capacity(selected.bad.len());
-        for row in selected.bad {
-            // `a AND b` may run as `b AND a`: a row that `a` excludes is not bad because `b` fails on it.
-            if !self.is_excluded(select, rows, row.sample_id).await? {
-                bad.push(row);
-            }
-        }
-        selected.bad = bad;
+        let selected = self.passed(select, &self.columns, rows).await?;
         let ids = selected.batches.iter().flat_map(|batch| batch.column(0).as_primitive::<UInt64Type>().values());
         Ok(Some((UInt64Array::from_iter_values(ids.copied()), selected.bad)))
     }
 
+    /// What `select` gives for `rows`, which have the columns `read`.
+    pub(crate) async fn passed(&self, select: &Select, read: &[usize], rows: &SourceRows) -> Result<Transformed> {
+        let mut passed = self.run(&select.whole, read, rows, false).await?;
+        let mut bad = Vec::with_capacity(passed.bad.len());
+        for row in passed.bad {
+            // `a AND b` may run as `b AND a`: a row that `a` excludes is not bad because `b` fails on it.
+            if !self.is_excluded(select, read, rows, row.sample_id).await? {
+                bad.push(row);
+            }
+        }
+        passed.bad = bad;
+        Ok(passed)
+    }
+
     /// Whether a condition by itself keeps the row out.
-    async fn is_excluded(&self, select: &Select, rows: &SourceRows, sample_id: u64) -> Result<bool> {
+    async fn is_excluded(&self, select: &Select, read: &[usize], rows: &SourceRows, sample_id: u64) -> Result<bool> {
         let at = rows.sample_ids.values().iter().position(|&id| id == sample_id).expect("a bad row is one of the rows");
         for conjunct in &select.conjuncts {
-            match self.run_range(conjunct, &self.columns, rows, at, 1).await {
+            match self.run_range(conjunct, read, rows, at, 1).await {
                 Ok(kept) if kept.iter().all(|batch| batch.num_rows() == 0) => return Ok(true),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Data => {}
@@ -140,6 +187,7 @@ impl Stage {
                 Err(error) if error.kind() == ErrorKind::Data => {
                     done.bad.push(BadRow {
                         sample_id: rows.sample_ids.value(range.start),
+                        origin: rows.origin(range.start),
                         reason: error.message().trim_end().to_owned(),
                     });
                     if stop_at_bad {
@@ -176,11 +224,11 @@ impl Stage {
 
     /// The physical plans, for `EXPLAIN PIPELINE`.
     pub(crate) fn display(&self) -> String {
-        let tree = |plan: &LeafPlan| displayable(plan.plan.as_ref()).indent(false).to_string();
-        match &self.select {
-            Some(select) => format!("select:\n{}transform:\n{}", tree(&select.whole), tree(&self.transform)),
-            None => format!("transform:\n{}", tree(&self.transform)),
+        let mut text: String = self.layers.iter().map(Layer::display).collect();
+        if let Some(select) = &self.select {
+            text += &format!("select:\n{}", select.whole.display());
         }
+        text + &format!("transform:\n{}", self.transform.display())
     }
 }
 
@@ -223,6 +271,11 @@ impl LeafPlan {
         Ok(Self { plan, leaf_schema, inputs })
     }
 
+    pub(crate) fn display(&self) -> String {
+        displayable(self.plan.as_ref()).indent(false).to_string()
+    }
+
+    /// The columns of its leaf that it reads.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.inputs.iter().filter_map(|input| match input {
             Input::Column(index) => Some(*index),

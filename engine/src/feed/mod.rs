@@ -68,6 +68,8 @@ pub(crate) struct FeedCore {
     /// How long rows are, where they are grouped by that.
     pub(crate) lengths: Option<Lengths>,
     pub(crate) plan: Arc<FeedPlan>,
+    /// Rows of the dataset from this on are not read.
+    pub(crate) limit: u64,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
     pub(crate) root: String,
@@ -137,7 +139,8 @@ impl Feed {
             quarantine_url: format!("{}/quarantine/{id}", root.trim_end_matches('/')),
             root: root.to_owned(),
             id: id.as_str().into(),
-            plan: Arc::new(FeedPlan::new(ranges, settings.clone())),
+            plan: Arc::new(FeedPlan::new(ranges, settings.clone()).limited(&dataset, pipeline.limit)),
+            limit: pipeline.limit.unwrap_or(u64::MAX),
             settings,
             dataset,
             stage: Arc::clone(&pipeline.stage),
@@ -193,7 +196,7 @@ impl Feed {
         self.core().stage.schema()
     }
 
-    /// Samples per epoch, where each source row gives one; with a filter, only reading tells.
+    /// Samples per epoch, where each source row gives one; where some give none or several, only reading tells.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.core().stage.is_one_to_one().then(|| self.core().plan.epoch(0).rows())
     }
@@ -332,7 +335,7 @@ struct Place {
 impl FeedCore {
     /// Names a bad row: file, row, reason.
     pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
-        let (file, row) = self.place(bad.sample_id);
+        let (file, row) = self.place(bad.origin);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))
             .with_hint("mend the file or the query, or leave such rows out: on_error 'skip' or 'quarantine'")
     }
@@ -347,7 +350,7 @@ impl FeedCore {
         let rows: Vec<_> = bad
             .iter()
             .map(|bad| {
-                let (file, row) = self.place(bad.sample_id);
+                let (file, row) = self.place(bad.origin);
                 QuarantinedRow { file, row, reason: &bad.reason }
             })
             .collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_delivery::{Plan, WindowId};
-use forebay_storage::RowRange;
+use forebay_storage::{Dataset, RowRange};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -107,13 +107,28 @@ fn keyed(seed: u64, epoch: u64, value: u64) -> u64 {
 /// The epoch plans of a feed, made when first asked for.
 pub(crate) struct FeedPlan {
     ranges: Vec<RowRange>,
+    /// The ranges as they are read; with a LIMIT the last may hold rows that do not count.
+    read: Vec<RowRange>,
     settings: FeedSettings,
     epochs: Mutex<BTreeMap<u64, Arc<EpochPlan>>>,
 }
 
 impl FeedPlan {
     pub(crate) fn new(ranges: Vec<RowRange>, settings: FeedSettings) -> Self {
-        Self { ranges, settings, epochs: Mutex::new(BTreeMap::new()) }
+        Self { read: ranges.clone(), ranges, settings, epochs: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Only the first rows of the dataset.
+    pub(crate) fn limited(mut self, dataset: &Dataset, limit: Option<u64>) -> Self {
+        let Some(limit) = limit else { return self };
+        let first =
+            |range: &RowRange| dataset.snapshot().files()[range.file as usize].first_sample_id + range.first_row;
+        self.read.retain(|range| first(range) < limit);
+        self.ranges = self.read.clone();
+        for range in &mut self.ranges {
+            range.rows = range.rows.min(limit - first(range));
+        }
+        self
     }
 
     pub(crate) fn epoch(&self, epoch: u64) -> Arc<EpochPlan> {
@@ -132,7 +147,7 @@ impl FeedPlan {
     }
 
     pub(crate) fn ranges(&self, window: WindowId) -> Vec<RowRange> {
-        self.epoch(window.epoch).ranges(window.index).iter().map(|&index| self.ranges[index as usize]).collect()
+        self.epoch(window.epoch).ranges(window.index).iter().map(|&index| self.read[index as usize]).collect()
     }
 
     pub(crate) fn row_ranges(&self) -> usize {

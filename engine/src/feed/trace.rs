@@ -17,8 +17,8 @@ pub struct SourceRow {
 }
 
 impl Feed {
-    /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order; rows that turn out to be bad
-    /// are among them. Empty past the epoch's end.
+    /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order, of a sample that is
+    /// made of several rows the first; rows that turn out to be bad are among them. Empty past the epoch's end.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), and of reading the sources.
@@ -41,8 +41,8 @@ impl Feed {
         while offset < wanted.end {
             let window = reading.window(id).await?;
             let inside = wanted.start.max(offset)..wanted.end.min(offset + window.len());
-            for sample_id in inside.filter_map(|at| window.sample_id_at(at - offset)) {
-                let (file, row) = self.core().place(sample_id);
+            for origin in inside.filter_map(|at| window.origin_at(at - offset)) {
+                let (file, row) = self.core().place(origin);
                 rows.push(SourceRow { file: file.to_owned(), row });
             }
             if plan.is_last(id) {

@@ -11,13 +11,13 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array
 use arrow::compute::{concat, concat_batches, interleave};
 use forebay_delivery::WindowId;
 use forebay_operators::random_key;
-use forebay_storage::Rows;
+use forebay_storage::{BadRow as BadRead, Rows};
 use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
 use super::buckets::Grouped;
-use crate::compile::{BadRow, SourceRows, TransformedRows};
+use crate::compile::{BadRow, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
 /// Row ranges of one window that are read at a time.
@@ -61,17 +61,18 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
-        let mut window = Builder { core, epoch: id.epoch, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() };
+        let mut window = Builder::new(core, id.epoch);
         let mut reads = stream::iter(core.plan.ranges(id))
             .map(|range| {
                 let reader = Arc::clone(core);
                 let mut task =
-                    core.executor.spawn(async move { reader.dataset.read(&range, reader.stage.columns()).await });
+                    core.executor.spawn(async move { reader.dataset.read(&range, reader.stage.read_columns()).await });
                 async move { Ok::<_, Error>(task.join().await??) }
             })
             .buffered(READS_MAX);
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         while let Some(read) = reads.try_next().await? {
+            let read = limited(read, core.limit);
             rows += read.batch.num_rows();
             bytes += read.batch.get_array_memory_size();
             group.push(read);
@@ -81,6 +82,7 @@ impl Window {
             }
         }
         window.add(group).await?;
+        window.make_of_window().await?;
         Ok(window.finish())
     }
 
@@ -89,7 +91,7 @@ impl Window {
         self.order.len() as u64
     }
 
-    /// Bytes of the source rows in memory.
+    /// Bytes of the rows in memory, before they are transformed.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -169,9 +171,14 @@ impl Window {
         }
     }
 
-    /// The id of the source row at a position; `None` for a gap.
-    pub(crate) fn sample_id_at(&self, at: u64) -> Option<u64> {
-        self.sample_id(&self.order[at as usize])
+    /// The row of a file that a position comes from, of several the first; `None` for a gap.
+    pub(crate) fn origin_at(&self, at: u64) -> Option<u64> {
+        let row = &self.order[at as usize];
+        match row.source {
+            BAD => Some(self.bad[row.row as usize].origin),
+            _ if *row == GAP => None,
+            source => Some(self.sources[source as usize].origin(row.row as usize)),
+        }
     }
 
     fn sample_id(&self, row: &Row) -> Option<u64> {
@@ -211,6 +218,10 @@ impl Window {
                 .map_err(|error| Error::internal(format!("cannot gather rows: {error}")))?,
             sample_ids: ids(|rows| &rows.sample_ids),
             random_keys: ids(|rows| &rows.random_keys),
+            origins: sources[0]
+                .origins
+                .is_some()
+                .then(|| ids(|rows| rows.origins.as_ref().unwrap_or(&rows.sample_ids))),
             step_lengths: None,
         })
     }
@@ -219,6 +230,9 @@ impl Window {
 struct Builder<'a> {
     core: &'a Arc<FeedCore>,
     epoch: u64,
+    made: MadeSoFar,
+    /// For each layer, the rows that wait until all of the window are there.
+    waiting: Vec<Vec<SourceRows>>,
     sources: Vec<SourceRows>,
     keyed: Vec<Keyed>,
     bad: Vec<BadRow>,
@@ -227,20 +241,77 @@ struct Builder<'a> {
 /// A row that passed the filters, or is bad.
 struct Keyed {
     key: u64,
+    /// The row of the driving table, so that without shuffling rows keep its order.
+    origin: u64,
     sample_id: u64,
     /// 0 where nobody asks for it, and for bad rows.
     length: u64,
     row: Row,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    fn new(core: &'a Arc<FeedCore>, epoch: u64) -> Self {
+        let waiting = core.stage.layers().iter().map(|_| Vec::new()).collect();
+        let made = MadeSoFar::default();
+        Self { core, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
+    }
+
+    /// Adds rows that were read, and what the layers make of them.
     async fn add(&mut self, group: Vec<Rows>) -> Result<()> {
         for read in &group {
             for bad in &read.bad {
-                self.add_bad(BadRow { sample_id: bad.sample_id, reason: bad.reason.clone() });
+                let BadRead { sample_id, reason } = bad.clone();
+                self.add_bad(BadRow { sample_id, origin: sample_id, reason });
             }
         }
-        let Some(rows) = self.join(&group)? else { return Ok(()) };
+        match self.join(&group)? {
+            Some(rows) => self.rise(rows, 0).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes rows through the layers from `from` on, up to one that waits for more.
+    async fn rise(&mut self, rows: SourceRows, from: usize) -> Result<()> {
+        let stage = Arc::clone(&self.core.stage);
+        let mut rows = vec![rows];
+        for (index, layer) in stage.layers().iter().enumerate().skip(from) {
+            let mut passed = Vec::with_capacity(rows.len());
+            for rows in &rows {
+                let risen = stage.rise(layer, rows).await?;
+                risen.bad.into_iter().for_each(|bad| self.add_bad(bad));
+                passed.push(risen.rows);
+            }
+            if layer.is_of_window() {
+                self.waiting[index].extend(passed);
+                return Ok(());
+            }
+            let shuffle = self.core.settings.shuffle;
+            rows = layer.make(&passed, |key| order_key(shuffle, key), &mut self.made)?;
+        }
+        for rows in rows {
+            self.add_rows(rows).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the layers that waited for all rows make theirs.
+    async fn make_of_window(&mut self) -> Result<()> {
+        let stage = Arc::clone(&self.core.stage);
+        for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
+            let shuffle = self.core.settings.shuffle;
+            let waiting = std::mem::take(&mut self.waiting[index]);
+            for rows in layer.make(&waiting, |key| order_key(shuffle, key), &mut self.made)? {
+                self.rise(rows, index + 1).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds those of `rows` that pass the filters.
+    async fn add_rows(&mut self, rows: SourceRows) -> Result<()> {
+        if rows.sample_ids.is_empty() {
+            return Ok(());
+        }
         let source = u32::try_from(self.sources.len()).expect("bounded by the number of row ranges");
         let selected = self.core.stage.select(&rows).await?;
         let (mut kept, mut bad) = selected.unwrap_or_else(|| (rows.sample_ids.clone(), Vec::new()));
@@ -256,7 +327,7 @@ impl Builder<'_> {
             while rows.sample_ids.value(row) != id {
                 row += 1;
             }
-            self.add_row(id, lengths.get(index).copied().unwrap_or(0), source, row);
+            self.add_row(&rows, row, source, lengths.get(index).copied().unwrap_or(0));
         }
         bad.into_iter().for_each(|bad| self.add_bad(bad));
         self.sources.push(rows);
@@ -277,31 +348,31 @@ impl Builder<'_> {
         };
         let key = |&id: &u64| random_key(self.core.settings.seed, self.epoch, id);
         let random_keys = UInt64Array::from_iter_values(sample_ids.values().iter().map(key));
-        Ok((batch.num_rows() > 0).then_some(SourceRows { batch, sample_ids, random_keys, step_lengths: None }))
+        Ok((batch.num_rows() > 0).then_some(SourceRows {
+            batch,
+            sample_ids,
+            random_keys,
+            origins: None,
+            step_lengths: None,
+        }))
     }
 
-    fn add_row(&mut self, sample_id: u64, length: u64, source: u32, row: usize) {
-        let row = Row { source, row: u32::try_from(row).expect("a group has fewer than 2^32 rows") };
-        self.keyed.push(Keyed { key: self.order_key(sample_id), sample_id, length, row });
+    fn add_row(&mut self, rows: &SourceRows, at: usize, source: u32, length: u64) {
+        let row = Row { source, row: u32::try_from(at).expect("a group has fewer than 2^32 rows") };
+        let key = order_key(self.core.settings.shuffle, rows.random_keys.value(at));
+        self.keyed.push(Keyed { key, origin: rows.origin(at), sample_id: rows.sample_ids.value(at), length, row });
     }
 
     fn add_bad(&mut self, bad: BadRow) {
-        let row = u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows");
-        let (key, sample_id) = (self.order_key(bad.sample_id), bad.sample_id);
-        self.keyed.push(Keyed { key, sample_id, length: 0, row: Row { source: BAD, row } });
+        let row = Row { source: BAD, row: u32::try_from(self.bad.len()).expect("a window has fewer than 2^32 rows") };
+        let key = random_key(self.core.settings.seed, self.epoch, bad.origin);
+        let key = order_key(self.core.settings.shuffle, key);
+        self.keyed.push(Keyed { key, origin: bad.origin, sample_id: bad.sample_id, length: 0, row });
         self.bad.push(bad);
     }
 
-    fn order_key(&self, id: u64) -> u64 {
-        if !self.core.settings.shuffle {
-            return 0;
-        }
-        let key = random_key(self.core.settings.seed, self.epoch, id);
-        xxh3_64_with_seed(&key.to_le_bytes(), ORDER_DOMAIN)
-    }
-
     fn finish(mut self) -> Window {
-        self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.sample_id));
+        self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.origin, keyed.sample_id));
         let (order, groups) = self.order();
         let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
@@ -325,4 +396,23 @@ impl Builder<'_> {
         let order = positions.into_iter().map(|row| row.map_or(GAP, |row| self.keyed[row].row)).collect();
         (order, Some(Groups { size: buckets.global_batch_size, lengths, has_gaps }))
     }
+}
+
+/// Where a row with this random key comes.
+fn order_key(shuffle: bool, random_key: u64) -> u64 {
+    match shuffle {
+        true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
+        false => 0,
+    }
+}
+
+/// Only the rows before `limit`; ids ascend.
+fn limited(mut read: Rows, limit: u64) -> Rows {
+    let kept = read.sample_ids.values().partition_point(|&id| id < limit);
+    if kept < read.sample_ids.len() {
+        read.batch = read.batch.slice(0, kept);
+        read.sample_ids = read.sample_ids.slice(0, kept);
+    }
+    read.bad.retain(|bad| bad.sample_id < limit);
+    read
 }

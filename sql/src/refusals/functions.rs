@@ -7,7 +7,7 @@ use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
 use forebay_operators::{Determinism, OPERATORS};
 
-use super::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, Search, more_rows, second_table, window};
+use super::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, Search, UNNEST_HINT, second_table, window};
 use crate::{Place, calls};
 
 impl Search<'_> {
@@ -26,9 +26,16 @@ impl Search<'_> {
         if calls::operator(&function.name).is_some() {
             return;
         }
+        if calls::table_operator(&function.name).is_some() {
+            let message = format!("\"{name}\" makes rows of rows, and is called in FROM");
+            return self.refuse_at(place, &message, &format!("write `FROM {name}((SELECT …), …)`"));
+        }
         let name = name.as_str();
-        if name == "unnest" || name == "explode" {
-            return self.refuse_at(place, &more_rows(&name.to_uppercase()), BEFOREHAND);
+        if name == "explode" {
+            return self.refuse_at(place, "EXPLODE is not a function here", UNNEST_HINT);
+        }
+        if name == "unnest" {
+            return self.unnest(place);
         }
         if CLOCKS.contains(&name) {
             return self.refuse_at(

@@ -13,11 +13,15 @@ use datafusion::datasource::empty::EmptyTable;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
-use forebay_sql::{PipelineDefinition, Result, Statement, expr_planner, parse, plan};
+use forebay_sql::{PipelineDefinition, Result, Statement, expr_planner, parse, plan, relation_planner};
 
 /// A session with two tables of files of images.
 fn session() -> SessionState {
-    let state = SessionStateBuilder::new().with_expr_planners(vec![expr_planner()]).with_default_features().build();
+    let state = SessionStateBuilder::new()
+        .with_expr_planners(vec![expr_planner()])
+        .with_relation_planners(vec![relation_planner()])
+        .with_default_features()
+        .build();
     let context = SessionContext::new_with_state(state);
     for function in forebay_operators::scalar_udfs() {
         context.register_udf(function);
@@ -33,6 +37,13 @@ fn session() -> SessionState {
     let scans =
         Schema::new(vec![Field::new("bytes", DataType::Binary, true), Field::new("text", DataType::Utf8, true)]);
     context.register_table("scans", Arc::new(EmptyTable::new(Arc::new(scans)))).unwrap();
+    let item = Arc::new(Field::new_list_field(DataType::Int64, true));
+    let texts = Schema::new(vec![
+        Field::new("tokens", DataType::List(Arc::clone(&item)), true),
+        Field::new("words", DataType::LargeList(item), true),
+        Field::new("text", DataType::Utf8, true),
+    ]);
+    context.register_table("texts", Arc::new(EmptyTable::new(Arc::new(texts)))).unwrap();
     context.state()
 }
 

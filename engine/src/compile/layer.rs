@@ -1,0 +1,190 @@
+//! One operator that makes rows, planned with what lies below it.
+//!
+//! It runs when a window is prepared, since only then the window's rows, and so its offsets, are known. The rows it makes
+//! are kept in the window; they have ids of their own, random keys that follow from the row they come from and their
+//! place in it, and they remember the row of the driving table, which is what messages about bad rows name.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{SchemaRef, UInt64Type};
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+use forebay_operators::random_key;
+
+use super::changes::{Change, Made};
+use super::conjuncts;
+use super::hidden::{self, SAMPLE_ID, WovenLayer};
+use super::pack::{Packing, Sequences};
+use super::stage::{BadRow, LeafPlan, Select, SourceRows, Stage, ascending};
+use super::unnest::Unnest;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most that the rows made in one window may take.
+const MADE_BYTES_MAX: u64 = 1 << 30;
+/// Ids of made rows begin here, above those of any table.
+const MADE_IDS: u64 = 1 << 63;
+/// Splits the hash space of the keys of made rows from that of others.
+const MADE_DOMAIN: u64 = 0x6d61_6465_0000;
+
+/// An operator that makes rows, ready to run over any rows of the layer or table below.
+pub(crate) struct Layer {
+    /// Its input's rows that pass the filters below it: the columns that it needs, then the sample id.
+    below: Select,
+    /// The columns that this reads of the layer or table below, ascending.
+    columns: Vec<usize>,
+    change: Change,
+    /// The columns that are read of what it makes, ascending.
+    made: Vec<usize>,
+    schema: SchemaRef,
+}
+
+/// Rows that reached an operator, in order, and those that could not.
+pub(crate) struct Passed {
+    pub(crate) rows: SourceRows,
+    pub(crate) bad: Vec<BadRow>,
+}
+
+/// What was made in a window so far.
+#[derive(Default)]
+pub(crate) struct MadeSoFar {
+    rows: u64,
+    bytes: u64,
+}
+
+impl Layer {
+    /// Plans a layer of which the columns `made` are read, over what has the columns of `source`.
+    pub(crate) async fn plan(
+        woven: WovenLayer,
+        made: Vec<usize>,
+        source: &SchemaRef,
+        state: &SessionState,
+    ) -> Result<Self> {
+        let WovenLayer { input, change, made: schema } = woven;
+        let id = Expr::Column(hidden::hidden_column(&input, SAMPLE_ID)?);
+        let needed =
+            change.needs(&made).into_iter().map(|column| Expr::Column(input.schema().columns()[column].clone()));
+        let exprs: Vec<Expr> = needed.chain([id]).collect();
+        let conjuncts = conjuncts(&input, source, state).await?;
+        let below = LogicalPlanBuilder::from(input).project(exprs)?.build()?;
+        let whole = LeafPlan::new(state.create_physical_plan(&below).await?, source)?;
+        let below = Select { whole, conjuncts };
+        let schema =
+            schema.project(&made).map_err(|error| Error::internal(format!("a layer lacks a column: {error}")))?;
+        Ok(Self { columns: ascending(below.columns()), below, change, made, schema: Arc::new(schema) })
+    }
+
+    /// The columns that are to be read of the layer or table below, ascending.
+    pub(crate) fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    pub(crate) fn display(&self) -> String {
+        format!("{}:\n{}", self.change.name(), self.below.whole.display())
+    }
+
+    /// Whether it needs all rows of a window before it makes any.
+    pub(crate) fn is_of_window(&self) -> bool {
+        matches!(self.change, Change::Pack(_))
+    }
+
+    /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes.
+    pub(crate) fn make(
+        &self,
+        passed: &[SourceRows],
+        order: impl Fn(u64) -> u64,
+        so_far: &mut MadeSoFar,
+    ) -> Result<Vec<SourceRows>> {
+        match &self.change {
+            Change::Unnest(unnest) => passed.iter().map(|rows| self.unnested(unnest, rows, so_far)).collect(),
+            Change::Pack(pack) => {
+                let packing = Packing::new(pack, passed, order);
+                let part = |part: Range<usize>| self.packed(packing.sequences(&part, &self.made)?, so_far);
+                packing.parts().map(part).collect()
+            }
+        }
+    }
+
+    fn unnested(&self, unnest: &Unnest, rows: &SourceRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+        let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
+        let Made { columns, parents, ordinals } = unnest.make(&rows.batch, &self.made, room)?;
+        let keys = parents.iter().zip(ordinals);
+        let key = |(&parent, ordinal)| made_key(rows.random_keys.value(parent as usize), ordinal);
+        let origin = |&parent: &u32| rows.origin(parent as usize);
+        let (keys, origins) = (keys.map(key).collect(), parents.iter().map(origin).collect());
+        self.identified(columns, keys, origins, so_far)
+    }
+
+    fn packed(&self, sequences: Sequences, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+        let Sequences { columns, firsts } = sequences;
+        let keys = firsts.iter().map(|(key, _, start)| made_key(*key, *start)).collect();
+        let origins = firsts.iter().map(|(_, origin, _)| *origin).collect();
+        self.identified(columns, keys, origins, so_far)
+    }
+
+    /// Gives rows that were made their ids.
+    fn identified(
+        &self,
+        columns: Vec<ArrayRef>,
+        keys: Vec<u64>,
+        origins: Vec<u64>,
+        so_far: &mut MadeSoFar,
+    ) -> Result<SourceRows> {
+        let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+            .map_err(|error| Error::internal(format!("rows made do not fit the plan: {error}")))?;
+        let first = MADE_IDS + so_far.rows;
+        so_far.rows += keys.len() as u64;
+        so_far.bytes += batch.get_array_memory_size() as u64;
+        if so_far.bytes > MADE_BYTES_MAX {
+            let what = self.change.name().to_uppercase();
+            let message = format!("{what} makes more than {} MiB of rows in one window", MADE_BYTES_MAX >> 20);
+            return Err(Error::new(ErrorKind::Exhausted, message)
+                .with_hint("lower window_rows or window_bytes, or select fewer columns"));
+        }
+        Ok(SourceRows {
+            batch,
+            sample_ids: UInt64Array::from_iter_values(first..first + keys.len() as u64),
+            random_keys: keys.into(),
+            origins: Some(origins.into()),
+            step_lengths: None,
+        })
+    }
+}
+
+/// The random key of a row, made of that of the row it comes from and its place there.
+fn made_key(parent: u64, ordinal: u64) -> u64 {
+    random_key(parent, MADE_DOMAIN, ordinal)
+}
+
+impl Stage {
+    /// The rows of `rows` that reach the operator of `layer`, with the columns that it needs.
+    pub(crate) async fn rise(&self, layer: &Layer, rows: &SourceRows) -> Result<Passed> {
+        let passed = self.passed(&layer.below, &layer.columns, rows).await?;
+        let batch = concat_batches(&layer.below.whole.plan.schema(), &passed.batches)
+            .map_err(|error| Error::internal(format!("cannot join rows: {error}")))?;
+        let (id_column, width) = (batch.num_columns() - 1, batch.num_columns());
+        let ids = batch.column(id_column).as_primitive::<UInt64Type>();
+        // Rows pass in order, so one walk finds each id's row.
+        let mut at = 0;
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids.values() {
+            while rows.sample_ids.value(at) != *id {
+                at += 1;
+            }
+            found.push(at);
+        }
+        let of = |values: &UInt64Array| UInt64Array::from_iter_values(found.iter().map(|&at| values.value(at)));
+        let columns: Vec<usize> = (0..width - 1).collect();
+        let rows = SourceRows {
+            sample_ids: ids.clone(),
+            random_keys: of(&rows.random_keys),
+            origins: rows.origins.as_ref().map(of),
+            step_lengths: None,
+            batch: batch.project(&columns).map_err(|error| Error::internal(format!("cannot project rows: {error}")))?,
+        };
+        Ok(Passed { rows, bad: passed.bad })
+    }
+}

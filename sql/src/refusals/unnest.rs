@@ -1,0 +1,77 @@
+//! UNNEST: one list in the columns of a SELECT, and nowhere else.
+//!
+//! DataFusion would pad the shorter of two lists with nulls, which nobody who trains wants to find out from a loss curve.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SelectItem, Spanned, Visit, Visitor};
+
+use super::Search;
+use crate::Place;
+
+/// Whether a SELECT unnests.
+pub(super) fn unnests(select: &Select) -> bool {
+    let mut calls = Calls { places: Vec::new(), queries: 0 };
+    let _ = Visit::visit(&select.projection, &mut calls);
+    !calls.places.is_empty()
+}
+
+impl Search<'_> {
+    /// Notes where a SELECT unnests.
+    pub(super) fn unnests(&mut self, projection: &[SelectItem]) {
+        let mut calls = Calls { places: Vec::new(), queries: 0 };
+        for item in projection {
+            let _ = Visit::visit(item, &mut calls);
+        }
+        self.unnests.extend(calls.places.first());
+        for &more in calls.places.iter().skip(1) {
+            self.unnests.push(more);
+            self.refuse_at(
+                more,
+                "a second UNNEST in one SELECT",
+                "unnest one list in a subquery, and the other around it",
+            );
+        }
+    }
+
+    /// Refuses a call that is not among the columns of a SELECT.
+    pub(super) fn unnest(&mut self, place: Place) {
+        if !self.unnests.contains(&place) {
+            self.refuse_at(
+                place,
+                "UNNEST makes rows, and stands among the columns of a SELECT",
+                "unnest in a subquery: `FROM (SELECT unnest(list) AS item FROM table) WHERE item > 0`",
+            );
+        }
+    }
+}
+
+/// The calls of UNNEST in an expression, subqueries apart.
+struct Calls {
+    places: Vec<Place>,
+    queries: usize,
+}
+
+impl Visitor for Calls {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.queries += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {
+        self.queries -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr
+            && self.queries == 0
+            && function.name.to_string().eq_ignore_ascii_case("unnest")
+        {
+            self.places.extend(Place::start(function.name.span()));
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,90 @@
+//! TABLESAMPLE: rows that are taken or left by a hash of their number in the table.
+//!
+//! DataFusion parses it and leaves it out. Here it is a condition, whose function gets the row's id from the engine as a
+//! further argument. It depends on the seed of REPEATABLE, not on the feed's: a sample is a part of the data, and another
+//! order should not be of other data.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, BooleanArray};
+use datafusion::arrow::datatypes::{DataType, UInt64Type};
+use datafusion::common::exec_err;
+use datafusion::error::Result;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+};
+use datafusion::scalar::ScalarValue;
+use datafusion::sql::sqlparser::ast::{TableSample, Value};
+use forebay_operators::random_key;
+
+use crate::calls;
+
+/// The name of the function that samples, in plans only; the engine appends the rows' ids to its arguments.
+pub const SAMPLE: &str = "tablesample";
+/// Splits the hash space of samples from that of random keys.
+const SAMPLE_DOMAIN: u64 = 0x7361_6d70_6c65;
+
+/// The percentage of a sample, above 0 and up to 100.
+pub(crate) fn sample_percent(sample: &TableSample) -> Option<f64> {
+    let percent = match calls::literal(&sample.quantity.as_ref()?.value)? {
+        ScalarValue::Int64(percent) => percent? as f64,
+        ScalarValue::Float64(percent) => percent?,
+        _ => return None,
+    };
+    (percent > 0.0 && percent <= 100.0).then_some(percent)
+}
+
+/// The seed of a sample; 0 where none is given.
+pub(crate) fn sample_seed(sample: &TableSample) -> Option<u64> {
+    match &sample.seed {
+        None => Some(0),
+        Some(seed) => match &seed.value.value {
+            Value::Number(seed, _) => seed.parse().ok(),
+            _ => None,
+        },
+    }
+}
+
+/// The condition that a row is in the sample.
+pub(crate) fn condition(percent: f64, seed: u64) -> Expr {
+    let function = ScalarUDF::from(Sample { signature: Signature::variadic_any(Volatility::Immutable) });
+    Arc::new(function).call(vec![lit(percent), lit(seed)])
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Sample {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Sample {
+    fn name(&self) -> &'static str {
+        SAMPLE
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let rows = args.number_rows;
+        let [percent, seed, ids] = &args.args[..] else { return exec_err!("TABLESAMPLE only runs inside a pipeline") };
+        let (
+            ColumnarValue::Scalar(ScalarValue::Float64(Some(percent))),
+            ColumnarValue::Scalar(ScalarValue::UInt64(Some(seed))),
+        ) = (percent, seed)
+        else {
+            return exec_err!("TABLESAMPLE takes constants");
+        };
+        let ids = ids.to_array(rows)?;
+        // A percentage of 100 saturates to all.
+        let bound = (percent / 100.0 * 2f64.powi(64)) as u64;
+        let is_in = |id: &u64| *percent >= 100.0 || random_key(*seed, SAMPLE_DOMAIN, *id) < bound;
+        let ids = ids.as_primitive::<UInt64Type>();
+        let taken: BooleanArray = ids.values().iter().map(|id| Some(is_in(id))).collect();
+        Ok(ColumnarValue::Array(Arc::new(taken)))
+    }
+}
