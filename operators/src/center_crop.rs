@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::resize::{fixed_images, fixed_return_field};
 use crate::tensor::{CHANNELS, Image, Images};
@@ -22,6 +22,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
     docs: "Where the margin is odd, the offset is half of it rounded to the even neighbour. An image that is smaller in \

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray,
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -22,6 +22,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "the type of x; Float32 for Float16, Float64 for decimals",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
     docs: "Smaller values become min, greater ones max. For an integer column min and max must be integers that the type \

@@ -37,6 +37,8 @@ pub struct Descriptor {
     pub determinism: Determinism,
     /// What happens to the number of rows.
     pub rows: Rows,
+    /// Whether a row whose inputs are null stays null.
+    pub nulls: Nulls,
     /// Output bytes per input byte, typically.
     pub size_ratio: f32,
     /// The neighbours that the operator may change places with.
@@ -82,8 +84,24 @@ pub enum TypeClass {
     Numeric,
     /// An integer, float, boolean, string or binary value.
     Hashable,
+    /// A tensor of uint8, float16 or float32, of any shape, fixed or variable.
+    Tensor,
     /// A list of integers or floats, of any length.
     NumberList,
+    /// An integer, a float, or a list of these.
+    NumericOrList,
+    /// An integer.
+    Integer,
+    /// A list of integers, of any length.
+    IntegerList,
+    /// An integer or a list of these.
+    IntegerOrList,
+    /// A string.
+    Text,
+    /// A string of hexadecimal digits.
+    Hexadecimal,
+    /// An integer or a string.
+    Category,
 }
 
 /// The values that a constant accepts.
@@ -99,6 +117,10 @@ pub enum ConstantKind {
     NumberList,
     /// A string.
     Text,
+    /// The path of a file, whose content becomes part of the call. See [`crate::files`].
+    File,
+    /// Strings, as a list or as a file of lines.
+    Vocabulary,
     /// True or false.
     Boolean,
 }
@@ -123,6 +145,15 @@ pub enum Rows {
     Shrinks,
     /// Any number of rows out for each row in.
     Grows,
+}
+
+/// What an operator makes of nulls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Nulls {
+    /// Where all inputs are null, so is the result.
+    Kept,
+    /// The result is never null.
+    Filled,
 }
 
 /// The kinds of neighbours that an operator may change places with without changing a single bit of the result.
@@ -202,6 +233,10 @@ impl ParameterKind {
             Self::Constant(ConstantKind::Number) => number(value).is_some(),
             Self::Constant(ConstantKind::NumberList) => numbers(value).is_some(),
             Self::Constant(ConstantKind::Text) => text(value).is_some(),
+            Self::Constant(ConstantKind::File) => text(value).is_some_and(|path| !path.is_empty()),
+            Self::Constant(ConstantKind::Vocabulary) => {
+                text(value).is_some_and(|path| !path.is_empty()) || texts(value).is_some()
+            }
             Self::Constant(ConstantKind::Boolean) => matches!(value, ScalarValue::Boolean(Some(_))),
         };
         if fits {
@@ -224,6 +259,14 @@ impl TypeClass {
             Self::Numeric => "a number",
             Self::Hashable => "an integer, float, boolean, string or binary value",
             Self::NumberList => "a list of numbers",
+            Self::Tensor => "a tensor of uint8, float16 or float32",
+            Self::NumericOrList => "a number or a list of numbers",
+            Self::Integer => "an integer",
+            Self::IntegerList => "a list of integers",
+            Self::IntegerOrList => "an integer or a list of integers",
+            Self::Text => "a string",
+            Self::Hexadecimal => "a string of hexadecimal digits",
+            Self::Category => "an integer or a string",
         }
     }
 
@@ -233,6 +276,9 @@ impl TypeClass {
         match self {
             Self::Binary => is_binary(data_type) || media_bytes(data_type).is_some(),
             Self::Image => tensor::is_image(field),
+            Self::Tensor => {
+                matches!(tensor::value_type(field), Some(DataType::UInt8 | DataType::Float16 | DataType::Float32))
+            }
             Self::Numeric => data_type.is_integer() || is_float(data_type),
             Self::Hashable => {
                 data_type.is_integer()
@@ -245,6 +291,15 @@ impl TypeClass {
                 DataType::List(item) | DataType::LargeList(item) => Self::Numeric.accepts(item),
                 _ => false,
             },
+            Self::NumericOrList => Self::Numeric.accepts(field) || Self::NumberList.accepts(field),
+            Self::Integer => data_type.is_integer(),
+            Self::IntegerList => match data_type {
+                DataType::List(item) | DataType::LargeList(item) => Self::Integer.accepts(item),
+                _ => false,
+            },
+            Self::IntegerOrList => Self::Integer.accepts(field) || Self::IntegerList.accepts(field),
+            Self::Text | Self::Hexadecimal => data_type.is_string(),
+            Self::Category => data_type.is_string() || data_type.is_integer(),
         }
     }
 
@@ -260,7 +315,14 @@ impl TypeClass {
             (Self::NumberList, DataType::List(item)) => DataType::List(Self::coerce_item(item)),
             (Self::NumberList, DataType::LargeList(item)) => DataType::LargeList(Self::coerce_item(item)),
             (Self::NumberList, DataType::FixedSizeList(item, _)) => DataType::List(Self::coerce_item(item)),
+            (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,
+            (Self::Text | Self::Hexadecimal | Self::Category, DataType::Null) => DataType::Utf8,
             (_, DataType::Dictionary(_, value)) => self.coerce(value),
+            (Self::IntegerList, data_type) => Self::NumberList.coerce(data_type),
+            (Self::NumericOrList | Self::IntegerOrList, data_type) if data_type.is_nested() => {
+                Self::NumberList.coerce(data_type)
+            }
+            (Self::NumericOrList, data_type) => Self::Numeric.coerce(data_type),
             (_, data_type) => data_type.clone(),
         }
     }
@@ -279,6 +341,8 @@ impl ConstantKind {
             Self::Number => "a number",
             Self::NumberList => "a list of numbers",
             Self::Text => "a string",
+            Self::File => "the path of a file",
+            Self::Vocabulary => "a list of strings or the path of a file",
             Self::Boolean => "true or false",
         }
     }
@@ -366,6 +430,16 @@ pub(crate) fn numbers(value: &ScalarValue) -> Option<Vec<f64>> {
     (0..list.len()).map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?)).collect()
 }
 
+pub(crate) fn texts(value: &ScalarValue) -> Option<Vec<String>> {
+    let list = match value {
+        ScalarValue::List(list) if list.is_valid(0) => list.value(0),
+        ScalarValue::LargeList(list) if list.is_valid(0) => list.value(0),
+        ScalarValue::FixedSizeList(list) if list.is_valid(0) => list.value(0),
+        _ => return None,
+    };
+    (0..list.len()).map(|i| text(&ScalarValue::try_from_array(&list, i).ok()?).map(str::to_owned)).collect()
+}
+
 pub(crate) fn text(value: &ScalarValue) -> Option<&str> {
     match value {
         ScalarValue::Utf8(v) | ScalarValue::LargeUtf8(v) | ScalarValue::Utf8View(v) => v.as_deref(),
@@ -373,7 +447,7 @@ pub(crate) fn text(value: &ScalarValue) -> Option<&str> {
     }
 }
 
-fn parse_literal(text: &str) -> Option<ScalarValue> {
+pub(crate) fn parse_literal(text: &str) -> Option<ScalarValue> {
     let text = text.trim();
     if let Some(list) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
         let numbers = list

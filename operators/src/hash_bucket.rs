@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, internal_err};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -24,6 +24,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "Int64, from 0 to buckets - 1",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
     docs: "The bucket is XXH3 (64 bits, with the seed) of the value's bytes, modulo the number of buckets. Integers of any \
@@ -51,45 +52,49 @@ impl Operator for HashBucket {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let hash = Hash { buckets: arguments.positive("buckets")? as u64, seed: arguments.integer("seed")? as u64 };
-        let array = arguments.array("value")?;
-        let buckets: Int64Array = match array.data_type() {
-            DataType::Utf8 => hash.all(array.as_string::<i32>(), str::as_bytes),
-            DataType::LargeUtf8 => hash.all(array.as_string::<i64>(), str::as_bytes),
-            DataType::Utf8View => hash.all(array.as_string_view(), str::as_bytes),
-            DataType::Binary => hash.all(array.as_binary::<i32>(), |v| v),
-            DataType::LargeBinary => hash.all(array.as_binary::<i64>(), |v| v),
-            DataType::BinaryView => hash.all(array.as_binary_view(), |v| v),
-            DataType::UInt64 => array.as_primitive::<UInt64Type>().unary(|v| hash.one(&v.to_le_bytes())),
-            DataType::Float32 | DataType::Float64 => {
-                let floats = cast(array, &DataType::Float64)?;
-                floats.as_primitive::<Float64Type>().unary(|v| hash.one(&canonical(v).to_le_bytes()))
-            }
-            other if other.is_integer() || *other == DataType::Boolean => {
-                let integers = cast(array, &DataType::Int64)?;
-                integers.as_primitive::<Int64Type>().unary(|v| hash.one(&v.to_le_bytes()))
-            }
-            other => return internal_err!("hash_bucket got {other}, which its type class refuses"),
-        };
-        Ok(Arc::new(buckets))
+        let (buckets, seed) = (arguments.positive("buckets")? as u64, arguments.integer("seed")? as u64);
+        let hashes = hashes(arguments.array("value")?, seed)?;
+        Ok(Arc::new(hashes.unary::<_, Int64Type>(|hash| (hash % buckets) as i64)))
     }
 }
 
+/// The hash of each value.
+pub(crate) fn hashes(array: &ArrayRef, seed: u64) -> Result<UInt64Array> {
+    let hash = Hash { seed };
+    Ok(match array.data_type() {
+        DataType::Utf8 => hash.all(array.as_string::<i32>(), str::as_bytes),
+        DataType::LargeUtf8 => hash.all(array.as_string::<i64>(), str::as_bytes),
+        DataType::Utf8View => hash.all(array.as_string_view(), str::as_bytes),
+        DataType::Binary => hash.all(array.as_binary::<i32>(), |v| v),
+        DataType::LargeBinary => hash.all(array.as_binary::<i64>(), |v| v),
+        DataType::BinaryView => hash.all(array.as_binary_view(), |v| v),
+        DataType::UInt64 => array.as_primitive::<UInt64Type>().unary(|v| hash.one(&v.to_le_bytes())),
+        DataType::Float32 | DataType::Float64 => {
+            let floats = cast(array, &DataType::Float64)?;
+            floats.as_primitive::<Float64Type>().unary(|v| hash.one(&canonical(v).to_le_bytes()))
+        }
+        other if other.is_integer() || *other == DataType::Boolean => {
+            let integers = cast(array, &DataType::Int64)?;
+            integers.as_primitive::<Int64Type>().unary(|v| hash.one(&v.to_le_bytes()))
+        }
+        other => return internal_err!("{other} cannot be hashed, and its type class refuses it"),
+    })
+}
+
 struct Hash {
-    buckets: u64,
     seed: u64,
 }
 
 impl Hash {
-    fn one(&self, bytes: &[u8]) -> i64 {
-        (xxh3_64_with_seed(bytes, self.seed) % self.buckets) as i64
+    fn one(&self, bytes: &[u8]) -> u64 {
+        xxh3_64_with_seed(bytes, self.seed)
     }
 
     fn all<'a, T: ?Sized + 'a>(
         &self,
         values: impl IntoIterator<Item = Option<&'a T>>,
         bytes: impl Fn(&T) -> &[u8],
-    ) -> Int64Array {
+    ) -> UInt64Array {
         values.into_iter().map(|value| value.map(|value| self.one(bytes(value)))).collect()
     }
 }
@@ -101,7 +106,7 @@ fn canonical(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BinaryArray, Int8Array, StringArray, StringViewArray};
+    use arrow::array::{BinaryArray, Int8Array, Int64Array, StringArray, StringViewArray};
 
     use super::*;
     use crate::testing::{Column, column, sql};
@@ -142,7 +147,7 @@ mod tests {
 
     #[test]
     fn equal_floats_share_a_bucket() {
-        let hash = Hash { buckets: 1 << 40, seed: 0 };
+        let hash = Hash { seed: 0 };
         let bucket = |x: f64| hash.one(&canonical(x).to_le_bytes());
         assert_eq!(bucket(-0.0), bucket(0.0));
         assert_eq!(bucket(f64::NAN), bucket(-f64::NAN));

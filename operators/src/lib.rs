@@ -41,16 +41,19 @@
 //!
 //! # What this crate does not do
 //!
-//! It knows no storage, no pipelines and no feeds: bytes arrive as a column, and a random key arrives as a column too.
+//! It knows no storage (a tokenizer that a call names is a small local file, see [`files`]), no pipelines and no feeds: bytes arrive as a column, and a random key arrives as a column too.
 //! It resolves neither named arguments nor their defaults in SQL text, decides nothing about order, fusion or caching,
 //! and does not skip bad rows: an operator fails with the first row it cannot compute, and the engine chooses what
 //! becomes of it. Kernels run on the calling thread and use no thread pool of their own.
 
+mod cast_tensor;
 mod center_crop;
+mod chunk;
 mod clamp;
 pub mod conformance;
 mod decode_image;
 pub mod descriptor;
+pub mod files;
 mod hash_bucket;
 pub mod keyed;
 mod log1p;
@@ -58,18 +61,22 @@ mod normalize;
 pub mod operator;
 pub mod pack;
 mod pad_to;
+mod pixels;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
 pub mod registry;
 mod resize;
 mod sleep;
+mod table;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
+mod text;
 
 pub use descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, ParameterKind, Rows, STEP_ARGUMENT, TypeClass,
+    Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, STEP_ARGUMENT,
+    TypeClass,
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use operator::{Arguments, Operator, OperatorUdf};

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Parameter, ParameterKind, Rows, TypeClass};
+use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -18,6 +18,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "Float32 for Float16 and Float32, otherwise Float64",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
     docs: "-1 gives -infinity, anything below gives NaN, as in NumPy: no value is an error. Null in, null out. Computed \

@@ -7,7 +7,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type};
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Images, Shape};
 
@@ -26,6 +26,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "a float32 tensor of the same shape, fixed or variable",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 4.0,
     commutes: Commutes { pixelwise: false, spatial: true },
     docs: "Computes (x / 255 - mean) / std in float32, red, green and blue apart. The values stay height x width x 3; a \

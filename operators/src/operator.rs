@@ -112,6 +112,11 @@ impl Arguments {
         self.constant(name, "a list of numbers", descriptor::numbers)
     }
 
+    /// A list of strings.
+    pub fn texts(&self, name: &str) -> Result<Vec<String>> {
+        self.constant(name, "a list of strings", descriptor::texts)
+    }
+
     /// A string.
     pub fn text(&self, name: &str) -> Result<String> {
         self.constant(name, "a string", |value| descriptor::text(value).map(str::to_owned))

@@ -15,7 +15,7 @@ use arrow::array::{ArrayRef, Int32Array, ListArray};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 
 /// What `pack` declares about itself.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -36,6 +36,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
             .or("-100"),
     ],
     returns: "input_ids, labels and position_ids, tensors of length; cu_seq_lens, a list; tokens, an integer",
+    nulls: Nulls::Kept,
     determinism: Determinism::KeyedRandom,
     rows: Rows::Grows,
     size_ratio: 1.0,

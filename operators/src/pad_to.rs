@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::scalar::ScalarValue;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -32,6 +32,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "the type of list; a plain list for one of fixed size",
     determinism: Determinism::StepLength,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 1.2,
     commutes: Commutes::NONE,
     docs: "In a feed with `bucket_by_length` a list is padded to what its global step's bucket needs: with the same \
@@ -91,8 +92,8 @@ fn boundaries(arguments: &Arguments) -> Result<Vec<usize>> {
     }
 }
 
-/// The padding as a value of the lists' type.
-fn padding(arguments: &Arguments, item: &DataType) -> Result<ScalarValue> {
+/// The constant "value" as a value of this type.
+pub(crate) fn padding(arguments: &Arguments, item: &DataType) -> Result<ScalarValue> {
     let number = arguments.number("value")?;
     let value = match item.is_integer() {
         false => Some(ScalarValue::Float64(Some(number))),

@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Images};
 
@@ -20,6 +20,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "a uint8 tensor of the same shape, fixed or variable",
     determinism: Determinism::KeyedRandom,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes { pixelwise: true, spatial: false },
     docs: "An image is mirrored when its one draw is below p: never for 0, always for 1. Null in, null out.",

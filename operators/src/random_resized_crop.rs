@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 use crate::resize::{Bilinear, Rectangle, fixed_images, fixed_return_field};
@@ -30,6 +30,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
     docs: "The area is drawn uniformly from scale_min to scale_max of the image's, the ratio log-uniformly from ratio_min to \

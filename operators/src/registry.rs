@@ -2,21 +2,71 @@
 
 use datafusion::logical_expr::ScalarUDF;
 
+use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
+use crate::pixels::in_place;
+use crate::table::{floats, integers};
+use crate::text::measures;
 
 /// Every operator, by category and then by name.
 pub static OPERATORS: &[&dyn Operator] = &[
     &crate::decode_image::DecodeImage,
+    &in_place::AUTO_CONTRAST,
     &crate::center_crop::CenterCrop,
+    &in_place::EQUALIZE,
+    &properties::IMAGE_FORMAT,
+    &properties::IMAGE_HEIGHT,
+    &properties::IMAGE_WIDTH,
     &crate::normalize::Normalize,
+    &in_place::POSTERIZE,
+    &crate::pixels::random_crop::RandomCrop,
+    &in_place::RANDOM_GRAYSCALE,
     &crate::random_hflip::RandomHflip,
     &crate::random_resized_crop::RandomResizedCrop,
+    &in_place::RANDOM_VFLIP,
     &crate::resize::Resize,
+    &in_place::SOLARIZE,
+    &floats::BOXCOX,
+    &integers::BUCKETIZE,
     &crate::clamp::Clamp,
+    &crate::table::cyclic::Cyclic,
+    &crate::table::fill_null::FillNull,
     &crate::log1p::Log1p,
+    &floats::LOG_SHIFT,
+    &floats::LOGIT,
+    &floats::MIN_MAX,
+    &integers::QUANTIZE,
+    &floats::STANDARDIZE,
+    &crate::table::cross::Cross,
     &crate::hash_bucket::HashBucket,
+    &crate::table::hex_to_int::HexToInt,
+    &integers::MAP_ID,
+    &crate::table::one_hot::OneHot,
+    &integers::POSITIVE_MOD,
+    &integers::SIGRID_HASH,
+    &crate::table::vocab_apply::VocabApply,
+    &crate::chunk::Chunk,
+    &crate::table::first_x::FirstX,
     &crate::pad_to::PadTo,
+    &crate::cast_tensor::CastTensor,
+    &crate::text::detokenize::Detokenize,
+    &crate::text::minhash_signature::MinhashSignature,
+    &crate::text::normalize_text::NormalizeText,
+    &crate::text::tokenize::Tokenize,
+    &measures::ALPHA_RATIO,
+    &measures::ALPHA_WORD_RATIO,
+    &measures::BULLET_LINE_RATIO,
+    &measures::DIGIT_RATIO,
+    &measures::DUPLICATE_LINE_CHAR_RATIO,
+    &measures::DUPLICATE_LINE_RATIO,
+    &measures::DUPLICATE_NGRAM_CHAR_RATIO,
+    &measures::ELLIPSIS_LINE_RATIO,
+    &measures::MEAN_WORD_LENGTH,
+    &measures::TOP_NGRAM_CHAR_RATIO,
+    &measures::UPPERCASE_RATIO,
+    &measures::WHITESPACE_RATIO,
+    &measures::WORD_COUNT,
     &crate::sleep::Sleep,
 ];
 

@@ -6,7 +6,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use fast_image_resize::images::{CroppedImage, Image as ImageMut, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Image, Images};
 
@@ -23,6 +23,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
     docs: "Bilinear interpolation whose support grows with the scale when shrinking, so that fine patterns are averaged \

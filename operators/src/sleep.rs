@@ -6,7 +6,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 /// A minute a row: longer is a mistake.
@@ -24,6 +24,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     returns: "the type of value; Float32 for Float16, Float64 for decimals",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
     docs: "For trying feeds out: stragglers, scaling, a trainer that is faster than its data. The thread that computes \

@@ -119,6 +119,18 @@ pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
     }
 }
 
+/// The value type of a field, when it is a column of tensors of any shape.
+pub(crate) fn value_type(field: &Field) -> Option<&DataType> {
+    match (field.metadata().get(EXTENSION_TYPE_NAME_KEY)?.as_str(), field.data_type()) {
+        (FIXED, DataType::FixedSizeList(item, _)) => Some(item.data_type()),
+        (VARIABLE, DataType::Struct(fields)) => match (fields.first()?.data_type(), fields.get(1)?.data_type()) {
+            (DataType::List(item), DataType::FixedSizeList(..)) if fields.len() == 2 => Some(item.data_type()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Whether the field is a column of uint8 images.
 pub(crate) fn is_image(field: &Field) -> bool {
     matches!(image_type(field), Some((_, DataType::UInt8)))

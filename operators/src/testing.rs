@@ -8,6 +8,7 @@ use datafusion::common::Result;
 use datafusion::logical_expr::{Expr, ScalarUDF, lit};
 use datafusion::prelude::SessionContext;
 
+use crate::descriptor;
 use crate::operator::OperatorUdf;
 use crate::registry;
 use crate::tensor::{self, CHANNELS, Images};
@@ -27,6 +28,22 @@ pub(crate) fn sql(expression: &str, columns: Vec<Column>) -> std::result::Result
 /// The same for an expression that is built by hand.
 pub(crate) fn select(expression: Expr, columns: Vec<Column>) -> std::result::Result<Column, String> {
     collect(columns, async |context| context.table("t").await?.select(vec![expression.alias("out")]))
+}
+
+/// The result of a call such as `bucketize(x, [1, 2.5])`: columns and literals by position. Lists need the engine's
+/// planner in SQL, and not here.
+pub(crate) fn call(text: &str, columns: Vec<Column>) -> std::result::Result<Column, String> {
+    let (name, arguments) = text.strip_suffix(')').and_then(|text| text.split_once('(')).unwrap();
+    let mut depth = 0;
+    let arguments = arguments.split(|c| {
+        depth += i32::from(c == '[') - i32::from(c == ']');
+        c == ',' && depth == 0
+    });
+    let arguments = arguments.map(str::trim).map(|text| match descriptor::parse_literal(text) {
+        Some(value) => lit(value),
+        None => datafusion::prelude::col(text),
+    });
+    select(udf(name).call(arguments.collect()), columns)
 }
 
 /// A call of a keyed-random operator at site 5, with the keys of the column `key`.
@@ -70,6 +87,17 @@ fn collect(
 /// The contents of a file in `testdata`.
 pub(crate) fn file(name: &str) -> Vec<u8> {
     std::fs::read(format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// Values of a reference implementation: see golden/<name>.py.
+pub(crate) fn golden(name: &str) -> serde_json::Value {
+    let path = format!("{}/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The path of a small tokenizer in `testdata`.
+pub(crate) fn tokenizer(name: &str) -> String {
+    format!("{}/testdata/tokenizers/{name}.json", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The decoded images of files in `testdata`.

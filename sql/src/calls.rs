@@ -268,7 +268,14 @@ fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor) -> 
     let ParameterKind::Constant(kind) = parameter.kind else { return Ok(argument.expr) };
     let problem = match literal(&argument.expr) {
         Some(value) => match parameter.kind.check(&value) {
-            Ok(()) => return Ok(unnested(argument.expr)),
+            Ok(()) => match pinned(kind, &value) {
+                Ok(None) => return Ok(unnested(argument.expr)),
+                Ok(Some(pinned)) => return Ok(pinned),
+                Err(problem) => {
+                    let error = Error::new(format!("{}: \"{}\" {problem}", descriptor.name, parameter.name));
+                    return Err(error.with_place(argument.place).with_hint(FILE_HINT));
+                }
+            },
             Err(problem) => problem,
         },
         None => {
@@ -285,6 +292,17 @@ fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor) -> 
         .with_hint(format!("write `{} => {example}`", parameter.name)))
 }
 
+const FILE_HINT: &str = "a path is relative to the directory that the process runs in";
+
+/// The path of a file with the digest of its content, which identifies the call.
+fn pinned(kind: ConstantKind, value: &ScalarValue) -> std::result::Result<Option<Expr>, String> {
+    let (ConstantKind::File | ConstantKind::Vocabulary, ScalarValue::Utf8(Some(path))) = (kind, value) else {
+        return Ok(None);
+    };
+    let text = forebay_operators::files::pin(path)?;
+    Ok(Some(Expr::Value(Value::SingleQuotedString(text).into())))
+}
+
 fn example(kind: ConstantKind) -> &'static str {
     match kind {
         ConstantKind::PositiveInteger => "224",
@@ -292,6 +310,8 @@ fn example(kind: ConstantKind) -> &'static str {
         ConstantKind::Number => "0.5",
         ConstantKind::NumberList => "[0.5, 0.5, 0.5]",
         ConstantKind::Text => "'text'",
+        ConstantKind::File => "'tokenizer.json'",
+        ConstantKind::Vocabulary => "['red', 'green']",
         ConstantKind::Boolean => "true",
     }
 }

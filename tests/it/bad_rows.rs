@@ -48,8 +48,8 @@ fn photos() -> (Folder, String) {
 }
 
 const BAD_PHOTOS: [(&str, &str); 3] = [
-    ("b_empty.jpg", "decode_image: not a JPEG or PNG image (no bytes)"),
-    ("d_text.jpg", "decode_image: not a JPEG or PNG image (starts with \"this is"),
+    ("b_empty.jpg", "decode_image: not an image of a known format (no bytes)"),
+    ("d_text.jpg", "decode_image: not an image of a known format (starts with \"this is"),
     ("e_cut.jpg", "decode_image: damaged JPEG"),
 ];
 

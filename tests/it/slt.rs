@@ -129,3 +129,38 @@ fn every_operator_has_an_slt_file() {
         assert!(text.contains(&format!("{name}(")), "{} does not call {name}", file.display());
     }
 }
+
+/// What an example may read: other columns are shown in words, or by another test.
+const EXAMPLES_RUN_MIN: usize = 40;
+
+#[test]
+fn the_operators_examples_are_true() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut run = 0;
+    runtime.block_on(async {
+        let base = repository().join("tests/slt");
+        let mut database = Session::builder().base(base).threads(1).build().map(Database).expect("a session");
+        let table = "CREATE EXTERNAL TABLE numbers STORED AS JSONL LOCATION 'data/numbers.jsonl'";
+        database.run(table).await.expect("the table exists");
+        for operator in forebay_engine::operators::OPERATORS {
+            for example in operator.descriptor().examples {
+                let sql = example.sql.replace("'tokenizer.json'", "'operators/testdata/tokenizers/gpt2.json'");
+                let result = database.run(&format!("SELECT {sql} AS example FROM numbers WHERE id = 0")).await;
+                let got = match result {
+                    Ok(DBOutput::Rows { rows, .. }) => rows[0][0].clone(),
+                    Ok(_) => panic!("{sql} gives no rows"),
+                    // Of images, and of other columns that this table lacks, there are golden tests.
+                    Err(error) if error.to_string().contains("\" not found") => continue,
+                    Err(error) => format!("error: {error}"),
+                };
+                let is_true = match example.result.strip_prefix("error: ") {
+                    Some(problem) => got.contains(problem),
+                    None => got == example.result,
+                };
+                assert!(is_true, "{sql} gives {got} and not {}", example.result);
+                run += 1;
+            }
+        }
+    });
+    assert!(run >= EXAMPLES_RUN_MIN, "only {run} examples ran");
+}

@@ -136,8 +136,8 @@ async fn a_spec_that_comes_to_another_feed_is_refused_with_the_difference() {
     let other = [("/statement", json!(statement.replace("height => 32", "height => 33")))];
     check(Conflict, &["its query is not the one that the feed was opened with"], &other).await;
     let query = "its query does not compile";
-    let unknown = [("/statement", json!(statement.replace("random_hflip", "random_vflip")))];
-    check(Conflict, &[query, "random_vflip"], &unknown).await;
+    let unknown = [("/statement", json!(statement.replace("random_hflip", "random_flip")))];
+    check(Conflict, &[query, "random_flip"], &unknown).await;
     check(Conflict, &[query, "nowhere"], &[("/statement", json!(statement.replace("FROM photos", "FROM nowhere")))])
         .await;
     check(Conflict, &[query], &[("/table", json!("pictures"))]).await;
@@ -247,4 +247,32 @@ async fn a_spec_opened_again_shares_its_windows() {
     alone.root = "memory:///another".to_owned();
     let third = worker.open_spec(&alone).await.expect("the same feed");
     assert_eq!((third.id(), third.quarantine_url().starts_with("memory:///another/")), (second.id(), true));
+}
+
+#[tokio::test]
+async fn a_file_that_a_call_names_is_part_of_the_feed() {
+    let folder = Folder::new();
+    folder.write("rows.jsonl", "{\"colour\": \"red\"}\n{\"colour\": \"green\"}\n");
+    let file = folder.write("colours.txt", "red\ngreen\n");
+    let script = format!(
+        "CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl';
+         CREATE PIPELINE p AS SELECT vocab_apply(colour, vocabulary => '{}') AS place FROM t",
+        file.display()
+    );
+    let opened = async || dispatcher(folder.path(), &script).await.open("p", &FeedOptions::default()).expect("a feed");
+    let first = opened().await;
+    let again = opened().await;
+    assert_eq!(again.id(), first.id());
+    let spec = travelled(&first);
+    assert_eq!(worker().open_spec(&spec).await.expect("the same feed").id(), first.id());
+
+    folder.write("colours.txt", "green\nred\n");
+    assert_ne!(opened().await.id(), first.id());
+    let refused = worker().open_spec(&spec).await.err().expect("another file");
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.message().contains("its query is not the one that the feed was opened with"), "{refused}");
+    // What was planned before goes on with what it has read.
+    let digests =
+        |batches: Vec<(u64, u64, String, String)>| batches.into_iter().map(|batch| batch.3).collect::<Vec<_>>();
+    assert_eq!(digests(batches(&first).await), digests(batches(&again).await));
 }

@@ -5,13 +5,14 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::Size;
+use super::{Header, Size, orientation};
 use crate::tensor::SIDE_MAX;
 
-pub(super) fn size(file: &[u8]) -> Result<Size, String> {
+pub(super) fn header(file: &[u8]) -> Result<Header, String> {
     let mut decoder = open(file);
     decoder.decode_headers().map_err(damaged)?;
-    dimensions(&decoder)
+    let orientation = decoder.exif().map_or(orientation::UPRIGHT, |exif| orientation::in_exif(exif));
+    Ok(Header { stored: dimensions(&decoder)?, orientation })
 }
 
 pub(super) fn decode(file: &[u8], size: Size, out: &mut [u8]) -> Result<(), String> {

@@ -4,16 +4,33 @@ use std::io::Cursor;
 
 use png::{ColorType, Decoder, Transformations};
 
-use super::Size;
+use super::{Header, Size, orientation};
 use crate::tensor::CHANNELS;
 
-/// The size stands at a fixed place, in the first chunk.
-pub(super) fn size(file: &[u8]) -> Result<Size, String> {
+/// The size stands at a fixed place, in the first chunk; the orientation, if any, in a chunk before the pixels.
+pub(super) fn header(file: &[u8]) -> Result<Header, String> {
     let Some((b"IHDR", sides)) = file.get(12..24).and_then(|header| header.split_first_chunk::<4>()) else {
         return Err("damaged PNG: no header".to_owned());
     };
     let side = |at: usize| u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]]) as usize;
-    Ok(Size { width: side(0), height: side(4) })
+    let orientation = exif(file).map_or(orientation::UPRIGHT, orientation::in_exif);
+    Ok(Header { stored: Size { width: side(0), height: side(4) }, orientation })
+}
+
+/// The contents of the chunk `eXIf`.
+fn exif(file: &[u8]) -> Option<&[u8]> {
+    let mut rest = file.get(8..)?;
+    loop {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        let (name, after) = after.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        match name {
+            b"eXIf" => return after.get(..length),
+            b"IDAT" => return None,
+            // The contents and their checksum.
+            _ => rest = after.get(length.checked_add(4)?..)?,
+        }
+    }
 }
 
 pub(super) fn decode(file: &[u8], size: Size, out: &mut [u8], scratch: &mut Vec<u8>) -> Result<(), String> {

@@ -131,3 +131,21 @@ fn the_deepest_query_fits_a_small_stack() {
         }
     }
 }
+
+/// A file that a call names identifies the call by its content.
+#[test]
+fn files_are_named_with_their_digest() {
+    let path = std::env::temp_dir().join(format!("forebay-plans-{}.txt", std::process::id()));
+    let shown = |content: &str| {
+        std::fs::write(&path, content).unwrap();
+        let call = format!("vocab_apply(path, vocabulary => '{}') AS id", path.display());
+        let plan = planned(&format!("CREATE PIPELINE p AS SELECT {call} FROM photos"), &session());
+        plan.map(|plan| plan.display_indent().to_string()).map_err(|error| error.render("query", &call)).unwrap()
+    };
+    let (one, two) = (shown("red\n"), shown("red\ngreen\n"));
+    assert_ne!(one, two);
+    let start = format!("Projection: vocab_apply(photos.path, Utf8(\"{}#", path.display());
+    assert!(one.starts_with(&start) && two.starts_with(&start), "{one}\n{two}");
+    assert_eq!(shown("red\n"), one);
+    std::fs::remove_file(path).unwrap();
+}

@@ -1,0 +1,183 @@
+//! `cast_tensor`: the values of tensors in another type.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, PrimitiveArray, StructArray};
+use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, UInt8Type};
+use datafusion::common::{Result, internal_err};
+use half::f16;
+
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::operator::{Arguments, Operator};
+use crate::table::on_values;
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "cast_tensor",
+    version: 1,
+    category: "tensor",
+    summary: "Turns the values of tensors into another type",
+    parameters: &[
+        Parameter::input("tensor", TypeClass::Tensor, "The tensors"),
+        Parameter::constant("type", ConstantKind::Text, "`'uint8'`, `'float16'` or `'float32'`").or("'float32'"),
+    ],
+    returns: "a tensor of that type and the same shape, fixed or variable",
+    determinism: Determinism::Deterministic,
+    rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
+    size_ratio: 1.0,
+    commutes: Commutes { pixelwise: false, spatial: true },
+    docs: "Values are neither scaled nor shifted: 255 becomes 255.0; `normalize` scales. To float16 they are rounded to the \
+           nearest, ties to even, and become infinite from 65520 on. To uint8 the fraction is cut, values beyond 0 and 255 \
+           become these, and NaN becomes 0.\n\nbfloat16 is refused: Arrow has no such type, and a reader that knows nothing of \
+           ours would take its bits for integers. float16 takes as few bytes; or cast on the accelerator. Null in, null out.",
+    source: "NumPy's `astype` to floats, Rust's saturating `as` to bytes",
+    examples: &[Example {
+        sql: "cast_tensor(normalize(image), type => 'float16')",
+        result: "a float16 tensor of the same shape",
+    }],
+};
+
+/// The operator `cast_tensor`.
+#[derive(Debug)]
+pub(crate) struct CastTensor;
+
+impl Operator for CastTensor {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        let field = arguments.field("tensor")?;
+        let value = target(arguments)?;
+        let item = Arc::new(Field::new_list_field(value, false));
+        let data_type = match field.data_type() {
+            DataType::FixedSizeList(_, size) => DataType::FixedSizeList(item, *size),
+            DataType::Struct(fields) => {
+                let data = Field::new(fields[0].name(), DataType::List(item), fields[0].is_nullable());
+                DataType::Struct(Fields::from(vec![data, fields[1].as_ref().clone()]))
+            }
+            other => return internal_err!("a tensor is stored as {other}"),
+        };
+        // The shape and the names of the dimensions are the same.
+        Ok(field.as_ref().clone().with_name("tensor").with_data_type(data_type))
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let value = target(arguments)?;
+        let array = arguments.array("tensor")?;
+        if let Some(list) = array.as_fixed_size_list_opt() {
+            let values = cast(list.values(), &value)?;
+            let item = Arc::new(Field::new_list_field(value, false));
+            let list = FixedSizeListArray::try_new(item, list.value_length(), values, list.nulls().cloned())?;
+            return Ok(Arc::new(list));
+        }
+        let Some(rows) = array.as_struct_opt() else {
+            return internal_err!("a tensor is stored as {}", array.data_type());
+        };
+        let list = on_values(rows.column(0), |values| cast(values, &value))?;
+        // The items of a tensor are never null, which the shared function for lists cannot know.
+        let (_, offsets, values, nulls) = list.as_list::<i32>().clone().into_parts();
+        let item = Arc::new(Field::new_list_field(value, false));
+        let list = arrow::array::ListArray::try_new(item, offsets, values, nulls)?;
+        let data = Field::new(rows.fields()[0].name(), list.data_type().clone(), rows.fields()[0].is_nullable());
+        let fields = Fields::from(vec![data, rows.fields()[1].as_ref().clone()]);
+        let columns = vec![Arc::new(list) as ArrayRef, Arc::clone(rows.column(1))];
+        Ok(Arc::new(StructArray::try_new(fields, columns, rows.nulls().cloned())?))
+    }
+}
+
+fn target(arguments: &Arguments) -> Result<DataType> {
+    match arguments.text("type")?.as_str() {
+        "uint8" => Ok(DataType::UInt8),
+        "float16" => Ok(DataType::Float16),
+        "float32" => Ok(DataType::Float32),
+        "bfloat16" => {
+            arguments.refuse("type", "cannot be 'bfloat16', which Arrow does not have; 'float16' is as small")
+        }
+        other => arguments.refuse("type", format_args!("must be 'uint8', 'float16' or 'float32', got \"{other}\"")),
+    }
+}
+
+/// All three types are float32 on their way, which holds any of their values.
+fn cast(values: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    match values.data_type() {
+        from if from == to => Ok(Arc::clone(values)),
+        DataType::UInt8 => from(values.as_primitive::<UInt8Type>(), f32::from, to),
+        DataType::Float16 => from(values.as_primitive::<Float16Type>(), f16::to_f32, to),
+        DataType::Float32 => from(values.as_primitive::<Float32Type>(), |x| x, to),
+        other => internal_err!("cast_tensor got a tensor of {other}, which its type class refuses"),
+    }
+}
+
+fn from<T: ArrowPrimitiveType>(
+    values: &PrimitiveArray<T>,
+    float: impl Fn(T::Native) -> f32,
+    to: &DataType,
+) -> Result<ArrayRef> {
+    Ok(match to {
+        DataType::UInt8 => Arc::new(values.unary::<_, UInt8Type>(|x| float(x) as u8)),
+        DataType::Float16 => Arc::new(values.unary::<_, Float16Type>(|x| f16::from_f32(float(x)))),
+        _ => Arc::new(values.unary::<_, Float32Type>(float)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float16Array, Float32Array};
+
+    use super::*;
+    use crate::tensor;
+    use crate::testing::{Column, decoded, noise, sql};
+
+    fn floats(values: Vec<f32>) -> Column {
+        let field = tensor::fixed_field("image", DataType::Float32, 1, values.len() / 3, true).unwrap();
+        let width = values.len() / 3;
+        (field, tensor::fixed_array::<Float32Type>(values.into(), 1, width, None).unwrap())
+    }
+
+    fn values((_, array): &Column) -> ArrayRef {
+        Arc::clone(array.as_fixed_size_list().values())
+    }
+
+    // What NumPy's `astype` gives; to uint8 by definition.
+    #[test]
+    fn values_are_rounded_and_saturate() {
+        let x = vec![0.1, -1.5, 65504.0, 65519.9, 65520.0, 1e-8, 300.0, 2.99, f32::NAN];
+        let half = sql("cast_tensor(image, 'float16')", vec![floats(x.clone())]).unwrap();
+        let half = values(&half);
+        let bits: Vec<_> =
+            half.as_any().downcast_ref::<Float16Array>().unwrap().values().iter().map(|x| x.to_bits()).collect();
+        assert_eq!(bits[..8], [0x2E66, 0xBE00, 0x7BFF, 0x7BFF, 0x7C00, 0, 0x5CB0, 0x41FB]);
+        let bytes = values(&sql("cast_tensor(image, 'uint8')", vec![floats(x)]).unwrap());
+        assert_eq!(bytes.as_primitive::<UInt8Type>().values()[..], [0, 0, 255, 255, 255, 0, 255, 2, 0]);
+    }
+
+    #[test]
+    fn there_and_back_is_the_same_image_of_either_shape() {
+        for source in [noise(), decoded(&["colour.jpg", "grey16.png"])] {
+            for through in ["float16", "float32"] {
+                let call = format!("cast_tensor(cast_tensor(image, '{through}'), 'uint8')");
+                let (field, array) = sql(&call, vec![source.clone()]).unwrap();
+                assert_eq!(&array, &source.1);
+                assert_eq!(field.metadata(), source.0.metadata());
+            }
+        }
+        let one = sql("cast_tensor(image, 'float32')", vec![floats(vec![1.0, 2.0, 3.0])]).unwrap();
+        assert_eq!(values(&one).as_primitive::<Float32Type>(), &Float32Array::from(vec![1.0, 2.0, 3.0]));
+    }
+
+    #[test]
+    fn other_types_are_refused() {
+        let check = |call: &str, expect: &str| assert_eq!(sql(call, vec![noise()]).unwrap_err(), expect);
+        let expect = "cast_tensor: \"type\" cannot be 'bfloat16', which Arrow does not have; 'float16' is as small";
+        check("cast_tensor(image, 'bfloat16')", expect);
+        check(
+            "cast_tensor(image, 'int4')",
+            "cast_tensor: \"type\" must be 'uint8', 'float16' or 'float32', got \"int4\"",
+        );
+        check(
+            "cast_tensor(1, 'uint8')",
+            "cast_tensor: \"tensor\" must be a tensor of uint8, float16 or float32, got Int64",
+        );
+    }
+}

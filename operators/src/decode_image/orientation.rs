@@ -1,0 +1,43 @@
+//! How a camera was held: EXIF's eight orientations.
+
+use super::Size;
+use crate::tensor::CHANNELS;
+
+/// Stored as it is shown, which is also what anything unreadable means.
+pub(super) const UPRIGHT: u8 = 1;
+
+/// The orientation in a block of EXIF, which begins as a TIFF file does. What is damaged is upright.
+pub(super) fn in_exif(exif: &[u8]) -> u8 {
+    image::metadata::Orientation::from_exif_chunk(exif).map_or(UPRIGHT, image::metadata::Orientation::to_exif)
+}
+
+/// The size that is shown.
+pub(super) fn shown(stored: Size, orientation: u8) -> Size {
+    match orientation {
+        5..=8 => Size { height: stored.width, width: stored.height },
+        _ => stored,
+    }
+}
+
+/// Turns stored pixels as they are to be shown.
+pub(super) fn turn(pixels: &[u8], stored: Size, orientation: u8, out: &mut [u8]) {
+    let Size { height, width } = stored;
+    let pixels = pixels.as_chunks::<CHANNELS>().0;
+    let out = out.as_chunks_mut::<CHANNELS>().0;
+    let shown = shown(stored, orientation);
+    for (y, line) in out.chunks_exact_mut(shown.width).enumerate() {
+        for (x, pixel) in line.iter_mut().enumerate() {
+            let (row, column) = match orientation {
+                2 => (y, width - 1 - x),
+                3 => (height - 1 - y, width - 1 - x),
+                4 => (height - 1 - y, x),
+                5 => (x, y),
+                6 => (height - 1 - x, y),
+                7 => (height - 1 - x, width - 1 - y),
+                8 => (x, width - 1 - y),
+                _ => (y, x),
+            };
+            *pixel = pixels[row * width + column];
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! WebP, GIF, BMP and TIFF, by the `image` crate.
+
+use std::io::Cursor;
+
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, tiff::TiffDecoder, webp::WebPDecoder};
+use image::{ColorType, ImageDecoder, ImageResult};
+
+use super::{Format, Header, Size};
+use crate::tensor::CHANNELS;
+
+pub(super) fn header(file: &[u8], format: Format) -> Result<Header, String> {
+    is_whole(file, format)?;
+    let mut decoder = open(file, format)?;
+    let (width, height) = decoder.dimensions();
+    let orientation = decoder.orientation().map_err(|e| damaged(format, &e))?;
+    Ok(Header { stored: Size { height: height as usize, width: width as usize }, orientation: orientation.to_exif() })
+}
+
+pub(super) fn decode(
+    file: &[u8],
+    format: Format,
+    size: Size,
+    out: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), String> {
+    let decoder = open(file, format)?;
+    let (width, height) = decoder.dimensions();
+    if (height as usize, width as usize) != (size.height, size.width) {
+        return Err(format!("damaged {format}: its size changes while it is read"));
+    }
+    let color = decoder.color_type();
+    if color == ColorType::Rgb8 {
+        return decoder.read_image_boxed(out).map_err(|e| damaged(format, &e));
+    }
+    let (step, is_grey, sample) = match color {
+        ColorType::L8 => (1, true, 1),
+        ColorType::La8 => (2, true, 1),
+        ColorType::Rgba8 => (4, false, 1),
+        ColorType::L16 => (2, true, 2),
+        ColorType::La16 => (4, true, 2),
+        ColorType::Rgb16 => (6, false, 2),
+        ColorType::Rgba16 => (8, false, 2),
+        other => return Err(format!("{format} with pixels of {other:?} is not decoded; 8 and 16 bits are")),
+    };
+    scratch.clear();
+    scratch.resize(size.height * size.width * step, 0);
+    decoder.read_image_boxed(scratch).map_err(|e| damaged(format, &e))?;
+    // Samples of two bytes are in the machine's order; the upper byte is the one that counts.
+    let upper = if cfg!(target_endian = "little") { sample - 1 } else { 0 };
+    for (pixel, out) in scratch.chunks_exact(step).zip(out.as_chunks_mut::<CHANNELS>().0) {
+        *out = match is_grey {
+            true => [pixel[upper]; CHANNELS],
+            false => [pixel[upper], pixel[sample + upper], pixel[2 * sample + upper]],
+        };
+    }
+    Ok(())
+}
+
+/// A WebP file says how long it is, and its decoder does without what it does not need.
+fn is_whole(file: &[u8], format: Format) -> Result<(), String> {
+    let length = file.get(4..8).and_then(|length| length.try_into().ok()).map(u32::from_le_bytes);
+    match length {
+        Some(length) if format == Format::WebP && (length as usize).saturating_add(8) > file.len() => {
+            Err(format!("damaged {format}: the file is cut short"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open(file: &[u8], format: Format) -> Result<Box<dyn ImageDecoder + '_>, String> {
+    fn boxed<'a>(decoder: ImageResult<impl ImageDecoder + 'a>) -> ImageResult<Box<dyn ImageDecoder + 'a>> {
+        decoder.map(|decoder| Box::new(decoder) as Box<dyn ImageDecoder>)
+    }
+    let bytes = Cursor::new(file);
+    let decoder = match format {
+        Format::WebP => boxed(WebPDecoder::new(bytes)),
+        Format::Gif => boxed(GifDecoder::new(bytes)),
+        Format::Bmp => boxed(BmpDecoder::new(bytes)),
+        Format::Tiff => boxed(TiffDecoder::new(bytes)),
+        Format::Jpeg | Format::Png => return Err(format!("{format} has a decoder of its own")),
+    };
+    decoder.map_err(|e| damaged(format, &e))
+}
+
+fn damaged(format: Format, error: &image::ImageError) -> String {
+    format!("damaged {format}: {error}")
+}

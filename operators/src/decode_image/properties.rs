@@ -1,0 +1,95 @@
+//! `image_height`, `image_width`, `image_format`: what a file's header tells, without decoding pixels.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, StringArray};
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::{Result, exec_datafusion_err};
+
+use super::{Files, Header, format, header, is_nullable};
+use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::operator::{Arguments, Operator};
+
+/// An operator that reads headers.
+#[derive(Debug)]
+pub(crate) struct Property {
+    descriptor: &'static Descriptor,
+    function: Function,
+}
+
+#[derive(Debug)]
+enum Function {
+    Side(fn(Header) -> usize),
+    Format,
+}
+
+impl Operator for Property {
+    fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        let data_type = match self.function {
+            Function::Side(_) => DataType::Int32,
+            Function::Format => DataType::Utf8,
+        };
+        Ok(Field::new(self.descriptor.name, data_type, is_nullable(arguments.field("bytes")?)))
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let files = Files::try_new(arguments.array("bytes")?)?;
+        let named = |problem| exec_datafusion_err!("{}: {problem}", self.descriptor.name);
+        let rows = (0..files.len()).map(|row| files.get(row));
+        match self.function {
+            Function::Side(side) => {
+                let sides = rows.map(|file| Ok(file.map(header).transpose().map_err(named)?.map(|h| side(h) as i32)));
+                Ok(Arc::new(sides.collect::<Result<Int32Array>>()?))
+            }
+            Function::Format => {
+                let names = rows.map(|file| Ok(file.map(format).transpose().map_err(named)?.map(|f| f.name())));
+                Ok(Arc::new(names.collect::<Result<StringArray>>()?))
+            }
+        }
+    }
+}
+
+macro_rules! properties {
+    ($($constant:ident $name:literal $function:expr, $returns:literal, $summary:literal, $docs:literal, $result:literal;)+) => {
+        $(pub(crate) static $constant: Property = Property {
+            descriptor: {
+                static DESCRIPTOR: Descriptor = Descriptor {
+                    name: $name,
+                    version: 1,
+                    category: "image",
+                    summary: $summary,
+                    parameters: &[Parameter::input("bytes", TypeClass::Binary, "The files' contents, or `struct{bytes, path}`")],
+                    returns: $returns,
+                    determinism: Determinism::Deterministic,
+                    rows: Rows::OneToOne,
+                    nulls: Nulls::Kept,
+                    size_ratio: 0.001,
+                    commutes: Commutes::NONE,
+                    docs: concat!($docs, " Null in, null out."),
+                    source: "the formats' specifications, as in `decode_image`",
+                    examples: &[Example { sql: concat!($name, "(bytes)"), result: $result }],
+                };
+                &DESCRIPTOR
+            },
+            function: $function,
+        };)+
+    };
+}
+
+properties! {
+    IMAGE_FORMAT "image_format" Function::Format, "Utf8",
+        "The format of an image file, told from its first bytes",
+        "`jpeg`, `png`, `webp`, `gif`, `bmp` or `tiff`; other bytes are an error. Nothing else of the file is looked at.", "jpeg";
+    IMAGE_HEIGHT "image_height" Function::Side(|header| header.shown().height), "Int32",
+        "The height of an image file, told from its header",
+        "Of the image as `decode_image` returns it, EXIF orientation applied. Only the header is read, so that a filter on sizes \
+         decodes nothing; a file whose pixels are damaged has a height. Bytes that are no image are an error.", "375";
+    IMAGE_WIDTH "image_width" Function::Side(|header| header.shown().width), "Int32",
+        "The width of an image file, told from its header",
+        "Of the image as `decode_image` returns it, EXIF orientation applied. Only the header is read, so that a filter on sizes \
+         decodes nothing; a file whose pixels are damaged has a width. Bytes that are no image are an error.", "500";
+}

@@ -1,0 +1,295 @@
+//! Operators that change pixels where they are: `auto_contrast`, `equalize`, `posterize`, `solarize`,
+//! `random_grayscale`, `random_vflip`.
+//!
+//! All are one struct: a descriptor, and what makes a change of the constants. What is random about a row is drawn before
+//! its memory is taken apart; when nobody else holds the column, no pixel is copied.
+
+use std::array;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::Result;
+
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::operator::{Arguments, Operator};
+use crate::tensor::{self, CHANNELS, Images};
+
+/// An operator that changes pixels in place.
+#[derive(Debug)]
+pub(crate) struct InPlace {
+    descriptor: &'static Descriptor,
+    prepare: fn(&Arguments) -> Result<Change>,
+}
+
+/// What happens to an image, and with which probability.
+#[derive(Debug, Clone)]
+enum Change {
+    AutoContrast,
+    Equalize,
+    Grayscale(f64),
+    Map(Box<[u8; 256]>),
+    Vflip(f64),
+}
+
+impl Operator for InPlace {
+    fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        (self.prepare)(arguments)?;
+        let field = arguments.field("image")?;
+        tensor::field("image", DataType::UInt8, tensor::shape(field)?, field.is_nullable())
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let change = (self.prepare)(arguments)?;
+        let array = arguments.take_array("image")?;
+        let images = Images::try_new(arguments.field("image")?, &array)?;
+        let mut changed = Vec::with_capacity(images.len());
+        for row in 0..images.len() {
+            let Some(image) = images.get(row)? else { continue };
+            let happens = match change {
+                Change::Grayscale(p) | Change::Vflip(p) => arguments.draws(row)?.uniform() < p,
+                _ => true,
+            };
+            if happens {
+                let start = images.start(row);
+                changed.push((start..start + image.pixels.len(), image.width));
+            }
+        }
+        drop(images);
+        if changed.is_empty() {
+            return Ok(array);
+        }
+        tensor::change_pixels(array, |pixels| {
+            for (range, width) in changed {
+                change.apply(&mut pixels[range], width);
+            }
+        })
+    }
+}
+
+impl Change {
+    fn apply(&self, pixels: &mut [u8], width: usize) {
+        match self {
+            Self::AutoContrast => map_channels(pixels, stretched),
+            Self::Equalize => map_channels(pixels, equalized),
+            Self::Map(map) => pixels.iter_mut().for_each(|x| *x = map[usize::from(*x)]),
+            Self::Grayscale(_) => {
+                for pixel in pixels.as_chunks_mut::<CHANNELS>().0 {
+                    *pixel = [luma(*pixel); CHANNELS];
+                }
+            }
+            Self::Vflip(_) => {
+                let line = width * CHANNELS;
+                let height = pixels.len() / line;
+                let (top, bottom) = pixels.split_at_mut(height / 2 * line);
+                for (above, below) in top.chunks_exact_mut(line).zip(bottom.rchunks_exact_mut(line)) {
+                    above.swap_with_slice(below);
+                }
+            }
+        }
+    }
+}
+
+/// The brightness of a pixel, in float32 and cut as PyTorch cuts.
+fn luma([r, g, b]: [u8; CHANNELS]) -> u8 {
+    (f32::from(r) * 0.2989 + f32::from(g) * 0.587 + f32::from(b) * 0.114) as u8
+}
+
+/// Maps each channel by a table that its histogram gives.
+fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
+    let mut counts = [[0; 256]; CHANNELS];
+    let pixels = pixels.as_chunks_mut::<CHANNELS>().0;
+    for pixel in pixels.iter() {
+        (0..CHANNELS).for_each(|channel| counts[channel][usize::from(pixel[channel])] += 1);
+    }
+    let tables: [[u8; 256]; CHANNELS] = array::from_fn(|channel| table(&counts[channel]));
+    for pixel in pixels {
+        *pixel = array::from_fn(|channel| tables[channel][usize::from(pixel[channel])]);
+    }
+}
+
+/// The darkest value becomes 0 and the brightest 255; a channel of one value stays as it is.
+fn stretched(counts: &[usize; 256]) -> [u8; 256] {
+    let least = counts.iter().position(|count| *count > 0).unwrap_or(0);
+    let most = counts.iter().rposition(|count| *count > 0).unwrap_or(0);
+    if least == most {
+        return array::from_fn(|x| x as u8);
+    }
+    let range = (most - least) as f32 * (1.0 / 255.0);
+    array::from_fn(|x| ((x as f32 - least as f32) / range) as u8)
+}
+
+/// Pillow's scheme, which PyTorch shares: a histogram that is as flat as whole values allow.
+fn equalized(counts: &[usize; 256]) -> [u8; 256] {
+    let last = counts.iter().rfind(|count| **count > 0).copied().unwrap_or(0);
+    let step = (counts.iter().sum::<usize>() - last) / 255;
+    if step == 0 {
+        return array::from_fn(|x| x as u8);
+    }
+    let mut below = 0;
+    counts.map(|count| {
+        let value = (below + step / 2) / step;
+        below += count;
+        value.min(255) as u8
+    })
+}
+
+const IMAGE: Parameter = Parameter::input("image", TypeClass::Image, "The images");
+
+const P: Parameter = Parameter::constant("p", ConstantKind::Number, "The probability of the change, from 0 to 1");
+
+macro_rules! in_place {
+    ($($constant:ident $name:literal ($($parameter:expr),*), $prepare:path, $determinism:ident, $commutes:expr, $summary:literal,
+       $docs:literal, $source:literal, $example:literal = $result:literal;)+) => {
+        $(pub(crate) static $constant: InPlace = InPlace {
+            descriptor: {
+                static DESCRIPTOR: Descriptor = Descriptor {
+                    name: $name,
+                    version: 1,
+                    category: "image",
+                    summary: $summary,
+                    parameters: &[IMAGE, $($parameter),*],
+                    returns: "a uint8 tensor of the same shape, fixed or variable",
+                    determinism: Determinism::$determinism,
+                    rows: Rows::OneToOne,
+                    nulls: Nulls::Kept,
+                    size_ratio: 1.0,
+                    commutes: $commutes,
+                    docs: concat!($docs, " Null in, null out."),
+                    source: $source,
+                    examples: &[Example { sql: $example, result: $result }],
+                };
+                &DESCRIPTOR
+            },
+            prepare: $prepare,
+        };)+
+    };
+}
+
+in_place! {
+    AUTO_CONTRAST "auto_contrast" (), auto_contrast, Deterministic, Commutes::NONE,
+        "Stretches each channel so that its darkest value becomes 0 and its brightest 255",
+        "In float32, the fraction cut, so that the brightest may become 254. A channel of one value stays as it is.",
+        "torchvision's `autocontrast`", "auto_contrast(image)" = "an image of full contrast";
+    EQUALIZE "equalize" (), equalize, Deterministic, Commutes::NONE,
+        "Spreads the values of each channel so that all are about equally frequent",
+        "By a table made of the channel's histogram, in integers. A channel with few pixels or one value stays as it is.",
+        "torchvision's and Pillow's `equalize`", "equalize(image)" = "an image with a flat histogram";
+    POSTERIZE "posterize" (Parameter::constant("bits", ConstantKind::Integer, "The bits to keep of each value, from 0 to 8").or("4")),
+        posterize, Deterministic, Commutes { pixelwise: false, spatial: true },
+        "Keeps only the upper bits of each value",
+        "The other bits become 0.", "torchvision's `posterize`", "posterize(image, bits => 2)" = "values of 0, 64, 128 and 192";
+    RANDOM_GRAYSCALE "random_grayscale" (P.or("0.1")), random_grayscale, KeyedRandom, Commutes { pixelwise: false, spatial: true },
+        "Takes the colour out of each image with a given probability",
+        "The image has one draw, which is below p: never for 0, always for 1. All channels become 0.2989 red + 0.587 green + \
+         0.114 blue, in float32, the fraction cut.",
+        "torchvision's `RandomGrayscale`", "random_grayscale(image, p => 0.1)" = "a tenth of the images are grey";
+    RANDOM_VFLIP "random_vflip" (P.or("0.5")), random_vflip, KeyedRandom, Commutes { pixelwise: true, spatial: false },
+        "Mirrors each image top to bottom with a given probability",
+        "The image has one draw, which is below p: never for 0, always for 1.",
+        "torchvision's `RandomVerticalFlip`", "random_vflip(image, p => 0.5)" = "half of the images are mirrored";
+    SOLARIZE "solarize" (Parameter::constant("threshold", ConstantKind::Number, "From which value on a value is inverted, up to 255").or("128")),
+        solarize, Deterministic, Commutes { pixelwise: false, spatial: true },
+        "Inverts values from a threshold on",
+        "A value x that is at least threshold becomes 255 - x.", "torchvision's `solarize`",
+        "solarize(image, threshold => 128)" = "200 becomes 55, 100 stays";
+}
+
+fn auto_contrast(_: &Arguments) -> Result<Change> {
+    Ok(Change::AutoContrast)
+}
+
+fn equalize(_: &Arguments) -> Result<Change> {
+    Ok(Change::Equalize)
+}
+
+fn posterize(arguments: &Arguments) -> Result<Change> {
+    match arguments.integer("bits")? {
+        bits @ 0..=8 => Ok(Change::Map(Box::new(array::from_fn(|x| x as u8 & (0xFF00 >> bits) as u8)))),
+        bits => arguments.refuse("bits", format_args!("must be from 0 to 8, got {bits}")),
+    }
+}
+
+fn solarize(arguments: &Arguments) -> Result<Change> {
+    match arguments.number("threshold")? {
+        threshold if threshold <= 255.0 => {
+            Ok(Change::Map(Box::new(array::from_fn(|x| if x as f64 >= threshold { 255 - x as u8 } else { x as u8 }))))
+        }
+        threshold => arguments.refuse("threshold", format_args!("must be up to 255, got {threshold}")),
+    }
+}
+
+fn probability(arguments: &Arguments) -> Result<f64> {
+    match arguments.number("p")? {
+        p if (0.0..=1.0).contains(&p) => Ok(p),
+        p => arguments.refuse("p", format_args!("must be from 0 to 1, got {p}")),
+    }
+}
+
+fn random_grayscale(arguments: &Arguments) -> Result<Change> {
+    probability(arguments).map(Change::Grayscale)
+}
+
+fn random_vflip(arguments: &Arguments) -> Result<Change> {
+    probability(arguments).map(Change::Vflip)
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr::lit;
+    use datafusion::prelude::col;
+
+    use crate::testing::{Column, assert_near, decoded, image, keyed, keys, noise, select, sql};
+
+    /// What torchvision made of the picture: see golden/images.py.
+    fn golden(name: &str) -> String {
+        format!("../golden/images/{name}.png")
+    }
+
+    fn sources() -> [(&'static str, Column); 2] {
+        [("noise", noise()), ("colour", decoded(&["colour.jpg.png"]))]
+    }
+
+    #[test]
+    fn changes_are_torchvisions() {
+        for (name, source) in sources() {
+            for call in ["auto_contrast", "equalize", "posterize_2", "posterize_0", "solarize_100", "solarize_255"] {
+                let text = match call.split_once('_').filter(|(_, number)| number.parse::<u8>().is_ok()) {
+                    Some((operator, number)) => format!("{operator}(image, {number})"),
+                    None => format!("{call}(image)"),
+                };
+                assert_near(&sql(&text, vec![source.clone()]).unwrap(), &golden(&format!("{name}_{call}")), 0);
+            }
+            for call in ["grayscale", "vflip"] {
+                let run = |p: f64| {
+                    let call = keyed(&format!("random_{call}"), vec![col("image"), lit(p)]);
+                    select(call, vec![source.clone(), keys(1)]).unwrap()
+                };
+                assert_eq!(image(&run(0.0), 0), image(&source, 0));
+                // PyTorch adds with a fused multiplication, so a value may be cut one lower or higher.
+                let tolerance = u8::from(call == "grayscale");
+                assert_near(&run(1.0), &golden(&format!("{name}_{call}")), tolerance);
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_of_images_of_many_sizes_is_changed_alone() {
+        let (field, array) = decoded(&["colour.jpg", "grey16.png", "palette.png"]);
+        let whole = sql("solarize(image)", vec![(field.clone(), array.clone())]).unwrap();
+        let slice = sql("solarize(image)", vec![(field, array.slice(1, 2))]).unwrap();
+        assert_eq!(image(&slice, 0), image(&whole, 1));
+        assert_eq!(image(&slice, 1), image(&whole, 2));
+    }
+
+    #[test]
+    fn constants_out_of_range_are_refused() {
+        let check = |call: &str, expect: &str| assert_eq!(sql(call, vec![noise()]).unwrap_err(), expect);
+        check("posterize(image, 9)", "posterize: \"bits\" must be from 0 to 8, got 9");
+        check("solarize(image, 256)", "solarize: \"threshold\" must be up to 255, got 256");
+        check("random_vflip(image, 2)", "random_vflip: \"p\" must be from 0 to 1, got 2");
+    }
+}

@@ -1,0 +1,173 @@
+//! `random_crop`: a part of an image of one size, at a random place.
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::Field;
+use datafusion::common::Result;
+
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::operator::{Arguments, Operator};
+use crate::resize::{fixed_images, fixed_return_field};
+use crate::tensor::{CHANNELS, Images};
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "random_crop",
+    version: 1,
+    category: "image",
+    summary: "Cuts a part of one size out of each image, at a random place",
+    parameters: &[
+        Parameter::input("image", TypeClass::Image, "The images"),
+        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
+        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+        Parameter::constant("padding", ConstantKind::Integer, "Black pixels that are put around the image first")
+            .or("0"),
+    ],
+    returns: "a uint8 tensor of fixed shape height x width x 3",
+    determinism: Determinism::KeyedRandom,
+    rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
+    size_ratio: 0.5,
+    commutes: Commutes::NONE,
+    docs: "Two draws: the top, then the left, each place equally likely. An image that is too small is padded with black, on \
+           both sides by what it lacks. `padding => 4` with the image's own size is the usual augmentation of CIFAR. Null in, \
+           null out.",
+    source: "torchvision's `RandomCrop` with `pad_if_needed`",
+    examples: &[Example {
+        sql: "random_crop(image, height => 32, width => 32, padding => 4)",
+        result: "a tensor of 32 x 32 x 3",
+    }],
+};
+
+/// The most pixels of padding: as much as an image may have.
+const PADDING_MAX: i64 = crate::tensor::SIDE_MAX as i64;
+
+/// The operator `random_crop`.
+#[derive(Debug)]
+pub(crate) struct RandomCrop;
+
+impl Operator for RandomCrop {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        match arguments.integer("padding")? {
+            0..=PADDING_MAX => fixed_return_field(arguments),
+            other => arguments.refuse("padding", format_args!("must be from 0 to {PADDING_MAX}, got {other}")),
+        }
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
+        let padding = arguments.integer("padding")? as usize;
+        let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
+        fixed_images(DESCRIPTOR.name, &images, height, width, |row, image, out| {
+            let mut draws = arguments.draws(row)?;
+            let mut side = |have: usize, want: usize| {
+                let around = padding + want.saturating_sub(have + 2 * padding);
+                let first = draws.below((have + 2 * around - want + 1) as u64) as usize;
+                Span::new(have, want, first, around)
+            };
+            let (rows, columns) = (side(image.height, height), side(image.width, width));
+            for line in 0..rows.len {
+                let source = ((rows.source + line) * image.width + columns.source) * CHANNELS;
+                let target = ((rows.target + line) * width + columns.target) * CHANNELS;
+                let len = columns.len * CHANNELS;
+                out[target..target + len].copy_from_slice(&image.pixels[source..source + len]);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What is copied along one side: `len` pixels from `source` to `target`.
+#[derive(Debug, PartialEq, Eq)]
+struct Span {
+    source: usize,
+    target: usize,
+    len: usize,
+}
+
+impl Span {
+    /// The part of `have` pixels, with `around` more on both sides, that `want` pixels from `first` on hold.
+    fn new(have: usize, want: usize, first: usize, around: usize) -> Self {
+        let source = first.saturating_sub(around).min(have);
+        let target = around.saturating_sub(first).min(want);
+        let end = (first + want).saturating_sub(around).min(have);
+        Self { source, target, len: end.saturating_sub(source) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use datafusion::logical_expr::lit;
+    use datafusion::prelude::col;
+
+    use super::*;
+    use crate::testing::{Column, decoded, fixed, image, keyed, keys, noise, select};
+
+    fn cropped(
+        images: Column,
+        rows: u64,
+        height: i64,
+        width: i64,
+        padding: i64,
+    ) -> std::result::Result<Column, String> {
+        let arguments = vec![col("image"), lit(height), lit(width), lit(padding)];
+        select(keyed("random_crop", arguments), vec![images, keys(rows)])
+    }
+
+    #[test]
+    fn spans_lie_where_padding_and_image_meet() {
+        let check = |have, want, first, around, source, target, len| {
+            assert_eq!(Span::new(have, want, first, around), Span { source, target, len });
+        };
+        check(10, 4, 3, 0, 3, 0, 4);
+        check(4, 4, 0, 2, 0, 2, 2);
+        check(4, 4, 4, 2, 2, 0, 2);
+        check(2, 6, 1, 4, 0, 3, 2);
+        // Wholly in the padding.
+        check(2, 3, 0, 5, 0, 3, 0);
+        check(2, 3, 9, 5, 2, 0, 0);
+    }
+
+    #[test]
+    fn every_place_is_drawn_and_holds_the_images_own_pixels() {
+        // 3 x 4 pixels that tell their place.
+        let pixels: Vec<u8> = (0..12).flat_map(|i| [i, i, i]).collect();
+        let images = fixed(3, 4, pixels.repeat(200));
+        let got = cropped(images, 200, 2, 2, 0).unwrap();
+        let mut places = BTreeSet::new();
+        for row in 0..200 {
+            let (height, width, pixels) = image(&got, row).unwrap();
+            let first = pixels[0];
+            assert_eq!((height, width), (2, 2));
+            assert_eq!([pixels[3], pixels[6], pixels[9]], [first + 1, first + 4, first + 5]);
+            places.insert(first);
+        }
+        assert_eq!(places.into_iter().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6]);
+    }
+
+    #[test]
+    fn the_same_size_is_a_copy_and_padding_moves_it() {
+        assert_eq!(image(&cropped(noise(), 1, 9, 13, 0).unwrap(), 0), image(&noise(), 0));
+        let padded = image(&cropped(noise(), 1, 17, 21, 4).unwrap(), 0).unwrap();
+        let (_, _, source) = image(&noise(), 0).unwrap();
+        let inner: Vec<_> = (4..13).flat_map(|y| padded.2[(y * 21 + 4) * 3..(y * 21 + 17) * 3].to_vec()).collect();
+        assert_eq!(inner, source);
+    }
+
+    #[test]
+    fn small_images_are_padded() {
+        let (_, _, small) = image(&decoded(&["palette.png"]), 0).unwrap();
+        let (height, width, padded) = image(&cropped(decoded(&["palette.png"]), 1, 12, 20, 0).unwrap(), 0).unwrap();
+        assert_eq!((height, width), (12, 20));
+        // Whole, wherever it came to lie.
+        let line = &small[..13 * 3];
+        assert!(padded.windows(line.len()).any(|window| window == line));
+        assert_eq!(padded.iter().map(|x| u64::from(*x)).sum::<u64>(), small.iter().map(|x| u64::from(*x)).sum::<u64>());
+        let wrong = cropped(noise(), 1, 1, 1, -1).unwrap_err();
+        assert_eq!(wrong, "random_crop: \"padding\" must be from 0 to 16384, got -1");
+    }
+}

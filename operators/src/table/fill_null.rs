@@ -1,0 +1,72 @@
+//! `fill_null`: a number in place of nulls.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray, downcast_primitive_array};
+use arrow::datatypes::Field;
+use datafusion::common::{Result, internal_err};
+
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::operator::{Arguments, Operator};
+use crate::pad_to::padding;
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "fill_null",
+    version: 1,
+    category: "number",
+    summary: "Puts a number in place of nulls",
+    parameters: &[
+        Parameter::input("x", TypeClass::Numeric, "The numbers"),
+        Parameter::constant("value", ConstantKind::Number, "What a null becomes").or("0"),
+    ],
+    returns: "the type of x, without nulls; Float32 for Float16, Float64 for decimals",
+    determinism: Determinism::Deterministic,
+    rows: Rows::OneToOne,
+    nulls: Nulls::Filled,
+    size_ratio: 1.0,
+    commutes: Commutes::NONE,
+    docs: "value must be one that the type of x can hold: unlike with `coalesce`, the type never changes. NaN is a number and \
+           stays.",
+    source: "TorchArrow's `fill_null`",
+    examples: &[
+        Example { sql: "fill_null(NULL, value => 0.5)", result: "0.5" },
+        Example { sql: "fill_null(7)", result: "7" },
+    ],
+};
+
+/// The operator `fill_null`.
+#[derive(Debug)]
+pub(crate) struct FillNull;
+
+impl Operator for FillNull {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        let data_type = arguments.field("x")?.data_type();
+        padding(arguments, data_type)?;
+        Ok(Field::new("filled", data_type.clone(), false))
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let array = arguments.take_array("x")?;
+        if array.null_count() == 0 {
+            return Ok(array);
+        }
+        let value = padding(arguments, array.data_type())?.to_array()?;
+        let array = array.as_ref();
+        downcast_primitive_array!(
+            array => Ok(fill(array, &value)),
+            other => internal_err!("fill_null got {other}, which its type class refuses")
+        )
+    }
+}
+
+fn fill<T: ArrowPrimitiveType>(array: &PrimitiveArray<T>, value: &ArrayRef) -> ArrayRef {
+    let value = value.as_primitive::<T>().value(0);
+    let Some(nulls) = array.nulls() else { return Arc::new(array.clone()) };
+    let pairs = array.values().iter().zip(nulls.iter());
+    let filled = pairs.map(|(x, is_valid)| if is_valid { *x } else { value });
+    Arc::new(PrimitiveArray::<T>::from_iter_values(filled).with_data_type(array.data_type().clone()))
+}

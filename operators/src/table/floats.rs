@@ -1,0 +1,167 @@
+//! Functions of numbers that give floats: `boxcox`, `logit`, `standardize`, `min_max`, `log_shift`.
+//!
+//! Each is one operator, and all are one struct: a descriptor and what makes a function of the constants. All are
+//! computed in float64, by software where a function is transcendental, so every machine returns the same bits.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Float32Array, Float64Array};
+use arrow::compute::{cast, unary};
+use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
+use datafusion::common::Result;
+
+use super::{on_values, value_type, with_value_type};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::operator::{Arguments, Operator};
+
+/// An operator that maps numbers to floats.
+#[derive(Debug)]
+pub(crate) struct FloatMap {
+    descriptor: &'static Descriptor,
+    prepare: fn(&Arguments) -> Result<Map>,
+}
+
+/// A function with its constants. Named kinds and no boxed closure, so that the loop over values is the compiler's.
+#[derive(Debug, Clone, Copy)]
+enum Map {
+    Boxcox(f64),
+    LogShift(f64),
+    Logit(f64),
+    /// `(x - a) / b`.
+    Scaled(f64, f64),
+}
+
+impl Operator for FloatMap {
+    fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        (self.prepare)(arguments)?;
+        let field = arguments.field("x")?;
+        let value = match value_type(field.data_type()) {
+            DataType::Float32 => DataType::Float32,
+            _ => DataType::Float64,
+        };
+        Ok(with_value_type(self.descriptor.name, field, value))
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let map = (self.prepare)(arguments)?;
+        on_values(arguments.array("x")?, |values| match map {
+            Map::Boxcox(0.0) => apply(values, libm::log),
+            Map::Boxcox(lambda) => apply(values, |x| libm::expm1(lambda * libm::log(x)) / lambda),
+            Map::LogShift(shift) => apply(values, |x| libm::log(x + shift)),
+            Map::Logit(eps) => apply(values, |x| {
+                let x = if eps > 0.0 { x.clamp(eps, 1.0 - eps) } else { x };
+                libm::log(x / (1.0 - x))
+            }),
+            Map::Scaled(a, b) => apply(values, |x| (x - a) / b),
+        })
+    }
+}
+
+fn apply(values: &ArrayRef, function: impl Fn(f64) -> f64) -> Result<ArrayRef> {
+    if let Some(values) = values.as_primitive_opt::<Float32Type>() {
+        let mapped: Float32Array = unary(values, |x| function(f64::from(x)) as f32);
+        return Ok(Arc::new(mapped));
+    }
+    let values = cast(values, &DataType::Float64)?;
+    let mapped: Float64Array = unary(values.as_primitive::<Float64Type>(), function);
+    Ok(Arc::new(mapped))
+}
+
+const X: Parameter = Parameter::input("x", TypeClass::NumericOrList, "The numbers, or lists of numbers");
+
+macro_rules! float_maps {
+    ($($constant:ident $name:literal ($($parameter:expr),+), $prepare:path, $summary:literal, $docs:literal, $source:literal,
+       $($example:literal = $result:literal),+;)+) => {
+        $(pub(crate) static $constant: FloatMap = FloatMap {
+            descriptor: {
+                static DESCRIPTOR: Descriptor = Descriptor {
+                    name: $name,
+                    version: 1,
+                    category: "number",
+                    summary: $summary,
+                    parameters: &[X, $($parameter),+],
+                    returns: "Float32 for Float16 and Float32, otherwise Float64; lists of it for lists",
+                    determinism: Determinism::Deterministic,
+                    rows: Rows::OneToOne,
+                    nulls: Nulls::Kept,
+                    size_ratio: 1.0,
+                    commutes: Commutes::NONE,
+                    docs: concat!($docs, " NaN stays NaN. Null in, null out, in lists as well."),
+                    source: $source,
+                    examples: &[$(Example { sql: $example, result: $result }),+],
+                };
+                &DESCRIPTOR
+            },
+            prepare: $prepare,
+        };)+
+    };
+}
+
+float_maps! {
+    BOXCOX "boxcox" (Parameter::constant("lambda", ConstantKind::Number, "The exponent; 0 is the logarithm")), boxcox,
+        "The Box-Cox transform, which makes skewed positive numbers more normal",
+        "ln(x) for lambda 0, else (x^lambda - 1) / lambda, exact also for small lambda. NaN below 0; 0 gives -1 / lambda, or \
+         -infinity for a lambda of 0 or less.",
+        "SciPy's `special.boxcox`, TorchArrow's `boxcox`",
+        "boxcox(4.0, lambda => 0.5)" = "2.0", "boxcox(1, lambda => 0)" = "0.0";
+    LOG_SHIFT "log_shift" (Parameter::constant("shift", ConstantKind::Number, "What to add first").or("3")), log_shift,
+        "The natural logarithm of x + shift",
+        "-infinity where x + shift is 0, NaN below. With the default it is the usual transform of Criteo's integers, whose \
+         least value is -2; `log1p` is exact near 0.",
+        "TorchRec's preprocessing of Criteo, `log(x + 3)`",
+        "log_shift(-2)" = "0.0", "log_shift(97)" = "4.605170185988092";
+    LOGIT "logit" (Parameter::constant("eps", ConstantKind::Number, "Clamps x to eps and 1 - eps first; 0 does not").or("0")),
+        logit, "The logarithm of the odds: ln(x / (1 - x))",
+        "-infinity of 0, infinity of 1, NaN outside of 0 to 1, unless eps clamps. eps must be from 0 to 0.5.",
+        "PyTorch's `logit`, TorchArrow's `logit`",
+        "logit(0.5)" = "0.0", "logit(1.0, eps => 0.25)" = "1.0986122886681096";
+    MIN_MAX "min_max" (
+            Parameter::constant("min", ConstantKind::Number, "The number that becomes 0"),
+            Parameter::constant("max", ConstantKind::Number, "The number that becomes 1")
+        ), min_max, "Scales numbers linearly so that a given range becomes 0 to 1",
+        "Computes (x - min) / (max - min); numbers outside of the range lie outside of 0 to 1, `clamp` cuts them. max must be \
+         above min. The statistics are given: fit them over the dataset beforehand.",
+        "scikit-learn's `MinMaxScaler` with given statistics",
+        "min_max(15, min => 10, max => 20)" = "0.5";
+    STANDARDIZE "standardize" (
+            Parameter::constant("mean", ConstantKind::Number, "What to subtract"),
+            Parameter::constant("std", ConstantKind::Number, "What to divide by")
+        ), standardize, "Scales numbers to mean 0 and deviation 1, by given statistics",
+        "Computes (x - mean) / std. std must be above 0. The statistics are given: fit them over the dataset beforehand.",
+        "scikit-learn's `StandardScaler` with given statistics",
+        "standardize(15, mean => 10, std => 2)" = "2.5";
+}
+
+fn boxcox(arguments: &Arguments) -> Result<Map> {
+    Ok(Map::Boxcox(arguments.number("lambda")?))
+}
+
+fn log_shift(arguments: &Arguments) -> Result<Map> {
+    Ok(Map::LogShift(arguments.number("shift")?))
+}
+
+fn logit(arguments: &Arguments) -> Result<Map> {
+    match arguments.number("eps")? {
+        eps if (0.0..=0.5).contains(&eps) => Ok(Map::Logit(eps)),
+        eps => arguments.refuse("eps", format_args!("must be from 0 to 0.5, got {eps}")),
+    }
+}
+
+fn min_max(arguments: &Arguments) -> Result<Map> {
+    let (min, max) = (arguments.number("min")?, arguments.number("max")?);
+    match max > min {
+        true => Ok(Map::Scaled(min, max - min)),
+        false => arguments.refuse("max", format_args!("must be above \"min\", got {max} and {min}")),
+    }
+}
+
+fn standardize(arguments: &Arguments) -> Result<Map> {
+    match arguments.number("std")? {
+        std if std > 0.0 => Ok(Map::Scaled(arguments.number("mean")?, std)),
+        std => arguments.refuse("std", format_args!("must be above 0, got {std}")),
+    }
+}

@@ -1,0 +1,105 @@
+//! A `tokenizer.json`, ready to encode and decode.
+//!
+//! The library is the rewrite of Hugging Face's `tokenizers`; what is kept of it here is only what runs per text. It
+//! parses files and texts that anyone may have written, so a panic in it costs a row, or a plan, and not the worker.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
+use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy};
+
+use crate::files::Loaded;
+
+/// A tokenizer takes tens of megabytes.
+const TOKENIZERS_KEPT: usize = 8;
+
+static LOADED: Loaded<Tokenizer> = Loaded::new(TOKENIZERS_KEPT);
+
+/// A tokenizer as its file describes it.
+pub(crate) struct Tokenizer(PipelineTokenizer);
+
+/// What becomes of a text that is longer than it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Truncation {
+    /// Its end is dropped.
+    Right,
+    /// Its beginning is dropped.
+    Left,
+    /// It is an error.
+    Refused,
+}
+
+/// How texts are encoded: the same for all rows of a call.
+pub(crate) struct Encoding {
+    options: EncodeOptions,
+    length_max: usize,
+}
+
+impl Tokenizer {
+    /// The tokenizer of a file that a constant names. The error reads after the parameter's name.
+    pub(crate) fn get(file: &str) -> Result<Arc<Self>, String> {
+        LOADED.get(file, Self::read)
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
+        let json = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
+        guarded(|| {
+            // Files of older versions are brought to the one form that is read.
+            let canonical = tokenizers::canonicalize_str(json).map_err(|e| e.to_string())?;
+            tokenizers::from_json(canonical.as_ref()).map(Self).map_err(|e| e.to_string())
+        })
+    }
+
+    /// Appends the ids of a text to `out`.
+    pub(crate) fn encode(&self, text: &str, encoding: &Encoding, out: &mut Vec<PipelineToken>) -> Result<(), String> {
+        let start = out.len();
+        guarded(|| self.0.encode_into(text, &encoding.options, out).map_err(|e| e.to_string()))?;
+        match out.len() - start {
+            length if length > encoding.length_max => {
+                let most = encoding.length_max;
+                Err(format!("a text of {length} tokens is longer than {most}; truncation => 'right' would cut it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The text of some ids. Those that the vocabulary does not have are left out.
+    pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, String> {
+        guarded(|| self.0.decode(ids, skip_special_tokens).map_err(|e| e.to_string()))
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tokenizer")
+    }
+}
+
+impl Encoding {
+    /// The file's own padding and truncation do not count: they are settings of whoever saved it. No limit is 0.
+    pub(crate) fn new(add_special_tokens: bool, length_max: usize, truncation: Truncation) -> Self {
+        let direction = match truncation {
+            Truncation::Left => TruncationDirection::Left,
+            Truncation::Right | Truncation::Refused => TruncationDirection::Right,
+        };
+        let cut = TruncationParams {
+            direction,
+            max_length: length_max,
+            strategy: TruncationStrategy::LongestFirst,
+            stride: 0,
+        };
+        let cuts = length_max > 0 && truncation != Truncation::Refused;
+        let options = EncodeOptions {
+            add_special_tokens,
+            encode_special_tokens: false,
+            padding: Override::Off,
+            truncation: if cuts { Override::With(cut) } else { Override::Off },
+        };
+        Self { options, length_max: if length_max == 0 { usize::MAX } else { length_max } }
+    }
+}
+
+fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("the tokenizer panicked".to_owned()))
+}
