@@ -78,28 +78,22 @@ class Table:
             arguments.choice("name", name, known)
         return self.select(*(quoted(name) for name in known if name not in names))
 
-    def join(self, other: Any, on: str | list[str], how: str = "inner") -> "Table":
-        """With the columns of `other`, a small table that is read whole, where columns `on` are equal."""
-        arguments.choice("how", how, ["inner", "left"])
-        keys = [on] if isinstance(on, str) else list(on)
-        other = self._session.table(other)
-        using = ", ".join(quoted(key) for key in keys)
-        return Table(self._session, f"{self._from()} {how.upper()} JOIN {other._from('build')} USING ({using})")
-
     def unnest(self, column: str) -> "Table":
         """A row for each element of the lists in `column`."""
         names = list(self.columns)
         arguments.choice("column", column, names)
         return self.select(*(quoted(name) for name in names if name != column), **{column: f"unnest({quoted(column)})"})
 
-    def sample(self, fraction: float) -> "Table":
-        """About this part of the rows, chosen by the feed's seed: the same in each epoch."""
+    def sample(self, fraction: float, seed: int = 0) -> "Table":
+        """About this part of the rows of a table that files or Arrow data make: always the same, and others with another `seed`,
+        whatever the loader's is."""
         if not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
             raise arguments.refuse("fraction", "above 0 and at most 1", fraction)
-        return Table(self._session, f"{self._from()} TABLESAMPLE BERNOULLI ({fraction * 100!r})")
+        seed = arguments.count("seed", seed)
+        return Table(self._session, f"{self._from()} TABLESAMPLE BERNOULLI ({fraction * 100!r}) REPEATABLE ({seed})")
 
     def limit(self, rows: int) -> "Table":
-        """The first rows of the dataset."""
+        """The first rows of a table that files or Arrow data make."""
         return Table(self._session, f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
 
     def pack(self, length: int, **options: Any) -> "Table":

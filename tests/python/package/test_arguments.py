@@ -171,7 +171,6 @@ BUILDER = [
     (lambda table: table.select(a=3), '"column" must be SQL text'),
     (lambda table: table.drop("m"), "\"name\" must be 'n' or 'tokens', got 'm'"),
     (lambda table: table.unnest("m"), "\"column\" must be 'n' or 'tokens', got 'm'"),
-    (lambda table: table.join(table, on="n", how="outer"), "\"how\" must be 'inner' or 'left', got 'outer'"),
     (lambda table: table.sample(0), '"fraction" must be above 0 and at most 1, got 0'),
     (lambda table: table.sample(1.5), '"fraction" must be above 0 and at most 1, got 1.5'),
     (lambda table: table.sample("half"), "\"fraction\" must be above 0 and at most 1, got 'half'"),
