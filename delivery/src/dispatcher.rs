@@ -437,7 +437,7 @@ impl<P: Plan> Dispatcher<P> {
             feed.rest_groups(now.saturating_sub(patience), now.saturating_sub(idle));
         }
         let open = self.feeds.len();
-        let closing = |feed: &Feed<P>| !(!feed.readers.is_empty() || feed.last_read + idle >= now);
+        let closing = |feed: &Feed<P>| feed.readers.is_empty() && feed.last_read + idle < now;
         let closed = self.feeds.values().filter(|feed| closing(feed)).map(|feed| feed.sequencer.revision());
         self.revision += closed.map(|revision| revision + 1).sum::<u64>();
         self.feeds.retain(|_, feed| !feed.readers.is_empty() || feed.last_read + idle >= now);

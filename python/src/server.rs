@@ -13,13 +13,16 @@ use crate::error::{OrRaise, invalid};
 use crate::runtime::Runtime;
 use crate::session::Session;
 
+/// What stops it, and what it ends with.
+type Running = (oneshot::Sender<()>, JoinHandle<forebay_engine::Result<()>>);
+
 /// A server that runs until it is stopped or dropped.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Server {
     #[pyo3(get)]
     uri: String,
     runtime: Runtime,
-    running: Mutex<Option<(oneshot::Sender<()>, JoinHandle<forebay_engine::Result<()>>)>>,
+    running: Mutex<Option<Running>>,
 }
 
 #[pymethods]
