@@ -5,13 +5,15 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::feed::{FeedOptions, OnError};
 use crate::pipeline::Pipeline;
 use crate::session::Session;
 
 /// Rows that a look gives at most. Who wants more wants a feed.
 const ROWS_MAX: u64 = 10_000;
+/// Bytes after which no more rows are added.
+const BYTES_MAX: usize = 64 << 20;
 
 /// A query that was checked, and how many of its rows are looked at.
 pub struct Look {
@@ -27,12 +29,12 @@ impl Look {
 }
 
 impl Session {
-    /// Checks a query to look at: `SELECT * FROM name` of a pipeline, which shows its samples, or any query that a pipeline may
-    /// have over tables; both with an optional `LIMIT`. Where a table has a pipeline's name, `pipelines.name` and `tables.name`
-    /// tell them apart.
+    /// Checks what to look at: `SELECT * FROM name [LIMIT n]` of a pipeline, which shows its samples, or of a table. Where a table has
+    /// a pipeline's name, `pipelines.name` and `tables.name` tell them apart. Nothing else: whoever may look must not be able to
+    /// have anything computed.
     ///
     /// # Errors
-    /// `Invalid` for what is no such query, with its place; `NotFound` for a pipeline that is not there.
+    /// `Invalid` for another query, `NotFound` for a name that is not there.
     pub async fn look(&self, query: &str) -> Result<Look> {
         let (query, rows) = without_limit(query);
         let rows = rows.unwrap_or(ROWS_MAX).min(ROWS_MAX);
@@ -43,7 +45,10 @@ impl Session {
                 let query = format!("SELECT * FROM \"{}\"", name.replace('"', "\"\""));
                 Arc::new(self.compile_query("query", &query).await?)
             }
-            None => Arc::new(self.compile_query("query", query).await?),
+            None => {
+                return Err(Error::new(ErrorKind::Invalid, "only whole tables and pipelines can be looked at")
+                    .with_hint("write SELECT * FROM name [LIMIT n]; queries belong into a pipeline"));
+            }
         };
         Ok(Look { pipeline, rows })
     }
@@ -55,7 +60,7 @@ impl Session {
     pub async fn rows(&self, look: &Look) -> Result<RecordBatch> {
         let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
         let feed = self.open_pipeline(Arc::clone(&look.pipeline), &options)?;
-        feed.first_rows(look.rows).await.map(|(rows, _)| rows)
+        feed.first_rows(look.rows, BYTES_MAX).await.map(|(rows, _)| rows)
     }
 }
 

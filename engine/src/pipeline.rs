@@ -122,6 +122,11 @@ impl Pipeline {
         compile::calls_not_to_keep(&self.plan).unwrap_or_default()
     }
 
+    pub(crate) fn unversioned_functions(&self) -> Vec<String> {
+        let functions = compile::function_versions(&self.plan).unwrap_or_default();
+        functions.into_iter().filter(|(_, version)| version.is_none()).map(|(name, _)| name).collect()
+    }
+
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

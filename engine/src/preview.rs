@@ -15,6 +15,9 @@ use crate::explain::type_name;
 use crate::feed::{Feed, FeedOptions, OnError, ReadOptions};
 use crate::session::Session;
 
+/// Samples that are computed together for looking at them.
+const ROWS_AT_A_TIME: u64 = 64;
+
 /// Rows of a pipeline as a trainer would get them.
 pub struct Preview {
     pipeline: String,
@@ -32,22 +35,24 @@ impl Session {
         let mut options = options.clone();
         options.on_error.get_or_insert(OnError::Skip);
         let feed = self.open(name, &options)?;
-        let (rows, bad_rows) = feed.first_rows(rows).await?;
+        let (rows, bad_rows) = feed.first_rows(rows, usize::MAX).await?;
         Ok(Preview { pipeline: name.to_owned(), rows, bad_rows })
     }
 }
 
 impl Feed {
-    /// The first `rows` samples in one batch, and how many bad rows were left out before the last of them.
-    pub(crate) async fn first_rows(&self, rows: u64) -> Result<(RecordBatch, u64)> {
+    /// The first `rows` samples in one batch, or fewer where these are some `bytes_max`, and how many bad rows were left out before
+    /// the last of them.
+    pub(crate) async fn first_rows(&self, rows: u64, bytes_max: usize) -> Result<(RecordBatch, u64)> {
         // With length buckets the feed says how large batches are.
-        let batch_size = self.settings().buckets.is_none().then_some(rows.max(1));
+        let batch_size = self.settings().buckets.is_none().then_some(rows.clamp(1, ROWS_AT_A_TIME));
         let mut reader = self.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })?;
-        let (mut batches, mut found, mut bad_rows) = (Vec::new(), 0, 0);
-        while found < rows {
+        let (mut batches, mut found, mut bad_rows, mut bytes) = (Vec::new(), 0, 0, 0);
+        while found < rows && bytes < bytes_max {
             let Some(batch) = reader.next().await.transpose()? else { break };
             bad_rows += batch.bad_rows();
             found += batch.records.num_rows() as u64;
+            bytes += batch.records.get_array_memory_size();
             batches.push(batch.records);
         }
         let all = concat_batches(&self.schema(), &batches).map_err(unshowable)?;

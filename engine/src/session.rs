@@ -190,8 +190,16 @@ impl Session {
     pub async fn define(&self, name: &str, query: &str) -> Result<()> {
         let _executing = self.executing.lock().await;
         let pipeline = self.compile_query(name, query).await?;
-        self.pipelines.write().insert(name.to_owned(), Arc::new(pipeline));
+        let replaced = self.pipelines.write().insert(name.to_owned(), Arc::new(pipeline));
+        // Not under the lock: it may be the last to hold many rows.
+        drop(replaced);
         Ok(())
+    }
+
+    /// Forgets a pipeline, if there is one. Feeds of it that are open go on.
+    pub fn undefine(&self, name: &str) {
+        let forgotten = self.pipelines.write().remove(name);
+        drop(forgotten);
     }
 
     /// Compiles `query` as what pipeline `name` would be.
@@ -259,7 +267,8 @@ impl Session {
         // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
         self.context.deregister_table(name(table))?;
         self.context.register_table(name(table), Arc::new(provider))?;
-        self.tables.write().insert(table.to_owned(), dataset);
+        let replaced = self.tables.write().insert(table.to_owned(), dataset);
+        drop(replaced);
         Ok(())
     }
 

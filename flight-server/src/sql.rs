@@ -1,7 +1,7 @@
 //! Flight SQL, for tools that show tables: what there is, and rows to look at.
 //!
 //! Pipelines and tables are two schemas without a catalog. A statement is a [`Look`](forebay_engine::Look): `SELECT * FROM` a
-//! pipeline or a query over tables, whose first rows are sent. Feeds are read with tickets of this server's own (`service.rs`).
+//! pipeline or a table, whose first rows are sent. Feeds are read with tickets of this server's own (`service.rs`).
 //!
 //! <https://arrow.apache.org/docs/format/FlightSql.html>
 
@@ -85,7 +85,7 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
         Command::CommandGetTables(tables) => {
             let mut tables = tables.into_builder();
             let named = |kind: &'static str| move |(name, schema): (String, SchemaRef)| (kind, name, schema);
-            let pipelines = session.pipelines().into_iter();
+            let pipelines = session.pipelines().into_iter().filter(|name| !name.starts_with('_'));
             let pipelines = pipelines.filter_map(|name| Some((session.pipeline(&name).ok()?.schema(), name)));
             let all = pipelines
                 .map(|(schema, name)| (name, schema))

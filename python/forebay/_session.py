@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +89,8 @@ class Session:
                 self._functions[function.name] = function
 
     def _define(self, query: str) -> "Pipeline":
-        # Not listed, being nothing that a user named.
-        name = "_query_" + hashlib.blake2s(query.encode(), digest_size=6).hexdigest()
+        # Not listed, being nothing that a user named; never another's, as tables of the same name may come and go.
+        name = f"_query_{next(_queries)}"
         self._add_functions()
         self._native.define(name, query.rstrip().rstrip(";"))
         return Pipeline(self, name)
@@ -194,6 +196,8 @@ class Pipeline:
     def __init__(self, session: Session, name: str):
         self.session = session
         self.name = name
+        if name.startswith("_query_"):
+            weakref.finalize(self, session._native.undefine, name)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -402,6 +406,8 @@ class Materialized:
     def __init__(self, session: Session, url: str, manifest: dict[str, Any], found: bool):
         self._session = session
         self.url = url
+        # Below `url`, where the files are: other runs may have left theirs beside it.
+        self.folder: str = manifest["folder"]
         self.files: list[str] = manifest["files"]
         self.rows: int = manifest["rows"]
         self.bad_rows: int = manifest["bad_rows"]
@@ -410,7 +416,7 @@ class Materialized:
 
     def table(self) -> Table:
         """The samples as a table."""
-        return self._session.table(self.url, format="parquet")
+        return self._session.table(f"{self.url.rstrip('/')}/{self.folder}", format="parquet")
 
     def __repr__(self) -> str:
         return f"<forebay.Materialized {self.rows} rows in {len(self.files)} files at {self.url}>"
@@ -552,6 +558,7 @@ def _name_of(location: str) -> str:
     return f"{stem}_{hashlib.blake2s(location.encode(), digest_size=3).hexdigest()}"
 
 
+_queries = itertools.count(1)
 _default: Session | None = None
 _default_process = 0
 _lock = threading.Lock()

@@ -90,7 +90,7 @@ class Table:
         if not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
             raise arguments.refuse("fraction", "above 0 and at most 1", fraction)
         seed = arguments.count("seed", seed)
-        return Table(self._session, f"{self._from()} TABLESAMPLE BERNOULLI ({fraction * 100!r}) REPEATABLE ({seed})")
+        return Table(self._session, f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
 
     def limit(self, rows: int) -> "Table":
         """The first rows of a table that files or Arrow data make."""

@@ -12,6 +12,7 @@ import threading
 from typing import Any, Callable
 
 from . import _arguments as arguments
+from . import _native
 
 _functions: dict[str, "Udf"] = {}
 # Set in worker processes, which only run functions.
@@ -55,6 +56,9 @@ def udf(
 
     def declare(function: Callable[..., Any]) -> Udf:
         declared = Udf(function, input, output, name or function.__name__, version, nullable, processes)
+        if not _functions:
+            # A thread that calls a function while Python ends would take the process down.
+            atexit.register(_native.end_functions)
         _functions[declared.name] = declared
         return declared
 

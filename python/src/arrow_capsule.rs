@@ -6,7 +6,8 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchReader, StructArray};
+use arrow::array::MutableArrayData;
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, RecordBatchReader, StructArray};
 use arrow::datatypes::{Field, Schema};
 use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
@@ -32,7 +33,7 @@ pub(crate) fn batch_capsules<'py>(py: Python<'py>, batch: &RecordBatch) -> PyRes
     PyTuple::new(py, [schema, array])
 }
 
-/// Rows of anything that has `__arrow_c_stream__` or `__arrow_c_array__`: a table or frame of pyarrow, Polars, pandas,
+/// A copy of the rows of anything that has `__arrow_c_stream__` or `__arrow_c_array__`: a table or frame of pyarrow, Polars, pandas,
 /// DuckDB, and so on.
 pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<(Arc<Schema>, Vec<RecordBatch>)> {
     if data.hasattr("__arrow_c_stream__")? {
@@ -42,12 +43,12 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<(Arc<Schema>, Vec<Reco
         let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.cast().as_ptr()) };
         let reader = ArrowArrayStreamReader::try_new(stream).map_err(arrow_error)?;
         let schema = reader.schema();
-        let batches = reader.collect::<Result<Vec<_>, _>>().map_err(arrow_error)?;
+        let batches = reader.map(|batch| owned_rows(&batch.map_err(arrow_error)?)).collect::<PyResult<Vec<_>>>()?;
         return Ok((schema, batches));
     }
     if data.hasattr("__arrow_c_array__")? {
         let batch = import_batch(data)?;
-        return Ok((batch.schema(), vec![batch]));
+        return Ok((batch.schema(), vec![owned_rows(&batch)?]));
     }
     let name = data.get_type().name()?;
     Err(PyTypeError::new_err(format!("a {name} has neither __arrow_c_stream__ nor __arrow_c_array__")))
@@ -108,6 +109,21 @@ impl ArrowArray {
         let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(&self.0.to_data()), ARRAY)?;
         PyTuple::new(py, [schema, array])
     }
+}
+
+/// The same values in memory of our own. What another library lends may be written to behind our back, and its release may
+/// want the GIL at a moment when a lock is held.
+pub(crate) fn owned(array: &ArrayRef) -> PyResult<ArrayRef> {
+    let data = array.to_data();
+    let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+    copy.try_extend(0, 0, data.len()).map_err(arrow_error)?;
+    Ok(arrow::array::make_array(copy.freeze()))
+}
+
+fn owned_rows(batch: &RecordBatch) -> PyResult<RecordBatch> {
+    let columns = batch.columns().iter().map(owned).collect::<PyResult<_>>()?;
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(batch.schema(), columns, &rows).map_err(arrow_error)
 }
 
 pub(crate) fn arrow_error(error: ArrowError) -> PyErr {

@@ -119,8 +119,12 @@ impl Converter {
             let shape = shapes.value(row);
             let shape: Vec<i64> = shape.as_primitive::<Int32Type>().values().iter().map(|&side| side.into()).collect();
             debug_assert_eq!(shape.len(), *rank as usize);
-            let start = data.value_offsets()[row] as usize * dtype.bytes();
-            Tensor::new(values.slice(start), dtype, shape).into_pyobject(py)
+            let (start, end) = (data.value_offsets()[row] as usize, data.value_offsets()[row + 1] as usize);
+            if elements(&shape) != Some((end - start) as i64) {
+                return Err(unreadable(py, field, "a shape is not that of its row"));
+            }
+            let bytes = values.slice_with_length(start * dtype.bytes(), (end - start) * dtype.bytes());
+            Tensor::new(bytes, dtype, shape).into_pyobject(py)
         });
         let tensors = tensors.collect::<PyResult<Vec<_>>>()?;
         Ok(PyList::new(py, tensors)?.into_any().unbind())
@@ -131,7 +135,7 @@ impl Converter {
         let rows = array.len();
         let mut shape = vec![rows as i64];
         shape.extend(row);
-        let width: i64 = row.iter().product();
+        let width = elements(row).ok_or_else(|| unreadable(py, field, "its shape is not that of its rows"))?;
         let (item, elements) = match array.data_type() {
             DataType::FixedSizeList(item, size) => {
                 if i64::from(*size) != width {
@@ -212,6 +216,11 @@ impl Converter {
         let buffer = if is_first { buffer } else { Buffer::from(buffer.as_slice()) };
         Ok((buffer, unit(array.data_type())))
     }
+}
+
+/// Elements of a shape; `None` for sides that none could have.
+fn elements(shape: &[i64]) -> Option<i64> {
+    shape.iter().try_fold(1_i64, |product, &side| product.checked_mul(side).filter(|_| side >= 0))
 }
 
 /// Floats with NaN in place of nulls.

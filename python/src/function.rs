@@ -1,6 +1,8 @@
 //! Python functions that queries call (`forebay.udf`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
@@ -8,7 +10,10 @@ use forebay_engine::Function;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::arrow_capsule::{ArrowArray, import_array, import_field};
+use crate::arrow_capsule::{ArrowArray, import_array, import_field, owned};
+
+/// How long Python waits for calls at its end.
+const END_WITHIN: Duration = Duration::from_secs(30);
 
 /// Reads a function from its Python half, a `forebay.Udf`.
 pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
@@ -20,6 +25,7 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     let (inputs, output) = (inputs.collect::<PyResult<Vec<_>>>()?, Arc::new(output));
     let udf = udf.clone().unbind();
     let call = move |arrays: &[ArrayRef]| {
+        let _running = Running::begin().ok_or("Python is shutting down")?;
         Python::attach(|py| {
             let made = call(py, &udf, arrays);
             made.map_err(|error| {
@@ -32,11 +38,43 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     Ok(Function { name, version, inputs, output, call: Arc::new(call) })
 }
 
+/// Calls under way, and whether there may be more: a thread that enters Python while it ends takes the process down.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+struct Running;
+
+impl Running {
+    fn begin() -> Option<Self> {
+        RUNNING.fetch_add(1, Ordering::SeqCst);
+        let running = Self;
+        (!ENDING.load(Ordering::SeqCst)).then_some(running)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets no more calls begin, and waits for those under way, for some seconds at most. For Python's `atexit`.
+#[pyfunction]
+pub(crate) fn end_functions(py: Python<'_>) {
+    ENDING.store(true, Ordering::SeqCst);
+    py.detach(|| {
+        let until = Instant::now() + END_WITHIN;
+        while RUNNING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
 fn call(py: Python<'_>, udf: &Py<PyAny>, arrays: &[ArrayRef]) -> PyResult<ArrayRef> {
     let arguments = PyList::empty(py);
     for array in arrays {
         arguments.append(ArrowArray::new(Arc::clone(array)))?;
     }
     let result = udf.bind(py).call_method1("_call", (arguments,))?;
-    Ok(import_array(&result)?.1)
+    owned(&import_array(&result)?.1)
 }

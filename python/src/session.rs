@@ -78,6 +78,11 @@ impl Session {
         self.session.add_function(function::read(udf)?).or_raise(py)
     }
 
+    /// Forgets a pipeline; feeds of it that are open go on.
+    fn undefine(&self, py: Python<'_>, name: &str) {
+        py.detach(|| self.session.undefine(name));
+    }
+
     fn pipelines(&self) -> Vec<String> {
         self.session.pipelines()
     }

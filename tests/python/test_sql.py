@@ -43,20 +43,14 @@ def test_a_table_shows_its_rows(cursor):
     assert table.column("path").to_pylist() == photographs()
 
 
-def test_a_query_over_a_table_shows_what_it_gives(cursor):
-    table = rows(cursor, "SELECT path, size / 1000 AS kilobytes FROM photos WHERE size > 20000 LIMIT 4;")
-    assert table.num_rows == 4
-    assert min(table.column("kilobytes").to_pylist()) >= 20
-
-
 @pytest.mark.parametrize(
     "query, phrase",
     [
-        ("SELECT pth FROM photos", 'column "pth" not found'),
+        ("SELECT path FROM photos", "only whole tables and pipelines can be looked at"),
+        ("SELECT repeat('x', 1000000000) FROM photos", "only whole tables and pipelines can be looked at"),
         ("SELECT * FROM nothing", 'table "nothing" not found'),
         ("SELECT * FROM pipelines.nothing", 'there is no pipeline "nothing"'),
-        ("DROP TABLE photos", "expected SELECT"),
-        ("SELECT path FROM photos; SELECT path FROM photos", "a bare SELECT is not a statement here"),
+        ("DROP TABLE photos", "only whole tables and pipelines can be looked at"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused(cursor, query, phrase):

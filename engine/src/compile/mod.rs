@@ -28,7 +28,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, cast};
 
-pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, operator_versions};
+pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, function_versions, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
 pub(crate) use layer::{Layer, MadeSoFar};

@@ -27,21 +27,37 @@ pub struct Materialized {
     pub rows: u64,
     /// Rows that were left out for being bad.
     pub bad_rows: u64,
-    /// Names of the files beside the manifest, in the samples' order.
+    /// The folder beside the manifest where the files are. Each run has one of its own, so that runs at the same time, or one that
+    /// was cut off, leave each other's files alone.
+    pub folder: String,
+    /// Names of the files in it, in the samples' order.
     pub files: Vec<String>,
     /// Whether they were there already.
     #[serde(skip)]
     pub found: bool,
 }
 
+/// Differs from any other run's.
+fn run_id() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let run = format!("{} {}", std::process::id(), now.as_nanos());
+    blake3::hash(run.as_bytes()).to_hex()[..8].to_owned()
+}
+
 impl Feed {
     /// Writes the samples of the first epoch, in their order, to Parquet files under the folder or URL `url`. What the same
-    /// feed wrote there before is found and left as it is; a run that is cut off leaves files but no manifest, and the next
-    /// one writes them again.
+    /// feed wrote there before is found and left as it is; a run that is cut off leaves a folder of files but no
+    /// manifest, and the next one writes another.
     ///
     /// # Errors
-    /// `Conflict` if another feed was written there; those of reading and writing.
+    /// `Conflict` if another feed was written there, `Invalid` if the query calls functions of which no version is known; those
+    /// of reading and writing.
     pub async fn materialize(&self, url: &str) -> Result<Materialized> {
+        let unversioned = self.pipeline.unversioned_functions();
+        if !unversioned.is_empty() {
+            let message = format!("what {} gives must not be kept, since it has no version", unversioned.join(", "));
+            return Err(Error::invalid(message).with_hint("declare the function with a version"));
+        }
         let url = url.trim_end_matches('/');
         let manifest = format!("{url}/{MANIFEST}");
         if let Some(found) = self.committed(&manifest).await? {
@@ -59,6 +75,7 @@ impl Feed {
             identity: self.identity(),
             rows: 0,
             bad_rows: 0,
+            folder: format!("{}-{}", self.id(), run_id()),
             files: Vec::new(),
             found: false,
         };
@@ -74,8 +91,8 @@ impl Feed {
             }
             // A feed without samples becomes one file without rows, which says what its columns are.
             if bytes >= FILE_BYTES || is_last && (!batches.is_empty() || done.files.is_empty()) {
-                let name = format!("{}-{:05}.parquet", self.id(), done.files.len());
-                self.write(&format!("{url}/{name}"), &std::mem::take(&mut batches)).await?;
+                let name = format!("{:05}.parquet", done.files.len());
+                self.write(&format!("{url}/{}/{name}", done.folder), &std::mem::take(&mut batches)).await?;
                 bytes = 0;
                 done.files.push(name);
             }

@@ -24,7 +24,7 @@ def test_samples_are_written_as_parquet_that_others_read(session, tmp_path):
     query = session.sql("SELECT n * 2 AS x FROM t WHERE n < 700")
     done = query.materialize(tmp_path / "out")
     assert (done.rows, done.found) == (700, False)
-    table = pq.read_table([tmp_path / "out" / name for name in done.files])
+    table = pq.read_table([tmp_path / "out" / done.folder / name for name in done.files])
     assert table.column("x").to_pylist() == [2 * n for n in range(700)]
     assert values(done.table().load(format="numpy")) == [2 * n for n in range(700)]
     manifest = json.loads((tmp_path / "out" / "_forebay.json").read_text())
@@ -45,18 +45,18 @@ def test_tensors_keep_their_shape(session):
 def test_what_is_there_already_is_found(session, tmp_path):
     query = session.sql("SELECT n AS x FROM t")
     first = query.materialize(tmp_path / "out")
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     again = query.materialize(tmp_path / "out")
     assert again.found and again.files == first.files
-    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
 
 
-def test_a_run_that_was_cut_off_is_done_again(session, tmp_path):
-    query = session.sql("SELECT n AS x FROM t")
-    first = query.materialize(tmp_path / "out")
+def test_what_a_run_that_was_cut_off_left_is_not_read(session, tmp_path):
+    first = session.sql("SELECT n AS x FROM t").materialize(tmp_path / "out")
     (tmp_path / "out" / "_forebay.json").unlink()
-    again = query.materialize(tmp_path / "out")
-    assert not again.found and again.files == first.files
+    again = session.sql("SELECT n + 1 AS x FROM t").materialize(tmp_path / "out")
+    assert not again.found and again.folder != first.folder
+    assert values(again.table().load(format="numpy")) == list(range(1, 1001))
 
 
 def test_another_feed_in_the_same_folder_is_refused(session, tmp_path):
@@ -80,8 +80,11 @@ def test_random_results_are_not_kept(session):
 
 def test_functions_without_a_version_are_not_kept(session):
     forebay.udf(lambda x: x, input="int64", output="int64", name="unversioned")
+    query = session.sql("SELECT unversioned(n) AS x FROM t")
     with pytest.raises(forebay.InvalidError, match="what unversioned gives must not be kept"):
-        session.sql("SELECT unversioned(n) AS x FROM t").cache()
+        query.cache()
+    with pytest.raises(forebay.InvalidError, match="what unversioned gives must not be kept"):
+        query.materialize("anywhere")
 
 
 def test_a_folder_that_cannot_be_written_is_named(session, tmp_path):

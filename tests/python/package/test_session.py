@@ -1,5 +1,6 @@
 """Scripts, queries and tables of a session; previews, plans, traces and figures."""
 
+import gc
 import os
 import threading
 
@@ -337,3 +338,26 @@ def test_numpy_and_arrow_agree():
     for batch, records in zip(shared.load(format="numpy"), shared.load(format="arrow"), strict=True):
         assert batch["x"].tolist() == records["x"].to_pylist()
     assert isinstance(forebay.table(pd.DataFrame({"n": [1]})).load(format="numpy"), forebay.Loader)
+
+
+def test_a_query_keeps_its_tables_when_an_equal_one_is_made_over_others():
+    session = forebay.Session()
+    first, second = (session.sql("SELECT n FROM t", t=pa.table({"n": [start, start + 1]})) for start in (0, 10))
+    assert values(first.load(format="arrow")) == [0, 1]
+    assert values(second.load(format="arrow")) == [10, 11]
+
+
+def test_a_table_is_a_copy_of_what_it_was_made_of():
+    numbers = np.arange(6)
+    table = forebay.Session().table(pa.table({"n": numbers}), name="rows")
+    numbers += 100
+    assert values(table.load(format="arrow")) == list(range(6))
+
+
+def test_queries_that_nobody_holds_are_forgotten():
+    session = forebay.Session()
+    table = session.table(pa.table({"n": [1]}), name="rows")
+    for n in range(5):
+        list(table.filter(f"n > {n}").load(format="arrow"))
+    gc.collect()
+    assert [name for name in session._native.pipelines() if name.startswith("_query_")] == []

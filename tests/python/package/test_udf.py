@@ -169,3 +169,24 @@ def test_the_name_of_an_operator_is_taken(session):
             session.sql("SELECT log1p(n) AS x FROM t")
     finally:
         forebay._udf._functions.pop("log1p")
+
+
+def test_a_program_may_end_while_a_function_runs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import time
+import pyarrow as pa
+import forebay
+
+@forebay.udf(input="int64", output="int64")
+def slow(x):
+    time.sleep(0.05)
+    return x
+
+loader = forebay.sql("SELECT slow(n) AS x FROM t", t=pa.table({"n": range(100_000)})).load(format="numpy", batch_size=64)
+next(iter(loader))
+"""
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
