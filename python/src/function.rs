@@ -1,12 +1,12 @@
 //! Python functions that queries call (`forebay.udf`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use forebay_engine::Function;
+use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -39,34 +39,44 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
 }
 
 /// Calls under way, and whether there may be more: a thread that enters Python while it ends takes the process down.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-static ENDING: AtomicBool = AtomicBool::new(false);
+static CALLS: Mutex<Calls> = Mutex::new(Calls { running: 0, ended: false });
+static NONE_RUNNING: Condvar = Condvar::new();
+
+struct Calls {
+    running: usize,
+    ended: bool,
+}
 
 struct Running;
 
 impl Running {
     fn begin() -> Option<Self> {
-        RUNNING.fetch_add(1, Ordering::SeqCst);
-        let running = Self;
-        (!ENDING.load(Ordering::SeqCst)).then_some(running)
+        let mut calls = CALLS.lock();
+        if calls.ended {
+            return None;
+        }
+        calls.running += 1;
+        Some(Self)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::SeqCst);
+        let mut calls = CALLS.lock();
+        calls.running -= 1;
+        if calls.running == 0 {
+            NONE_RUNNING.notify_all();
+        }
     }
 }
 
 /// Lets no more calls begin, and waits for those under way, for some seconds at most. For Python's `atexit`.
 #[pyfunction]
 pub(crate) fn end_functions(py: Python<'_>) {
-    ENDING.store(true, Ordering::SeqCst);
     py.detach(|| {
-        let until = Instant::now() + END_WITHIN;
-        while RUNNING.load(Ordering::SeqCst) > 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let mut calls = CALLS.lock();
+        calls.ended = true;
+        NONE_RUNNING.wait_while_for(&mut calls, |calls| calls.running > 0, END_WITHIN);
     });
 }
 

@@ -38,10 +38,10 @@ pub struct Materialized {
 }
 
 /// Differs from any other run's.
-fn run_id() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let run = format!("{} {}", std::process::id(), now.as_nanos());
-    blake3::hash(run.as_bytes()).to_hex()[..8].to_owned()
+fn run_id() -> Result<String> {
+    let random = getrandom::u64();
+    let random = random.map_err(|error| Error::internal(format!("the system gives no random number: {error}")))?;
+    Ok(format!("{random:016x}"))
 }
 
 impl Feed {
@@ -75,7 +75,7 @@ impl Feed {
             identity: self.identity(),
             rows: 0,
             bad_rows: 0,
-            folder: format!("{}-{}", self.id(), run_id()),
+            folder: format!("{}-{}", self.id(), run_id()?),
             files: Vec::new(),
             found: false,
         };
