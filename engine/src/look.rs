@@ -1,4 +1,4 @@
-//! Rows to look at, by query: for SQL clients that show tables and pipelines.
+//! Rows to look at, of a whole table or pipeline: for SQL clients that show them.
 
 use std::sync::Arc;
 

@@ -147,13 +147,13 @@ class Session:
         """As `forebay.load`."""
         return self._resolve(pipeline).load(**options)
 
-    def _resolve(self, pipeline: Any, named: str | None = None) -> "Pipeline":
+    def _resolve(self, pipeline: Any) -> "Pipeline":
         if isinstance(pipeline, Pipeline):
             return pipeline
         if isinstance(pipeline, Table):
             return pipeline.pipeline()
         if isinstance(pipeline, os.PathLike) or isinstance(pipeline, str) and pipeline.endswith(".sql"):
-            return _of_script(Path(pipeline), named)
+            return _of_script(Path(pipeline))
         if hasattr(pipeline, "__arrow_c_stream__"):
             return self.table(pipeline).pipeline()
         if not isinstance(pipeline, str):
@@ -491,14 +491,12 @@ def read_script(path: str | os.PathLike[str]) -> str:
         raise InvalidError(f'the script "{os.fspath(path)}" cannot be read: {why}') from None
 
 
-def _of_script(path: Path, named: str | None) -> Pipeline:
+def _of_script(path: Path) -> Pipeline:
     """The pipeline of a script, whose relative locations begin at its folder."""
     text = read_script(path)
     session = Session(base=path.parent)
     session._execute(str(path), text)
     names = session.pipelines()
-    if named is not None:
-        return session.pipeline(named)
     if len(names) == 1:
         return session.pipeline(names[0])
     if not names:

@@ -206,7 +206,7 @@ impl Feed {
     }
 }
 
-/// Every operator, as JSON: the reference's content.
+/// Every operator, with its version.
 #[pyfunction]
 pub(crate) fn operators() -> Vec<(String, u32)> {
     forebay_engine::operator_versions().into_iter().collect()
