@@ -65,6 +65,8 @@ pub(crate) struct Tensor {
     data: Buffer,
     dtype: DType,
     shape: Vec<i64>,
+    /// In elements.
+    strides: Vec<i64>,
     /// The type that NumPy has for the elements, where they are times: `M8[D]`, `m8[us]` and so on.
     #[pyo3(get)]
     unit: Option<&'static str>,
@@ -75,11 +77,22 @@ impl Tensor {
     pub(crate) fn new(data: Buffer, dtype: DType, shape: Vec<i64>) -> Self {
         let elements: i64 = shape.iter().product();
         assert!(data.len() >= elements as usize * dtype.bytes(), "a tensor of {shape:?} in {} bytes", data.len());
-        Self { data, dtype, shape, unit: None }
+        let mut strides = vec![1; shape.len()];
+        for at in (1..shape.len()).rev() {
+            strides[at - 1] = strides[at] * shape[at];
+        }
+        Self { data, dtype, shape, strides, unit: None }
     }
 
-    pub(crate) fn of_times(self, unit: &'static str) -> Self {
-        Self { unit: Some(unit), ..self }
+    /// The same elements with dimensions in another order: the one at `at` is that at `order[at]` of this tensor.
+    pub(crate) fn permuted(self, order: &[usize]) -> Self {
+        let of = |sides: &[i64]| order.iter().map(|&at| sides[at]).collect();
+        Self { shape: of(&self.shape), strides: of(&self.strides), ..self }
+    }
+
+    /// With elements that are times in `unit`, if there is one.
+    pub(crate) fn of(self, unit: Option<&'static str>) -> Self {
+        Self { unit, ..self }
     }
 }
 
@@ -105,6 +118,17 @@ impl Tensor {
         Self { dtype: DType::UInt((self.dtype.bytes() * 8) as u8), ..self.clone() }
     }
 
+    /// Whether elements lie row after row.
+    #[getter]
+    fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        self.shape.iter().zip(&self.strides).rev().all(|(&side, &stride)| {
+            let fits = side == 1 || stride == expected;
+            expected *= side;
+            fits
+        })
+    }
+
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CPU, 0)
     }
@@ -126,7 +150,7 @@ impl Tensor {
             Some(true) => Buffer::from(self.data.as_slice()),
             _ => self.data.clone(),
         };
-        let held = Held::new(self.shape.clone(), data);
+        let held = Held { shape: self.shape.clone(), strides: self.strides.clone(), data };
         match max_version {
             Some((major, _)) if major >= 1 => versioned(py, held, self.dtype),
             _ => legacy(py, held, self.dtype),
@@ -143,14 +167,6 @@ struct Held {
 }
 
 impl Held {
-    fn new(shape: Vec<i64>, data: Buffer) -> Self {
-        let mut strides = vec![1; shape.len()];
-        for at in (1..shape.len()).rev() {
-            strides[at - 1] = strides[at] * shape[at];
-        }
-        Self { shape, strides, data }
-    }
-
     fn dlpack(&mut self, dtype: DType) -> DlTensor {
         DlTensor {
             data: self.data.as_ptr().cast_mut().cast(),

@@ -48,8 +48,14 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     checks::limit(plan)
 }
 
-/// Plans the feed stage of `plan`, whose driving table has the columns of `source`.
-pub(crate) async fn compile(plan: &LogicalPlan, source: &SchemaRef, state: &SessionState) -> Result<Stage> {
+/// Plans the feed stage of `plan`, whose driving table has the columns of `source`; with `only` the rows are the same, and
+/// of their columns those at these places are computed.
+pub(crate) async fn compile(
+    plan: &LogicalPlan,
+    only: Option<&[usize]>,
+    source: &SchemaRef,
+    state: &SessionState,
+) -> Result<Stage> {
     checks::driving_table(plan)?;
     let woven = hidden::weave(plan)?;
     let leaf = woven.leaf(source).clone();
@@ -60,7 +66,8 @@ pub(crate) async fn compile(plan: &LogicalPlan, source: &SchemaRef, state: &Sess
         }
         None => None,
     };
-    let transform = output(unfiltered(woven.top)?, plan)?;
+    // Woven as a whole, so that calls keep their sites whatever is left out.
+    let transform = output(unfiltered(woven.top)?, plan, only)?;
     let transform = LeafPlan::new(state.create_physical_plan(&transform).await?, &leaf)?;
     let mut stage = Stage::new(select, transform, state.task_ctx());
     // From the top down: a layer makes only what is read above it.
@@ -123,8 +130,11 @@ fn unfiltered(plan: LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
 }
 
 /// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
-fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
-    let columns = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field));
+fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usize]>) -> Result<LogicalPlan> {
+    let mut columns: Vec<Expr> = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field)).collect();
+    if let Some(only) = only {
+        columns = only.iter().map(|&at| columns[at].clone()).collect();
+    }
     let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
     match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
         Some(field) => {
