@@ -1,4 +1,5 @@
-"""Columns as the tensors of a framework. Nothing is copied: frameworks take the batch's memory over by DLPack.
+"""Columns as the tensors of a framework. Nothing is copied where the framework can do without: it takes the batch's memory over by
+DLPack.
 
 A batch's memory belongs to the loop alone, so it may be written to.
 """
@@ -113,7 +114,8 @@ def _tf() -> Callable[[_native.Tensor], Any]:
 
     def array(tensor: _native.Tensor) -> Any:
         if tensor.is_contiguous:
-            return tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__())
+            # It aborts the process over memory that begins elsewhere than at a multiple of 64.
+            return tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__(copy=not tensor.is_aligned))
         return tensorflow.convert_to_tensor(numpy(tensor))
 
     return array

@@ -16,6 +16,8 @@ use pyo3::types::{PyCapsule, PyTuple};
 const LEGACY: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
+/// Copies are aligned so, and TensorFlow takes for granted that all memory is.
+const ALIGNMENT: usize = 64;
 
 /// What the elements of a tensor are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +129,12 @@ impl Tensor {
             expected *= side;
             fits
         })
+    }
+
+    /// Whether it begins where the widest vector instructions want it.
+    #[getter]
+    fn is_aligned(&self) -> bool {
+        self.data.as_ptr().align_offset(ALIGNMENT) == 0
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
