@@ -117,9 +117,10 @@ def main():
         server.stop()
     before = held()
     deleted(lambda: forebay.Session().sql("SELECT same(n) AS n FROM rows", rows=numbers()).load(format=format))
-    # The processes of a function are kept for its next call, and end with the function.
+    # The processes of a function are kept for its next call, and end with it and the sessions that know it.
     forebay._udf._functions.clear()
     globals().pop("same")
+    del session, server
     left["deleted, with a function in processes"] = soon(before)
     print(json.dumps({"left": left}))
 
