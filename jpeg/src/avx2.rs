@@ -298,7 +298,7 @@ unsafe fn pairs(input: &Pairs<'_>, out: &mut [u8]) {
             };
             (luma, difference(input.cb), difference(input.cr))
         };
-        put(rgb(luma, cb, cr), group, input.skip, out);
+        put::<0>(rgb(luma, cb, cr), group, input.skip, out);
     }
 }
 
@@ -312,7 +312,7 @@ unsafe fn triple<const DIFFERENCES: bool>(input: &Triple<'_>, out: &mut [u8]) {
         let [a, b, c] =
             input.map(|row| split(unsafe { _mm256_loadu_si256(row.as_ptr().add(group * 32).cast()) }));
         let colours = if DIFFERENCES { rgb(a, centre(b), centre(c)) } else { [a, b, c] };
-        put(colours, group, 0, out);
+        if DIFFERENCES { put::<1>(colours, group, 0, out) } else { put::<2>(colours, group, 0, out) }
     }
 }
 
@@ -365,7 +365,7 @@ const PLACES: [[[i8; 16]; 3]; 3] = {
 /// Clamps and interleaves a group of 32 pixels and puts them at their place in a row, of which `skip` pixels are left out.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn put(colours: [EvenOdd; 3], group: usize, skip: usize, out: &mut [u8]) {
+fn put<const SOURCE: u8>(colours: [EvenOdd; 3], group: usize, skip: usize, out: &mut [u8]) {
     let bytes = colours.map(|half| _mm256_packus_epi16(half[0], half[1]));
     let mut thirds = [_mm256_setzero_si256(); 3];
     for (number, third) in thirds.iter_mut().enumerate() {

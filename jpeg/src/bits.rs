@@ -110,6 +110,14 @@ impl Bits<'_> {
         self.count -= count & 63;
     }
 
+    /// Goes back by bits that were consumed.
+    pub(crate) fn give_back(&mut self, count: usize) {
+        let at = self.at * 8 - self.count as usize - count;
+        (self.at, self.word, self.count) = (at / 8, 0, 0);
+        self.refill();
+        self.consume(at as u32 % 8);
+    }
+
     /// The next bits as a number; at most 16, and of those that count.
     #[inline(always)]
     pub(crate) fn take(&mut self, count: u32) -> u32 {

@@ -2,7 +2,7 @@
 
 use crate::bits::Bits;
 use crate::error::{Error, OVERFULL};
-use crate::huffman::{AC_BITS, AcTable, DcTable, END, SLOW, Symbol};
+use crate::huffman::{AC_BITS, AcTable, DcTable, END, Entries, SLOW, Symbol, extend_some};
 use crate::standard::ZIGZAG;
 
 /// Blocks of an MCU at most (T.81, B.2.3).
@@ -12,30 +12,43 @@ pub(crate) const BLOCK: usize = 64;
 /// The last place of a block.
 const LAST: usize = BLOCK - 1;
 
-/// For each place in the order of the file: where the coefficient goes, and above that by what it is multiplied.
-/// Places behind the block go to the first one after it, so that the loop need not ask before it stores.
+/// What a block is decoded to, with room behind it: a place is a byte, so nothing needs to be asked before storing.
+pub(crate) type Room = [i16; 4 * BLOCK];
+/// Blocks of room behind the last.
+pub(crate) const ROOM_BLOCKS: usize = 3;
+
+/// Where in a block each place in the order of the file lies. Places behind the block are the first one after it.
+static PLACES: [u8; 256] = {
+    let mut places = [BLOCK as u8; 256];
+    let mut at = 0;
+    while at < BLOCK {
+        places[at] = ZIGZAG[at];
+        at += 1;
+    }
+    places
+};
+
+/// By what the coefficient in each place is multiplied.
 #[derive(Debug, Clone)]
-pub(crate) struct Steps([u32; 256]);
+pub(crate) struct Steps([i32; 256]);
 
 impl Default for Steps {
     fn default() -> Self {
-        Self([BLOCK as u32; 256])
+        Self([0; 256])
     }
 }
 
 impl Steps {
     /// `quantization` in the order of the file.
     pub(crate) fn set(&mut self, quantization: &[u16; BLOCK]) {
-        for (at, step) in self.0[..BLOCK].iter_mut().enumerate() {
-            *step = u32::from(ZIGZAG[at]) | u32::from(quantization[at]) << 16;
-        }
+        self.0.iter_mut().zip(quantization).for_each(|(step, factor)| *step = i32::from(*factor));
     }
 
     /// Stores a value as 16 bits hold it, which is what libjpeg-turbo's vector code does.
     #[inline(always)]
-    fn store(&self, place: usize, value: i32, out: &mut [i16; 2 * BLOCK]) {
-        let step = self.0[place & 255];
-        out[step as usize % (2 * BLOCK)] = (value as i16).wrapping_mul((step >> 16) as i16);
+    fn store(&self, place: usize, value: i32, out: &mut Room) {
+        let place = place & 255;
+        out[usize::from(PLACES[place])] = value.wrapping_mul(self.0[place]) as i16;
     }
 }
 
@@ -84,7 +97,7 @@ pub(crate) fn skip(
     mcus: usize,
 ) -> Result<(), Error> {
     let mut reader = *bits;
-    let mut nowhere = [0; 2 * BLOCK];
+    let mut nowhere = [0; 4 * BLOCK];
     for _ in 0..mcus {
         for reading in mcu {
             block::<false>(&mut reader, reading, predictions, &mut nowhere)?;
@@ -94,35 +107,25 @@ pub(crate) fn skip(
     Ok(())
 }
 
-/// What a probe found.
-struct Probe {
-    entry: u64,
-    before: u64,
-}
-
-/// Decodes the one or two coefficients that the next bits tell, and returns the place of the last.
+/// Decodes the one or two coefficients that the next bits tell. Returns the place of the last, and the entry.
 #[inline(always)]
 fn probe<const STORE: bool>(
     bits: &mut Bits<'_>,
-    reading: &Reading<'_>,
+    entries: &Entries,
+    steps: &Steps,
     place: usize,
-    out: &mut [i16; 2 * BLOCK],
-) -> (usize, Probe) {
-    let before = bits.word;
-    let entry = reading.ac.entries[(before >> (64 - AC_BITS)) as usize];
+    out: &mut Room,
+) -> (usize, u64) {
+    let entry = entries[(bits.word >> (64 - AC_BITS)) as usize];
     let first = place + (entry >> 8 & 255) as usize;
     let second = first + (entry >> 16 & 255) as usize;
     if STORE {
-        // `huffman::extend`, with 63 less the size at hand.
-        let word = before << (entry >> 24 & 63);
-        let negative = !((word as i64) >> 63);
-        let value = (((word ^ negative as u64) >> 1) >> (entry >> 32 & 63)) as i64;
         // The second first: where there is none it has the place of the first, which then overwrites it.
-        reading.steps.store(second, ((entry as i64) >> 48) as i32, out);
-        reading.steps.store(first, ((value ^ negative) - negative) as i32, out);
+        steps.store(second, ((entry as i64) >> 48) as i32, out);
+        steps.store(first, extend_some(bits.word << (entry >> 24 & 63), (entry >> 32) as u32), out);
     }
     bits.consume(entry as u32);
-    (second, Probe { entry, before })
+    (second, entry)
 }
 
 #[inline(always)]
@@ -130,40 +133,40 @@ fn block<const STORE: bool>(
     bits: &mut Bits<'_>,
     reading: &Reading<'_>,
     predictions: &mut Predictions,
-    out: &mut [i16; 2 * BLOCK],
+    out: &mut Room,
 ) -> Result<u8, Error> {
+    let Reading { dc, ac, steps, component } = *reading;
+    let entries = &*ac.entries;
     bits.check()?;
     bits.refill();
-    let prediction = &mut predictions[reading.component % 4];
-    *prediction = prediction.wrapping_add(reading.dc.read(bits)?);
+    let prediction = &mut predictions[component % 4];
+    *prediction = prediction.wrapping_add(dc.read(bits)?);
     if STORE {
-        reading.steps.store(0, *prediction, out);
+        steps.store(0, *prediction, out);
     }
-    let mut place = 0;
     // A DC difference and a probe fit a refill, or two probes of 20 bits each.
-    let mut probes = 1;
+    let (mut place, mut entry) = probe::<STORE>(bits, entries, steps, 0, out);
     loop {
-        for _ in 0..probes {
-            let (next, probe) = probe::<STORE>(bits, reading, place, out);
-            place = next;
-            if place >= LAST {
-                if place.wrapping_sub(END) < LAST {
-                    return Ok((place - END) as u8);
-                }
-                if place == LAST {
-                    return Ok(LAST as u8);
-                }
-                let (after, next) = unusual(*bits, reading, place, &probe, out)?;
-                *bits = after;
-                if next >= LAST {
-                    return Ok((next % END) as u8);
-                }
-                place = next;
-                break;
+        if place < LAST {
+            bits.refill();
+            (place, entry) = probe::<STORE>(bits, entries, steps, place, out);
+            if place < LAST {
+                (place, entry) = probe::<STORE>(bits, entries, steps, place, out);
+                continue;
             }
         }
-        probes = 2;
-        bits.refill();
+        if place.wrapping_sub(END) < LAST {
+            return Ok((place - END) as u8);
+        }
+        if place == LAST {
+            return Ok(LAST as u8);
+        }
+        let (after, next) = unusual(*bits, reading, place, entry, out)?;
+        *bits = after;
+        if next >= LAST {
+            return Ok((next % END) as u8);
+        }
+        place = next;
     }
 }
 
@@ -174,10 +177,10 @@ fn unusual<'a>(
     mut bits: Bits<'a>,
     reading: &Reading<'_>,
     place: usize,
-    probe: &Probe,
-    out: &mut [i16; 2 * BLOCK],
+    entry: u64,
+    out: &mut Room,
 ) -> Result<(Bits<'a>, usize), Error> {
-    let byte = |shift: u32| (probe.entry >> shift & 255) as usize;
+    let byte = |shift: u32| (entry >> shift & 255) as usize;
     if byte(8) == SLOW {
         bits.refill();
         let place = place - SLOW;
@@ -192,9 +195,7 @@ fn unusual<'a>(
     }
     // The first coefficient filled the block, and the second belongs to the next: give back its bits.
     if byte(16) != 0 && place - byte(16) == LAST {
-        let first = byte(24) as u32 + 63 - byte(32) as u32;
-        bits.word = probe.before << first;
-        bits.count += probe.entry as u32 % 64 - first;
+        bits.give_back(byte(0) - byte(24) - byte(32));
         return Ok((bits, LAST));
     }
     Err(OVERFULL)

@@ -138,12 +138,14 @@ impl DcTable {
     }
 }
 
+pub(crate) type Entries = [u64; 1 << AC_BITS];
+
 /// A table for AC coefficients. An entry from its lowest byte: bits in all; how far the first coefficient lies ahead, or
-/// `END` or `SLOW`; how far the second lies ahead of that, 0 for none, or `END`; bits of the first code; 63 less the
-/// bits of the first value; the first symbol; and in the upper two bytes the second value.
+/// `END` or `SLOW`; how far the second lies ahead of that, 0 for none, or `END`; bits of the first code; bits of
+/// the first value; the first symbol; and in the upper two bytes the second value.
 #[derive(Debug)]
 pub(crate) struct AcTable {
-    pub(crate) entries: Box<[u64; 1 << AC_BITS]>,
+    pub(crate) entries: Box<Entries>,
     long: Long,
 }
 
@@ -169,12 +171,12 @@ impl AcTable {
     fn entry(short: &[(u8, u8); 1 << AC_BITS], pattern: usize) -> u64 {
         let (len, symbol) = short[pattern];
         let (size, ahead) = (symbol & 15, ahead(symbol));
-        // Ten bits for the value at most, so that two probes fit one refill.
-        if len == 0 || size > 10 {
-            return (SLOW as u64) << 8 | 63 << 32;
+        // Ten bits for the value at most, so that two probes fit one refill; and one bit where there is no end.
+        if len == 0 || size > 10 || (size == 0 && ahead != END) {
+            return (SLOW as u64) << 8;
         }
         let first = u32::from(len + size);
-        let entry = u64::from(first) | (ahead as u64) << 8 | u64::from(len) << 24 | u64::from(63 - size) << 32;
+        let entry = u64::from(first) | (ahead as u64) << 8 | u64::from(len) << 24 | u64::from(size) << 32;
         let entry = entry | u64::from(symbol) << 40;
         if ahead == END || first >= AC_BITS {
             return entry;
@@ -231,6 +233,16 @@ pub(crate) fn extend(word: u64, size: u32) -> i32 {
     let negative = !((word as i64) >> 63);
     let bits = (((word ^ negative as u64) >> 1) >> (63 - size & 63)) as i64;
     ((bits ^ negative) - negative) as i32
+}
+
+/// As `extend`, of one bit at least, in fewer steps: shifted down with its sign, a value is wrong by 2^size or
+/// 1 - 2^size.
+#[inline(always)]
+pub(crate) fn extend_some(word: u64, size: u32) -> i32 {
+    let word = word as i64;
+    let shifted = word >> (size.wrapping_neg() & 63);
+    let power = -1_i64 << (size & 63);
+    (shifted + ((word >> 63) ^ power) + 1) as i32
 }
 
 /// The tables of a file. They are kept from one file to the next, since most files have the same.
@@ -319,7 +331,8 @@ mod tests {
         for size in 1..=15_u32 {
             for bits in [0, 1, (1 << (size - 1)) - 1, 1 << (size - 1), (1 << size) - 1] {
                 let expect = if bits >> (size - 1) == 1 { bits } else { bits - (1 << size) + 1 };
-                assert_eq!(extend((bits as u64) << (64 - size), size), expect, "{bits} of {size}");
+                    let word = (bits as u64) << (64 - size) | 0x5555_5555_5555_5555 >> size;
+                assert_eq!((extend(word, size), extend_some(word, size)), (expect, expect), "{bits} of {size}");
             }
         }
         assert_eq!((extend(0, 0), extend(u64::MAX, 0)), (0, 0));

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::band::Band;
 use crate::bits::Entropy;
-use crate::blocks::{BLOCK, MCU_BLOCKS_MAX, Reading, Steps};
+use crate::blocks::{BLOCK, MCU_BLOCKS_MAX, ROOM_BLOCKS, Reading, Steps};
 use crate::cpu::Cpu;
 use crate::header::Colour;
 use crate::huffman::Tables;
@@ -17,13 +17,13 @@ const CHUNK_BLOCKS: usize = CHUNK * MCU_BLOCKS_MAX;
 /// Blocks on their way from the file to the transform. Between files all coefficients are zero, unless one failed.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    pub(crate) coefficients: Box<[i16; (CHUNK_BLOCKS + 1) * BLOCK]>,
+    pub(crate) coefficients: Box<[i16; (CHUNK_BLOCKS + ROOM_BLOCKS) * BLOCK]>,
     pub(crate) lasts: [u8; CHUNK_BLOCKS],
 }
 
 impl Default for Chunk {
     fn default() -> Self {
-        Self { coefficients: Box::new([0; (CHUNK_BLOCKS + 1) * BLOCK]), lasts: [0; CHUNK_BLOCKS] }
+        Self { coefficients: Box::new([0; (CHUNK_BLOCKS + ROOM_BLOCKS) * BLOCK]), lasts: [0; CHUNK_BLOCKS] }
     }
 }
 

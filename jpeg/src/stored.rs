@@ -2,7 +2,7 @@
 //! per component.
 
 use crate::bits::Entropy;
-use crate::blocks::{BLOCK, MCU_BLOCKS_MAX, Steps};
+use crate::blocks::{BLOCK, MCU_BLOCKS_MAX, ROOM_BLOCKS, Steps};
 use crate::error::{CUT_SHORT, Error};
 use crate::header::Coding;
 use crate::huffman::Tables;
@@ -115,7 +115,7 @@ impl Stored {
         let mcu = Mcu::new(layout, scan, tables, &plain)?;
         let readings = mcu.readings();
         let mut intervals = Intervals::new(entropy, interval)?;
-        let mut coefficients = [0; (MCU_BLOCKS_MAX + 1) * BLOCK];
+        let mut coefficients = [0; (MCU_BLOCKS_MAX + ROOM_BLOCKS) * BLOCK];
         let mut lasts = [0; MCU_BLOCKS_MAX];
         let lasts = &mut lasts[..readings.len()];
         let (high, wide) = extent(layout, scan);
