@@ -113,9 +113,7 @@ impl Avx2 {
         let groups = (out.len() / 3).div_ceil(32);
         assert!(input.iter().all(|row| row.len() >= groups * 32));
         // SAFETY: `detect` found the feature; the inputs hold whole groups, as was asserted.
-        unsafe {
-            if differences { triple::<true>(input, out) } else { triple::<false>(input, out) }
-        }
+        unsafe { if differences { triple::<true>(input, out) } else { triple::<false>(input, out) } }
     }
 }
 
@@ -141,11 +139,7 @@ unsafe fn levels(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(us
 /// # Safety
 /// Eight rows of eight samples lie behind each start.
 #[target_feature(enable = "avx2")]
-unsafe fn pair<const QUARTER: bool>(
-    blocks: &mut [i16; 2 * BLOCK],
-    samples: &mut [u8],
-    starts: [(usize, usize); 2],
-) {
+unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
     let zero = _mm256_setzero_si256();
     let mut rows = [zero; 8];
     let used = if QUARTER { 4 } else { 8 };
@@ -237,9 +231,8 @@ fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] 
             add(mul(outer, F_0_298 - F_0_899, -F_0_899), z3),
         ]
     };
-    let scale = |sum: [__m256i; 2]| {
-        _mm256_packs_epi32(_mm256_srai_epi32::<SHIFT>(sum[0]), _mm256_srai_epi32::<SHIFT>(sum[1]))
-    };
+    let scale =
+        |sum: [__m256i; 2]| _mm256_packs_epi32(_mm256_srai_epi32::<SHIFT>(sum[0]), _mm256_srai_epi32::<SHIFT>(sum[1]));
     [
         scale(add(even[0], odd[0])),
         scale(add(even[1], odd[1])),
@@ -309,8 +302,7 @@ unsafe fn triple<const DIFFERENCES: bool>(input: &Triple<'_>, out: &mut [u8]) {
     let centre = |words: EvenOdd| words.map(|word| _mm256_sub_epi16(word, _mm256_set1_epi16(128)));
     for group in 0..(out.len() / 3).div_ceil(32) {
         // SAFETY: the group lies in the inputs, by this function's condition.
-        let [a, b, c] =
-            input.map(|row| split(unsafe { _mm256_loadu_si256(row.as_ptr().add(group * 32).cast()) }));
+        let [a, b, c] = input.map(|row| split(unsafe { _mm256_loadu_si256(row.as_ptr().add(group * 32).cast()) }));
         let colours = if DIFFERENCES { rgb(a, centre(b), centre(c)) } else { [a, b, c] };
         if DIFFERENCES { put::<1>(colours, group, 0, out) } else { put::<2>(colours, group, 0, out) }
     }

@@ -174,33 +174,33 @@ mod tests {
         let mut entropy = Entropy::default();
         entropy.read(&file, 0, false).unwrap();
         let mut bits = entropy.interval(0).unwrap();
-        let mut sum = 0;
-        for at in 0..64 {
-            let count = [5, 3, 1, 11, 0, 7, 13, 0][at % 8];
+        let mut at = 0;
+        for count in [5, 3, 1, 11, 0, 7, 13, 0, 16, 2].into_iter().cycle().take(50) {
             bits.refill();
-            let got = bits.take(count);
-            let expect = (sum..sum + count).fold(0, |value, bit| {
-                value << 1 | u32::from(file[bit as usize / 8] >> (7 - bit % 8) & 1)
-            });
-            assert_eq!(got, expect);
-            sum += count;
-            bits.finish().unwrap();
-            if sum + 40 > 320 {
-                break;
+            let place = |bit: u32| u32::from(file[bit as usize / 8] >> (7 - bit % 8) & 1);
+            assert_eq!(bits.take(count), (at..at + count).fold(0, |value, bit| value << 1 | place(bit)), "bit {at}");
+            if at % 3 == 0 {
+                // Back, and there again.
+                bits.give_back(count as usize);
+                bits.refill();
+                bits.take(count);
             }
+            at += count;
         }
+        assert_eq!((at, bits.finish()), (290, Ok(())));
         bits.refill();
-        bits.take(320 - sum as u32 % 320 % 16);
-        assert!(bits.check().is_ok());
-        let mut bits = entropy.interval(0).unwrap();
-        for _ in 0..20 {
-            bits.refill();
-            bits.take(16);
-        }
+        bits.take(16);
+        bits.take(14);
         assert_eq!(bits.finish(), Ok(()));
         bits.refill();
         bits.take(1);
         assert_eq!(bits.finish(), Err(CUT_SHORT));
+        assert_eq!(bits.check(), Ok(()));
+        for _ in 0..8 {
+            bits.refill();
+            bits.take(16);
+        }
+        assert_eq!(bits.check(), Err(CUT_SHORT));
         assert!(entropy.interval(1).is_err());
     }
 }

@@ -331,7 +331,7 @@ mod tests {
         for size in 1..=15_u32 {
             for bits in [0, 1, (1 << (size - 1)) - 1, 1 << (size - 1), (1 << size) - 1] {
                 let expect = if bits >> (size - 1) == 1 { bits } else { bits - (1 << size) + 1 };
-                    let word = (bits as u64) << (64 - size) | 0x5555_5555_5555_5555 >> size;
+                let word = (bits as u64) << (64 - size) | 0x5555_5555_5555_5555 >> size;
                 assert_eq!((extend(word, size), extend_some(word, size)), (expect, expect), "{bits} of {size}");
             }
         }

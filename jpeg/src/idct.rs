@@ -70,8 +70,7 @@ fn one_dimension<const SHIFT: u32>(x: [i16; 8]) -> [i16; 8] {
     let tmp3 = mul(x[6], F_0_541, x[2], wide(F_0_541) + wide(F_0_765));
     let tmp0 = wide(x[0].wrapping_add(x[4])) << CONST_BITS;
     let tmp1 = wide(x[0].wrapping_sub(x[4])) << CONST_BITS;
-    let even =
-        [tmp0.wrapping_add(tmp3), tmp1.wrapping_add(tmp2), tmp1.wrapping_sub(tmp2), tmp0.wrapping_sub(tmp3)];
+    let even = [tmp0.wrapping_add(tmp3), tmp1.wrapping_add(tmp2), tmp1.wrapping_sub(tmp2), tmp0.wrapping_sub(tmp3)];
 
     let (z3, z4) = (x[7].wrapping_add(x[3]), x[5].wrapping_add(x[1]));
     let z3_ = mul(z4, F_1_175, z3, wide(F_1_175) - wide(F_1_961));

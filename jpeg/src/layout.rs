@@ -45,8 +45,7 @@ pub(crate) struct Plane {
 pub(crate) struct Layout {
     pub(crate) region: Region,
     planes: [Option<Plane>; 4],
-    /// The highest sampling factors.
-    pub(crate) horizontal: usize,
+    /// The highest vertical sampling factor.
     pub(crate) vertical: usize,
     /// MCUs in a row, and rows of them.
     pub(crate) mcus_wide: usize,
@@ -110,18 +109,7 @@ impl Layout {
             samples += stride * component.vertical * (8 + KEPT_GROUPS);
         }
         let context = planes.iter().flatten().any(|p| matches!(p.upsampling, Upsampling::H2V2 | Upsampling::H1V2));
-        Ok(Self {
-            region,
-            planes,
-            horizontal,
-            vertical,
-            mcus_wide,
-            mcus_high,
-            columns,
-            rows,
-            context,
-            samples,
-        })
+        Ok(Self { region, planes, vertical, mcus_wide, mcus_high, columns, rows, context, samples })
     }
 
     pub(crate) fn planes(&self) -> impl ExactSizeIterator<Item = &Plane> {

@@ -40,6 +40,8 @@ mod scan;
 mod sequential;
 mod standard;
 mod stored;
+#[cfg(test)]
+mod tests;
 
 pub use error::Error;
 pub use header::{Coding, Colour, Component, Header};
@@ -179,8 +181,7 @@ impl Decoder<'_> {
             return Ok(());
         }
         let Scratch { cpu, tables, entropy, stored, .. } = &mut *self.scratch;
-        let source =
-            stored::Source { layout: &self.layout, scan: &scan, tables, entropy, interval: self.interval };
+        let source = stored::Source { layout: &self.layout, scan: &scan, tables, entropy, interval: self.interval };
         stored.read(*cpu, self.header.coding, &source, self.file.len())
     }
 

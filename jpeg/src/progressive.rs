@@ -170,7 +170,13 @@ fn ac_more(
             if size > 1 {
                 return Err(Error::Damaged("a refinement by more than a bit"));
             }
-            let new = if size == 0 { 0 } else if bits.bit() { one } else { -one };
+            let new = if size == 0 {
+                0
+            } else if bits.bit() {
+                one
+            } else {
+                -one
+            };
             while place <= scan.last {
                 let value = &mut out[usize::from(ZIGZAG[place])];
                 if *value != 0 {

@@ -56,12 +56,7 @@ pub(crate) struct Mcu<'a> {
 }
 
 impl<'a> Mcu<'a> {
-    pub(crate) fn new(
-        layout: &Layout,
-        scan: &Scan,
-        tables: &'a Tables,
-        steps: &'a [Steps; 4],
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(layout: &Layout, scan: &Scan, tables: &'a Tables, steps: &'a [Steps; 4]) -> Result<Self, Error> {
         let alone = scan.parts().len() == 1;
         if !alone && !layout.fits_mcu(scan.parts().iter().map(|part| part.component)) {
             return Err(Error::Damaged("more than 10 blocks in an MCU"));

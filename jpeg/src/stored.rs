@@ -54,7 +54,13 @@ impl Stored {
 
     /// Reads a scan. Memory and time are bounded by the file's size: no block takes less than a bit, and scans may visit
     /// each block a hundred times, or 64 blocks per byte.
-    pub(crate) fn read(&mut self, cpu: crate::cpu::Cpu, coding: Coding, source: &Source<'_>, file_len: usize) -> Result<(), Error> {
+    pub(crate) fn read(
+        &mut self,
+        cpu: crate::cpu::Cpu,
+        coding: Coding,
+        source: &Source<'_>,
+        file_len: usize,
+    ) -> Result<(), Error> {
         if !self.used {
             self.prepare(source.layout, file_len)?;
         }
