@@ -1,11 +1,11 @@
 //! The same arithmetic by AVX2, and the bit loop by BMI2; the only module with unsafe code.
 //!
 //! Everything here gives the same bytes as the portable code, which tests compare it to.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "instructions for vectors read and write by address")]
 
 use std::arch::x86_64::*;
 
-use crate::bits::Bits;
+use crate::bits::{self, Bits};
 use crate::blocks::{self, BLOCK, Predictions, Reading};
 use crate::colour::{self, Pairs, Triple};
 use crate::error::Error;
@@ -23,6 +23,14 @@ impl Avx2 {
             && is_x86_feature_detected!("lzcnt")
             && is_x86_feature_detected!("movbe");
         found.then_some(Self(()))
+    }
+
+    /// As `bits::copy`.
+    pub(crate) fn copy(self, from: &[u8], to: &mut [u8]) -> usize {
+        assert!(to.len() >= from.len());
+        // SAFETY: `detect` found the feature; the output is as long as the input, as was asserted.
+        let at = unsafe { copy(from, to) };
+        at + bits::copy(&from[at..], &mut to[at..])
     }
 
     pub(crate) fn read(
@@ -83,7 +91,7 @@ impl Avx2 {
         unsafe {
             match lasts[0].max(lasts[1]) {
                 0 => levels(blocks, samples, starts),
-                ..=QUARTER => pair::<true>(blocks, samples, starts),
+                1..=QUARTER => pair::<true>(blocks, samples, starts),
                 _ => pair::<false>(blocks, samples, starts),
             }
         }
@@ -115,6 +123,28 @@ impl Avx2 {
         // SAFETY: `detect` found the feature; the inputs hold whole groups, as was asserted.
         unsafe { if differences { triple::<true>(input, out) } else { triple::<false>(input, out) } }
     }
+}
+
+/// Copies bytes up to the first one of ones, or to the last whole 32, and returns how many.
+///
+/// # Safety
+/// `to` is as long as `from`.
+#[target_feature(enable = "avx2")]
+unsafe fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    let mut at = 0;
+    while at + 32 <= from.len() {
+        // SAFETY: 32 bytes lie in both, by this function's condition.
+        let ones = unsafe {
+            let bytes = _mm256_loadu_si256(from.as_ptr().add(at).cast());
+            _mm256_storeu_si256(to.as_mut_ptr().add(at).cast(), bytes);
+            _mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(-1)))
+        };
+        if ones != 0 {
+            return at + ones.trailing_zeros() as usize;
+        }
+        at += 32;
+    }
+    at
 }
 
 /// Two blocks of one value each.

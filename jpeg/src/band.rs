@@ -136,7 +136,7 @@ impl<'a> Source<'a> {
     /// The row that contributes a quarter to a row of pixels, where rows are half as many.
     fn neighbour(plane: &Plane, row: usize) -> usize {
         let this = row / 2;
-        if row % 2 == 0 { this.saturating_sub(1) } else { (this + 1).min(plane.height - 1) }
+        if row.is_multiple_of(2) { this.saturating_sub(1) } else { (this + 1).min(plane.height - 1) }
     }
 
     /// Sums of a row of half width: from one before the region's first to one behind its last, and what rounds them.

@@ -3,6 +3,7 @@
 //! Entropy-coded data has a zero stuffed behind each byte of ones, and markers between restart intervals (T.81, B.1.1.5).
 //! Both are taken out once, so that reading bits is a load and two shifts, without a branch.
 
+use crate::cpu::Cpu;
 use crate::error::{CUT_SHORT, Error};
 use crate::markers::{RST0, RST7};
 
@@ -19,7 +20,7 @@ pub(crate) struct Entropy {
 
 impl Entropy {
     /// Reads the data that begin at `at`, and returns where the marker behind them begins.
-    pub(crate) fn read(&mut self, file: &[u8], mut at: usize, restarts: bool) -> Result<usize, Error> {
+    pub(crate) fn read(&mut self, cpu: Cpu, file: &[u8], mut at: usize, restarts: bool) -> Result<usize, Error> {
         self.ends.clear();
         let needed = file.len().saturating_sub(at) + PADDING;
         if self.bytes.len() < needed {
@@ -28,19 +29,9 @@ impl Entropy {
         let out = self.bytes.as_mut_slice();
         let mut len = 0;
         loop {
-            // Bytes up to the next one of ones, eight at a time.
-            while let Some(chunk) = file.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-                let word = u64::from_le_bytes(*chunk);
-                out[len..len + 8].copy_from_slice(chunk);
-                let inverse = !word;
-                let ones = inverse.wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
-                let plain = if ones == 0 { 8 } else { ones.trailing_zeros() as usize / 8 };
-                at += plain;
-                len += plain;
-                if plain < 8 {
-                    break;
-                }
-            }
+            let plain = cpu.copy(file.get(at..).ok_or(CUT_SHORT)?, &mut out[len..]);
+            at += plain;
+            len += plain;
             match (*file.get(at).ok_or(CUT_SHORT)?, file.get(at + 1)) {
                 (0xFF, Some(0)) => {
                     out[len] = 0xFF;
@@ -56,12 +47,7 @@ impl Entropy {
                     at += 2;
                 }
                 (0xFF, Some(_)) => break,
-                (0xFF, None) => return Err(CUT_SHORT),
-                (byte, _) => {
-                    out[len] = byte;
-                    len += 1;
-                    at += 1;
-                }
+                _ => return Err(CUT_SHORT),
             }
         }
         self.ends.push(u32::try_from(len).map_err(|_| Error::Unsupported("4 GiB of data"))?);
@@ -75,6 +61,25 @@ impl Entropy {
         let end = *self.ends.get(number).ok_or(CUT_SHORT)?;
         Ok(Bits { bytes: &self.bytes, at: start as usize, end: end as usize, word: 0, count: 0 })
     }
+}
+
+/// Copies bytes up to the first one of ones, and returns how many. The output has room for eight more.
+pub(crate) fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    let mut at = 0;
+    while let Some(chunk) = from[at..].first_chunk::<8>() {
+        let word = u64::from_le_bytes(*chunk);
+        to[at..at + 8].copy_from_slice(chunk);
+        let ones = (!word).wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
+        if ones != 0 {
+            return at + ones.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while at < from.len() && from[at] != 0xFF {
+        to[at] = from[at];
+        at += 1;
+    }
+    at
 }
 
 /// Reads bits, the highest of a byte first. Behind the end come bits that mean nothing, which `check` tells.
@@ -157,22 +162,22 @@ mod tests {
         let mut file = b"abcdefgh\xFF\0ij\xFF\0\xFF\xFF\xD0klmnopqrst\xFF\xD1\xFF\0".to_vec();
         file.extend([0xFF, 0xFF, 0xD9]);
         let mut entropy = Entropy::default();
-        assert_eq!(entropy.read(&file, 0, true), Ok(file.len() - 2));
+        assert_eq!(entropy.read(Cpu::default(), &file, 0, true), Ok(file.len() - 2));
         assert_eq!(entropy.ends, [12, 22, 23]);
         assert_eq!(&entropy.bytes[..23], b"abcdefgh\xFFij\xFFklmnopqrst\xFF");
-        assert_eq!(entropy.read(&file, 0, false), Ok(15));
+        assert_eq!(entropy.read(Cpu::default(), &file, 0, false), Ok(15));
         for len in 0..file.len() {
-            assert_eq!(entropy.read(&file[..len], 0, true), Err(CUT_SHORT));
+            assert_eq!(entropy.read(Cpu::Portable, &file[..len], 0, true), Err(CUT_SHORT));
         }
         file[16] = 0xD1;
-        assert_eq!(entropy.read(&file, 0, true), Err(Error::Damaged("restart markers out of order")));
+        assert_eq!(entropy.read(Cpu::default(), &file, 0, true), Err(Error::Damaged("restart markers out of order")));
     }
 
     #[test]
     fn bits_come_in_order_and_their_end_is_noticed() {
         let file = [&(0..40).map(|i| i * 5 + 1).collect::<Vec<u8>>()[..], &[0xFF, 0xD9]].concat();
         let mut entropy = Entropy::default();
-        entropy.read(&file, 0, false).unwrap();
+        entropy.read(Cpu::default(), &file, 0, false).unwrap();
         let mut bits = entropy.interval(0).unwrap();
         let mut at = 0;
         for count in [5, 3, 1, 11, 0, 7, 13, 0, 16, 2].into_iter().cycle().take(50) {

@@ -144,7 +144,7 @@ fn block<const STORE: bool>(
     if STORE {
         steps.store(0, *prediction, out);
     }
-    // A DC difference and a probe fit a refill, or two probes of 20 bits each.
+    // A DC difference and a probe fit a refill, or two probes of 21 bits each.
     let (mut place, mut entry) = probe::<STORE>(bits, entries, steps, 0, out);
     loop {
         if place < LAST {

@@ -2,7 +2,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::avx2::Avx2;
-use crate::bits::Bits;
+use crate::bits::{self, Bits};
 use crate::blocks::{self, BLOCK, Predictions, Reading};
 use crate::colour::{self, Pairs, Triple};
 use crate::error::Error;
@@ -27,6 +27,14 @@ impl Default for Cpu {
 }
 
 impl Cpu {
+    pub(crate) fn copy(self, from: &[u8], to: &mut [u8]) -> usize {
+        match self {
+            Self::Portable => bits::copy(from, to),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(cpu) => cpu.copy(from, to),
+        }
+    }
+
     pub(crate) fn read(
         self,
         bits: &mut Bits<'_>,

@@ -1,14 +1,14 @@
 //! Huffman tables (T.81, C and F.2.2.3), laid out so that one probe decodes up to two coefficients.
 //!
-//! A code is followed by the bits of its value, and most codes are short. The next ten bits therefore nearly always
+//! A code is followed by the bits of its value, and most codes are short. The next eleven bits therefore nearly always
 //! tell a whole code, its run of zeros and how many bits its value has; and more often than not also the next code
 //! with its value. An entry holds all that, so that the chain from one probe to the next is a load and a shift.
 
 use crate::bits::Bits;
 use crate::error::{BAD_CODE, Error};
 
-/// Bits by which a table of AC codes is probed: 8 KiB, so that two tables and the block stay in the first cache.
-pub(crate) const AC_BITS: u32 = 10;
+/// Bits by which a table of AC codes is probed: 16 KiB, so that two tables and the block stay in the first cache.
+pub(crate) const AC_BITS: u32 = 11;
 /// Bits by which a table of DC codes is probed.
 const DC_BITS: u32 = 9;
 /// In place of a run: the block ends. Added to a place in a block, these tell what ended the loop over its symbols.
@@ -188,8 +188,8 @@ impl AcTable {
         if len == 0 || first + second > AC_BITS {
             return entry;
         }
-        let value = extend((rest << len) as u64 % (1 << AC_BITS) << (64 - AC_BITS), u32::from(size)) as i16;
-        entry + u64::from(second) | (self::ahead(symbol) as u64) << 16 | u64::from(value as u16) << 48
+        let value = extend((rest as u64) << (64 - AC_BITS) << len, u32::from(size)) as i16;
+        (entry + u64::from(second)) | ((self::ahead(symbol) as u64) << 16) | (u64::from(value as u16) << 48)
     }
 
     /// Reads one symbol, however long. At least 32 bits must count.
@@ -231,7 +231,7 @@ fn ahead(symbol: u8) -> usize {
 #[inline(always)]
 pub(crate) fn extend(word: u64, size: u32) -> i32 {
     let negative = !((word as i64) >> 63);
-    let bits = (((word ^ negative as u64) >> 1) >> (63 - size & 63)) as i64;
+    let bits = (((word ^ negative as u64) >> 1) >> ((63 - size) & 63)) as i64;
     ((bits ^ negative) - negative) as i32
 }
 

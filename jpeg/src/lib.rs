@@ -131,8 +131,8 @@ impl Decoder<'_> {
                     self.interval = usize::from(interval);
                 }
                 SOS => {
-                    let at = markers.at;
-                    markers.at = self.scratch.entropy.read(self.file, at, self.interval > 0)?;
+                    let Scratch { cpu, entropy, .. } = &mut *self.scratch;
+                    markers.at = entropy.read(*cpu, self.file, markers.at, self.interval > 0)?;
                     self.scan(content, out)?;
                 }
                 EOI => return self.end(out),

@@ -124,9 +124,9 @@ fn damage_is_told_the_same_way_everywhere() {
         let picture = pixels(&file, whole(&header), &mut scratches[0]);
         let context = || format!("{name}, round {round} of seed {seed}");
         assert!(picture == pixels(&file, whole(&header), &mut scratches[1]), "{}", context());
-        for at in 0..2 {
+        for scratch in &mut scratches {
             let region = draws.region(&header);
-            let got = pixels(&file, region, &mut scratches[at]);
+            let got = pixels(&file, region, scratch);
             match (&picture, got) {
                 (Ok(picture), Ok(got)) => {
                     assert!(got == cut(picture, header.width, region), "{} {region:?}", context());
