@@ -70,6 +70,7 @@ mod resize;
 mod sleep;
 mod table;
 pub mod tensor;
+mod tensors;
 #[cfg(test)]
 mod testing;
 mod text;

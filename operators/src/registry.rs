@@ -7,6 +7,7 @@ use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::in_place;
 use crate::table::{floats, integers};
+use crate::tensors::{arithmetic, join};
 use crate::text::measures;
 
 /// Every operator, by category and then by name.
@@ -50,6 +51,13 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::table::first_x::FirstX,
     &crate::pad_to::PadTo,
     &crate::cast_tensor::CastTensor,
+    &crate::tensors::reshape::Reshape,
+    &join::STACK,
+    &arithmetic::TENSOR_ADD,
+    &join::TENSOR_CONCAT,
+    &arithmetic::TENSOR_DIV,
+    &arithmetic::TENSOR_MUL,
+    &arithmetic::TENSOR_SUB,
     &crate::text::detokenize::Detokenize,
     &crate::text::minhash_signature::MinhashSignature,
     &crate::text::normalize_text::NormalizeText,
