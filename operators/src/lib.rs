@@ -72,6 +72,7 @@ mod resize;
 mod sleep;
 mod table;
 pub mod tensor;
+mod tensors;
 #[cfg(test)]
 mod testing;
 mod text;

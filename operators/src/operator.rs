@@ -82,6 +82,12 @@ impl Arguments {
         self.fields.get(position).ok_or_else(|| self.undeclared(name, "an input"))
     }
 
+    /// Whether an input that may be left out is there.
+    pub fn is_given(&self, name: &str) -> bool {
+        let field = self.position(name).ok().and_then(|position| self.fields.get(position));
+        field.is_some_and(|field| *field.data_type() != DataType::Null)
+    }
+
     /// The values of an input.
     pub fn array(&self, name: &str) -> Result<&ArrayRef> {
         let position = self.position(name)?;
@@ -113,9 +119,9 @@ impl Arguments {
         self.constant(name, "a number", descriptor::number)
     }
 
-    /// A list of finite numbers.
+    /// A list of finite numbers; one number is a list of one.
     pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
-        self.constant(name, "a list of numbers", descriptor::numbers)
+        self.constant(name, "a list of numbers", descriptor::number_or_list)
     }
 
     /// A list of strings.
@@ -197,7 +203,8 @@ impl Arguments {
             let name = parameter.name;
             match (parameter.kind, fields.get(i)) {
                 (ParameterKind::Input(class), Some(field)) => {
-                    if !class.accepts(field) {
+                    let is_left_out = parameter.default.is_some() && *field.data_type() == DataType::Null;
+                    if !is_left_out && !class.accepts(field) {
                         let got = crate::tensor::wording(field);
                         return plan_err!("{}: \"{name}\" must be {}, got {got}", descriptor.name, class.wording());
                     }

@@ -21,6 +21,8 @@ use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Fields, In
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 
+use crate::tensors::Fixed;
+
 /// Red, green, blue.
 pub const CHANNELS: usize = 3;
 
@@ -30,7 +32,13 @@ pub const SIDE_MAX: usize = 16_384;
 /// The greatest number of pixels of one image that an operator makes or decodes.
 pub const PIXELS_MAX: usize = 1 << 28;
 
-const FIXED: &str = "arrow.fixed_shape_tensor";
+/// The key of a field's metadata that says what its values are, where Arrow has no type for them.
+pub const DTYPE_KEY: &str = "forebay:dtype";
+
+/// What is under [`DTYPE_KEY`] of a tensor whose values are the bits of bfloat16, stored as uint16.
+pub const BFLOAT16: &str = "bfloat16";
+
+pub(crate) const FIXED: &str = "arrow.fixed_shape_tensor";
 const VARIABLE: &str = "arrow.variable_shape_tensor";
 
 /// The shape of the images in a column.
@@ -174,6 +182,12 @@ pub(crate) fn value_type(field: &Field) -> Option<&DataType> {
     }
 }
 
+/// Whether the field is a column of tensors of bfloat16.
+pub(crate) fn is_bfloat16(field: &Field) -> bool {
+    field.metadata().get(DTYPE_KEY).is_some_and(|dtype| dtype == BFLOAT16)
+        && value_type(field) == Some(&DataType::UInt16)
+}
+
 /// Whether the field is a column of uint8 images.
 pub(crate) fn is_image(field: &Field) -> bool {
     matches!(image_type(field), Some((_, DataType::UInt8)))
@@ -181,10 +195,10 @@ pub(crate) fn is_image(field: &Field) -> bool {
 
 /// A field's type as it reads in an error after "got".
 pub(crate) fn wording(field: &Field) -> String {
-    match image_type(field) {
-        Some((Shape::Fixed { height, width }, value)) => format!("a {value} tensor of {height} x {width} x {CHANNELS}"),
-        Some((Shape::Variable, value)) => format!("a {value} tensor of variable shape"),
-        None => field.data_type().to_string(),
+    match (image_type(field), Fixed::of(field)) {
+        (Some((Shape::Variable, value)), _) => format!("a {value} tensor of variable shape"),
+        (_, Some(tensor)) if field.metadata().contains_key(EXTENSION_TYPE_NAME_KEY) => tensor.wording(),
+        _ => field.data_type().to_string(),
     }
 }
 
@@ -473,11 +487,11 @@ fn variable_fields(value: DataType) -> Fields {
     Fields::from(vec![Field::new("data", DataType::List(item(value)), false), Field::new("shape", shape, false)])
 }
 
-fn item(value: DataType) -> FieldRef {
+pub(crate) fn item(value: DataType) -> FieldRef {
     Arc::new(Field::new_list_field(value, false))
 }
 
-fn extension(field: Field, name: &str, metadata: String) -> Field {
+pub(crate) fn extension(field: Field, name: &str, metadata: String) -> Field {
     field.with_metadata(
         [(EXTENSION_TYPE_NAME_KEY.to_owned(), name.to_owned()), (EXTENSION_TYPE_METADATA_KEY.to_owned(), metadata)]
             .into(),

@@ -75,12 +75,32 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
             if let Some(name) = quoted(&message, "Invalid function '", "'") {
                 return no_function(name, state);
             }
+            if let Some(error) = tensor_arithmetic(&message) {
+                return error;
+            }
             if message.starts_with("Projections require unique expression names") {
                 return same_names(None);
             }
             cleaned(&message)
         }
     }
+}
+
+/// `image + 1`: DataFusion has no arithmetic on lists, and tensors are lists to it.
+fn tensor_arithmetic(message: &str) -> Option<Error> {
+    let expression = quoted(message, "Cannot coerce arithmetic expression ", " to valid types")?;
+    let is_list = ["FixedSizeList(", "Struct("].iter().any(|list| expression.contains(list));
+    let operator = match [" + ", " - ", " * ", " / "].iter().find(|operator| expression.contains(**operator)) {
+        Some(&" + ") => "+",
+        Some(&" - ") => "-",
+        Some(&" * ") => "*",
+        Some(_) => "/",
+        None => return None,
+    };
+    is_list.then(|| {
+        Error::new(format!("`{operator}` does not compute with tensors"))
+            .with_hint("write `tensor_add(a, b)`, `tensor_sub(a, b)`, `tensor_mul(a, b)` or `tensor_div(a, b)`")
+    })
 }
 
 fn same_names(name: Option<&str>) -> Error {
@@ -376,6 +396,15 @@ mod tests {
             let error = cleaned(message);
             assert_eq!((error.message(), error.hint()), (expected, hint), "{message}");
         }
+    }
+
+    #[test]
+    fn arithmetic_on_tensors_names_the_operators_for_it() {
+        let message = "Cannot coerce arithmetic expression FixedSizeList(3 x non-null UInt8) + Int64 to valid types";
+        let error = tensor_arithmetic(message).expect("a list in an addition");
+        assert_eq!(error.message(), "`+` does not compute with tensors");
+        assert!(error.hint().is_some_and(|hint| hint.contains("tensor_add(a, b)")));
+        assert!(tensor_arithmetic("Cannot coerce arithmetic expression Utf8 + Int64 to valid types").is_none());
     }
 
     #[test]

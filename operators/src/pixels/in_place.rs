@@ -104,7 +104,7 @@ fn luma([r, g, b]: [u8; CHANNELS]) -> u8 {
 }
 
 /// Maps each channel by a table that its histogram gives.
-fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
+pub(super) fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
     let mut counts = [[0; 256]; CHANNELS];
     let pixels = pixels.as_chunks_mut::<CHANNELS>().0;
     for pixel in pixels.iter() {
@@ -117,7 +117,7 @@ fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
 }
 
 /// The darkest value becomes 0 and the brightest 255; a channel of one value stays as it is.
-fn stretched(counts: &[usize; 256]) -> [u8; 256] {
+pub(super) fn stretched(counts: &[usize; 256]) -> [u8; 256] {
     let least = counts.iter().position(|count| *count > 0).unwrap_or(0);
     let most = counts.iter().rposition(|count| *count > 0).unwrap_or(0);
     if least == most {
@@ -128,7 +128,7 @@ fn stretched(counts: &[usize; 256]) -> [u8; 256] {
 }
 
 /// Pillow's scheme, which PyTorch shares: a histogram that is as flat as whole values allow.
-fn equalized(counts: &[usize; 256]) -> [u8; 256] {
+pub(super) fn equalized(counts: &[usize; 256]) -> [u8; 256] {
     let last = counts.iter().rfind(|count| **count > 0).copied().unwrap_or(0);
     let step = (counts.iter().sum::<usize>() - last) / 255;
     if step == 0 {
