@@ -295,11 +295,16 @@ async fn joins_stand_below_packing_and_above_unnesting_and_by_lengths() {
     let unnested = batches("unnested").await;
     let rows: usize = unnested.iter().map(|batch| batch.records.num_rows()).sum();
     assert_eq!(rows as u64, (0..120).map(|id| id % 9 * names(id).len() as u64).sum::<u64>());
-    for batch in batches("lengths").await {
-        let lengths: BTreeSet<usize> =
-            text(&batch, "name").iter().flatten().map(|name| name.len().clamp(5, 7)).collect();
-        assert!(lengths.len() <= 1, "one bucket in a step: {lengths:?}");
-    }
+    let lengths = batches("lengths").await;
+    let rows: usize = lengths.iter().map(|batch| batch.records.num_rows()).sum();
+    assert_eq!(rows, (0..120).map(|id| names(id).len()).sum());
+    // What is left of the buckets shares the last steps.
+    let is_of_one = |batch: &&Batch| {
+        let lengths: BTreeSet<usize> = text(batch, "name").iter().flatten().map(|name| name.len().max(5)).collect();
+        lengths.len() == 1
+    };
+    let of_one = lengths.iter().filter(is_of_one).count();
+    assert!(of_one + 3 >= lengths.len() && of_one > 6, "{of_one} of {} steps", lengths.len());
 }
 
 #[tokio::test]
