@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use forebay_engine::{
     Batch, ErrorKind, Feed, FeedOptions, FeedSpec, LookupSpec, OnError, ReadOptions, Session, digest,
 };
@@ -297,7 +297,7 @@ async fn joins_stand_below_packing_and_above_unnesting_and_by_lengths() {
     assert_eq!(rows as u64, (0..120).map(|id| id % 9 * names(id).len() as u64).sum::<u64>());
     let lengths = batches("lengths").await;
     let rows: usize = lengths.iter().map(|batch| batch.records.num_rows()).sum();
-    assert_eq!(rows, (0..120).map(|id| names(id).len()).sum());
+    assert_eq!(rows, (0..120).map(|id| names(id).len()).sum::<usize>());
     // What is left of the buckets shares the last steps.
     let is_of_one = |batch: &&Batch| {
         let lengths: BTreeSet<usize> = text(batch, "name").iter().flatten().map(|name| name.len().max(5)).collect();

@@ -208,7 +208,6 @@ mod tests {
     #[tokio::test]
     async fn a_feed_joins_as_datafusion_does() {
         let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(17u64);
-        println!("FOREBAY_SEED={seed}");
         for (round, rows) in [(0, 0), (1, 1), (2, 9), (3, 40), (4, 300)] {
             let session = Session::builder().threads(2).root("memory:///root").build().expect("a session");
             let reference = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
@@ -220,7 +219,7 @@ mod tests {
                 let expected = reference.sql(query).await.expect(query).collect().await.expect(query);
                 let expected = sorted(&expected);
                 let joined = fed(&session, query).await.unwrap_or_else(|error| panic!("{query}: {error}"));
-                assert_eq!(sorted(&joined), expected, "{rows} labels: {query}");
+                assert_eq!(sorted(&joined), expected, "FOREBAY_SEED={seed}, {rows} labels: {query}");
                 let is_anti = query.contains(" NOT ") || query.contains("ANTI") || query.contains("IS NULL");
                 assert!(rows < 40 || is_anti || !expected.is_empty(), "the test is about rows that are found: {query}");
             }
