@@ -99,12 +99,12 @@ class Table:
             raise arguments.refuse("on", "a column's name, a list of them, or a dict of names", on)
         if isinstance(names, dict):
             condition = "ON " + " AND ".join(
-                f"samples.{quoted(name)} = other.{quoted(partner)}" for name, partner in pairs
+                f"first.{quoted(name)} = second.{quoted(partner)}" for name, partner in pairs
             )
         else:
             condition = "USING (" + ", ".join(quoted(name) for name, _ in pairs) + ")"
         # In a query of their own: a sample or condition that is asked for later is of all these rows.
-        joined = f"SELECT * FROM ({self.sql}) AS samples {how.upper()} JOIN ({other.sql}) AS other {condition}"
+        joined = f"SELECT * FROM ({self.sql}) AS first {how.upper()} JOIN ({other.sql}) AS second {condition}"
         return Table(self._session, f"({joined}) AS joined")
 
     def sample(self, fraction: float, seed: int = 0) -> "Table":

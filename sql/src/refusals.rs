@@ -309,7 +309,10 @@ impl Search<'_> {
                 "a pipeline needs FROM: its samples are the rows of a table",
                 "write `SELECT … FROM table`",
             ),
-            [item] => self.joins(item),
+            [item] => {
+                self.joins(item);
+                self.wildcard(projection, item);
+            }
             [first, second, ..] => {
                 self.joins(first);
                 let place = Place::start(second.span()).unwrap_or(self.here);

@@ -32,7 +32,7 @@ fn tables(samples: u64, labels: u64, sql: &str) -> (Folder, String) {
 
 /// The rows of labels of an id.
 fn names(id: u64) -> Vec<(u64, String)> {
-    let count = if id % 3 == 0 { 0 } else { 1 + 2 * u64::from(id % 7 == 0) };
+    let count = if id.is_multiple_of(3) { 0 } else { 1 + 2 * u64::from(id.is_multiple_of(7)) };
     (0..count).map(|at| (id, format!("n{id}.{at}"))).collect()
 }
 
@@ -132,7 +132,9 @@ async fn a_row_that_finds_one_row_stays_the_sample_that_it_is() {
     let (plain, joined, doubled) = (crops("plain").await, crops("joined").await, crops("doubled").await);
     assert_eq!(joined, plain, "the same order, and the same crops");
     let mut of_path: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    doubled.into_iter().for_each(|(path, crop)| drop(of_path.entry(path).or_default().insert(crop)));
+    for (path, crop) in doubled {
+        of_path.entry(path).or_default().insert(crop);
+    }
     for (path, crop) in plain {
         match of_path.get(&path) {
             Some(crops) if path.starts_with("cat") => assert_eq!(crops.len(), 2, "{path}: another crop for each row"),

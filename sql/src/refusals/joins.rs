@@ -6,8 +6,8 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Function, Join, JoinConstraint, JoinOperator, Query, Select, SetExpr, Spanned, TableFactor,
-    TableWithJoins, UnaryOperator, Visit, Visitor,
+    BinaryOperator, Expr, Function, Ident, Join, JoinConstraint, JoinOperator, Query, Select, SelectItem, SetExpr,
+    Spanned, TableFactor, TableWithJoins, UnaryOperator, Visit, Visitor,
 };
 use forebay_operators::Determinism;
 
@@ -27,6 +27,27 @@ impl Search<'_> {
         if let Some(join) = item.joins.get(JOINS_MAX) {
             let message = format!("more than {JOINS_MAX} joins in one FROM");
             self.refuse_before(join.relation.span(), &["JOIN"], &message, JOIN_HINT);
+        }
+    }
+
+    /// Refuses a `*` that DataFusion would take the wrong key for: of the columns of USING it keeps that of the table whose
+    /// name comes first in the alphabet, and that of the second table of a LEFT JOIN is null where nothing is found.
+    pub(super) fn wildcard(&mut self, projection: &[SelectItem], item: &TableWithJoins) {
+        let Some(star) = projection.iter().find(|item| matches!(item, SelectItem::Wildcard(_))) else { return };
+        let first = name(&item.relation);
+        let is_left = |join: &&Join| {
+            let (JoinOperator::Left(constraint) | JoinOperator::LeftOuter(constraint)) = &join.join_operator else {
+                return false;
+            };
+            matches!(constraint, JoinConstraint::Using(_)) && name(&join.relation) < first
+        };
+        if item.joins.iter().any(|join| is_left(&join)) {
+            let place = Place::start(star.span()).unwrap_or(self.here);
+            self.refuse_at(
+                place,
+                "`*` would take the column of USING from the second table, where it is null if nothing is found",
+                "write the columns, or name the tables so that the first one's name comes first in the alphabet",
+            );
         }
     }
 
@@ -122,6 +143,22 @@ impl Search<'_> {
 }
 
 const PAIRS: &str = "a join without a condition makes a row of each pair of rows";
+
+/// What columns of a table are called by, as DataFusion folds it.
+fn name(factor: &TableFactor) -> Option<String> {
+    let folded = |name: &Ident| match name.quote_style {
+        Some(_) => name.value.clone(),
+        None => name.value.to_lowercase(),
+    };
+    match factor {
+        TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
+            Some(folded(&alias.name))
+        }
+        TableFactor::Table { name, .. } => name.0.last().and_then(|part| part.as_ident()).map(folded),
+        TableFactor::NestedJoin { table_with_joins, .. } => name(&table_with_joins.relation),
+        _ => None,
+    }
+}
 
 /// The subquery of `IN` or `EXISTS`, also of their negations.
 fn membership(expr: &Expr) -> Option<&Query> {

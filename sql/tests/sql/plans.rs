@@ -95,6 +95,8 @@ fn row_local_sql_is_fine() {
         "SELECT * FROM photos |> WHERE label > 1 |> EXTEND label + 1 AS next |> SELECT path, next",
         "SELECT p.path, s.text FROM photos p JOIN scans s ON p.bytes = s.bytes",
         "SELECT path, text FROM photos LEFT OUTER JOIN scans USING (bytes)",
+        "SELECT * FROM photos LEFT JOIN scans USING (bytes)",
+        "SELECT * FROM scans AS a LEFT JOIN (SELECT bytes, path FROM photos) AS b USING (bytes)",
         "SELECT path FROM photos p INNER JOIN (SELECT text FROM scans WHERE text <> '') s ON (s.text = p.path AND size > 3)",
         "SELECT path, t.words FROM photos p JOIN scans s ON s.text = p.path LEFT JOIN texts t ON t.text = s.text",
         "SELECT path FROM photos p LEFT SEMI JOIN scans s ON p.bytes = s.bytes",

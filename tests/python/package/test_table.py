@@ -12,8 +12,12 @@ def table():
     return forebay.Session().table(pa.table(rows), name="rows")
 
 
+def _plain(column):
+    return column if isinstance(column, list) else column.tolist()
+
+
 def values(table, name="n", **options):
-    return [value for batch in table.load(format="numpy", **options) for value in batch[name].tolist()]
+    return [value for batch in table.load(format="numpy", **options) for value in _plain(batch[name])]
 
 
 def test_the_first_rows(table):
