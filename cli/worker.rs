@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// Memory for windows, such as 4GiB: half for source rows, half for processed ones.
     #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
     memory_limit: u64,
+    /// Memory for the tables that one feed joins, such as 4GiB; a feed that needs more is refused.
+    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
+    lookup_memory_limit: u64,
     /// Threads that compute; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
@@ -69,9 +72,11 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     serve::check_advertised(arguments.host, arguments.advertise.as_deref())?;
     let server = Server::bind(SocketAddr::new(arguments.host, arguments.port)).await?.secure(security);
     let (server, metrics) = arguments.metrics.of(server, arguments.host).await?;
-    let (threads, root) = (arguments.threads, ".forebay".to_owned());
+    let (threads, lookup_memory_limit) = (arguments.threads, arguments.lookup_memory_limit);
     // Where to write comes with each feed.
-    let session = SessionArguments { threads, window_memory_limit: 0, root }.open(Path::new(""))?;
+    let root = ".forebay".to_owned();
+    let session = SessionArguments { threads, window_memory_limit: 0, lookup_memory_limit, root };
+    let session = session.open(Path::new(""))?;
     let uri = arguments.advertise.clone().unwrap_or_else(|| server.uri());
     let stop = serve::stop()?;
     match arguments.output {

@@ -20,6 +20,7 @@ use futures::FutureExt;
 
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
 use super::layer::Layer;
+use super::lookup::LookupPlan;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
@@ -105,6 +106,11 @@ impl Stage {
     /// What makes rows, from the table upwards.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// The tables that joins look rows up in, from the table upwards.
+    pub(crate) fn lookups(&self) -> impl Iterator<Item = &LookupPlan> {
+        self.layers.iter().filter_map(Layer::lookup)
     }
 
     /// The output's schema.
