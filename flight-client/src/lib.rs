@@ -26,6 +26,7 @@ mod dynamic;
 mod messages;
 pub mod pem;
 mod pool;
+mod probe;
 mod reader;
 mod receive;
 mod remote;
