@@ -60,6 +60,18 @@ impl SourceRows {
     pub(crate) fn origin(&self, at: usize) -> u64 {
         self.origins.as_ref().unwrap_or(&self.sample_ids).value(at)
     }
+
+    /// Some of them, not copied.
+    pub(crate) fn slice(&self, from: usize, rows: usize) -> Self {
+        let slice = |array: &UInt64Array| array.slice(from, rows);
+        Self {
+            batch: self.batch.slice(from, rows),
+            sample_ids: slice(&self.sample_ids),
+            random_keys: slice(&self.random_keys),
+            origins: self.origins.as_ref().map(slice),
+            step_lengths: self.step_lengths.as_ref().map(slice),
+        }
+    }
 }
 
 /// What became of some rows: those that went through, in order, and those that could not.

@@ -40,10 +40,13 @@ pub(crate) struct Window {
     order: Vec<Row>,
     bad: Vec<BadRow>,
     groups: Option<Groups>,
+    /// Rows that lie together are not copied: see [`Window::sharing`].
+    is_shared: bool,
     bytes: u64,
 }
 
 /// How a window's positions are grouped by length.
+#[derive(Clone)]
 struct Groups {
     /// Positions of a group.
     size: u64,
@@ -189,8 +192,35 @@ impl Window {
         }
     }
 
-    /// Copies `rows`, in order, into one batch.
+    /// The same window, whose samples may share its sources' memory. For whoever counts samples by their own size, and lets
+    /// go of them soon; and not where most source rows were left out, which samples would then keep.
+    pub(crate) fn sharing(mut self) -> Self {
+        let source_rows: usize = self.sources.iter().map(|rows| rows.batch.num_rows()).sum();
+        self.is_shared = self.order.len() >= source_rows / 2;
+        self
+    }
+
+    /// The same window for whoever has its samples already, of so many bytes: where they lie, not what they were made of.
+    pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
+        let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
+        Self { sources: Vec::new(), order, bad: Vec::new(), groups: self.groups.clone(), is_shared: false, bytes }
+    }
+
+    /// `rows`, if they lie one after another in one source.
+    fn run(&self, rows: &[Row]) -> Option<SourceRows> {
+        let first = rows[0];
+        let is_next = |(row, after): (&Row, u32)| row.source == first.source && row.row == after;
+        if !self.is_shared || !rows.iter().zip(first.row..).all(is_next) {
+            return None;
+        }
+        Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
+    }
+
+    /// Puts `rows`, in order, into one batch; copies them, unless they are together already.
     fn gather(&self, rows: &[Row]) -> Result<SourceRows> {
+        if let Some(run) = self.run(rows) {
+            return Ok(run);
+        }
         let mut used: Vec<u32> = rows.iter().map(|row| row.source).collect();
         used.sort_unstable();
         used.dedup();
@@ -380,7 +410,7 @@ impl<'a> Builder<'a> {
         let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        Window { sources: self.sources, order, bad: self.bad, groups, bytes }
+        Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes }
     }
 
     /// What is at each position, once all rows are in order.
