@@ -8,7 +8,7 @@ use clap::Args;
 use forebay_flight_server::Roles;
 use serde_json::json;
 
-use crate::script::SessionArguments;
+use crate::script::{self, SessionArguments};
 use crate::serving::{self, Listening, ServingArguments};
 
 #[derive(Args)]

@@ -41,12 +41,13 @@ struct Inner {
     message: String,
     hint: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    stopped: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), hint: None, source: None }))
+        Self(Arc::new(Inner { kind, message: message.into(), hint: None, source: None, stopped: None }))
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -55,6 +56,17 @@ impl Error {
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
+    }
+
+    /// That a function ended the program `by` this.
+    pub(crate) fn of_stop(by: Arc<dyn std::error::Error + Send + Sync>) -> Self {
+        let message = format!("a function ended the program: {by}");
+        Self(Arc::new(Inner { kind: ErrorKind::Unavailable, message, hint: None, source: None, stopped: Some(by) }))
+    }
+
+    /// What a function ended the program with: see [`CallError::Stop`](crate::CallError::Stop).
+    pub fn stopped(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.0.stopped.as_deref()
     }
 
     /// The error as it travels between the parts of a cluster.
@@ -72,8 +84,8 @@ impl Error {
     /// The same error with a line of advice.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
-        let (kind, message) = (self.kind(), self.0.message.clone());
-        Self(Arc::new(Inner { kind, message, hint: Some(hint.into()), source: Some(Box::new(self)) }))
+        let (kind, message, stopped) = (self.kind(), self.0.message.clone(), self.0.stopped.clone());
+        Self(Arc::new(Inner { kind, message, hint: Some(hint.into()), source: Some(Box::new(self)), stopped }))
     }
 
     /// What the caller should do.
@@ -125,7 +137,7 @@ impl From<forebay_storage::Error> for Error {
             StorageErrorKind::Internal => ErrorKind::Internal,
         };
         let message = error.to_string();
-        Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)) }))
+        Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)), stopped: None }))
     }
 }
 
@@ -164,7 +176,7 @@ impl From<DataFusionError> for Error {
             _ => ErrorKind::Data,
         };
         let message = datafusion_message(&error);
-        Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)) }))
+        Self(Arc::new(Inner { kind, message, hint: None, source: Some(Box::new(error)), stopped: None }))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 pub(crate) struct Executor {
     runtime: Option<Runtime>,
     threads: usize,
+    process: u32,
 }
 
 impl Executor {
@@ -26,7 +27,7 @@ impl Executor {
             .enable_all()
             .build()
             .map_err(|error| Error::internal(format!("cannot start {threads} worker threads: {error}")))?;
-        Ok(Self { runtime: Some(runtime), threads })
+        Ok(Self { runtime: Some(runtime), threads, process: std::process::id() })
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -49,9 +50,12 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // A session may be dropped inside another runtime, where waiting for the threads would panic.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        match self.runtime.take() {
+            // A forked child has none of the threads, and a lock that one of them held at the fork is held for ever.
+            runtime if self.process != std::process::id() => std::mem::forget(runtime),
+            // A session may be dropped inside another runtime, where waiting for the threads would panic.
+            Some(runtime) => runtime.shutdown_background(),
+            None => {}
         }
     }
 }

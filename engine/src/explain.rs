@@ -50,7 +50,7 @@ pub fn type_name(field: &Field) -> String {
             let shape = metadata
                 .get("ARROW:extension:metadata")
                 .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
-                .map(|json| json["shape"].to_string().replace(',', ", "))
+                .map(|json| shown_shape(&json).to_string().replace(',', ", "))
                 .unwrap_or_default();
             format!("tensor<{}>{shape}", value(item.data_type()))
         }
@@ -62,6 +62,16 @@ pub fn type_name(field: &Field) -> String {
             format!("tensor<{}>[variable]", item.unwrap_or_default())
         }
         _ => field.data_type().to_string(),
+    }
+}
+
+/// The sides of a tensor type in the order in which it shows them, which need not be that of memory.
+fn shown_shape(parameters: &serde_json::Value) -> serde_json::Value {
+    let (shape, order) = (&parameters["shape"], parameters["permutation"].as_array());
+    let at = |at: &serde_json::Value| shape[usize::try_from(at.as_u64()?).ok()?].as_u64();
+    match order.and_then(|order| order.iter().map(at).collect::<Option<Vec<u64>>>()) {
+        Some(shown) => shown.into(),
+        None => shape.clone(),
     }
 }
 

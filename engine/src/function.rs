@@ -10,12 +10,43 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
 /// Computes a result of as many rows from arrays of equal length, or says why it cannot.
-pub type Call = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, String> + Send + Sync;
+pub type Call = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
+
+/// Why a function gave nothing.
+#[derive(Clone, Debug)]
+pub enum CallError {
+    /// It cannot process these rows, for this reason.
+    Rows(String),
+    /// The program wants to end, as with Python's `SystemExit`. That is no matter of the rows, so it ends reading whatever
+    /// `on_error` says; [`Error::stopped`](crate::Error::stopped) gives it back.
+    Stop(Arc<dyn std::error::Error + Send + Sync>),
+}
+
+/// [`CallError::Stop`] on its way through a plan.
+#[derive(Debug)]
+struct Stopped(Arc<dyn std::error::Error + Send + Sync>);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a function ended the program: {}", self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// What a function ended the program with, if that is why the plan failed.
+pub(crate) fn stopped(error: &DataFusionError) -> Option<Arc<dyn std::error::Error + Send + Sync>> {
+    match error.find_root() {
+        DataFusionError::External(external) => external.downcast_ref::<Stopped>().map(|stopped| Arc::clone(&stopped.0)),
+        _ => None,
+    }
+}
 
 /// A function of rows that a program registers with [`Session::add_function`](crate::Session::add_function).
 #[derive(Clone)]
@@ -97,7 +128,8 @@ impl ScalarUDFImpl for FunctionUdf {
             args.args.into_iter().map(|value| value.into_array(args.number_rows)).collect::<Result<_>>()?;
         let result = match call(&arrays) {
             Ok(result) => result,
-            Err(error) => return exec_err!("{name}: {error}"),
+            Err(CallError::Rows(why)) => return exec_err!("{name}: {why}"),
+            Err(CallError::Stop(by)) => return Err(DataFusionError::External(Box::new(Stopped(by)))),
         };
         if result.len() != args.number_rows {
             return exec_err!("{name}: gave {} rows for {}", result.len(), args.number_rows);

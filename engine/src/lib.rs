@@ -40,6 +40,7 @@ mod pipeline;
 mod preview;
 mod session;
 mod size;
+mod tables;
 
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
@@ -48,12 +49,13 @@ pub use feed::{
     OnError, ReadOptions, Reader, SourceRow, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey,
     WindowPlan, WindowRows, WindowStore, digest, operator_differences, operator_versions,
 };
-pub use function::{Call, Function};
+pub use function::{Call, CallError, Function};
 pub use look::Look;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
 pub use size::parse_bytes;
+pub use tables::FileFormat;
 
 /// The nearest of some names to a misspelt one, for "did you mean".
 pub use forebay_sql::nearest;

@@ -8,9 +8,10 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
+use futures::FutureExt;
 
 use crate::compile::{self, Lengths, Stage};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::feed::{Boundaries, FeedOptions, ReadDefaults, check_global_batch_size};
 use crate::size::parse_bytes;
 
@@ -61,7 +62,7 @@ impl Pipeline {
         let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, tables, state).await?;
+        let stage = compile::compile(&plan, None, tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
@@ -123,6 +124,24 @@ impl Pipeline {
     pub(crate) fn lengths(&self, column: &str, state: &SessionState) -> Result<Lengths> {
         compile::check_length(&self.schema(), column)?;
         compile::lengths(&self.plan, column, self.dataset.schema(), state)
+    }
+
+    /// The stage that gives only these columns of the samples.
+    pub(crate) fn stage_of(&self, columns: &[String], state: &SessionState) -> Result<Stage> {
+        let schema = self.schema();
+        let place = |name: &String| {
+            let known = || schema.fields().iter().map(|field| field.name().as_str());
+            let unknown = || Error::new(ErrorKind::Invalid, format!("there is no column \"{name}\" in \"{}\"", self.name));
+            known().position(|column| column == name).ok_or_else(|| {
+                unknown().with_hint(format!("its columns are {}", known().collect::<Vec<_>>().join(", ")))
+            })
+        };
+        let only = columns.iter().map(place).collect::<Result<Vec<_>>>()?;
+        let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
+        let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
+        // As with lengths: planning has nothing to wait for.
+        let planned = compile::compile(&self.plan, Some(&only), &tables, state).now_or_never();
+        planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
     }
 
     pub(crate) fn calls_not_to_keep(&self) -> Vec<String> {

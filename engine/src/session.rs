@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::RecordBatch;
-use arrow::compute::{cast, concat_batches};
-use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
-use arrow::error::ArrowError;
+use arrow::datatypes::SchemaRef;
 use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -20,7 +17,7 @@ use crate::compile::{FeedTable, HIDDEN};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::explain;
-use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds, digest};
+use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds};
 use crate::function::{Function, FunctionUdf};
 use crate::pipeline::{Pipeline, Refusal};
 
@@ -101,6 +98,7 @@ impl SessionBuilder {
             feeds: OpenFeeds::default(),
             specs: Mutex::default(),
             executing: tokio::sync::Mutex::new(()),
+            unnamed: Mutex::default(),
             stores: Stores::new().with_base(&self.base),
             executor: Arc::new(Executor::new(self.threads)?),
             root: absolute(self.root)?,
@@ -112,9 +110,6 @@ impl SessionBuilder {
 
 /// More threads than any machine has cores are a slip of the keyboard, and would take minutes to start.
 const THREADS_MAX: usize = 4096;
-
-/// Rows of a table in memory that are hashed, and read, together.
-const PIECE_ROWS: usize = 1 << 16;
 
 /// Compiled specs that are kept, for a worker that opens the feeds of a few jobs over and over.
 const SPECS_KEPT: usize = 16;
@@ -138,8 +133,10 @@ pub struct Session {
     /// Specs that were opened, the latest last, with what they compiled to.
     specs: Mutex<Vec<(FeedSpec, Arc<Pipeline>)>>,
     /// One script at a time: a statement reads tables and names before it writes them.
-    executing: tokio::sync::Mutex<()>,
-    stores: Stores,
+    pub(crate) executing: tokio::sync::Mutex<()>,
+    /// How many hold each table in memory that was given no name.
+    pub(crate) unnamed: Mutex<BTreeMap<String, usize>>,
+    pub(crate) stores: Stores,
     executor: Arc<Executor>,
     root: String,
     window_memory_bytes: u64,
@@ -238,26 +235,6 @@ impl Session {
         }
     }
 
-    /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it gets one
-    /// that says what is in it, so that equal rows are the same table in every process. Gives the name.
-    ///
-    /// # Errors
-    /// `Invalid` for columns that no table may have, or rows that are not of `schema`.
-    pub async fn register(&self, name: Option<&str>, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<String> {
-        let _executing = self.executing.lock().await;
-        let (schema, batches) = without_views(&schema, batches)
-            .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
-            .map_err(|error| Error::invalid(format!("a table cannot be made of these rows: {error}")))?;
-        let mut content = blake3::Hasher::new();
-        batches.iter().for_each(|batch| {
-            content.update(digest(batch).as_bytes());
-        });
-        let content = content.finalize().to_hex();
-        let name = name.map_or_else(|| format!("frame_{}", &content[..10]), str::to_owned);
-        self.add_table(&name, Dataset::in_memory(&name, schema, batches, content.as_str())?)?;
-        Ok(name)
-    }
-
     /// Adds a function of the program's own to what queries may call, or replaces one.
     ///
     /// # Errors
@@ -272,7 +249,7 @@ impl Session {
         Ok(())
     }
 
-    fn add_table(&self, table: &str, dataset: Dataset) -> Result<()> {
+    pub(crate) fn add_table(&self, table: &str, dataset: Dataset) -> Result<()> {
         check_columns(&dataset)?;
         let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
         // A replaced table leaves the pipelines made over the old one as they are: they hold their snapshot.
@@ -354,7 +331,7 @@ impl Session {
         Ok(Output::Done(done))
     }
 
-    fn drop_table(&self, table: &str, if_exists: bool) -> Result<Output> {
+    pub(crate) fn drop_table(&self, table: &str, if_exists: bool) -> Result<Output> {
         let dropped = self.tables.write().remove(table);
         self.context.deregister_table(name(table))?;
         match dropped {
@@ -405,15 +382,33 @@ impl Session {
         self.open_pipeline(self.pipeline(name)?, options)
     }
 
-    pub(crate) fn open_pipeline(&self, pipeline: Arc<Pipeline>, options: &FeedOptions) -> Result<Feed> {
+    /// As [`open`](Self::open), of only some columns of the samples, in this order; what the others need is not computed. It
+    /// is the same feed, with the same offsets and tokens, but a row is bad only where these columns fail.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and `Invalid` for columns that there are not.
+    pub fn open_columns(&self, name: &str, options: &FeedOptions, columns: &[String]) -> Result<Feed> {
+        let pipeline = self.pipeline(name)?;
         let settings = options.resolve(&pipeline.feed_options)?;
-        self.open_feed(pipeline, settings, &self.root)
+        self.open_feed(pipeline, settings, &self.root, Some(columns))
     }
 
-    fn open_feed(&self, pipeline: Arc<Pipeline>, settings: FeedSettings, root: &str) -> Result<Feed> {
+    pub(crate) fn open_pipeline(&self, pipeline: Arc<Pipeline>, options: &FeedOptions) -> Result<Feed> {
+        let settings = options.resolve(&pipeline.feed_options)?;
+        self.open_feed(pipeline, settings, &self.root, None)
+    }
+
+    fn open_feed(
+        &self,
+        pipeline: Arc<Pipeline>,
+        settings: FeedSettings,
+        root: &str,
+        columns: Option<&[String]>,
+    ) -> Result<Feed> {
         Feed::open(FeedParts {
             pipeline,
             settings,
+            columns,
             context: &self.context,
             executor: Arc::clone(&self.executor),
             stores: self.stores.clone(),
@@ -435,7 +430,7 @@ impl Session {
             Some(pipeline) => pipeline,
             None => Arc::new(self.compile_spec(spec).await?),
         };
-        let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root)?;
+        let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root, None)?;
         let mut specs = self.specs.lock();
         specs.retain(|(known, _)| known != spec);
         specs.push((spec.clone(), pipeline));
@@ -503,54 +498,13 @@ enum Failure {
 }
 
 /// Says how a location is read, where nothing is found there.
-fn misplaced(error: Error) -> Error {
+pub(crate) fn misplaced(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => {
             error.with_hint("check the path; relative ones begin at the script's folder, or the session's base")
         }
         _ => error,
     }
-}
-
-/// The same rows without Arrow's view types, which frames of other libraries come with and few readers know.
-fn without_views(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
-    let plain = |field: &FieldRef| match field.data_type() {
-        DataType::Utf8View => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeUtf8)),
-        DataType::BinaryView => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeBinary)),
-        _ => Arc::clone(field),
-    };
-    let fields: Vec<FieldRef> = schema.fields().iter().map(plain).collect();
-    let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
-    let cast_rows = |batch: RecordBatch| {
-        let columns =
-            batch.columns().iter().zip(schema.fields()).map(|(column, field)| cast(column, field.data_type()));
-        RecordBatch::try_new(Arc::clone(&schema), columns.collect::<Result<_, _>>()?)
-    };
-    let batches = batches.into_iter().filter(|batch| batch.num_rows() > 0).map(cast_rows).collect::<Result<_, _>>()?;
-    Ok((schema, batches))
-}
-
-/// Rows in pieces whose bounds depend on their number alone: how a frame happens to be chunked is no part of its identity.
-fn in_pieces(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, ArrowError> {
-    let mut pieces = Vec::new();
-    let mut piece: Vec<RecordBatch> = Vec::new();
-    let mut room = PIECE_ROWS;
-    for batch in batches {
-        let mut at = 0;
-        while at < batch.num_rows() {
-            let rows = room.min(batch.num_rows() - at);
-            piece.push(batch.slice(at, rows));
-            (at, room) = (at + rows, room - rows);
-            if room == 0 {
-                pieces.push(concat_batches(schema, &std::mem::take(&mut piece))?);
-                room = PIECE_ROWS;
-            }
-        }
-    }
-    if !piece.is_empty() {
-        pieces.push(concat_batches(schema, &piece)?);
-    }
-    Ok(pieces)
 }
 
 /// Names are used as written, never folded or split at dots by DataFusion.

@@ -74,7 +74,7 @@ def load(
     global_batch_size: int | None = None,
     shuffle: bool | None = None,
     seed: int | None = None,
-    epochs: int | None = None,
+    epochs: int | float | None = None,
     drop_last: bool | None = None,
     rank: int | None = None,
     world_size: int | None = None,
@@ -99,11 +99,12 @@ def load(
 
     - `batch_size`: samples per batch of this rank (32); or `global_batch_size`: of all ranks.
     - `shuffle` (False), `seed` (0): whether samples come in a keyed random order, and which.
-    - `epochs`: how many one `for` loop covers; without it each loop is one epoch, the next loop the next.
+    - `epochs`: how many one `for` loop covers, `float("inf")` for no end; without it each loop is one epoch, the next loop
+      the next.
     - `drop_last` (False): leave out an incomplete global batch at an epoch's end.
     - `rank`, `world_size` (or `dp_rank`, `dp_size`): by default of `torch.distributed`, else of RANK and WORLD_SIZE.
     - `prefetch_factor`: finished batches that wait for the loop.
-    - `columns`: only these.
+    - `columns`: only these; in this process, what the others need is not computed.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
     - `on_error` ("raise"): or "skip" or "quarantine" rows that cannot be processed.

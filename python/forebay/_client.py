@@ -65,7 +65,7 @@ class Cluster:
         global_batch_size: int | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
-        epochs: int | None = None,
+        epochs: int | float | None = None,
         drop_last: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -93,7 +93,7 @@ class Cluster:
         if not isinstance(pipeline, str) or any(c.isspace() for c in pipeline):
             offered = ", ".join(self.pipelines())
             raise arguments.refuse("pipeline", "the name of a pipeline that the server offers", pipeline, f"it offers: {offered}")
-        return make_loader(lambda feed, read: RemoteFeed(self._native, pipeline, feed, read), options)
+        return make_loader(lambda feed, read, _: RemoteFeed(self._native, pipeline, feed, read), options)
 
     def __reduce__(self):
         raise InvalidError("a cluster cannot be sent to another process", "call forebay.connect in that process")
@@ -129,9 +129,17 @@ class RemoteFeed:
         return None
 
     def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]:
-        raise InvalidError(
-            "a cluster's feed cannot be traced", "trace it in process: forebay.load with the same pipeline and settings"
-        )
+        raise _untraced()
+
+    def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]:
+        raise _untraced()
+
+
+def _untraced() -> InvalidError:
+    return InvalidError(
+        "a cluster's feed cannot be traced",
+        "trace it in process: forebay.load with the same pipeline and settings; trace(batch) takes the cluster's batches",
+    )
 
 
 def _path(value: Any) -> str | None:

@@ -12,8 +12,9 @@ class DeviceCopy:
     """Copies a batch's tensors to a torch device. For CUDA by way of pinned memory, on a stream of its own, while the loop
     works on the batch before."""
 
-    def __init__(self, device: Any, pin_memory: bool):
-        import torch
+    def __init__(self, device: Any, pin_memory: bool, torch: Any = None):
+        if torch is None:
+            import torch
 
         try:
             self._device = torch.device(device) if device is not None else None
@@ -40,15 +41,21 @@ class DeviceCopy:
         return self._stream is not None
 
     def __call__(self, batch: Any) -> Any:
+        """The batch with its tensors on the device, or on the way there."""
         if self._stream is None:
             return self._each(batch, self._move)
         with self._torch.cuda.stream(self._stream):
-            return self._each(batch, self._move)
+            moved = self._each(batch, self._move)
+            # One for each batch: the stream goes on with the next before the loop comes to wait for this one.
+            moved.copied = self._torch.cuda.Event()
+            moved.copied.record(self._stream)
+        return moved
 
     def wait(self, batch: Any) -> None:
         """Lets what the loop enqueues next come after the copy of `batch`."""
         current = self._torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)
+        current.wait_event(batch.copied)
+        batch.copied = None
 
         def used(tensor: Any) -> Any:
             # The allocator must not reuse the memory while the loop's stream works on it.

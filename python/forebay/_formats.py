@@ -1,4 +1,5 @@
-"""Columns as the tensors of a framework. Nothing is copied: frameworks take the batch's memory over by DLPack.
+"""Columns as the tensors of a framework. Nothing is copied where the framework can do without: it takes the batch's memory over by
+DLPack.
 
 A batch's memory belongs to the loop alone, so it may be written to.
 """
@@ -80,7 +81,7 @@ def _torch() -> Callable[[_native.Tensor], Any]:
     return torch.from_dlpack
 
 
-def _numpy() -> Callable[[_native.Tensor], Any]:
+def _numpy(times: bool = True) -> Callable[[_native.Tensor], Any]:
     import numpy
 
     def array(tensor: _native.Tensor) -> Any:
@@ -89,7 +90,7 @@ def _numpy() -> Callable[[_native.Tensor], Any]:
 
             return numpy.from_dlpack(tensor.bits()).view(ml_dtypes.bfloat16)
         array = numpy.from_dlpack(tensor)
-        return array if tensor.unit is None else array.view(tensor.unit)
+        return array.view(tensor.unit) if times and tensor.unit else array
 
     return array
 
@@ -97,13 +98,27 @@ def _numpy() -> Callable[[_native.Tensor], Any]:
 def _jax() -> Callable[[_native.Tensor], Any]:
     import jax.numpy
 
-    return jax.numpy.from_dlpack
+    numpy = _numpy(times=False)
+
+    def array(tensor: _native.Tensor) -> Any:
+        # It has no arrays whose elements lie in another order than they are shown in.
+        return jax.numpy.from_dlpack(tensor) if tensor.is_contiguous else jax.numpy.asarray(numpy(tensor))
+
+    return array
 
 
 def _tf() -> Callable[[_native.Tensor], Any]:
     import tensorflow
 
-    return lambda tensor: tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__())
+    numpy = _numpy(times=False)
+
+    def array(tensor: _native.Tensor) -> Any:
+        if tensor.is_contiguous:
+            # It aborts the process over memory that begins elsewhere than at a multiple of 64.
+            return tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__(copy=not tensor.is_aligned))
+        return tensorflow.convert_to_tensor(numpy(tensor))
+
+    return array
 
 
 _MAKERS = {"torch": _torch, "numpy": _numpy, "jax": _jax, "tf": _tf}

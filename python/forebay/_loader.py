@@ -15,18 +15,23 @@ from ._devices import DeviceCopy
 from ._errors import ConflictError, Error, InvalidError
 
 STATE_VERSION = 1
-# What `read` gets for epochs without an end; far above any training run.
-_EPOCHS_MAX = 1 << 32
+# What stands for epochs without an end, and far above any training run.
+EPOCHS_MAX = 1 << 32
 
 
 class Batch(dict):
     """A dict of columns, with its place in the epoch."""
 
-    __slots__ = ("epoch", "step", "offset")
+    __slots__ = ("epoch", "step", "offset", "copied")
 
     def __init__(self, *columns: Any, **named: Any):
         super().__init__(*columns, **named)
         self.epoch = self.step = self.offset = None
+        # The event of its copy to a device, while that may be under way.
+        self.copied = None
+
+    def __reduce__(self):
+        return Batch, (dict(self),), (None, {"epoch": self.epoch, "step": self.step, "offset": self.offset})
 
 
 class Feed(Protocol):
@@ -46,12 +51,14 @@ class Feed(Protocol):
 
     def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]: ...
 
+    def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]: ...
+
 
 class Loader:
     """Iterates over one rank's batches of a feed; made by `forebay.load`.
 
     Without `epochs`, each `for` loop is one epoch, and the next loop the next epoch. With `epochs=N`, one loop is all of
-    them. A loop that begins starts its epoch over, unless a state was loaded or steps were skipped.
+    them, and with `epochs=float("inf")` it has no end. A loop that begins starts its epoch over, unless a state was loaded or steps were skipped.
     """
 
     def __init__(
@@ -79,9 +86,7 @@ class Loader:
         self._copy = DeviceCopy.of(device, pin_memory, format)
         self._batch_size = feed.resolve(self._options("0:0", 0))[0]
         if columns is not None:
-            known = [name for name, _, _ in feed.columns]
-            for name in columns:
-                arguments.choice("columns", name, known)
+            check_columns(columns, [name for name, _, _ in feed.columns])
         self._epoch = 0
         self._place = _Place(0, 0, "0:0")
         self._resume: _Place | None = None
@@ -91,8 +96,11 @@ class Loader:
         self._loop: Callable[[], _Batches | None] = lambda: None
         # Whether the last batch may have been lost between the stream and the loop; whether there was an error instead of it.
         self._interrupted = self._failed = False
-        # With copies to a device, the batch whose copy is under way.
+        # With copies to a device: the batch whose copy is under way, or what went wrong with it.
         self._copying: tuple[Any, _Place] | None = None
+        self._copy_failed: Exception | None = None
+        # Where loops began inside of an epoch: their steps are counted from there.
+        self._begins: dict[int, int] = {}
         self._done: list[dict[str, Any]] = []
         self._began: float | None = None
 
@@ -104,37 +112,53 @@ class Loader:
         self._resume = None
         self._epoch = place.epoch
         self._place = place
+        self._begin_at(place)
         self._open(place)
         batches = _Batches(self, self._generation)
         self._loop = weakref.ref(batches)
         return batches
 
+    def _begin_at(self, place: "_Place") -> None:
+        if place.offset:
+            self._begins[place.epoch] = place.offset
+        else:
+            self._begins.pop(place.epoch, None)
+
     def _open(self, place: "_Place") -> None:
         self._generation += 1
-        self._copying = None
-        self._interrupted = self._failed = False
+        self._copying = self._copy_failed = None
         if self._began is None:
             self._began = time.monotonic()
         self._stream = self._feed.read(self._options(place.text, place.epoch), self._ahead)
+        self._interrupted = self._failed = False
 
     def _reopen(self, place: "_Place") -> None:
-        """The same loop goes on at `place`."""
+        """The same loop goes on at `place`, even if this fails and is tried again."""
         generation = self._generation
-        self._end_stream()
-        self._open(place)
-        self._generation = generation
+        try:
+            self._end_stream()
+            self._open(place)
+        finally:
+            self._generation = generation
 
     def _options(self, start: str, epoch: int) -> dict[str, Any]:
-        return self._read | {"from": start, "epochs": self._epochs or min(epoch + 1, _EPOCHS_MAX)}
+        return self._read | {"from": start, "epochs": self._epochs or min(epoch + 1, EPOCHS_MAX)}
 
     def _next(self) -> tuple[Any, "_Place"] | None:
         """The next batch for the loop, and where to go on after it."""
         if self._copy is None or not self._copy.is_async:
             return self._take()
+        failed, self._copy_failed = self._copy_failed, None
+        if failed is not None:
+            raise failed
         taken = self._copying or self._take()
         self._copying = None
         if taken is not None:
-            self._copying = self._take()
+            try:
+                self._copying = self._take()
+            except Exception as error:
+                # The loop is handed the batch before it first.
+                self._copy_failed = error
             self._copy.wait(taken[0])
         return taken
 
@@ -228,6 +252,8 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of one loop from its beginning: of an epoch, or of all with `epochs`."""
+        if self._epochs == EPOCHS_MAX:
+            raise TypeError("the loop has no end: epochs is infinite")
         samples = self._feed.resolve(self._options(f"{self._epoch}:0", self._epoch))[3]
         if samples is None:
             raise TypeError(
@@ -275,6 +301,7 @@ class Loader:
         self._feed.resolve(self._options(place.text, place.epoch))
         self._end_stream()
         self._resume, self._place, self._epoch = place, place, place.epoch
+        self._begin_at(place)
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next loop reads, counted from 0. Keeps the place of a state in the middle of that epoch."""
@@ -305,11 +332,28 @@ class Loader:
             self._end_stream()
             self._resume = place
 
-    def trace(self, step: int, epoch: int | None = None) -> list[tuple[str, int]]:
-        """Source file and row, from 0, of each sample of this rank's batch of a global step. Reads sources, transforms nothing."""
+    def trace(self, step: int | Batch, epoch: int | None = None) -> list[tuple[str, int]]:
+        """Source file and row, from 0, of each sample of a batch that this loader gave, or of this rank's batch of a global
+        step. Reads sources, transforms nothing.
+
+        Steps are counted as in the loop that was in that epoch last: `batch.step`. In an epoch that no loop of this loader
+        was in, they are those of a loop from its beginning.
+        """
+        if isinstance(step, Batch):
+            if step.offset is None:
+                raise InvalidError("this batch does not know its place: it is not as the loader gave it")
+            return self._feed.trace_offsets(step.epoch, step.offset, self._batch_size)
         step = arguments.count("step", step)
         epoch = self.epoch if epoch is None else arguments.count("epoch", epoch)
-        return self._feed.trace(self._options(f"{epoch}:0", epoch), epoch, step)
+        if self._read.get("delivery") == "dynamic":
+            raise InvalidError(
+                "with dynamic delivery a rank's batches have no steps of their own", "give trace the batch: trace(batch)"
+            )
+        begins, total = self._begins.get(epoch, 0), self._feed.samples_per_epoch
+        if total is not None and begins > total:
+            # A state after the last step: that loop had no batch in this epoch.
+            begins = 0
+        return self._feed.trace(self._options(f"{epoch}:{begins}", epoch), epoch, step)
 
     def stats(self) -> dict[str, Any]:
         """What was handed out and where time went: seconds that loops waited, seconds that threads computed (of the whole
@@ -363,9 +407,9 @@ class _Batches:
         # Another loop over the same loader has begun since.
         if loader._generation != self._generation:
             raise StopIteration
-        if loader._interrupted:
-            loader._reopen(loader._place)
         try:
+            if loader._interrupted:
+                loader._reopen(loader._place)
             taken = loader._next()
         except Error:
             loader._failed = True
@@ -383,6 +427,11 @@ class _Batches:
         loader._failed = False
         batch, loader._place = taken
         return batch
+
+
+def check_columns(columns: list[str], known: list[str]) -> None:
+    for name in columns:
+        arguments.choice("columns", name, known)
 
 
 def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:

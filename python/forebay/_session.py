@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -16,8 +15,9 @@ from . import _arguments as arguments
 from . import _formats as formats
 from . import _native, _ranks
 from ._errors import Error, InvalidError, NotFoundError
-from ._loader import Loader
-from ._table import Table, quoted
+from ._loader import EPOCHS_MAX, Loader, check_columns
+from ._sources import format_of, is_name, is_query, name_of, read_script
+from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
 
 _READ = ("batch_size", "drop_last", "delivery", "job")
@@ -63,10 +63,17 @@ class Session:
             name, text = os.fspath(text), read_script(text)
         elif not isinstance(text, str):
             raise arguments.refuse("text", "SQL or the path of a script", text)
+        made = {table: source for table, source in tables.items() if isinstance(source, Table)}
         for table, source in tables.items():
-            self._register(table, source)
+            if table not in made:
+                self._register(table, source)
         if is_query(text):
-            return self._define(text)
+            return self._define(with_tables(text, made))
+        for table in made:
+            raise InvalidError(
+                f'"{table}" is a forebay.Table, which only a query can name, and the text is a script',
+                "give a script paths or Arrow data, or write the table's query (its .sql) in it",
+            )
         before = self._statements(name, text)
         created = [made for made in before if made is not None]
         return Pipeline(self, created[-1]) if created else None
@@ -104,25 +111,24 @@ class Session:
         format = arguments.choice("format", format, ("parquet", "csv", "jsonl", "media"))
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
-        if isinstance(source, str) and name is None and format is None and _is_name(source):
+        if isinstance(source, str) and name is None and format is None and is_name(source):
             try:
                 self._native.execute("table", f"DESCRIBE TABLE {quoted(source)}")
                 return Table(self, quoted(source))
             except NotFoundError as error:
                 if not os.path.exists(source):
                     raise NotFoundError(f'"{source}" is neither a table nor a path', error.hint) from None
-        return Table(self, quoted(self._register(name, source, format)))
+        made = self._register(name, source, format)
+        is_unnamed_frame = name is None and not isinstance(source, (str, os.PathLike))
+        return Table(self, quoted(made), held=(_Frame(self, made),) if is_unnamed_frame else ())
 
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
         """Creates or replaces a table, and gives its name."""
         if isinstance(source, (str, os.PathLike)):
             location = os.fspath(source)
-            name = name or _name_of(location)
-            stored = (format or _format_of(location)).upper()
-            escaped = location.replace("'", "''")
-            self._native.execute(
-                "table", f"CREATE OR REPLACE EXTERNAL TABLE {quoted(name)} STORED AS {stored} LOCATION '{escaped}'"
-            )
+            name = name or name_of(location)
+            stored = format or format_of(location)
+            self._native.add_files(name, location, stored)
             return name
         if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
             try:
@@ -256,7 +262,7 @@ class Pipeline:
         global_batch_size: int | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
-        epochs: int | None = None,
+        epochs: int | float | None = None,
         drop_last: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -278,19 +284,28 @@ class Pipeline:
         """As `forebay.load`."""
         options = dict(locals())
         del options["self"]
-        return make_loader(lambda feed, read: LocalFeed(self.session, self.name, feed), options)
+        return make_loader(lambda feed, _, columns: LocalFeed(self.session, self.name, feed, columns), options)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {type}" for name, type in self.columns.items())
         return f"<forebay.Pipeline {self.name} {{{columns}}}>"
 
 
+class _Frame:
+    """Rows that were given no name. The session forgets them when no table is made over them any more."""
+
+    def __init__(self, session: Session, name: str):
+        weakref.finalize(self, session._native.release, name).atexit = False
+
+
 class LocalFeed:
     """A feed that this process computes."""
 
-    def __init__(self, session: Session, name: str, feed: dict[str, Any]):
+    def __init__(self, session: Session, name: str, feed: dict[str, Any], columns: list[str] | None):
+        if columns is not None:
+            check_columns(columns, [known for known, _, _ in session._native.columns(name)])
         self._session = session
-        self._native = session._native.open(name, json.dumps(feed))
+        self._native = session._native.open(name, json.dumps(feed), columns)
         self.id = self._native.id
         self.columns = self._native.columns
         self.samples_per_epoch = self._native.samples_per_epoch
@@ -309,6 +324,9 @@ class LocalFeed:
     def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]:
         return self._native.trace(json.dumps(options), epoch, step)
 
+    def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]:
+        return self._native.trace_offsets(epoch, first, count)
+
 
 def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
     """Checks the arguments of `load` and makes the loader of the feed that `open_feed` opens."""
@@ -325,7 +343,9 @@ def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
         "job": arguments.text("job", rest.pop("job", None)),
     }
     read = {name: value for name, value in read.items() if value is not None}
-    epochs = arguments.positive("epochs", rest.pop("epochs"))
+    epochs = rest.pop("epochs")
+    epochs = EPOCHS_MAX if epochs == float("inf") else arguments.positive("epochs", epochs)
+    columns = arguments.names("columns", rest.pop("columns"))
     format = arguments.choice("format", rest.pop("format"), formats.FORMATS) or formats.default()
     global_batch_size = feed.get("global_batch_size")
     if global_batch_size is not None and "bucket_by_length" not in feed:
@@ -339,12 +359,12 @@ def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
         arguments.share(global_batch_size, world_size)
     loader_class = torch_loader() if format == "torch" else Loader
     return loader_class(
-        open_feed(feed, read),
+        open_feed(feed, read, columns),
         read=read,
         epochs=epochs,
         rank=rank,
         world_size=world_size,
-        columns=arguments.names("columns", rest.pop("columns")),
+        columns=columns,
         format=format,
         prefetch_factor=arguments.positive("prefetch_factor", rest.pop("prefetch_factor"), 65536) or 2,
         device=rest.pop("device"),
@@ -479,18 +499,6 @@ class Server:
         return f"<forebay.Server {self.uri}>"
 
 
-def read_script(path: str | os.PathLike[str]) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InvalidError(
-            f'the script "{os.fspath(path)}" does not exist', f'a relative path begins at "{os.getcwd()}"'
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidError(f'the script "{os.fspath(path)}" cannot be read: {why}') from None
-
-
 def _of_script(path: Path) -> Pipeline:
     """The pipeline of a script, whose relative locations begin at its folder."""
     text = read_script(path)
@@ -505,55 +513,6 @@ def _of_script(path: Path) -> Pipeline:
         f'"{path}" creates {len(names)} pipelines: {", ".join(names)}',
         'choose one: session = forebay.Session(base="…"); session.sql(path); session.load(name)',
     )
-
-
-def is_query(text: str) -> bool:
-    """Whether the text begins like a query, after comments."""
-    text = re.sub(r"^(\s*(--[^\n]*\n|/\*.*?\*/))*\s*\(*\s*", "", text, flags=re.DOTALL)
-    return re.match(r"(select|with)\b", text, re.IGNORECASE) is not None
-
-
-def _is_name(source: str) -> bool:
-    return re.fullmatch(r"\w+", source) is not None
-
-
-_SUFFIXES = {
-    ".parquet": "parquet",
-    ".parq": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-}
-_MEDIA = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-
-
-def _format_of(location: str) -> str:
-    """The format by the location's extension, or by what lies in the folder."""
-    suffix = Path(location).suffix.lower()
-    if suffix in _SUFFIXES:
-        return _SUFFIXES[suffix]
-    if suffix in _MEDIA:
-        return "media"
-    folder = Path(location)
-    if "://" not in location and folder.is_dir():
-        for _, _, files in os.walk(folder):
-            for file in sorted(files):
-                suffix = Path(file).suffix.lower()
-                if suffix in _SUFFIXES or suffix in _MEDIA:
-                    return _SUFFIXES.get(suffix, "media")
-    raise InvalidError(
-        f'"{location}" does not say what format its files have',
-        'give format="parquet", "csv", "jsonl" or "media" (a folder of pictures)',
-    )
-
-
-def _name_of(location: str) -> str:
-    """A name for a table that was given none: names are part of a feed's identity, so always the same."""
-    stem = re.sub(r"\W+", "_", Path(location.rstrip("/")).stem).strip("_").lower() or "table"
-    return f"{stem}_{hashlib.blake2s(location.encode(), digest_size=3).hexdigest()}"
 
 
 _queries = itertools.count(1)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import math
+import numbers
+import re
 from typing import TYPE_CHECKING, Any
 
 from . import _arguments as arguments
@@ -27,7 +31,10 @@ class Table:
         *,
         conditions: tuple[str, ...] = (),
         columns: tuple[str, ...] | None = None,
+        held: tuple[Any, ...] = (),
     ):
+        # What must live as long as this: rows in memory that the session keeps for their tables only.
+        self._held = held
         self._session = session
         self._source = source
         self._conditions = conditions
@@ -48,7 +55,7 @@ class Table:
                 raise arguments.refuse("condition", "SQL text such as \"width >= 64\"", condition)
         # A condition may be about columns that were selected, so it comes after them.
         table = self._nested() if self._columns is not None else self
-        return Table(self._session, table._source, conditions=table._conditions + conditions)
+        return self._other(table._source, conditions=table._conditions + conditions)
 
     def select(self, *columns: str, **named: str) -> "Table":
         """The columns, and expressions by name: `.select("label", image="decode_image(bytes)")`."""
@@ -59,7 +66,7 @@ class Table:
                 raise arguments.refuse("column", "SQL text such as \"label\" or \"width / 2\"", expression)
         table = self._nested() if self._columns is not None else self
         chosen = (*columns, *(f"{expression} AS {quoted(name)}" for name, expression in named.items()))
-        return Table(self._session, table._source, conditions=table._conditions, columns=chosen)
+        return self._other(table._source, conditions=table._conditions, columns=chosen)
 
     def with_column(self, name: str, expression: str) -> "Table":
         """All columns, with `name` added or replaced."""
@@ -110,20 +117,21 @@ class Table:
     def sample(self, fraction: float, seed: int = 0) -> "Table":
         """About this part of the rows of a table that files or Arrow data make: always the same, and others with another `seed`,
         whatever the loader's is."""
-        if not isinstance(fraction, (int, float)) or not 0 < fraction <= 1:
+        is_number = isinstance(fraction, numbers.Real) and not isinstance(fraction, bool)
+        if not is_number or not 0 < fraction <= 1:
             raise arguments.refuse("fraction", "above 0 and at most 1", fraction)
         seed = arguments.count("seed", seed)
-        return Table(self._session, f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
+        return self._other(f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
 
     def limit(self, rows: int) -> "Table":
         """The first rows of a table that files or Arrow data make."""
-        return Table(self._session, f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
+        return self._other(f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
 
     def pack(self, length: int, **options: Any) -> "Table":
         """Token lists packed into rows of `length`; `options` are those of the SQL operator `pack`."""
         named = {"length": arguments.count("length", length, 1), **options}
         given = ", ".join(f"{name} => {_literal(value)}" for name, value in named.items())
-        return Table(self._session, f"pack(({self.sql}), {given})")
+        return self._other(f"pack(({self.sql}), {given})")
 
     def cache(self) -> "Table":
         """As `Pipeline.cache`."""
@@ -133,8 +141,11 @@ class Table:
         """As `Pipeline.materialize`."""
         return self.pipeline().materialize(to, **options)
 
+    def _other(self, source: str, **parts: Any) -> "Table":
+        return Table(self._session, source, held=self._held, **parts)
+
     def _nested(self) -> "Table":
-        return Table(self._session, self._from())
+        return self._other(self._from())
 
     def _from(self, alias: str = "input") -> str:
         is_plain = self._columns is None and not self._conditions
@@ -170,13 +181,47 @@ class Table:
         return f"<forebay.Table {self.sql}>"
 
 
+def with_tables(query: str, tables: dict[str, Table]) -> str:
+    """The query, in which `tables` can be named."""
+    if not tables:
+        return query
+    named = ", ".join(f"{quoted(name)} AS ({table.sql})" for name, table in tables.items())
+    begin = re.match(r"(\s*(--[^\n]*\n|/\*.*?\*/))*\s*with\b", query, re.DOTALL | re.IGNORECASE)
+    if begin:
+        return f"{query[:begin.end()]} {named},{query[begin.end():]}"
+    return f"WITH {named}\n{query}"
+
+
 def _literal(value: Any) -> str:
+    """A value as SQL writes it; NumPy's scalars as what they hold."""
+    if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
+        if getattr(value.dtype, "kind", "") == "M":
+            return _literal_time(value)
+        value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
         return repr(value)
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, datetime.datetime):
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+    if isinstance(value, datetime.date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
-    raise arguments.refuse("option", "a number, a text, True, False or a list of these", value)
+    raise arguments.refuse("option", "a finite number, a text, a time, True, False or a list of these", value)
+
+
+def _literal_time(value: Any) -> str:
+    """NumPy's times may be finer or further away than Python's."""
+    text = str(value)
+    if text == "NaT":
+        raise arguments.refuse("option", "a time", value)
+    if "T" not in text:
+        return f"DATE '{value.astype('M8[D]')}'"
+    # Hours and minutes alone are no time in SQL.
+    text = text if text.count(":") == 2 else str(value.astype("M8[s]"))
+    return f"TIMESTAMP '{text.replace('T', ' ')}'"

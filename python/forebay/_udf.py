@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import os
 import re
 import shutil
+import signal
 import tempfile
 import threading
+import weakref
 from typing import Any, Callable
 
 from . import _arguments as arguments
@@ -103,6 +106,7 @@ class Udf:
         self._processes = arguments.integer("processes", processes) or 0
         self._pool: _Pool | None = None
         self._lock = threading.Lock()
+        self._alone = threading.Lock()
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
@@ -112,7 +116,8 @@ class Udf:
         return self.function(*arrays)
 
     def __reduce__(self):
-        return _find, (self.__module__, self.__qualname__)
+        declared = ([field.type for field in self.inputs], self.output, self.name, self.version)
+        return _find, (self.__module__, self.__qualname__, declared)
 
     def __repr__(self) -> str:
         inputs = ", ".join(str(field.type) for field in self.inputs)
@@ -124,11 +129,31 @@ class Udf:
 
         arrays = [pyarrow.array(array) for array in arrays]
         if self._processes and not _is_worker:
-            with self._lock:
-                if self._pool is None:
-                    self._pool = _Pool(self._processes)
-            return self._pool.call(self, arrays)
+            return self._call_elsewhere(arrays)
         return self._run(arrays)
+
+    def _call_elsewhere(self, arrays: list[Any]) -> Any:
+        with self._lock:
+            if self._pool is None:
+                self._pool = _Pool(self._processes)
+            pool = self._pool
+        try:
+            return pool.call(self, arrays)
+        except _PoolBroke:
+            pass
+        with self._lock:
+            if self._pool is pool:
+                self._pool = None
+        pool.close()
+        # A process died, and several calls were under way in the pool: which of them did it shows in a process of its own.
+        with self._alone:
+            pool = _Pool(1)
+            try:
+                return pool.call(self, arrays)
+            except _PoolBroke:
+                raise RuntimeError("its worker process died") from None
+            finally:
+                pool.close()
 
     def _run(self, arrays: list[Any]) -> Any:
         import pyarrow
@@ -176,11 +201,16 @@ def _type(value: Any) -> Any:
     raise arguments.refuse("type", 'a pyarrow type or the name of one, such as "int64", "string" or "list<float>"', value)
 
 
-def _find(module: str, qualname: str) -> Udf:
+def _find(module: str, qualname: str, declared: tuple[Any, ...]) -> Udf:
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
-    return found
+    # Under its name is the function itself where `udf` was called rather than used as a decorator.
+    return found if isinstance(found, Udf) else Udf(found, *declared, nullable=False, processes=0)
+
+
+class _PoolBroke(Exception):
+    """A worker process died, under this call or another."""
 
 
 class _Pool:
@@ -195,27 +225,46 @@ class _Pool:
         self._pool = ProcessPoolExecutor(
             processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
-        atexit.register(self.close)
+        # Also when nothing refers to it, as when its function was declared anew, and when Python ends.
+        self.close = weakref.finalize(self, _end_pool, self._pool, self._folder)
 
     def call(self, function: Udf, arrays: list[Any]) -> Any:
+        from concurrent.futures import CancelledError
+        from concurrent.futures.process import BrokenProcessPool
+
+        try:
+            return self._call(function, arrays)
+        except (BrokenProcessPool, CancelledError):
+            raise _PoolBroke from None
+        except (RuntimeError, OSError):
+            # Another call may have found it broken in the middle of this one, and closed it.
+            if self.close.alive:
+                raise
+            raise _PoolBroke from None
+
+    def _call(self, function: Udf, arrays: list[Any]) -> Any:
         sent = _write(arrays, self._folder)
         try:
             path = self._pool.submit(_work, function, sent, self._folder).result()
         finally:
-            os.unlink(sent)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(sent)
         [made] = _read(path)
         # What is mapped stays until the array is gone.
         os.unlink(path)
         return made
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+def _end_pool(pool: Any, folder: str) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _begin_worker() -> None:
     global _is_worker
     _is_worker = True
+    # Ctrl-C reaches all processes of a terminal; what ends these is the one that has them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(function: Udf, sent: str, folder: str) -> str:

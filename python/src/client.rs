@@ -6,14 +6,14 @@ use forebay_flight_client::{ClientTls, ConnectOptions, StreamRequest};
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
-use crate::runtime::Runtime;
+use crate::runtime::{OfProcess, Runtime};
 use crate::session::{columns, json};
 use crate::stream::{Source, Stream};
 
 /// A connection to a dispatcher.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Client {
-    client: forebay_flight_client::Client,
+    client: OfProcess<forebay_flight_client::Client>,
     runtime: Runtime,
 }
 
@@ -47,19 +47,19 @@ impl Client {
         let runtime = Runtime::new().or_raise(py)?;
         let connecting = forebay_flight_client::Client::connect_with(uri, &options);
         let client = runtime.wait(py, connecting)?.or_raise(py)?;
-        Ok(Self { client, runtime })
+        Ok(Self { client: OfProcess::new(client), runtime })
     }
 
     /// Names of the pipelines that the server offers.
     fn pipelines(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let mut client = self.client.clone();
+        let mut client = (*self.client).clone();
         let pipelines = self.runtime.wait(py, async move { client.pipelines().await })?.or_raise(py)?;
         Ok(pipelines.into_iter().map(|pipeline| pipeline.name).collect())
     }
 
     /// What goes on at the dispatcher, as JSON.
     fn status(&self, py: Python<'_>) -> PyResult<String> {
-        let mut client = self.client.clone();
+        let mut client = (*self.client).clone();
         let status = self.runtime.wait(py, async move { client.status().await })?.or_raise(py)?;
         serde_json::to_string(&status).map_err(|error| crate::error::invalid(py, error.to_string()))
     }
@@ -67,16 +67,16 @@ impl Client {
     /// Plans one rank's stream; nothing is computed yet.
     fn open(&self, py: Python<'_>, request: &str) -> PyResult<RemoteFeed> {
         let request = json::<StreamRequest>(py, request)?;
-        let mut client = self.client.clone();
+        let mut client = (*self.client).clone();
         let feed = self.runtime.wait(py, async move { client.open(&request).await })?.or_raise(py)?;
-        Ok(RemoteFeed { feed, runtime: self.runtime.clone() })
+        Ok(RemoteFeed { feed: OfProcess::new(feed), runtime: self.runtime.clone() })
     }
 }
 
 /// A feed that a server has planned for one rank.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct RemoteFeed {
-    feed: forebay_flight_client::RemoteFeed,
+    feed: OfProcess<forebay_flight_client::RemoteFeed>,
     runtime: Runtime,
 }
 
@@ -114,7 +114,7 @@ impl RemoteFeed {
     fn read(&self, py: Python<'_>, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let _in_runtime = self.runtime.handle().enter();
-        let reader = self.feed.clone().read().or_raise(py)?;
+        let reader = (*self.feed).clone().read().or_raise(py)?;
         Ok(Stream::start(&self.runtime, Source::Remote(Box::new(reader)), ahead))
     }
 }

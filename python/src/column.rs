@@ -61,7 +61,7 @@ impl Converter {
         }
         match array.data_type() {
             DataType::FixedSizeList(item, width) if dtype(item).is_some() => {
-                self.tensor(py, field, array, &[i64::from(*width)])
+                self.tensor(py, field, array, &[i64::from(*width)], &[])
             }
             DataType::List(item) if dtype(item).is_some() => {
                 let list = array.as_list::<i32>();
@@ -85,20 +85,19 @@ impl Converter {
                 let array = cast(array, &plain).map_err(arrow_error)?;
                 self.column(py, &field.clone().with_data_type(plain), &array)
             }
-            _ if dtype(field).is_some() => self.tensor(py, field, array, &[]),
+            _ if dtype(field).is_some() => self.tensor(py, field, array, &[], &[]),
             _ => Ok(objects(py, array)?.into_any().unbind()),
         }
     }
 
     fn fixed_shape(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
-        let shape = field
-            .metadata()
-            .get(EXTENSION_METADATA)
-            .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
-            .and_then(|parameters| serde_json::from_value::<Vec<i64>>(parameters["shape"].clone()).ok());
-        match shape {
-            Some(shape) => self.tensor(py, field, array, &shape),
-            None => Err(unreadable(py, field, "its shape cannot be read")),
+        let parameters = parameters(field);
+        let Ok(shape) = serde_json::from_value::<Vec<i64>>(parameters["shape"].clone()) else {
+            return Err(unreadable(py, field, "its shape cannot be read"));
+        };
+        match order(&parameters, shape.len()) {
+            Some(order) => self.tensor(py, field, array, &shape, &order),
+            None => Err(unreadable(py, field, "its permutation is none of its dimensions")),
         }
     }
 
@@ -113,7 +112,9 @@ impl Converter {
         };
         let data = data.as_list::<i32>();
         let dtype = dtype(item).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
-        let (values, _) = self.values(py, field, dtype, data.values())?;
+        let (values, unit) = self.values(py, field, dtype, data.values())?;
+        let order = order(&parameters(field), *rank as usize)
+            .ok_or_else(|| unreadable(py, field, "its permutation is none of its dimensions"))?;
         let shapes = shapes.as_fixed_size_list();
         let tensors = (0..array.len()).map(|row| {
             let shape = shapes.value(row);
@@ -124,14 +125,22 @@ impl Converter {
                 return Err(unreadable(py, field, "a shape is not that of its row"));
             }
             let bytes = values.slice_with_length(start * dtype.bytes(), (end - start) * dtype.bytes());
-            Tensor::new(bytes, dtype, shape).into_pyobject(py)
+            let tensor = Tensor::new(bytes, dtype, shape).of(unit);
+            if order.is_empty() { tensor } else { tensor.permuted(&order) }.into_pyobject(py)
         });
         let tensors = tensors.collect::<PyResult<Vec<_>>>()?;
         Ok(PyList::new(py, tensors)?.into_any().unbind())
     }
 
-    /// A tensor of `array`, whose rows have the shape `row`.
-    fn tensor(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef, row: &[i64]) -> PyResult<Py<PyAny>> {
+    /// A tensor of `array`, whose rows have the shape `row`, shown with their dimensions in this order, if there is one.
+    fn tensor(
+        &mut self,
+        py: Python<'_>,
+        field: &Field,
+        array: &ArrayRef,
+        row: &[i64],
+        order: &[usize],
+    ) -> PyResult<Py<PyAny>> {
         let rows = array.len();
         let mut shape = vec![rows as i64];
         shape.extend(row);
@@ -151,11 +160,11 @@ impl Converter {
         let dtype = tensor_dtype(field, item.map(Arc::as_ref))
             .ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
         let (values, unit) = self.values(py, field, dtype, &elements)?;
-        let tensor = Tensor::new(values, dtype, shape);
-        let tensor = match unit {
-            Some(unit) => tensor.of_times(unit),
-            None => tensor,
-        };
+        let mut tensor = Tensor::new(values, dtype, shape).of(unit);
+        if !order.is_empty() {
+            let rows_first: Vec<usize> = std::iter::once(0).chain(order.iter().map(|at| at + 1)).collect();
+            tensor = tensor.permuted(&rows_first);
+        }
         Ok(tensor.into_pyobject(py)?.into_any().unbind())
     }
 
@@ -172,8 +181,8 @@ impl Converter {
         let dtype =
             tensor_dtype(field, Some(item)).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
         let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
-        let (values, _) = self.values(py, field, dtype, &values.slice(first, last - first))?;
-        let values = Tensor::new(values, dtype, vec![(last - first) as i64]);
+        let (values, unit) = self.values(py, field, dtype, &values.slice(first, last - first))?;
+        let values = Tensor::new(values, dtype, vec![(last - first) as i64]).of(unit);
         let offsets: Vec<i64> = offsets.iter().map(|offset| (offset.as_usize() - first) as i64).collect();
         let shape = vec![offsets.len() as i64];
         let offsets = Tensor::new(Buffer::from_vec(offsets), DType::Int(64), shape);
@@ -216,6 +225,24 @@ impl Converter {
         let buffer = if is_first { buffer } else { Buffer::from(buffer.as_slice()) };
         Ok((buffer, unit(array.data_type())))
     }
+}
+
+/// What a field's extension type says beside its name.
+fn parameters(field: &Field) -> serde_json::Value {
+    let text = field.metadata().get(EXTENSION_METADATA);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// In which order a tensor type shows its dimensions; empty for that of memory, `None` if it says no order of so many.
+fn order(parameters: &serde_json::Value, dimensions: usize) -> Option<Vec<usize>> {
+    let permutation = &parameters["permutation"];
+    if permutation.is_null() {
+        return Some(Vec::new());
+    }
+    let order: Vec<usize> = serde_json::from_value(permutation.clone()).ok()?;
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    sorted.iter().copied().eq(0..dimensions).then_some(order)
 }
 
 /// Elements of a shape; `None` for sides that none could have.
@@ -301,21 +328,23 @@ fn objects<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList
         return objects(py, &cast(array, &plain).map_err(arrow_error)?);
     }
     let list = PyList::empty(py);
-    // Arrow's null type has no bitmap that would say so.
-    let all_null = *array.data_type() == DataType::Null;
     for row in 0..array.len() {
-        match all_null || array.is_null(row) {
-            true => list.append(py.None())?,
-            false => list.append(object(py, array, row)?)?,
-        }
+        list.append(object(py, array, row)?)?;
     }
     Ok(list)
 }
 
+/// One value of `array`, `None` for a null.
 fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<'py, PyAny>> {
     let text = |text: &str| PyString::new(py, text).into_any();
     let bytes = |bytes: &[u8]| PyBytes::new(py, bytes).into_any();
+    if let Some(plain) = plain(array.data_type()) {
+        return object(py, &cast(&array.slice(row, 1), &plain).map_err(arrow_error)?, 0);
+    }
     Ok(match array.data_type() {
+        // Arrow's null type has no bitmap that would say so.
+        DataType::Null => py.None().into_bound(py),
+        _ if array.is_null(row) => py.None().into_bound(py),
         DataType::Utf8 => text(array.as_string::<i32>().value(row)),
         DataType::LargeUtf8 => text(array.as_string::<i64>().value(row)),
         DataType::Utf8View => text(array.as_string_view().value(row)),
@@ -330,8 +359,7 @@ fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<
         DataType::Struct(fields) => {
             let dict = PyDict::new(py);
             for (field, column) in fields.iter().zip(array.as_struct().columns()) {
-                let value = if column.is_null(row) { py.None().into_bound(py) } else { object(py, column, row)? };
-                dict.set_item(field.name(), value)?;
+                dict.set_item(field.name(), object(py, column, row)?)?;
             }
             dict.into_any()
         }

@@ -16,6 +16,8 @@ use pyo3::types::{PyCapsule, PyTuple};
 const LEGACY: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
+/// Copies are aligned so, and TensorFlow takes for granted that all memory is.
+const ALIGNMENT: usize = 64;
 
 /// What the elements of a tensor are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub(crate) struct Tensor {
     data: Buffer,
     dtype: DType,
     shape: Vec<i64>,
+    /// In elements.
+    strides: Vec<i64>,
     /// The type that NumPy has for the elements, where they are times: `M8[D]`, `m8[us]` and so on.
     #[pyo3(get)]
     unit: Option<&'static str>,
@@ -75,11 +79,22 @@ impl Tensor {
     pub(crate) fn new(data: Buffer, dtype: DType, shape: Vec<i64>) -> Self {
         let elements: i64 = shape.iter().product();
         assert!(data.len() >= elements as usize * dtype.bytes(), "a tensor of {shape:?} in {} bytes", data.len());
-        Self { data, dtype, shape, unit: None }
+        let mut strides = vec![1; shape.len()];
+        for at in (1..shape.len()).rev() {
+            strides[at - 1] = strides[at] * shape[at];
+        }
+        Self { data, dtype, shape, strides, unit: None }
     }
 
-    pub(crate) fn of_times(self, unit: &'static str) -> Self {
-        Self { unit: Some(unit), ..self }
+    /// The same elements with dimensions in another order: the one at `at` is that at `order[at]` of this tensor.
+    pub(crate) fn permuted(self, order: &[usize]) -> Self {
+        let of = |sides: &[i64]| order.iter().map(|&at| sides[at]).collect();
+        Self { shape: of(&self.shape), strides: of(&self.strides), ..self }
+    }
+
+    /// With elements that are times in `unit`, if there is one.
+    pub(crate) fn of(self, unit: Option<&'static str>) -> Self {
+        Self { unit, ..self }
     }
 }
 
@@ -105,6 +120,23 @@ impl Tensor {
         Self { dtype: DType::UInt((self.dtype.bytes() * 8) as u8), ..self.clone() }
     }
 
+    /// Whether elements lie row after row.
+    #[getter]
+    fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        self.shape.iter().zip(&self.strides).rev().all(|(&side, &stride)| {
+            let fits = side == 1 || stride == expected;
+            expected *= side;
+            fits
+        })
+    }
+
+    /// Whether it begins where the widest vector instructions want it.
+    #[getter]
+    fn is_aligned(&self) -> bool {
+        self.data.as_ptr().align_offset(ALIGNMENT) == 0
+    }
+
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CPU, 0)
     }
@@ -126,7 +158,7 @@ impl Tensor {
             Some(true) => Buffer::from(self.data.as_slice()),
             _ => self.data.clone(),
         };
-        let held = Held::new(self.shape.clone(), data);
+        let held = Held { shape: self.shape.clone(), strides: self.strides.clone(), data };
         match max_version {
             Some((major, _)) if major >= 1 => versioned(py, held, self.dtype),
             _ => legacy(py, held, self.dtype),
@@ -143,14 +175,6 @@ struct Held {
 }
 
 impl Held {
-    fn new(shape: Vec<i64>, data: Buffer) -> Self {
-        let mut strides = vec![1; shape.len()];
-        for at in (1..shape.len()).rev() {
-            strides[at - 1] = strides[at] * shape[at];
-        }
-        Self { shape, strides, data }
-    }
-
     fn dlpack(&mut self, dtype: DType) -> DlTensor {
         DlTensor {
             data: self.data.as_ptr().cast_mut().cast(),

@@ -1,11 +1,28 @@
 //! Errors of the engine as exceptions of `forebay`, whose classes are Python's (`forebay/_errors.py`).
 
+use std::fmt;
+
 use forebay_engine::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The exception that says what `error` says.
+/// What a Python function raised to end the program, such as `SystemExit`, on its way to the loop.
+#[derive(Debug)]
+pub(crate) struct Raised(pub(crate) PyErr);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+/// The exception that says what `error` says; what a function ended the program with, as it was raised.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    if let Some(raised) = error.stopped().and_then(|stopped| stopped.downcast_ref::<Raised>()) {
+        return raised.0.clone_ref(py);
+    }
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let kind = match error.kind() {
         ErrorKind::Invalid => "invalid",

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
-use forebay_engine::Function;
+use forebay_engine::{CallError, Function};
 use parking_lot::{Condvar, Mutex};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arrow_capsule::{ArrowArray, import_array, import_field, owned};
+use crate::error::Raised;
 
 /// How long Python waits for calls at its end.
 const END_WITHIN: Duration = Duration::from_secs(30);
@@ -25,13 +27,20 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     let (inputs, output) = (inputs.collect::<PyResult<Vec<_>>>()?, Arc::new(output));
     let udf = udf.clone().unbind();
     let call = move |arrays: &[ArrayRef]| {
-        let _running = Running::begin().ok_or("Python is shutting down")?;
+        let Some(_running) = Running::begin() else {
+            let ends: Box<dyn std::error::Error + Send + Sync> = "Python is shutting down".into();
+            return Err(CallError::Stop(ends.into()));
+        };
         Python::attach(|py| {
             let made = call(py, &udf, arrays);
             made.map_err(|error| {
+                // As Python has it: what is no Exception is about the program.
+                if !error.is_instance_of::<PyException>(py) {
+                    return CallError::Stop(Arc::new(Raised(error)));
+                }
                 let value = error.value(py);
                 let class = value.get_type().name().map_or_else(|_| "error".to_owned(), |name| name.to_string());
-                format!("{class}: {value}")
+                CallError::Rows(format!("{class}: {value}"))
             })
         })
     };

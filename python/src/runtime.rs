@@ -75,6 +75,40 @@ impl Runtime {
     }
 }
 
+/// What belongs to the process that made it, as what has threads does. A forked child leaves it alone, even at its end: the
+/// threads are not there, and a lock that one of them held at the fork is held for ever.
+pub(crate) struct OfProcess<T> {
+    /// There until the drop.
+    value: Option<T>,
+    process: u32,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Some(value), process: process::id() }
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != process::id()
+    }
+}
+
+impl<T> std::ops::Deref for OfProcess<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("taken only on drop")
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         match self.runtime.take() {

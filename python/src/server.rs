@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::error::{OrRaise, invalid};
-use crate::runtime::Runtime;
+use crate::runtime::{OfProcess, Runtime};
 use crate::session::Session;
 
 /// What stops it, and what it ends with.
@@ -22,7 +22,7 @@ pub(crate) struct Server {
     #[pyo3(get)]
     uri: String,
     runtime: Runtime,
-    running: Mutex<Option<Running>>,
+    running: OfProcess<Mutex<Option<Running>>>,
 }
 
 #[pymethods]
@@ -40,11 +40,12 @@ impl Server {
             let _ = stopped.await;
         };
         let task = runtime.handle().spawn(server.serve(Arc::clone(&session.session), stopped));
-        Ok(Self { uri, runtime, running: Mutex::new(Some((stop, task))) })
+        Ok(Self { uri, runtime, running: OfProcess::new(Mutex::new(Some((stop, task)))) })
     }
 
     /// Lets streams end for some seconds, then closes the port.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        self.runtime.check_process(py)?;
         let running = self.running.lock().take();
         let Some((stop, task)) = running else { return Ok(()) };
         let _ = stop.send(());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{FeedOptions, Output, ReadOptions, type_name};
+use forebay_engine::{FeedOptions, FileFormat, Output, ReadOptions, SourceRow, type_name};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList};
 use serde::de::DeserializeOwned;
@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 use crate::arrow_capsule::{import, schema_capsule};
 use crate::error::{OrRaise, invalid};
 use crate::function;
-use crate::runtime::Runtime;
+use crate::runtime::{OfProcess, Runtime};
 use crate::stream::{Source, Stream};
 
 /// Tables, pipelines, and the threads that compute them.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Session {
-    pub(crate) session: Arc<forebay_engine::Session>,
+    pub(crate) session: OfProcess<Arc<forebay_engine::Session>>,
     pub(crate) runtime: Runtime,
 }
 
@@ -44,7 +44,8 @@ impl Session {
         if let Some(bytes) = window_memory_limit {
             builder = builder.window_memory_bytes(bytes);
         }
-        Ok(Self { session: Arc::new(builder.build().or_raise(py)?), runtime: Runtime::new().or_raise(py)? })
+        let session = OfProcess::new(Arc::new(builder.build().or_raise(py)?));
+        Ok(Self { session, runtime: Runtime::new().or_raise(py)? })
     }
 
     /// Runs the statements of `text`, which errors call `name`. What each came to: a text, or the rows of a table.
@@ -73,6 +74,20 @@ impl Session {
         self.runtime.wait(py, self.session.register(name, schema, batches))?.or_raise(py)
     }
 
+    /// Creates or replaces a table of the files at `location`; `format` is "parquet", "csv", "jsonl" or "media".
+    fn add_files(&self, py: Python<'_>, name: &str, location: &str, format: &str) -> PyResult<()> {
+        let format = json::<FileFormat>(py, &format!("\"{format}\""))?;
+        self.runtime.wait(py, self.session.add_files(name, location, format))?.or_raise(py)
+    }
+
+    /// Forgets a table that was registered without a name, when the last holder of its rows does so. Never waits, and does
+    /// nothing in a forked child: it is called when Python collects garbage.
+    fn release(&self, py: Python<'_>, name: &str) {
+        if !self.session.is_forked() {
+            py.detach(|| self.session.release(name));
+        }
+    }
+
     /// Lets queries call a `forebay.Udf`.
     fn add_function(&self, py: Python<'_>, udf: &Bound<'_, PyAny>) -> PyResult<()> {
         self.session.add_function(function::read(udf)?).or_raise(py)
@@ -80,7 +95,9 @@ impl Session {
 
     /// Forgets a pipeline; feeds of it that are open go on.
     fn undefine(&self, py: Python<'_>, name: &str) {
-        py.detach(|| self.session.undefine(name));
+        if !self.session.is_forked() {
+            py.detach(|| self.session.undefine(name));
+        }
     }
 
     fn pipelines(&self) -> Vec<String> {
@@ -115,11 +132,16 @@ impl Session {
         Ok((table, preview.html().or_raise(py)?, preview.num_rows(), preview.bad_rows()))
     }
 
-    /// Opens a pipeline as a feed, with the feed options given as JSON.
-    fn open(&self, py: Python<'_>, name: &str, options: &str) -> PyResult<Feed> {
+    /// Opens a pipeline as a feed, with the feed options given as JSON, of all columns or only these.
+    #[pyo3(signature = (name, options, columns = None))]
+    fn open(&self, py: Python<'_>, name: &str, options: &str, columns: Option<Vec<String>>) -> PyResult<Feed> {
         self.runtime.check_process(py)?;
         let options = json::<FeedOptions>(py, options)?;
-        let feed = py.detach(|| self.session.open(name, &options)).or_raise(py)?;
+        let open = || match &columns {
+            Some(columns) => self.session.open_columns(name, &options, columns),
+            None => self.session.open(name, &options),
+        };
+        let feed = OfProcess::new(py.detach(open).or_raise(py)?);
         Ok(Feed { feed, runtime: self.runtime.clone() })
     }
 
@@ -138,7 +160,7 @@ impl Session {
 /// A pipeline opened for training.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Feed {
-    feed: forebay_engine::Feed,
+    feed: OfProcess<forebay_engine::Feed>,
     runtime: Runtime,
 }
 
@@ -191,11 +213,18 @@ impl Feed {
         self.feed.calls_not_to_keep()
     }
 
-    /// Source file and row of each sample of a rank's batch.
+    /// Source file and row of each sample of the rank's batch of a step.
     fn trace(&self, py: Python<'_>, options: &str, epoch: u64, step: u64) -> PyResult<Vec<(String, u64)>> {
         let options = json::<ReadOptions>(py, options)?;
         let rows = self.runtime.wait(py, self.feed.trace(&options, epoch, step))?.or_raise(py)?;
-        Ok(rows.into_iter().map(|source| (source.file, source.row)).collect())
+        Ok(rows.into_iter().map(place).collect())
+    }
+
+    /// Source file and row of each sample of an epoch with one of `count` offsets from `first` on.
+    fn trace_offsets(&self, py: Python<'_>, epoch: u64, first: u64, count: u64) -> PyResult<Vec<(String, u64)>> {
+        let wanted = first..first.saturating_add(count);
+        let rows = self.runtime.wait(py, self.feed.trace_offsets(epoch, wanted))?.or_raise(py)?;
+        Ok(rows.into_iter().map(place).collect())
     }
 
     /// Begins to read with the options given as JSON, up to `ahead` batches before they are asked for.
@@ -204,6 +233,10 @@ impl Feed {
         let reader = self.feed.read(&json::<ReadOptions>(py, options)?).or_raise(py)?;
         Ok(Stream::start(&self.runtime, Source::Local(Box::new(reader)), ahead))
     }
+}
+
+fn place(source: SourceRow) -> (String, u64) {
+    (source.file, source.row)
 }
 
 /// Every operator, with its version.

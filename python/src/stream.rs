@@ -11,9 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, row_bytes};
 use crate::error::OrRaise;
-use crate::runtime::Runtime;
+use crate::runtime::{OfProcess, Runtime};
 
 /// Batches from this process or from a cluster: the same.
 pub(crate) enum Source {
@@ -43,7 +43,7 @@ type Received = forebay_engine::Result<forebay_engine::Batch>;
 pub(crate) struct Stream {
     runtime: Runtime,
     /// `None` once it was closed, or a batch was an error.
-    batches: Mutex<Option<mpsc::Receiver<Received>>>,
+    batches: OfProcess<Mutex<Option<mpsc::Receiver<Received>>>>,
     ahead: usize,
     counts: Arc<Counts>,
 }
@@ -65,7 +65,7 @@ impl Stream {
         runtime.handle().spawn(pump(source, send));
         Self {
             runtime: runtime.clone(),
-            batches: Mutex::new(Some(receive)),
+            batches: OfProcess::new(Mutex::new(Some(receive))),
             ahead: ahead.max(1),
             counts: Arc::default(),
         }
@@ -79,7 +79,7 @@ impl Stream {
                 self.counts.first_nanos.store(nanos, Ordering::Relaxed);
             }
             self.counts.rows.fetch_add(batch.records.num_rows() as u64, Ordering::Relaxed);
-            self.counts.bytes.fetch_add(batch.records.get_array_memory_size() as u64, Ordering::Relaxed);
+            self.counts.bytes.fetch_add(batch.records.columns().iter().map(row_bytes).sum(), Ordering::Relaxed);
             self.counts.bad_rows.fetch_add(batch.bad_rows(), Ordering::Relaxed);
         }
     }
@@ -114,6 +114,9 @@ impl Stream {
 
     /// Stops the work; batches that were read ahead are dropped.
     fn close(&self, py: Python<'_>) {
+        if self.batches.is_forked() {
+            return;
+        }
         // What is dropped may be large, and another thread may be waiting with the lock.
         py.detach(|| *self.batches.lock() = None);
     }

@@ -59,9 +59,11 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     Ok(join::resolved(plan, state)?)
 }
 
-/// Plans the feed stage of `plan` over `tables`.
+/// Plans the feed stage of `plan` over `tables`; with `only` the rows are the same, and of their columns those at these
+/// places are computed.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
+    only: Option<&[usize]>,
     tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
@@ -77,7 +79,8 @@ pub(crate) async fn compile(
         }
         None => None,
     };
-    let transform = output(unfiltered(woven.top)?, plan)?;
+    // Woven as a whole, so that calls keep their sites whatever is left out.
+    let transform = output(unfiltered(woven.top)?, plan, only)?;
     let transform = LeafPlan::new(state.create_physical_plan(&transform).await?, &leaf)?;
     let mut stage = Stage::new(select, transform, state.task_ctx());
     // From the top down: a layer makes only what is read above it.
@@ -140,8 +143,11 @@ fn unfiltered(plan: LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
 }
 
 /// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
-fn output(woven: LogicalPlan, asked: &LogicalPlan) -> Result<LogicalPlan> {
-    let columns = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field));
+fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usize]>) -> Result<LogicalPlan> {
+    let mut columns: Vec<Expr> = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field)).collect();
+    if let Some(only) = only {
+        columns = only.iter().map(|&at| columns[at].clone()).collect();
+    }
     let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
     match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
         Some(field) => {

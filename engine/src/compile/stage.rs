@@ -24,6 +24,7 @@ use super::lookup::LookupPlan;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
+use crate::function;
 
 /// A feed stage that is ready to run over any rows of its table.
 pub(crate) struct Stage {
@@ -200,6 +201,7 @@ impl Stage {
         while let Some(range) = todo.pop() {
             match self.run_range(plan, read, rows, range.start, range.len()).await {
                 Ok(batches) => done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0)),
+                Err(error) if error.stopped().is_some() => return Err(error),
                 Err(error) if range.len() > 1 => {
                     let middle = range.start + range.len() / 2;
                     todo.push(middle..range.end);
@@ -233,6 +235,7 @@ impl Stage {
         let bound = bind(&plan.plan, plan.leaf_rows(rows, read, start, len)?)?;
         // A decoder that panics on hostile bytes must cost a row, not the feed.
         match AssertUnwindSafe(collect(bound, Arc::clone(&self.context))).catch_unwind().await {
+            Ok(Err(error)) if let Some(by) = function::stopped(&error) => Err(Error::of_stop(by)),
             Ok(Err(error)) => match Error::from(error) {
                 error if error.kind() == ErrorKind::Exhausted => Err(error),
                 // The plan was good when it was made and its rows are in memory: whatever a function calls its failure,

@@ -85,6 +85,8 @@ pub(crate) struct FeedCore {
 pub(crate) struct FeedParts<'a> {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) settings: FeedSettings,
+    /// The only columns of the samples to compute, if not all.
+    pub(crate) columns: Option<&'a [String]>,
     /// Plans what only some feeds need.
     pub(crate) context: &'a SessionContext,
     pub(crate) executor: Arc<Executor>,
@@ -96,8 +98,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// The feeds of a session that somebody holds, by root and id: readers of equal feeds share windows.
-pub(crate) type OpenFeeds = Mutex<HashMap<(String, String), Weak<Runner>>>;
+/// The feeds of a session that somebody holds, by root, id and columns: readers of equal feeds share windows.
+pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>), Weak<Runner>>>;
 
 /// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
 const RANGES_PER_WINDOW: u64 = 16;
@@ -120,7 +122,7 @@ fn feed_id(pipeline: &Pipeline, settings: &FeedSettings) -> String {
 
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
-        let FeedParts { pipeline, settings, context, executor, stores, root, .. } = parts;
+        let FeedParts { pipeline, settings, columns, context, executor, stores, root, .. } = parts;
         let dataset = pipeline.dataset.clone();
         if dataset.snapshot().rows() == 0 {
             let files = dataset.snapshot().files();
@@ -136,7 +138,7 @@ impl Feed {
             .with_hint("fill the files, or check the LOCATION of its table"));
         }
         let id = feed_id(&pipeline, &settings);
-        let key = (root.to_owned(), id.clone());
+        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec));
         let mut open = parts.open.lock();
         if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(Self { pipeline, runner });
@@ -145,16 +147,23 @@ impl Feed {
             Some(buckets) => Some(pipeline.lengths(&buckets.by, &context.state())?),
             None => None,
         };
+        let stage = match columns {
+            Some(columns) => Arc::new(pipeline.stage_of(columns, &context.state())?),
+            None => Arc::clone(&pipeline.stage),
+        };
+        // Other columns have other bad rows, and a file of them is written once.
+        let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
+        let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
         let core = FeedCore {
-            quarantine_url: format!("{}/quarantine/{id}", root.trim_end_matches('/')),
+            quarantine_url: format!("{}/quarantine/{id}{of_columns}", root.trim_end_matches('/')),
             root: root.to_owned(),
             id: id.as_str().into(),
             plan: Arc::new(FeedPlan::new(ranges, settings.clone()).limited(&dataset, pipeline.limit)),
             limit: pipeline.limit.unwrap_or(u64::MAX),
             settings,
             dataset,
-            stage: Arc::clone(&pipeline.stage),
+            stage,
             lengths,
             lookups: OnceCell::new(),
             lookup_bytes_max: parts.lookup_bytes_max,

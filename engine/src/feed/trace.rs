@@ -1,5 +1,7 @@
 //! Which source rows were in a batch: the log read again, without transforming anything.
 
+use std::ops::Range;
+
 use forebay_delivery::{Plan, Start, WindowId};
 
 use super::Feed;
@@ -18,39 +20,66 @@ pub struct SourceRow {
 
 impl Feed {
     /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order, of a sample that is
-    /// made of several rows the first; rows that turn out to be bad are among them. Empty past the epoch's end.
+    /// made of several rows the first; rows that turn out to be bad are among them. Empty for a step that has no batch.
+    ///
+    /// Steps are those of reading with `options`: in the epoch where that begins they follow one another from where it
+    /// begins, which need not be a multiple of the global batch.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), and of reading the sources.
     pub async fn trace(&self, options: &ReadOptions, epoch: u64, step: u64) -> Result<Vec<SourceRow>> {
-        let of = |offset| ReadOptions { from: Start::Offset { epoch, offset }, ..options.clone() };
-        let (settings, _) = self.resolve(&of(0))?;
+        let (settings, begin) = self.resolve(options)?;
         let global = settings.batch_size.saturating_mul(settings.world_size);
-        let first = step.saturating_mul(global).saturating_add(settings.rank * settings.batch_size);
+        let begins_at = if begin.window.epoch == epoch { begin.offset } else { 0 };
+        let step_at = match step.checked_sub(begins_at / global) {
+            Some(steps) => begins_at.saturating_add(steps.saturating_mul(global)),
+            // Of a run before this one: whoever asks for it by number means the same global batch.
+            None => step.saturating_mul(global),
+        };
+        let first = step_at.saturating_add(settings.rank * settings.batch_size);
         let wanted = first..first.saturating_add(settings.batch_size);
+        let whole = if settings.drop_last { step_at.saturating_add(global) } else { 0 };
+        self.trace_offsets_of(epoch, wanted, whole).await
+    }
+
+    /// The source rows of `wanted` offsets of `epoch`, as [`trace`](Self::trace) gives them; fewer past the epoch's end.
+    ///
+    /// # Errors
+    /// Those of [`trace`](Self::trace).
+    pub async fn trace_offsets(&self, epoch: u64, wanted: Range<u64>) -> Result<Vec<SourceRow>> {
+        self.trace_offsets_of(epoch, wanted, 0).await
+    }
+
+    /// None, if the epoch has fewer than `at_least` offsets.
+    async fn trace_offsets_of(&self, epoch: u64, wanted: Range<u64>, at_least: u64) -> Result<Vec<SourceRow>> {
         // From the window that holds the step, where that is known; otherwise windows are counted from the epoch's first.
         let known = self.offsets_per_epoch();
-        if known.is_some_and(|offsets| first >= offsets) {
+        if known.is_some_and(|offsets| wanted.start >= offsets || at_least > offsets) {
             return Ok(Vec::new());
         }
-        let (_, begin) = self.resolve(&of(if known.is_some() { first } else { 0 }))?;
+        let from = Start::Offset { epoch, offset: if known.is_some() { wanted.start } else { 0 } };
+        let (_, begin) = self.resolve(&ReadOptions { from, ..ReadOptions::default() })?;
         let plan = WindowPlan(std::sync::Arc::clone(&self.core().plan));
         let reading = self.runner.join(begin.window, epoch + 1);
         let (mut id, mut offset) = (begin.window, begin.window_offset);
         let mut rows = Vec::new();
-        while offset < wanted.end {
+        let end = if known.is_some() { wanted.end } else { wanted.end.max(at_least) };
+        while offset < end {
             let window = reading.window(id).await?;
             let inside = wanted.start.max(offset)..wanted.end.min(offset + window.len());
             for origin in inside.filter_map(|at| window.origin_at(at - offset)) {
                 let (file, row) = self.core().place(origin);
                 rows.push(SourceRow { file: file.to_owned(), row });
             }
+            offset += window.len();
             if plan.is_last(id) {
                 break;
             }
-            offset += window.len();
             id = WindowId { index: id.index + 1, ..id };
             reading.advance(id);
+        }
+        if known.is_none() && offset < at_least {
+            rows.clear();
         }
         Ok(rows)
     }

@@ -218,18 +218,19 @@ pub(crate) fn part<'a>(
     };
     let stored = orientation::stored(decoded, header.stored, header.orientation);
     let Scratch { decoders, stored: turned, shown } = scratch;
-    let pixels = match header.orientation {
-        orientation::UPRIGHT => sized(shown, decoded.size().values()),
-        _ => sized(turned, decoded.size().values()),
+    let values = decoded.size().values();
+    let mut load = |out: &mut [u8]| match is_jpeg {
+        true => guarded(|| jpeg::decode(file, stored, out, &mut decoders.jpeg)),
+        false => decode(file, header.stored, out, decoders),
     };
-    match is_jpeg {
-        true => guarded(|| jpeg::decode(file, stored, pixels, &mut decoders.jpeg))?,
-        false => decode(file, header.stored, pixels, decoders)?,
+    if header.orientation == orientation::UPRIGHT {
+        load(sized(shown, values))?;
+    } else {
+        let turned = sized(turned, values);
+        load(turned)?;
+        orientation::turn(turned, stored.size(), header.orientation, sized(shown, values));
     }
-    if header.orientation != orientation::UPRIGHT {
-        orientation::turn(pixels, stored.size(), header.orientation, sized(shown, decoded.size().values()));
-    }
-    let pixels = &shown[..decoded.size().values()];
+    let pixels = &shown[..values];
     Ok((Image { height: decoded.height, width: decoded.width, pixels }, part))
 }
 

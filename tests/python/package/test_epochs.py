@@ -218,3 +218,19 @@ def test_length_buckets_read_everything_once_on_each_world_size():
                 len(loader)
             seen += values(loader)
         assert sorted(seen) == list(range(300))
+
+
+def test_a_loop_may_have_no_end():
+    made = pipeline({"n": range_of(5)})
+    loader = made.load(format="arrow", batch_size=2, epochs=float("inf"))
+    batches = iter(loader)
+    places = [(batch.num_rows, loader.epoch) for batch, _ in zip(batches, range(8))]
+    assert [rows for rows, _ in places] == [2, 2, 1, 2, 2, 1, 2, 2]
+    with pytest.raises(TypeError, match="the loop has no end"):
+        len(loader)
+    state = loader.state_dict()
+    resumed = made.load(format="arrow", batch_size=2, epochs=float("inf"))
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)).equals(next(batches))
+    with pytest.raises(forebay.InvalidError, match='"epochs" must be a positive integer, got 1.5'):
+        numbers(5, epochs=1.5)

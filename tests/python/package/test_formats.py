@@ -145,6 +145,39 @@ def test_only_empty_lists_are_ragged_too():
     assert ragged.offsets.tolist() == [0, 0, 0, 0]
 
 
+def permuted(values, order):
+    """Tensors whose rows lie in memory as those of `values`, and are shown with their dimensions in `order`."""
+    type = pa.fixed_shape_tensor(pa.from_numpy_dtype(values.dtype), values.shape[1:], permutation=order)
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values[0].size)
+    return pa.ExtensionArray.from_storage(type, storage)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]], ids=str)
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
+def test_tensors_are_shown_in_the_order_of_their_type(format, order):
+    pixels = np.arange(5 * 2 * 3 * 4, dtype="int32").reshape(5, 2, 3, 4)
+    expected = pixels.transpose([0, *(at + 1 for at in order)])
+    loader = pipeline({"x": permuted(pixels, order)}).load(format=format, batch_size=3)
+    assert loader.columns["x"] == f"tensor<int32>{list(expected.shape[1:])}"
+    first, second = (batch["x"] for batch in loader)
+    assert np.array_equal(np.concatenate([first, second]), expected)
+    if format != "jax":
+        # A view, as fast to make as one that lies in order.
+        strides = first.strides if format == "numpy" else [side * 4 for side in first.stride()]
+        assert list(strides) == list(expected.strides)
+
+
+def test_a_permutation_that_is_none_is_refused():
+    field = pa.field("x", pa.list_(pa.int32(), 6), metadata={
+        "ARROW:extension:name": "arrow.fixed_shape_tensor",
+        "ARROW:extension:metadata": '{"shape": [2, 3], "permutation": [1, 1]}',
+    })
+    schema = pa.schema([field])
+    rows = pa.table([pa.array([[1, 2, 3, 4, 5, 6]], field.type)], schema=schema)
+    with pytest.raises(forebay.DataError, match="its permutation is none of its dimensions"):
+        next(iter(pipeline(rows).load(format="numpy")))
+
+
 DAY = datetime.date(2026, 2, 3)
 TIMES = {
     pa.date32(): "datetime64[D]",
@@ -167,6 +200,15 @@ def test_dates_and_times_keep_their_unit_in_numpy(type):
 def test_dates_and_times_are_integers_in_torch():
     [x] = read(pa.array([DAY], pa.date32()), "torch")
     assert x.dtype == torch.int64 and x.tolist() == [(DAY - datetime.date(1970, 1, 1)).days]
+
+
+@pytest.mark.parametrize("type", TIMES, ids=str)
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list, lambda type: pa.list_(type, 2)], ids=["lists", "large", "pairs"])
+def test_lists_of_times_keep_their_unit_in_numpy(list_of, type):
+    moment = DAY if pa.types.is_date(type) else datetime.datetime(2026, 2, 3)
+    [x] = read(pa.array([[moment, moment], [moment, moment]], list_of(type)))
+    row = x[1]
+    assert row.dtype == TIMES[type] and row.tolist() == np.array(["2026-02-03"] * 2, TIMES[type]).tolist()
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -193,6 +235,9 @@ OBJECTS = {
     "maps": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
     "times of day in seconds": pa.array([datetime.time(1, 2, 3), None], pa.time32("s")),
     "nothing": pa.nulls(3),
+    "lists of nothing": pa.array([[None, None], [], None]),
+    "structs of nothing": pa.array([[{"a": None}], [{"a": None}]], pa.list_(pa.struct([("a", pa.null())]))),
+    "maps to nothing": pa.array([[("k", None)]], pa.map_(pa.string(), pa.null())),
 }
 
 
@@ -293,3 +338,14 @@ def test_tensors_outlive_the_loader():
     others = [torch.full((100,), -1) for _ in range(100)]
     assert torch.cat(kept).tolist() == list(range(1000))
     del others
+
+
+def test_bytes_are_those_of_the_rows_handed_out():
+    # Small batches of one large piece share its memory, and lists that of their values.
+    rows = pa.table({"n": range_of(1000), "tokens": [[1, 2, 3, 4]] * 1000, "text": ["ab"] * 1000})
+    loader = pipeline(rows, "SELECT n, tokens, text, struct(n AS m) AS s FROM {table}").load(format="numpy", batch_size=10)
+    for _ in loader:
+        pass
+    values = 1000 * (8 + 4 * 8 + 2 + 8)
+    offsets = 100 * 11 * (4 + 4)
+    assert values <= loader.stats()["bytes"] <= values + 2 * offsets

@@ -49,6 +49,21 @@ def test_queries_are_known_by_their_first_word(query):
     assert forebay.sql(query, t=trips()).columns == {"n": "Int64"}
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT twice FROM t WHERE twice > 30",
+        "WITH a AS (SELECT twice FROM t) SELECT twice FROM a WHERE twice > 30",
+        "-- with\nWith a AS (SELECT * FROM t) SELECT twice FROM a WHERE twice > 30",
+    ],
+)
+def test_a_table_that_was_put_together_can_be_named_in_a_query(query):
+    doubled = forebay.table(trips()).select("zone", twice="n * 2")
+    assert values(forebay.sql(query, t=doubled).load(format="arrow"), "twice") == [32, 34, 36, 38]
+    with pytest.raises(forebay.InvalidError, match='"t" is a forebay.Table, which only a query can name'):
+        forebay.sql("CREATE PIPELINE p AS " + query, t=doubled)
+
+
 def test_a_script_gives_its_last_pipeline(session, folder):
     made = session.sql("""
         CREATE EXTERNAL TABLE numbers STORED AS PARQUET LOCATION 'numbers';

@@ -1,9 +1,14 @@
 """What the Table builder makes that changes which rows there are."""
 
+import datetime
+import gc
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import forebay
+from forebay._table import _literal
 
 
 @pytest.fixture
@@ -104,3 +109,88 @@ def test_packed_rows_resume_in_the_middle(table):
     again = packed.load(**options)
     again.load_state_dict(state)
     assert [batch["input_ids"].tolist() for batch in again] == rest != []
+
+
+LITERALS = [
+    (np.float64(0.5), "0.5"),
+    (np.float32(0.25), "0.25"),
+    (np.int64(-3), "-3"),
+    (np.uint8(7), "7"),
+    (np.bool_(True), "true"),
+    (np.str_("it's"), "'it''s'"),
+    (np.array([1, 2]), "[1, 2]"),
+    (np.datetime64("2026-02-03"), "DATE '2026-02-03'"),
+    (np.datetime64("2026-02"), "DATE '2026-02-01'"),
+    (np.datetime64("2026-02-03T04:05"), "TIMESTAMP '2026-02-03 04:05:00'"),
+    (np.datetime64("2026-02-03T04:05:06.789"), "TIMESTAMP '2026-02-03 04:05:06.789'"),
+    (datetime.date(2026, 2, 3), "DATE '2026-02-03'"),
+    (datetime.datetime(2026, 2, 3, 4, 5), "TIMESTAMP '2026-02-03 04:05:00'"),
+    ([True, 1.5, "a"], "[true, 1.5, 'a']"),
+]
+
+
+@pytest.mark.parametrize("value, text", LITERALS, ids=str)
+def test_values_are_written_as_sql(value, text):
+    assert _literal(value) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.float32("inf"), np.datetime64("NaT"), object(), None, 1j], ids=str)
+def test_what_sql_cannot_write_is_refused(value):
+    with pytest.raises(forebay.InvalidError, match='"option" must be a'):
+        _literal(value)
+
+
+def test_numpy_numbers_are_options(table):
+    packed = table.select("words").pack(np.int64(16), pad_id=np.int32(-1))
+    assert packed.load(format="numpy", batch_size=1000).columns == table.select("words").pack(16, pad_id=-1).load().columns
+    assert values(table.sample(np.float64(0.3))) == values(table.sample(0.3))
+    with pytest.raises(forebay.InvalidError, match='"fraction" must be above 0 and at most 1, got True'):
+        table.sample(True)
+
+
+def tables(session):
+    return [name for [name, *_] in session._native.execute("tables", "SHOW TABLES")[0][1:]]
+
+
+def test_frames_without_a_name_go_with_their_last_table():
+    session = forebay.Session()
+    rows = pa.table({"n": range(10)})
+    first, second = session.table(rows), session.table(rows)
+    filtered = first.filter("n > 5").select(m="n")
+    [name] = tables(session)
+    del first
+    gc.collect()
+    assert tables(session) == [name]
+    del second
+    gc.collect()
+    assert tables(session) == [name] and filtered.columns == {"m": "Int64"}
+    made = filtered.pipeline()
+    loader = made.load(format="numpy", batch_size=2)
+    del filtered
+    gc.collect()
+    assert tables(session) == []
+    # A pipeline has its rows, and so has a loader.
+    assert [batch["m"].tolist() for batch in loader] == [[6, 7], [8, 9]]
+    assert [batch["m"].tolist() for batch in made.load(format="numpy", batch_size=4)] == [[6, 7, 8, 9]]
+    again = session.table(rows)
+    assert tables(session) == [name] and values(again) == list(range(10))
+
+
+def test_frames_with_a_name_stay():
+    session = forebay.Session()
+    session.table(pa.table({"n": range(10)}), name="kept")
+    session.sql("SELECT n FROM other", other=pa.table({"n": range(3)}))
+    gc.collect()
+    assert tables(session) == ["kept", "other"]
+
+
+def test_errors_of_files_show_no_sql_that_nobody_wrote(tmp_path):
+    session = forebay.Session(base=tmp_path)
+    with pytest.raises(forebay.NotFoundError) as raised:
+        session.table("nothing/rows.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"no parquet")
+    with pytest.raises(forebay.Error) as broken:
+        session.table("bad.parquet")
+    for error in (raised.value, broken.value):
+        assert "CREATE" not in str(error) and "^" not in str(error)
+    assert "nothing" in raised.value.message and "relative ones begin at" in raised.value.hint

@@ -1,8 +1,11 @@
 """Python functions in queries."""
 
+import gc
 import os
 import subprocess
 import sys
+import time
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +55,32 @@ def process(x):
 @forebay.udf(input="int64", output="int64", processes=1)
 def fails_elsewhere(x):
     raise RuntimeError("in the other process")
+
+
+@forebay.udf(input="int64", output="int64", processes=2)
+def dies_at_six(x):
+    if 6 in x.to_pylist():
+        os._exit(7)
+    return x
+
+
+@forebay.udf(input="int64", output="int64", processes=1)
+def dies_once(x):
+    marker = os.environ["FOREBAY_TEST_MARKER"]
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        os._exit(7)
+    return x
+
+
+@forebay.udf(input="int64", output="int64")
+def exits(x):
+    raise SystemExit("enough")
+
+
+@forebay.udf(input="int64", output="int64", processes=1)
+def exits_elsewhere(x):
+    raise SystemExit("enough")
 
 
 @pytest.fixture
@@ -118,6 +147,77 @@ def test_it_runs_in_another_process_where_asked(session):
     assert len(found) == 1 and os.getpid() not in found
     with pytest.raises(forebay.DataError, match="RuntimeError: in the other process"):
         column(session, "fails_elsewhere(n)")
+
+
+def test_a_worker_that_dies_is_an_error_of_its_rows_and_no_others(session):
+    with pytest.raises(forebay.DataError, match="row 6: dies_at_six: RuntimeError: its worker process died"):
+        column(session, "dies_at_six(n)")
+    assert column(session, "dies_at_six(n)", on_error="skip") == [n for n in range(10) if n != 6]
+    assert column(session, "dies_at_six(n + 10)") == list(range(10, 20))
+
+
+def test_a_worker_that_dies_for_no_reason_of_its_rows_is_replaced(session, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREBAY_TEST_MARKER", str(tmp_path / "died"))
+    assert column(session, "dies_once(n)") == list(range(10))
+    assert (tmp_path / "died").exists()
+
+
+@pytest.mark.parametrize("function", ["exits", "exits_elsewhere"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_what_ends_a_program_is_no_bad_row(session, function, on_error):
+    with pytest.raises(SystemExit, match="enough"):
+        column(session, f"{function}(n)", on_error=on_error)
+    with pytest.raises(SystemExit, match="enough"):
+        session.sql(f"SELECT n FROM t WHERE {function}(n) > 0").preview()
+
+
+def test_a_function_that_is_declared_anew_ends_its_processes(session):
+    def declare():
+        return forebay.udf(here, input="int64", output="int64", processes=1, name="again")
+
+    first = declare()
+    assert column(session, "again(n)") == list(range(10))
+    pool = weakref.ref(first._pool)
+    folder = first._pool._folder
+    assert os.path.exists(folder)
+    del first
+    declare()
+    session.sql("SELECT again(n) AS x FROM t")
+    deadline = time.monotonic() + 10
+    while pool() is not None and time.monotonic() < deadline:
+        gc.collect()
+    assert pool() is None and not os.path.exists(folder)
+
+
+def here(x):
+    return x
+
+
+def test_ctrl_c_leaves_worker_processes_to_the_one_that_has_them(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import os, signal
+import pyarrow as pa
+import forebay
+
+@forebay.udf(input="int64", output="int64", processes=1)
+def same(x):
+    return x
+
+if __name__ == "__main__":
+    made = forebay.sql("SELECT same(n) AS x FROM t", t=pa.table({"n": range(10)}))
+    print(len(list(made.load(format="numpy"))))
+    try:
+        os.killpg(0, signal.SIGINT)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(len(list(made.load(format="numpy"))))
+"""
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["1", "interrupted", "1"]
 
 
 def test_worker_processes_leave_nothing_behind(tmp_path):

@@ -1,0 +1,131 @@
+//! Tables that a program makes without SQL: of rows in memory, and of files.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::{cast, concat_batches};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use forebay_storage::{Dataset, DatasetSpec, Format};
+
+use crate::error::{Error, Result};
+use crate::feed::digest;
+use crate::session::{Session, misplaced};
+
+/// Rows of a table in memory that are hashed, and read, together.
+const PIECE_ROWS: usize = 1 << 16;
+
+impl Session {
+    /// Creates or replaces the table `name` of the files at `location`, as `CREATE OR REPLACE EXTERNAL TABLE` does.
+    ///
+    /// # Errors
+    /// Those of looking for the files, and of columns that no table may have.
+    pub async fn add_files(&self, name: &str, location: &str, format: FileFormat) -> Result<()> {
+        let _executing = self.executing.lock().await;
+        let format = match format {
+            FileFormat::Parquet => Format::Parquet,
+            FileFormat::Csv if location.ends_with(".tsv") => Format::Csv { has_header: true, delimiter: b'\t' },
+            FileFormat::Csv => Format::Csv { has_header: true, delimiter: b',' },
+            FileFormat::Jsonl => Format::Jsonl,
+            FileFormat::Media => Format::Media,
+        };
+        let spec = DatasetSpec { location: location.to_owned(), format, schema: None };
+        let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| misplaced(Error::from(error)))?;
+        self.add_table(name, dataset)
+    }
+
+    /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it gets one
+    /// that says what is in it, so that equal rows are the same table in every process, until as many as registered it have
+    /// [released](Self::release) it. Gives the name.
+    ///
+    /// # Errors
+    /// `Invalid` for columns that no table may have, or rows that are not of `schema`.
+    pub async fn register(&self, name: Option<&str>, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<String> {
+        let _executing = self.executing.lock().await;
+        let (schema, batches) = without_views(&schema, batches)
+            .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
+            .map_err(|error| Error::invalid(format!("a table cannot be made of these rows: {error}")))?;
+        let mut content = blake3::Hasher::new();
+        batches.iter().for_each(|batch| {
+            content.update(digest(batch).as_bytes());
+        });
+        let content = content.finalize().to_hex();
+        let table = name.map_or_else(|| format!("frame_{}", &content[..10]), str::to_owned);
+        let dataset = Dataset::in_memory(&table, schema, batches, content.as_str())?;
+        // Held until the table is there: it may be released by another thread meanwhile.
+        let mut unnamed = self.unnamed.lock();
+        self.add_table(&table, dataset)?;
+        if name.is_none() {
+            *unnamed.entry(table.clone()).or_insert(0) += 1;
+        }
+        Ok(table)
+    }
+
+    /// Forgets a table that was [registered](Self::register) without a name, when the last of those who did says so.
+    /// Pipelines made over it keep its rows. Does not wait for statements that run.
+    pub fn release(&self, table: &str) {
+        let mut unnamed = self.unnamed.lock();
+        let Some(holders) = unnamed.get_mut(table) else { return };
+        *holders -= 1;
+        if *holders == 0 {
+            unnamed.remove(table);
+            // A table that is not there any more, dropped by a statement, is as good.
+            let _ = self.drop_table(table, true);
+        }
+    }
+}
+
+/// What files hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileFormat {
+    /// Parquet.
+    Parquet,
+    /// Values separated by commas, or by tabs in files called `.tsv`, under a header.
+    Csv,
+    /// A JSON object in each line.
+    Jsonl,
+    /// Pictures.
+    Media,
+}
+
+/// The same rows without Arrow's view types, which frames of other libraries come with and few readers know.
+fn without_views(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
+    let plain = |field: &FieldRef| match field.data_type() {
+        DataType::Utf8View => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeUtf8)),
+        DataType::BinaryView => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeBinary)),
+        _ => Arc::clone(field),
+    };
+    let fields: Vec<FieldRef> = schema.fields().iter().map(plain).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let cast_rows = |batch: RecordBatch| {
+        let columns =
+            batch.columns().iter().zip(schema.fields()).map(|(column, field)| cast(column, field.data_type()));
+        RecordBatch::try_new(Arc::clone(&schema), columns.collect::<Result<_, _>>()?)
+    };
+    let batches = batches.into_iter().filter(|batch| batch.num_rows() > 0).map(cast_rows).collect::<Result<_, _>>()?;
+    Ok((schema, batches))
+}
+
+/// Rows in pieces whose bounds depend on their number alone: how a frame happens to be chunked is no part of its identity.
+fn in_pieces(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, ArrowError> {
+    let mut pieces = Vec::new();
+    let mut piece: Vec<RecordBatch> = Vec::new();
+    let mut room = PIECE_ROWS;
+    for batch in batches {
+        let mut at = 0;
+        while at < batch.num_rows() {
+            let rows = room.min(batch.num_rows() - at);
+            piece.push(batch.slice(at, rows));
+            (at, room) = (at + rows, room - rows);
+            if room == 0 {
+                pieces.push(concat_batches(schema, &std::mem::take(&mut piece))?);
+                room = PIECE_ROWS;
+            }
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(concat_batches(schema, &piece)?);
+    }
+    Ok(pieces)
+}
