@@ -5,10 +5,12 @@
 //! holds the mistake; then the same is done to the expressions in it. That costs a planning (well under a millisecond
 //! for a usual pipeline) per expression tried, and only when there is an error to show.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::common::{Column, DataFusionError, SchemaError};
 use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Spanned, Value, Visit, VisitMut, Visitor, VisitorMut};
 use forebay_operators::OPERATORS;
 
@@ -61,8 +63,7 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
     match root(error) {
         DataFusionError::SchemaError(error, _) => match error.as_ref() {
             SchemaError::FieldNotFound { field, valid_fields } => no_column(field, valid_fields),
-            // One table has no two columns of a name, so the query made the second.
-            SchemaError::AmbiguousReference { field } => same_names(Some(&field.name)),
+            SchemaError::AmbiguousReference { field } => ambiguous(&field.name),
             SchemaError::DuplicateUnqualifiedField { name } | SchemaError::DuplicateQualifiedField { name, .. } => {
                 same_names(Some(name))
             }
@@ -101,6 +102,19 @@ fn tensor_arithmetic(message: &str) -> Option<Error> {
         Error::new(format!("`{operator}` does not compute with tensors"))
             .with_hint("write `tensor_add(a, b)`, `tensor_sub(a, b)`, `tensor_mul(a, b)` or `tensor_div(a, b)`")
     })
+}
+
+/// Samples with two columns of one name, as `SELECT *` over a join makes them.
+pub(crate) fn twice(plan: &LogicalPlan) -> Option<Error> {
+    let mut seen = HashSet::new();
+    let twice = plan.schema().fields().iter().find(|field| !seen.insert(field.name()))?;
+    Some(same_names(Some(twice.name())))
+}
+
+fn ambiguous(name: &str) -> Error {
+    Error::new(format!("two columns are named \"{name}\"")).with_hint(format!(
+        "write which table's it is, such as `table.{name}`, or rename one of them: `expression AS name`"
+    ))
 }
 
 fn same_names(name: Option<&str>) -> Error {
