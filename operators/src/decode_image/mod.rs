@@ -227,7 +227,8 @@ pub(crate) fn part<'a>(
         false => decode(file, header.stored, pixels, decoders)?,
     }
     if header.orientation != orientation::UPRIGHT {
-        orientation::turn(pixels, stored.size(), header.orientation, sized(shown, decoded.size().values()));
+        let upright = sized(shown, decoded.size().values());
+        orientation::turn(&turned[..decoded.size().values()], stored.size(), header.orientation, upright);
     }
     let pixels = &shown[..decoded.size().values()];
     Ok((Image { height: decoded.height, width: decoded.width, pixels }, part))
