@@ -131,7 +131,8 @@ impl Pipeline {
         let schema = self.schema();
         let place = |name: &String| {
             let known = || schema.fields().iter().map(|field| field.name().as_str());
-            let unknown = || Error::new(ErrorKind::Invalid, format!("there is no column \"{name}\" in \"{}\"", self.name));
+            let unknown =
+                || Error::new(ErrorKind::Invalid, format!("there is no column \"{name}\" in \"{}\"", self.name));
             known().position(|column| column == name).ok_or_else(|| {
                 unknown().with_hint(format!("its columns are {}", known().collect::<Vec<_>>().join(", ")))
             })

@@ -3,6 +3,8 @@
 //! All are one struct, as are those of [`super::policy`]: a descriptor, and what makes a recipe of the constants. A recipe
 //! takes its draws image by image and works in the image's own memory.
 
+use std::sync::Mutex;
+
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
@@ -12,9 +14,10 @@ use super::blur::Blur;
 use super::policy::Policy;
 use super::steps::{FACTOR_MAX, Step};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{self, Change, change_each};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Images};
+use crate::tensor::{self, CHANNELS, Size};
 
 /// An operator that changes images in place, by draws.
 #[derive(Debug)]
@@ -52,26 +55,31 @@ impl Operator for Augment {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let recipe = (self.prepare)(arguments)?;
-        let array = arguments.take_array("image")?;
-        let images = Images::try_new(arguments.field("image")?, &array)?;
-        let mut rows = Vec::with_capacity(images.len());
-        for row in 0..images.len() {
-            let Some(image) = images.get(row)? else { continue };
-            let start = images.start(row);
-            rows.push((start..start + image.pixels.len(), image.width, arguments.draws(row)?));
-        }
-        drop(images);
-        tensor::change_pixels(array, |pixels| {
-            let mut scratch = Scratch::default();
-            for (range, width, mut draws) in rows {
-                recipe.apply(&mut pixels[range], width, &mut draws, &mut scratch);
-            }
-        })
+        let change = (self.prepare)(arguments)?.change();
+        change_each(arguments, &change)
+    }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<image_chain::Step>> {
+        Ok(Some(image_chain::Step::Change((self.prepare)(arguments)?.change())))
     }
 }
 
 impl Recipe {
+    fn change(self) -> Change {
+        // All of the jitter but the contrast is of pixels, and black has neither brightness nor colour.
+        let is_of_pixels = matches!(self, Self::ColorJitter { around_one: [_, 0.0, _], .. });
+        let kept = Mutex::new(Scratch::default());
+        let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| match kept.try_lock() {
+            Ok(mut scratch) => self.apply(pixels, size.width, draws, &mut scratch),
+            // Another thread is at it.
+            Err(_) => self.apply(pixels, size.width, draws, &mut Scratch::default()),
+        };
+        match is_of_pixels {
+            true => Change::of_pixels(paint),
+            false => Change::of_images(paint),
+        }
+    }
+
     fn apply(&self, pixels: &mut [u8], width: usize, draws: &mut Draws, scratch: &mut Scratch) {
         let height = pixels.len() / (width * CHANNELS);
         match self {

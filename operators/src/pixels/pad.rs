@@ -1,15 +1,14 @@
 //! `pad`: images with a border.
 
 use arrow::array::ArrayRef;
-use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, UInt8Type};
 use datafusion::common::{Result, exec_err};
 
 use super::augment::{IMAGE, colour};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Image, Images, Shape};
-use crate::text::offset;
+use crate::pool;
+use crate::tensor::{self, CHANNELS, Image, Images, Layout, Shape, Size};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "pad",
@@ -89,31 +88,26 @@ impl Operator for Pad {
         let border = Border::read(arguments)?;
         let (field, array) = (arguments.field("image")?, arguments.array("image")?);
         let images = Images::try_new(field, array)?;
-        if let Shape::Fixed { height, width } = tensor::shape(field)? {
-            let (height, width) = border.size(height, width).or_else(|problem| exec_err!("pad: {problem}"))?;
-            return crate::resize::fixed_images(DESCRIPTOR.name, &images, height, width, |_, image, out| {
-                border.draw(image, out);
-                Ok(())
-            });
-        }
-        let (mut offsets, mut shapes, mut values) = (vec![0], Vec::with_capacity(images.len() * 3), 0);
+        let sized = |height, width| match border.size(height, width) {
+            Ok((height, width)) => Ok(Size { height, width }),
+            Err(problem) => exec_err!("{}: the padding {problem}", DESCRIPTOR.name),
+        };
+        let layout = match tensor::shape(field)? {
+            Shape::Fixed { height, width } => Layout::fixed(DESCRIPTOR.name, images.len(), sized(height, width)?)?,
+            Shape::Variable => {
+                let size = |row| images.get(row)?.map(|image| sized(image.height, image.width)).transpose();
+                Layout::variable(DESCRIPTOR.name, (0..images.len()).map(size))?
+            }
+        };
+        let mut out = pool::outputs().take_filled(layout.values());
         for row in 0..images.len() {
-            let (height, width) = match images.get(row)? {
-                Some(image) => border.size(image.height, image.width).or_else(|problem| exec_err!("pad: {problem}"))?,
-                None => (0, 0),
-            };
-            values += height * width * CHANNELS;
-            offsets.push(offset(DESCRIPTOR.name, values)?);
-            shapes.extend([height as i32, width as i32, CHANNELS as i32]);
-        }
-        let mut pixels = vec![0; values];
-        for row in 0..images.len() {
-            if let Some(image) = images.get(row)? {
-                border.draw(image, &mut pixels[offsets[row] as usize..offsets[row + 1] as usize]);
+            let out = &mut out.values()[layout.range(row)];
+            match images.get(row)? {
+                Some(image) => border.draw(image, out),
+                None => out.fill(0),
             }
         }
-        let offsets = OffsetBuffer::new(offsets.into());
-        tensor::variable_array::<UInt8Type>(pixels.into(), offsets, shapes.into(), images.nulls().cloned())
+        layout.array::<UInt8Type>(out.freeze().into(), images.nulls().cloned())
     }
 }
 
