@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// Port to listen on for trainers; 0 takes a free one.
     #[arg(long, default_value_t = 0)]
     port: u16,
+    /// Memory for the tables that one feed joins, such as 4GiB; a feed that needs more is refused.
+    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
+    lookup_memory_limit: u64,
     /// Threads that compute; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
@@ -45,11 +48,12 @@ fn dispatchers(list: &str) -> Result<Vec<String>> {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let Arguments { dispatcher, port, threads, serving } = arguments;
+    let Arguments { dispatcher, port, lookup_memory_limit, threads, serving } = arguments;
     let dispatchers = dispatchers(&dispatcher)?;
     let listening = serving.listen(port, true).await?;
     // Where to write comes with each feed.
-    let session = SessionArguments { threads, window_memory_limit: 0, root: ".forebay".to_owned() };
+    let root = ".forebay".to_owned();
+    let session = SessionArguments { threads, window_memory_limit: 0, lookup_memory_limit, root };
     let session = session.open(Path::new(""))?;
     let uri = serving.advertise.clone().unwrap_or_else(|| listening.server.uri());
     let stop = serving::stop()?;

@@ -25,7 +25,6 @@ mod dispatcher;
 mod dynamic;
 mod messages;
 pub mod pem;
-mod pool;
 mod probe;
 mod reader;
 mod receive;

@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use crate::connect::{self, Carrier, ConnectOptions};
-use crate::pool::Pool;
 use crate::reader::{Piece, Shared};
 use crate::receive::{Broken, Received, Receiving};
 use crate::status::{error_of, lost};
 use crate::wire::{PieceMetadata, WindowRequest};
+use forebay_engine::operators::pool::Pool;
 
 /// A worker that does not answer a request within this is taken for lost.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);

@@ -17,11 +17,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
 use super::buckets::Grouped;
-use crate::compile::{BadRow, MadeSoFar, SourceRows, TransformedRows};
+use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
 /// Row ranges of one window that are read at a time.
-const READS_MAX: usize = 16;
+pub(super) const READS_MAX: usize = 16;
 /// Small reads (a media file is one row) are joined up to this size, so that filtering and gathering have few arrays.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
@@ -64,7 +64,7 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
-        let mut window = Builder::new(core, id.epoch);
+        let mut window = Builder::new(core, core.lookups().await?, id.epoch);
         let mut reads = stream::iter(core.plan.ranges(id))
             .map(|range| {
                 let reader = Arc::clone(core);
@@ -259,6 +259,8 @@ impl Window {
 
 struct Builder<'a> {
     core: &'a Arc<FeedCore>,
+    /// For each layer, what a join looks its rows up in.
+    lookups: &'a [Option<Lookup>],
     epoch: u64,
     made: MadeSoFar,
     /// For each layer, the rows that wait until all of the window are there.
@@ -280,10 +282,10 @@ struct Keyed {
 }
 
 impl<'a> Builder<'a> {
-    fn new(core: &'a Arc<FeedCore>, epoch: u64) -> Self {
+    fn new(core: &'a Arc<FeedCore>, lookups: &'a [Option<Lookup>], epoch: u64) -> Self {
         let waiting = core.stage.layers().iter().map(|_| Vec::new()).collect();
         let made = MadeSoFar::default();
-        Self { core, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
+        Self { core, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
     }
 
     /// Adds rows that were read, and what the layers make of them.
@@ -316,7 +318,8 @@ impl<'a> Builder<'a> {
                 return Ok(());
             }
             let shuffle = self.core.settings.shuffle;
-            rows = layer.make(&passed, |key| order_key(shuffle, key), &mut self.made)?;
+            let lookup = self.lookups[index].as_ref();
+            rows = layer.make(&passed, |key| order_key(shuffle, key), lookup, &mut self.made)?;
         }
         for rows in rows {
             self.add_rows(rows).await?;
@@ -330,7 +333,7 @@ impl<'a> Builder<'a> {
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
             let shuffle = self.core.settings.shuffle;
             let waiting = std::mem::take(&mut self.waiting[index]);
-            for rows in layer.make(&waiting, |key| order_key(shuffle, key), &mut self.made)? {
+            for rows in layer.make(&waiting, |key| order_key(shuffle, key), None, &mut self.made)? {
                 self.rise(rows, index + 1).await?;
             }
         }
@@ -437,7 +440,7 @@ fn order_key(shuffle: bool, random_key: u64) -> u64 {
 }
 
 /// Only the rows before `limit`; ids ascend.
-fn limited(mut read: Rows, limit: u64) -> Rows {
+pub(super) fn limited(mut read: Rows, limit: u64) -> Rows {
     let kept = read.sample_ids.values().partition_point(|&id| id < limit);
     if kept < read.sample_ids.len() {
         read.batch = read.batch.slice(0, kept);
