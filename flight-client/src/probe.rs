@@ -16,12 +16,18 @@ use crate::status::foreign;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What a client over HTTP/2 says first, and its settings, which are none.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// For a server over HTTP/1, which may hang up on the other greeting without a word.
+const GREETING_1: &[u8] = b"GET / HTTP/1.1\r\nHost: forebay\r\n\r\n";
 /// The type of the frame that a server over HTTP/2 says first, behind three bytes of its length.
 const SETTINGS: u8 = 4;
 
 /// Why nobody at `uri`, which says that it is plain text, can ever answer; `None` if somebody might.
 pub(crate) async fn mistaken(uri: &str) -> Option<Error> {
-    let said = timeout(PATIENCE, hear(plain_address(uri)?)).await.ok()?.ok()?;
+    let address = plain_address(uri)?;
+    let said = match hear(address, GREETING).await {
+        Some(said) => said,
+        None => hear(address, GREETING_1).await?,
+    };
     let (what, hint) = match said {
         [_, _, _, SETTINGS] => return None,
         [0x15 | 0x16, 3, ..] => ("it speaks TLS", "write grpc+tls://HOST:PORT"),
@@ -31,12 +37,16 @@ pub(crate) async fn mistaken(uri: &str) -> Option<Error> {
     Some(foreign(ErrorKind::Denied, uri, what).with_hint(hint))
 }
 
-async fn hear(address: &str) -> std::io::Result<[u8; 4]> {
-    let mut tcp = TcpStream::connect(address).await?;
-    tcp.write_all(GREETING).await?;
+/// The first words of who is greeted, if there are any.
+async fn hear(address: &str, greeting: &[u8]) -> Option<[u8; 4]> {
     let mut said = [0; 4];
-    tcp.read_exact(&mut said).await?;
-    Ok(said)
+    let hearing = async {
+        let mut tcp = TcpStream::connect(address).await?;
+        tcp.write_all(greeting).await?;
+        tcp.read_exact(&mut said).await
+    };
+    timeout(PATIENCE, hearing).await.ok()?.ok()?;
+    Some(said)
 }
 
 #[cfg(test)]
@@ -45,18 +55,28 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a server that hears a greeting and says `words`.
-    async fn said(words: &[u8]) -> Option<String> {
+    /// What is said of a server that hears a greeting and says `words`; the second time `then`.
+    async fn said_in_turn(words: &[u8], then: &[u8]) -> Option<String> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let uri = format!("grpc://{}", listener.local_addr().unwrap());
         let serving = async {
-            let (mut tcp, _) = listener.accept().await.unwrap();
-            let mut heard = [0; GREETING.len()];
-            tcp.read_exact(&mut heard).await.unwrap();
-            tcp.write_all(words).await.unwrap();
+            for (greeting, words) in [(GREETING, words), (GREETING_1, then)] {
+                let (mut tcp, _) = listener.accept().await.unwrap();
+                let mut heard = vec![0; greeting.len()];
+                tcp.read_exact(&mut heard).await.unwrap();
+                assert_eq!(heard, greeting);
+                tcp.write_all(words).await.unwrap();
+                if !words.is_empty() {
+                    break;
+                }
+            }
         };
         let (error, ()) = tokio::join!(mistaken(&uri), serving);
         error.map(|error| error.message().replace(&uri, "URI"))
+    }
+
+    async fn said(words: &[u8]) -> Option<String> {
+        said_in_turn(words, b"").await
     }
 
     #[tokio::test]
@@ -66,6 +86,7 @@ mod tests {
         assert_eq!(said(b"HTTP/1.1 400 Bad Request\r\n").await, is("it speaks HTTP/1"));
         assert_eq!(said(b"220 mail.example.org\r\n").await, is("it does not speak HTTP/2"));
         assert_eq!(said(b"\0\0\x06\x04\0\0\0\0\0").await, None);
+        assert_eq!(said_in_turn(b"", b"HTTP/1.1 404 Not Found\r\n").await, is("it speaks HTTP/1"));
         // It may be stopping, or a proxy before one that will come.
         assert_eq!(said(b"").await, None);
         assert!(mistaken("grpc+tls://127.0.0.1:1").await.is_none());

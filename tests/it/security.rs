@@ -240,7 +240,7 @@ fn a_cluster_speaks_mutual_tls() {
     };
     let dispatcher = start(&script, &["--no-worker"]);
     let worker = ["worker", "--dispatcher", &dispatcher.uri];
-    wrong(&[&worker[..], &["--tls-ca", text(&ca)]].concat(), &["it asks for a client certificate", "--tls-cert"]);
+    ended(&[&worker[..], &["--tls-ca", text(&ca)]].concat(), &["it asks for a client certificate", "--tls-cert"]);
     let (foreign, foreign_key) = other.sign("127.0.0.1");
     let message = fail(forebay(worker).args(of(&foreign, &foreign_key)));
     assert!(message.contains("it refused the TLS connection") && message.contains("hint: "), "{message}");
@@ -269,7 +269,7 @@ fn a_worker_is_told_what_it_was_pointed_at() {
     let as_secure = plain.uri.replace("grpc://", "grpc+tls://");
     let ca_path = ca.path();
     let worker = ["worker", "--dispatcher", &as_secure, "--tls-ca", text(&ca_path)];
-    wrong(&worker, &["it does not speak TLS", "hint: write grpc://"]);
+    ended(&worker, &["no secure connection to", "hint: write grpc://"]);
     // Something else altogether: HTTP/1.
     let metrics = plain.ready["metrics"].as_str().expect("a URI").replace("http://", "grpc://").replace("/metrics", "");
     ended(&["worker", "--dispatcher", &metrics], &["does not answer as a Forebay server does", "check host and port"]);
