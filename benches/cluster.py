@@ -1,8 +1,8 @@
-"""Several workers, several readers, and a worker that is killed: what a cluster gains, shares and loses.
+"""Several workers, several readers, a slow one, and processes that are killed: what a cluster gains, shares and loses.
 
     cargo build --release && python3 benches/cluster.py
 
-Linux only (`/proc`), nothing but Python's standard library. Every process is on this machine. Three measurements:
+Linux only (`/proc`), nothing but Python's standard library. Every process is on this machine. Five measurements:
 
 - `scaling`: a pipeline that waits 40 ms a sample (`sleep`, so it needs no cores), 1 to 4 workers of one thread each, and a
   trainer that takes 10 ms a step. Bound: the time with one worker by the number of workers.
@@ -12,6 +12,11 @@ Linux only (`/proc`), nothing but Python's standard library. Every process is on
 - `failover`: a worker of two is killed (SIGKILL) while a trainer reads; milliseconds until the other is leased a window
   that the dead one held (its log says when), until `forebay status` misses the dead one, and the trainer's longest
   wait between two batches in the two seconds around.
+- `slow_reader`: batches a second of a reader, and the worker's peak memory (`VmHWM`), alone and beside a reader of the same
+  feed that takes one batch a second.
+- `restart`: the dispatcher is killed (SIGKILL) and comes back after some seconds, at the same port, while a trainer with a
+  full queue takes a batch every 50 ms; the trainer's longest wait between two batches from the kill until three seconds
+  after it came back, beside the same without a kill.
 
 Prints one JSON line a measurement, then a table.
 """
@@ -41,8 +46,9 @@ class Process:
 
     def __init__(self, forebay: str, *arguments: str, log: str = ""):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+        port = () if "--port" in arguments else ("--port", "0")
         self.process = subprocess.Popen(
-            [forebay, *arguments, "--port", "0", "--output", "json"],
+            [forebay, *arguments, *port, "--output", "json"],
             env=environment | {"FOREBAY_LOG": log},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -60,6 +66,10 @@ class Process:
     def cpu_seconds(self) -> float:
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def peak_mb(self) -> float:
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) / 1e3
 
     def leased(self) -> dict[tuple[str, ...], float]:
         """When it was last leased each window."""
@@ -232,6 +242,105 @@ def failover(forebay: str, kills: int) -> list[dict]:
     }]
 
 
+def slow_reader(forebay: str, rounds: int) -> list[dict]:
+    rates: dict[str, list[float]] = {"alone": [], "beside": []}
+    peaks: dict[str, list[float]] = {"alone": [], "beside": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for copy in range(4):
+            shutil.copytree(ROOT / "examples/photos", folder / "photos" / str(copy))
+        script = folder / "photos.sql"
+        script.write_text(
+            "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';"
+            "CREATE PIPELINE photos WITH (shuffle = true, seed = 17, batch_size = 16, window_bytes = '1MiB') AS SELECT"
+            " random_hflip(random_resized_crop(decode_image(bytes), height => 224, width => 224)) AS image, label"
+            " FROM photos;"
+        )
+        for _ in range(rounds):
+            for what in rates:
+                with contextlib.ExitStack() as stack:
+                    dispatcher, [worker] = cluster(stack, forebay, script, 1, "--memory-limit", "256MiB")
+                    slow = None
+                    if what == "beside":
+                        slow = reader(forebay, dispatcher.uri, "--epochs", "1000", "--buffer-limit", "16MiB")
+                        stack.callback(slow.kill)
+
+                        def drag(lines=slow.stdout):
+                            for _ in lines:
+                                time.sleep(1)
+
+                        threading.Thread(target=drag, daemon=True).start()
+                    done = reader(forebay, dispatcher.uri, "--epochs", "4")
+                    *_, last = done.stdout
+                    summary = json.loads(last)
+                    assert done.wait() == 0
+                    rates[what].append(summary["batches"] / summary["seconds"])
+                    peaks[what].append(worker.peak_mb())
+    return [
+        {
+            "measurement": "slow_reader",
+            "reader": what,
+            "batches_per_second": round(statistics.median(rates[what]), 1),
+            "worker_peak_mb": round(statistics.median(peaks[what])),
+            "rate_to_alone": round(statistics.median(b / a for a, b in zip(rates["alone"], rates[what])), 3),
+            "peak_to_alone": round(statistics.median(b / a for a, b in zip(peaks["alone"], peaks[what])), 3),
+        }
+        for what in rates
+    ]
+
+
+def restart(forebay: str, kills: int) -> list[dict]:
+    step, away = 0.05, 4.0
+    waits: dict[str, list[float]] = {"undisturbed": [], "killed": []}
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        data = pathlib.Path(name) / "rows"
+        data.mkdir()
+        for first in range(0, 10_000, 100):
+            lines = "".join(f"{id}\n" for id in range(first, first + 100))
+            (data / f"{first:06}.csv").write_text(f"id\n{lines}")
+        script = pathlib.Path(name) / "rows.sql"
+        script.write_text(
+            "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows';"
+            "CREATE PIPELINE p WITH (shuffle = true, batch_size = 5, window_rows = 100) AS SELECT id FROM t;"
+        )
+        dispatcher, _ = cluster(stack, forebay, script, 2)
+        port = dispatcher.uri.rpartition(":")[2]
+        trainer = reader(forebay, dispatcher.uri, "--epochs", "1000000")
+        stack.callback(trainer.kill)
+        batches: list[float] = []
+
+        def train():
+            for _ in trainer.stdout:
+                batches.append(time.monotonic())
+                time.sleep(step)
+
+        threading.Thread(target=train, daemon=True).start()
+        for _ in range(kills):
+            for what in waits:
+                time.sleep(5)  # The queue fills.
+                began = time.monotonic()
+                if what == "killed":
+                    dispatcher.kill()
+                time.sleep(away)
+                if what == "killed":
+                    arguments = ("serve", str(script), "--no-worker", "--port", port)
+                    dispatcher = stack.enter_context(Process(forebay, *arguments))
+                time.sleep(3)
+                around = [at for at in batches if at > began - step]
+                waits[what].append(max(after - before for before, after in zip(around, around[1:])))
+    return [
+        {
+            "measurement": "restart",
+            "dispatcher": what,
+            "away_seconds": away if what == "killed" else 0,
+            "times": kills,
+            "longest_wait_ms": round(max(waits[what]) * 1e3),
+            "median_wait_ms": round(statistics.median(waits[what]) * 1e3),
+        }
+        for what in waits
+    ]
+
+
 def table(figures: list[dict]):
     for measurement in dict.fromkeys(line["measurement"] for line in figures):
         rows = [{name: value for name, value in line.items() if name != "measurement"} for line in figures
@@ -244,16 +353,18 @@ def table(figures: list[dict]):
 def main():
     parser = argparse.ArgumentParser(description="See this file's beginning.")
     parser.add_argument("--forebay", default=str(ROOT / "target/release/forebay"))
-    parser.add_argument("--only", choices=["scaling", "sharing", "failover"])
+    parser.add_argument("--only", choices=["scaling", "sharing", "failover", "slow_reader", "restart"])
     parser.add_argument("--rows", type=int, default=480, help="of scaling; 40 ms each")
     parser.add_argument("--copies", type=int, default=8, help="of the 240 photographs, for sharing")
-    parser.add_argument("--rounds", type=int, default=5, help="of sharing, alternating")
+    parser.add_argument("--rounds", type=int, default=5, help="of sharing and slow_reader, alternating")
     parser.add_argument("--kills", type=int, default=10, help="of failover")
     arguments = parser.parse_args()
     measurements = {
         "scaling": lambda: scaling(arguments.forebay, arguments.rows),
         "sharing": lambda: sharing(arguments.forebay, arguments.copies, arguments.rounds),
         "failover": lambda: failover(arguments.forebay, arguments.kills),
+        "slow_reader": lambda: slow_reader(arguments.forebay, arguments.rounds),
+        "restart": lambda: restart(arguments.forebay, max(1, arguments.kills // 3)),
     }
     figures = []
     for name, measure in measurements.items():

@@ -36,10 +36,19 @@ fn clicks(runtime: &Runtime) -> (Session, tempfile::TempDir) {
         writeln!(csv, "{id},{}.25,tag{}", id % 1009, id % 31).expect("memory");
     }
     std::fs::write(folder.path().join("clicks.csv"), csv).expect("a file");
+    let mut csv = "id,name\n".to_owned();
+    for id in 0..rows() {
+        writeln!(csv, "{},item {id}", (id * 7919) % rows()).expect("memory");
+    }
+    std::fs::write(folder.path().join("items.csv"), csv).expect("a file");
     let session = Session::builder().base(folder.path()).build().expect("a session");
     let script = "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
         CREATE PIPELINE clicks WITH (shuffle = true, window_bytes = '4MiB') AS
-            SELECT id, log1p(price) AS price, hash_bucket(tag, buckets => 1000) AS tag FROM clicks;";
+            SELECT id, log1p(price) AS price, hash_bucket(tag, buckets => 1000) AS tag FROM clicks;
+        CREATE EXTERNAL TABLE items STORED AS CSV LOCATION 'items.csv';
+        CREATE PIPELINE joined WITH (shuffle = true, window_bytes = '4MiB') AS
+            SELECT c.id, log1p(price) AS price, hash_bucket(tag, buckets => 1000) AS tag, name
+            FROM clicks c LEFT JOIN items i ON c.id = i.id;";
     runtime.block_on(session.execute("bench", script)).expect("a pipeline");
     (session, folder)
 }
@@ -50,9 +59,19 @@ fn options(batch_size: u64) -> ReadOptions {
 
 #[divan::bench(args = [64, 1024, 8192], sample_count = 5, sample_size = 1)]
 fn clicks_in_process(bencher: Bencher<'_, '_>, batch_size: u64) {
+    in_process(bencher, "clicks", batch_size);
+}
+
+/// Each click looks up its row in a table of as many. That is read in the first sample, and kept for the others.
+#[divan::bench(args = [1024], sample_count = 5, sample_size = 1)]
+fn clicks_with_a_lookup(bencher: Bencher<'_, '_>, batch_size: u64) {
+    in_process(bencher, "joined", batch_size);
+}
+
+fn in_process(bencher: Bencher<'_, '_>, pipeline: &str, batch_size: u64) {
     let runtime = Runtime::new().expect("a runtime");
     let (session, _folder) = clicks(&runtime);
-    let feed = session.open("clicks", &FeedOptions::default()).expect("a feed");
+    let feed = session.open(pipeline, &FeedOptions::default()).expect("a feed");
     bencher.counter(ItemsCount::new(rows())).counter(BytesCount::new(rows() * 24)).bench_local(|| {
         runtime.block_on(async {
             let mut reader = feed.read(&options(batch_size)).expect("options that make sense");

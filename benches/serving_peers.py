@@ -13,7 +13,10 @@ Linux only (`/proc`). Two shapes: pictures, 128 x 224 x 224 x 3 uint8 (19 MB a b
 - `forebay-json`: the same with `--output json`, which also digests every batch and prints a line for it.
 - `forebay-pyarrow`: the same server with the client of `pyarrow-flight`, so that only the servers differ.
 
-Forebay's server reads and decodes Parquet (from the page cache) all the time, where the peers hold batches in memory.
+All servers hand out of memory. The peers' batches are made before; tf.data service's are kept by `cache()` when they are first
+drawn. Forebay's server reads and decodes the Parquet file in a client's first epoch; from then on the worker has the windows, since
+the feed is neither shuffled nor random (its `--memory-limit` is the default, 1 GiB, of which 256 MiB may be kept so; the pictures
+are 154 MB). `--shuffled` measures the same feed shuffled instead, which is read, decoded and put in order in every epoch.
 
 Each measurement is a fresh server and client: a warm-up, then at least `--seconds` by wall time. Peers alternate, so
 that a noisy machine is noisy for all; ratios are of one round each, to the first peer. CPU is user and system time of
@@ -262,7 +265,7 @@ def tf_data_service(shape: str, seconds: float, folder: pathlib.Path, compressio
         return json.loads(client(command, log, seconds).splitlines()[-1])
 
 
-def write_ready(shape: str, folder: pathlib.Path) -> None:
+def write_ready(shape: str, folder: pathlib.Path, shuffled: bool) -> None:
     """A Parquet file whose values lie in it as they are handed out, whole batches in a row group."""
     import numpy as np
     import pyarrow as pa
@@ -280,7 +283,7 @@ def write_ready(shape: str, folder: pathlib.Path) -> None:
             writer.write_table(pa.table([pa.array(values, pa.binary())], schema=schema), row_group_size=groups)
     (folder / f"{shape}.sql").write_text(
         f"CREATE EXTERNAL TABLE ready STORED AS PARQUET LOCATION '{shape}.parquet';\n"
-        f"CREATE PIPELINE ready WITH (batch_size = {rows}) AS SELECT x FROM ready;\n",
+        f"CREATE PIPELINE ready WITH (batch_size = {rows}, shuffle = {str(shuffled).lower()}) AS SELECT x FROM ready;\n",
         encoding="utf-8",
     )
 
@@ -303,12 +306,14 @@ def summary_of(output: str, form: str) -> dict:
     }
 
 
-def forebay(shape: str, seconds: float, folder: pathlib.Path, binary: str, client_kind: str) -> Figures:
+def forebay(
+    shape: str, seconds: float, folder: pathlib.Path, binary: str, client_kind: str, shuffled: bool
+) -> Figures:
     """`client_kind` is text or json, for `forebay run --output`, or pyarrow."""
     log = folder / "forebay.log"
     script = folder / f"{shape}.sql"
     if not script.exists():
-        subprocess.run(role("write_ready", shape, str(folder)), check=True)
+        subprocess.run(role("write_ready", shape, str(folder), shuffled), check=True)
     rows = SHAPES[shape][0]
     with serving([binary, "serve", str(script), "--port", "0", "--output", "json"], log) as (line, pid):
         uri = json.loads(line)["uri"]
@@ -354,6 +359,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each peer and shape [default: 3]")
     parser.add_argument("--peers", help="only these, comma-separated")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="only these, comma-separated")
+    parser.add_argument("--shuffled", action="store_true", help="Forebay's feed is shuffled")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role:
@@ -371,9 +377,9 @@ def main() -> None:
     if arguments.forebay:
         binary = os.path.abspath(arguments.forebay)
         peers |= {
-            "forebay": lambda *a: forebay(*a, binary=binary, client_kind="text"),
-            "forebay-json": lambda *a: forebay(*a, binary=binary, client_kind="json"),
-            "forebay-pyarrow": lambda *a: forebay(*a, binary=binary, client_kind="pyarrow"),
+            "forebay": lambda *a: forebay(*a, binary=binary, client_kind="text", shuffled=arguments.shuffled),
+            "forebay-json": lambda *a: forebay(*a, binary=binary, client_kind="json", shuffled=arguments.shuffled),
+            "forebay-pyarrow": lambda *a: forebay(*a, binary=binary, client_kind="pyarrow", shuffled=arguments.shuffled),
         }
     if arguments.peers:
         unknown = set(arguments.peers.split(",")) - set(peers)

@@ -10,6 +10,7 @@ mod run;
 mod script;
 mod security;
 mod serve;
+mod serving;
 mod sql;
 mod status;
 mod usage;

@@ -25,6 +25,9 @@ pub(crate) struct SessionArguments {
     /// Memory for windows held ahead of the reader, such as 64MiB. The window being read is always held.
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true, default_value = "256MiB")]
     pub(crate) window_memory_limit: u64,
+    /// Memory for the tables that one feed joins, such as 4GiB; a feed that needs more is refused.
+    #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "1GiB")]
+    pub(crate) lookup_memory_limit: u64,
     /// Folder or URL for what Forebay writes (quarantined rows).
     #[arg(long, value_name = "URL", env = "FOREBAY_ROOT", default_value = ".forebay")]
     pub(crate) root: String,
@@ -87,6 +90,7 @@ impl ScriptArguments {
 impl SessionArguments {
     pub(crate) fn open(&self, base: &Path) -> Result<Session> {
         let mut builder = Session::builder().base(base).root(&self.root).window_memory_bytes(self.window_memory_limit);
+        builder = builder.lookup_memory_bytes(self.lookup_memory_limit);
         if let Some(threads) = self.threads {
             builder = builder.threads(threads);
         }

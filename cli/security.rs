@@ -7,16 +7,19 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use forebay_flight_client::{ClientTls, ConnectOptions};
-use forebay_flight_server::{Security, ServerTls, Tokens};
+use forebay_flight_server::{Access, Security, ServerTls, Tokens};
 
 use crate::script;
 
 /// Whom a server serves.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerSecurity {
-    /// File with the tokens that clients may send, one per line; without it no token is asked for.
+    /// File with the tokens that clients may send, one per line; without it, and without --worker-token-file, no token is asked for.
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    /// File with the tokens of the cluster's own processes, of which this one sends the first: with it, those of --token-file only read [default: --token-file serves both].
+    #[arg(long, value_name = "FILE", env = "FOREBAY_WORKER_TOKEN_FILE")]
+    worker_token_file: Option<PathBuf>,
     /// Serve TLS, with this certificate (PEM, the server's own first).
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -37,7 +40,8 @@ pub(crate) struct ServerSecurity {
 impl ServerSecurity {
     /// Reads the files, and refuses what would let anyone on the network read.
     pub(crate) fn open(&self, host: IpAddr) -> Result<Security> {
-        let lacks = match (&self.tls_cert, &self.token_file, &self.tls_client_ca) {
+        let token_file = self.token_file.as_ref().or(self.worker_token_file.as_ref());
+        let lacks = match (&self.tls_cert, token_file, &self.tls_client_ca) {
             (None, None, _) => Some("neither TLS nor tokens"),
             (None, Some(_), _) => Some("tokens but no TLS, so anyone on the way can read them and the samples"),
             (Some(_), None, None) => {
@@ -52,22 +56,21 @@ impl ServerSecurity {
                  keep to --host 127.0.0.1 and a tunnel, or add --insecure on a network you trust"
             );
         }
-        let tokens = self.token_file.as_deref().map(Tokens::read).transpose()?;
+        let read = |path: &Option<PathBuf>| path.as_deref().map(Tokens::read).transpose();
+        let access = Access { readers: read(&self.token_file)?, workers: read(&self.worker_token_file)? };
         let tls = match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Some(ServerTls::read(certificate, key, self.tls_client_ca.as_deref())?),
             _ => None,
         };
-        Ok(Security { tokens, tls })
+        Ok(Security { access, tls })
     }
 
     /// How this process reaches the others of its cluster: with the first token of its file, and its own certificate.
     pub(crate) fn connect(&self) -> Result<ConnectOptions> {
-        let token = self.token_file.as_deref().map(Tokens::first).transpose()?;
-        // A certificate is shown to whoever asks for one.
-        let (certificate, key) = match self.tls_client_ca {
-            Some(_) => (self.tls_cert.clone(), self.tls_key.clone()),
-            None => (None, None),
-        };
+        let token = self.worker_token_file.as_deref().or(self.token_file.as_deref());
+        let token = token.map(Tokens::first).transpose()?;
+        // Shown to whoever asks for one.
+        let (certificate, key) = (self.tls_cert.clone(), self.tls_key.clone());
         let tls = ClientTls { ca: self.tls_ca.clone(), certificate, key, server_name: None };
         Ok(ConnectOptions { token, tls, insecure: self.insecure, ..ConnectOptions::default() })
     }

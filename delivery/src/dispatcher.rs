@@ -109,6 +109,8 @@ struct Feed<P> {
     last_read: Millis,
     /// Jobs with dynamic delivery.
     groups: BTreeMap<GroupKey, Group>,
+    /// What computes its windows, for errors.
+    about: String,
 }
 
 #[derive(Debug)]
@@ -170,6 +172,7 @@ impl<P: Plan> Dispatcher<P> {
             typical_ms: 0,
             last_read: now,
             groups: BTreeMap::new(),
+            about: String::new(),
         };
         self.feeds.insert(Arc::clone(feed), state);
         self.share_memory();
@@ -179,6 +182,13 @@ impl<P: Plan> Dispatcher<P> {
             let (ours, others) = std::mem::take(&mut worker.unknown).into_iter().partition(|held| held.feed == *feed);
             worker.unknown = others;
             self.take_stock(id, ours, true, now);
+        }
+    }
+
+    /// Says what computes a feed's windows, such as ` of pipeline "p"`, for errors that name a window.
+    pub fn describe(&mut self, feed: &str, about: String) {
+        if let Some(feed) = self.feeds.get_mut(feed) {
+            feed.about = about;
         }
     }
 
@@ -383,8 +393,9 @@ impl<P: Plan> Dispatcher<P> {
             });
             window = state.sequencer.plan().after(window);
         }
-        let failed = (state.sequencer.has_failed(window) && window.epoch < reader.until_epoch)
-            .then(|| (window, state.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window))));
+        let failed = (state.sequencer.has_failed(window) && window.epoch < reader.until_epoch).then(|| {
+            (window, state.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &state.about)))
+        });
         let (workers, refusal) = computing(&self.workers, feed);
         // With nobody left to compute it, the reason why they do not is the reader's to know; but others may be on their
         // way to a young dispatcher.
@@ -567,11 +578,11 @@ fn computing<'a>(workers: &'a BTreeMap<WorkerId, Worker>, feed: &str) -> (usize,
     (computing, refusals.first().copied().filter(|_| computing == 0))
 }
 
-fn lost_too_often(window: WindowId) -> Report {
+fn lost_too_often(window: WindowId, about: &str) -> Report {
     Report {
         kind: "unavailable".to_owned(),
         message: format!(
-            "window {} of epoch {} was given up: every worker that computed it was lost",
+            "window {} of epoch {}{about} was given up: every worker that computed it was lost",
             window.index, window.epoch
         ),
         hint: Some("look at the workers' logs; perhaps they run out of memory: lower window_bytes".to_owned()),

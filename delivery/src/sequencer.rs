@@ -160,7 +160,7 @@ pub enum CopyState {
 #[derive(Clone, Debug, Default)]
 struct Window {
     copies: Vec<Copy>,
-    /// Workers that were lost or failed before this window was counted.
+    /// Workers that were lost or failed before this window was ready.
     attempts: u32,
     failed: bool,
 }
@@ -434,8 +434,8 @@ impl<P: Plan> Sequencer<P> {
         self.windows.get_mut(&window)?.copies.iter_mut().find(|copy| copy.lease == lease)
     }
 
-    /// Removes copies, and says whether there were any; with `lost`, a window that was not even counted is a step nearer
-    /// to being given up.
+    /// Removes copies, and says whether there were any; with `lost`, a window that was still being computed is a step nearer
+    /// to being given up: it may be what its workers die of.
     fn drop_copies(&mut self, which: impl Fn(&Copy) -> bool, lost: bool) -> bool {
         let mut dropped = false;
         for (&window, held) in &mut self.windows {
@@ -445,7 +445,7 @@ impl<P: Plan> Sequencer<P> {
             if copy.state >= CopyState::Counted && held.copies.is_empty() {
                 self.let_go.insert(window);
             }
-            if lost && copy.state == CopyState::Leased {
+            if lost && copy.state < CopyState::Ready {
                 held.attempts += 1;
                 held.failed |= held.attempts >= ATTEMPTS_MAX;
             }

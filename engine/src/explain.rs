@@ -8,6 +8,7 @@ use arrow::datatypes::{Field, Schema};
 use forebay_storage::Dataset;
 use serde::Serialize;
 
+use crate::compile::LookupPlan;
 use crate::feed::{Feed, FeedSettings, LengthBuckets};
 use crate::pipeline::Pipeline;
 use crate::session::Output;
@@ -89,6 +90,8 @@ pub struct Explanation {
     pub files: usize,
     /// Rows of the snapshot.
     pub rows: u64,
+    /// The tables that are joined, with their files and rows.
+    pub joins: Vec<(String, usize, u64)>,
     /// Samples per epoch, where they are known before reading.
     pub samples_per_epoch: Option<u64>,
     /// Whether the query makes rows that no file has.
@@ -115,6 +118,7 @@ impl Explanation {
             table: pipeline.table().to_owned(),
             files: pipeline.dataset.snapshot().files().len(),
             rows,
+            joins: pipeline.stage.lookups().map(joined).collect(),
             samples_per_epoch: feed.samples_per_epoch(),
             makes_rows: !pipeline.stage.layers().is_empty(),
             row_ranges,
@@ -129,16 +133,25 @@ impl Explanation {
     }
 }
 
+fn joined(lookup: &LookupPlan) -> (String, usize, u64) {
+    let snapshot = lookup.dataset.snapshot();
+    (lookup.table.clone(), snapshot.files().len(), snapshot.rows())
+}
+
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { settings, .. } = self;
         writeln!(f, "pipeline {} (feed {})", self.pipeline, self.feed)?;
         let samples = match self.samples_per_epoch {
             Some(samples) => format!("{samples} samples an epoch"),
+            None if !self.joins.is_empty() => "rows are joined, so the number of samples shows when read".to_owned(),
             None if self.makes_rows => "rows are made, so the number of samples shows when read".to_owned(),
             None => "filtered, so the number of samples shows when read".to_owned(),
         };
         writeln!(f, "  reads    {}: {} files, {} rows; {samples}", self.table, self.files, self.rows)?;
+        for (table, files, rows) in &self.joins {
+            writeln!(f, "  joins    {table}: {files} files, {rows} rows, held in memory")?;
+        }
         writeln!(
             f,
             "  windows  {} an epoch of up to {} bytes or {} rows, from {} row ranges",

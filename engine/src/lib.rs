@@ -45,9 +45,9 @@ mod tables;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Batch, Boundaries, Delivery, Feed, FeedOptions, FeedSettings, FeedSpec, LengthBuckets, Materialized, OnError,
-    ReadOptions, Reader, SourceRow, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey, WindowPlan,
-    WindowRows, WindowStore, digest, operator_differences, operator_versions,
+    Batch, Boundaries, Delivery, Feed, FeedOptions, FeedSettings, FeedSpec, LengthBuckets, LookupSpec, Materialized,
+    OnError, ReadOptions, Reader, SourceRow, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey,
+    WindowPlan, WindowRows, WindowStore, digest, operator_differences, operator_versions,
 };
 pub use function::{Call, CallError, Function};
 pub use look::Look;

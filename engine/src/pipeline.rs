@@ -29,7 +29,7 @@ pub struct Pipeline {
     /// How many of the dataset's first rows are read, if not all.
     pub(crate) limit: Option<u64>,
     pub(crate) stage: Arc<Stage>,
-    /// As it was checked, for what only some feeds need of it.
+    /// As it was checked and resolved, for what only some feeds need of it.
     plan: LogicalPlan,
 }
 
@@ -49,7 +49,7 @@ const OPTIONS: [&str; 11] = [
 ];
 
 impl Pipeline {
-    /// Checks and compiles `definition` over the one of `tables` that it reads.
+    /// Checks and compiles `definition` over those of `tables` that it reads.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
         tables: &BTreeMap<String, Dataset>,
@@ -57,9 +57,12 @@ impl Pipeline {
     ) -> Result<Self, Refusal> {
         let (feed_options, read_defaults) = options(&definition.options)?;
         let plan = forebay_sql::plan(definition, state).await.map_err(Refusal::Placed)?;
+        // Of the plan, not the text: the same query made in another way has the same samples.
+        let fingerprint = compile::fingerprint(&plan).map_err(crate::Error::from)?;
+        let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, None, dataset.schema(), state).await?;
+        let stage = compile::compile(&plan, None, tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
@@ -70,8 +73,7 @@ impl Pipeline {
             name: definition.name.clone(),
             table,
             statement: definition.statement.clone(),
-            // Of the plan, not the text: the same query made in another way has the same samples.
-            fingerprint: compile::fingerprint(&plan).map_err(crate::Error::from)?,
+            fingerprint,
             operators,
             options: definition.options.iter().map(|option| (option.name.clone(), text(&option.value))).collect(),
             feed_options,
@@ -113,6 +115,11 @@ impl Pipeline {
         &self.statement
     }
 
+    /// The table whose rows it reads, then those that it joins.
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        std::iter::once(&self.dataset).chain(self.stage.lookups().map(|lookup| &lookup.dataset))
+    }
+
     /// How long the rows of its output `column` are.
     pub(crate) fn lengths(&self, column: &str, state: &SessionState) -> Result<Lengths> {
         compile::check_length(&self.schema(), column)?;
@@ -131,8 +138,10 @@ impl Pipeline {
             })
         };
         let only = columns.iter().map(place).collect::<Result<Vec<_>>>()?;
-        // As with lengths: planning over one table has nothing to wait for.
-        let planned = compile::compile(&self.plan, Some(&only), self.dataset.schema(), state).now_or_never();
+        let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
+        let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
+        // As with lengths: planning has nothing to wait for.
+        let planned = compile::compile(&self.plan, Some(&only), &tables, state).now_or_never();
         planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
     }
 

@@ -10,7 +10,7 @@ use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_sql::{Place, Statement, TableDefinition};
-use forebay_storage::{Dataset, DatasetSpec, Format, Stores};
+use forebay_storage::{Dataset, DatasetSpec, Format, Snapshot, Stores};
 use parking_lot::{Mutex, RwLock};
 
 use crate::compile::{FeedTable, HIDDEN};
@@ -26,6 +26,7 @@ use crate::pipeline::{Pipeline, Refusal};
 pub struct SessionBuilder {
     threads: usize,
     window_memory_bytes: u64,
+    lookup_memory_bytes: u64,
     base: PathBuf,
     root: String,
 }
@@ -43,6 +44,13 @@ impl SessionBuilder {
     #[must_use]
     pub fn window_memory_bytes(mut self, bytes: u64) -> Self {
         self.window_memory_bytes = bytes;
+        self
+    }
+
+    /// Memory for the tables that one feed's joins look rows up in, 1 GiB by default. A feed that needs more is refused.
+    #[must_use]
+    pub fn lookup_memory_bytes(mut self, bytes: u64) -> Self {
+        self.lookup_memory_bytes = bytes;
         self
     }
 
@@ -95,6 +103,7 @@ impl SessionBuilder {
             executor: Arc::new(Executor::new(self.threads)?),
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
+            lookup_memory_bytes: self.lookup_memory_bytes,
         })
     }
 }
@@ -131,6 +140,7 @@ pub struct Session {
     executor: Arc<Executor>,
     root: String,
     window_memory_bytes: u64,
+    lookup_memory_bytes: u64,
 }
 
 /// What a statement came to.
@@ -150,6 +160,7 @@ impl Session {
         SessionBuilder {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             window_memory_bytes: 256 << 20,
+            lookup_memory_bytes: 1 << 30,
             base: PathBuf::new(),
             root: ".forebay".to_owned(),
         }
@@ -403,6 +414,7 @@ impl Session {
             stores: self.stores.clone(),
             root,
             memory_limit_bytes: self.window_memory_bytes,
+            lookup_bytes_max: self.lookup_memory_bytes,
             open: &self.feeds,
         })
     }
@@ -431,11 +443,15 @@ impl Session {
     /// Compiles a spec's query in a catalog of its own, so that specs may name their tables as they like.
     async fn compile_spec(&self, spec: &FeedSpec) -> Result<Pipeline> {
         spec.check()?;
-        let dataset = match self.held(spec) {
-            Some(dataset) => dataset,
-            None => spec.open_dataset(&self.stores)?,
-        };
-        check_columns(&dataset)?;
+        let mut tables = BTreeMap::new();
+        for table in spec.tables() {
+            let dataset = match self.held(table.snapshot) {
+                Some(dataset) => dataset,
+                None => spec.open_dataset(&table, &self.stores)?,
+            };
+            check_columns(&dataset)?;
+            tables.insert(table.name.to_owned(), dataset);
+        }
         let definition = spec.definition()?;
         let state = self.context.state();
         let config = state.config().clone();
@@ -444,9 +460,10 @@ impl Session {
             .with_catalog_list(Arc::new(MemoryCatalogProviderList::new()))
             .build();
         let context = SessionContext::new_with_state(state);
-        let provider = FeedTable::new(&spec.table, Arc::clone(dataset.schema()));
-        context.register_table(name(&spec.table), Arc::new(provider))?;
-        let tables = BTreeMap::from([(spec.table.clone(), dataset)]);
+        for (table, dataset) in &tables {
+            let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
+            context.register_table(name(table), Arc::new(provider))?;
+        }
         let compiled = Pipeline::compile(&definition, &tables, &context.state()).await;
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
@@ -454,12 +471,13 @@ impl Session {
     }
 
     /// The rows of a spec's table, where they are in this process's memory.
-    fn held(&self, spec: &FeedSpec) -> Option<Dataset> {
-        let is_it = |dataset: &&Dataset| dataset.snapshot().id() == spec.snapshot.id();
+    fn held(&self, snapshot: &Snapshot) -> Option<Dataset> {
+        let is_it = |dataset: &&Dataset| dataset.snapshot().id() == snapshot.id();
         let of_tables = self.tables.read().values().find(is_it).cloned();
         // A table may have been replaced since.
         let pipelines = self.pipelines.read();
-        let found = of_tables.or_else(|| pipelines.values().map(|pipeline| &pipeline.dataset).find(is_it).cloned());
+        let found =
+            of_tables.or_else(|| pipelines.values().flat_map(|pipeline| pipeline.datasets()).find(is_it).cloned());
         found.filter(|dataset| dataset.spec().format == Format::Memory)
     }
 

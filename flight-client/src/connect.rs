@@ -200,6 +200,11 @@ pub(crate) fn is_tls(uri: &str) -> bool {
     split(uri).is_ok_and(|(tls, _)| tls)
 }
 
+/// The address of a URI that says plain text.
+pub(crate) fn plain_address(uri: &str) -> Option<&str> {
+    split(uri).ok().and_then(|(tls, address)| (!tls).then_some(address))
+}
+
 /// Whether it is TLS, and the address.
 fn split(uri: &str) -> Result<(bool, &str)> {
     match uri.split_once("://") {

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use crate::connect::{self, ConnectOptions, Service};
+use crate::probe;
 use crate::status::{error_of, lost};
 use crate::wire::{ClaimCall, ReaderAnswer, ReaderCall, actions};
 
@@ -111,9 +112,17 @@ impl Dispatcher {
             let answer = call(&mut service, Action::new(action, body)).await;
             answer.map_err(|status| error_of(&uri, &status, |cause| lost(&uri, cause)))
         });
-        let answer = called.await.unwrap_or_else(|_| Err(lost(&uri, "it does not answer")));
+        let mut answer = called.await.unwrap_or_else(|_| Err(lost(&uri, "it does not answer")));
+        let is_gone = |answer: &Result<T>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
+        // One that never answered may be none at all.
+        if is_gone(&answer)
+            && !self.is_known.load(Ordering::Relaxed)
+            && let Some(error) = probe::mistaken(&uri).await
+        {
+            answer = Err(error);
+        }
         self.is_known.fetch_or(answer.is_ok(), Ordering::Relaxed);
-        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+        if is_gone(&answer) {
             // A connection that failed once is not worth a second try, and the next may answer.
             let mut at = self.at.lock();
             if at.0 == index {

@@ -25,7 +25,7 @@ mod dispatcher;
 mod dynamic;
 mod messages;
 pub mod pem;
-mod pool;
+mod probe;
 mod reader;
 mod receive;
 mod remote;

@@ -7,7 +7,7 @@ use crate::connect::is_tls;
 
 /// The server went away in the middle of something.
 pub(crate) fn lost(uri: &str, cause: &str) -> Error {
-    if let Some(error) = tls_failure(uri, cause) {
+    if let Some(error) = mistaken(uri, cause) {
         return error;
     }
     Error::new(ErrorKind::Unavailable, format!("lost the server at {uri}: {cause}"))
@@ -16,12 +16,20 @@ pub(crate) fn lost(uri: &str, cause: &str) -> Error {
 
 /// Something answers there, but not as it should.
 pub(crate) fn not_forebay(uri: &str, cause: &str) -> Error {
-    if let Some(error) = tls_failure(uri, cause) {
+    if let Some(error) = mistaken(uri, cause) {
         return error;
     }
     let hint = "check host and port: `forebay serve` says where it listens";
-    Error::new(ErrorKind::Unavailable, format!("{uri} does not answer as a Forebay server does: {cause}"))
-        .with_hint(if is_tls(uri) { hint.to_owned() } else { format!("{hint}; if it serves TLS, write grpc+tls://") })
+    foreign(ErrorKind::Unavailable, uri, cause).with_hint(if is_tls(uri) {
+        hint.to_owned()
+    } else {
+        format!("{hint}; if it serves TLS, write grpc+tls://")
+    })
+}
+
+/// Something answers at `uri` that is not ours.
+pub(crate) fn foreign(kind: ErrorKind, uri: &str, cause: &str) -> Error {
+    Error::new(kind, format!("{uri} does not answer as a Forebay server does: {cause}"))
 }
 
 /// The server's error as the engine made it, or what `broken` makes of a broken connection.
@@ -35,7 +43,11 @@ pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Erro
         Code::FailedPrecondition => ErrorKind::Conflict,
         Code::ResourceExhausted => ErrorKind::Exhausted,
         Code::DataLoss => ErrorKind::Data,
-        Code::Unimplemented => return not_forebay(uri, status.message()),
+        // Another service, or a Forebay of another time: no waiting makes it this one.
+        Code::Unimplemented => {
+            return foreign(ErrorKind::Invalid, uri, status.message())
+                .with_hint("check host and port, and that the same version of forebay runs there");
+        }
         Code::Unavailable if sent => ErrorKind::Unavailable,
         Code::Internal if sent => ErrorKind::Internal,
         // A broken connection surfaces as Unknown, Internal or Cancelled with a transport error inside.
@@ -54,6 +66,17 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+/// A connection that can never come about, because one side speaks TLS and the other does not, or does not trust it.
+fn mistaken(uri: &str, cause: &str) -> Option<Error> {
+    // HTTP/2 reads a TLS alert, or an answer in HTTP/1, as a frame of some megabytes.
+    if !is_tls(uri) && cause.contains("frame with invalid size") {
+        let hint =
+            "if it serves TLS, write grpc+tls://; else check host and port: `forebay serve` says where it listens";
+        return Some(foreign(ErrorKind::Denied, uri, "it does not speak HTTP/2 in plain text").with_hint(hint));
+    }
+    tls_failure(uri, cause)
 }
 
 /// What rustls says, in words that tell what to do. By text, since HTTP/2 passes on nothing else.

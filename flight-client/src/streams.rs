@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use crate::connect::{self, Carrier, ConnectOptions};
-use crate::pool::Pool;
 use crate::reader::{Piece, Shared};
 use crate::receive::{Broken, Received, Receiving};
 use crate::status::{error_of, lost};
 use crate::wire::{PieceMetadata, WindowRequest};
+use forebay_engine::operators::pool::Pool;
 
 /// A worker that does not answer a request within this is taken for lost.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -173,6 +173,12 @@ impl Workers {
     fn judge(&self, shared: &Shared, address: &str, failed: Failed) -> Ended {
         let (is_ticket, error) = match failed {
             Failed::Stream(Broken::Status(status)) if status.code() == Code::NotFound => return Ended::Missing,
+            // Whatever listens at that address is no worker: another worker's may be right.
+            Failed::Stream(Broken::Status(status)) if status.code() == Code::Unimplemented => {
+                self.carriers.lock().remove(address);
+                shared.stream_trouble(at(address, &error_of(address, &status, |cause| lost(address, cause))));
+                return Ended::Lost;
+            }
             // A new dispatcher signs with a new key: the next message brings a ticket that is good.
             Failed::Stream(Broken::Status(status)) => {
                 (status.code() == Code::PermissionDenied, error_of(address, &status, |cause| lost(address, cause)))

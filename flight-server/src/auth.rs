@@ -1,6 +1,7 @@
-//! Bearer tokens: who may call this server at all.
+//! Bearer tokens: who may call this server at all, and who may call it as a worker.
 //!
-//! Checked before a method is looked up, so that no method can forget to.
+//! Checked before a method is looked up, so that no method can forget to. What the token is worth goes with the request
+//! as a [`Caller`].
 
 use std::fmt;
 use std::path::Path;
@@ -17,6 +18,8 @@ use crate::status::status;
 const TOKEN_LENGTH_MIN: usize = 16;
 /// Longer ones come near the limit on a request's headers.
 const TOKEN_LENGTH_MAX: usize = 4096;
+/// What a worker does that is refused: who asks is not known yet.
+const WORKERS: &str = "a worker has --worker-token-file, or --token-file where the dispatcher has no other";
 
 /// The tokens that a server accepts; several, so that one can be replaced while both are in use.
 ///
@@ -97,13 +100,55 @@ fn check(token: &str) -> Result<(), String> {
     }
 }
 
+/// The tokens that a server asks for; none at all let everybody in.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Those of trainers and of everybody else who reads. Without them, workers' tokens are all that is accepted.
+    pub readers: Option<Tokens>,
+    /// Those of workers and dispatchers, which may read as well. Without them, every token is as good as a worker's.
+    pub workers: Option<Tokens>,
+}
+
+/// What a request's token is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// May read.
+    Reader,
+    /// May also be leased windows, and hear what feeds are made of.
+    Worker,
+}
+
+impl Caller {
+    /// Refuses whoever may not do what a worker does.
+    pub(crate) fn check_worker(self) -> Result<(), Status> {
+        match self {
+            Self::Worker => Ok(()),
+            Self::Reader => Err(Status::permission_denied(
+                "the token is a trainer's, and this is for workers\n\
+                 hint: give the worker the dispatcher's tokens for workers, with --worker-token-file FILE",
+            )),
+        }
+    }
+}
+
 /// Lets through only requests with a token that the server knows; all of them, where it has no tokens.
 #[derive(Clone)]
-pub(crate) struct Gate(Option<Tokens>);
+pub(crate) struct Gate(Access);
 
 impl Gate {
-    pub(crate) fn new(tokens: Option<Tokens>) -> Self {
-        Self(tokens)
+    pub(crate) fn new(access: Access) -> Self {
+        Self(access)
+    }
+
+    fn caller(&self, token: &[u8]) -> Option<Caller> {
+        let is_of = |tokens: &Option<Tokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
+        // Both are looked at, whatever the first says.
+        match (is_of(&self.0.workers), is_of(&self.0.readers)) {
+            (true, _) => Some(Caller::Worker),
+            (false, true) if self.0.workers.is_none() => Some(Caller::Worker),
+            (false, true) => Some(Caller::Reader),
+            (false, false) => None,
+        }
     }
 }
 
@@ -111,17 +156,23 @@ impl Interceptor for Gate {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         // Taken out, so that nothing behind this can log it.
         let header = request.metadata_mut().remove("authorization");
-        let Some(tokens) = &self.0 else { return Ok(request) };
+        if self.0.readers.is_none() && self.0.workers.is_none() {
+            request.extensions_mut().insert(Caller::Worker);
+            return Ok(request);
+        }
         let Some(header) = header else {
-            return Err(denied("no token was sent", "set FOREBAY_TOKEN, or send \"authorization: Bearer TOKEN\""));
+            let hint = "set FOREBAY_TOKEN, or send \"authorization: Bearer TOKEN\"";
+            return Err(denied("no token was sent", &format!("{hint}; {WORKERS}")));
         };
         let token = header.as_bytes().split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
         let Some((_, token)) = token else {
             return Err(denied("the authorization is not a bearer token", "send \"authorization: Bearer TOKEN\""));
         };
-        if !tokens.accept(token.trim_ascii()) {
-            return Err(denied("the token is not one that this server knows", "ask who runs it for a current one"));
-        }
+        let Some(caller) = self.caller(token.trim_ascii()) else {
+            let hint = format!("ask who runs it for a current one; {WORKERS}");
+            return Err(denied("the token is not one that this server knows", &hint));
+        };
+        request.extensions_mut().insert(caller);
         Ok(request)
     }
 }
@@ -176,7 +227,8 @@ mod tests {
 
     #[test]
     fn the_gate_says_what_is_wrong() {
-        let mut gate = Gate::new(Some(read(&format!("{OLD}\n{NEW}")).unwrap()));
+        let tokens = Some(read(&format!("{OLD}\n{NEW}")).unwrap());
+        let mut gate = Gate::new(Access { readers: tokens, workers: None });
         let mut ask = |header: Option<&str>| {
             let mut request = Request::new(());
             if let Some(header) = header {
@@ -187,6 +239,7 @@ mod tests {
         for header in [format!("Bearer {OLD}"), format!("bearer {NEW}"), format!("BEARER  {NEW}")] {
             let request = ask(Some(&header)).unwrap();
             assert!(request.metadata().is_empty(), "the token goes no further");
+            assert_eq!(request.extensions().get(), Some(&Caller::Worker), "one kind of token is worth all");
         }
         let basic = format!("Basic {OLD}");
         for (header, message) in [
@@ -202,6 +255,28 @@ mod tests {
             assert_eq!(refused.code(), Code::Unauthenticated);
             assert!(refused.message().starts_with(&format!("{message}\nhint: ")), "{}", refused.message());
         }
-        assert!(Gate::new(None).call(Request::new(())).is_ok());
+        let everybody = Gate::new(Access::default()).call(Request::new(())).unwrap();
+        assert_eq!(everybody.extensions().get(), Some(&Caller::Worker));
+    }
+
+    #[test]
+    fn a_token_is_worth_what_its_file_is_for() {
+        let (readers, workers) = (Some(read(OLD).unwrap()), Some(read(NEW).unwrap()));
+        let both = Gate::new(Access { readers: readers.clone(), workers: workers.clone() });
+        assert_eq!(both.caller(OLD.as_bytes()), Some(Caller::Reader));
+        assert_eq!(both.caller(NEW.as_bytes()), Some(Caller::Worker));
+        assert_eq!(both.caller(b"another-token-altogether"), None);
+        let same = Gate::new(Access { readers: workers.clone(), workers: workers.clone() });
+        assert_eq!(same.caller(NEW.as_bytes()), Some(Caller::Worker));
+        for one in [Access { readers, workers: None }, Access { readers: None, workers }] {
+            let known = if one.workers.is_some() { NEW } else { OLD };
+            let gate = Gate::new(one);
+            assert_eq!(gate.caller(known.as_bytes()), Some(Caller::Worker));
+            assert_eq!([OLD, NEW].iter().filter(|token| gate.caller(token.as_bytes()).is_some()).count(), 1);
+        }
+        assert!(Caller::Worker.check_worker().is_ok());
+        let refused = Caller::Reader.check_worker().unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("hint: ") && refused.message().contains("--worker-token-file"));
     }
 }

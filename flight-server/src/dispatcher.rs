@@ -39,8 +39,8 @@ pub(crate) struct Dispatching {
     changed: Notify,
     began: Instant,
     signer: Signer,
-    /// The worker in this process, and its address, which no other may claim.
-    own: OnceLock<(WorkerId, String)>,
+    /// The worker in this process if there is one, and this process's address, which no other may claim.
+    own: OnceLock<(Option<WorkerId>, String)>,
 }
 
 /// A worker's call that waits for an answer: if it is dropped before, its connection broke.
@@ -99,15 +99,15 @@ impl Dispatching {
         }
     }
 
-    /// The worker in this process.
-    pub(crate) fn set_own(&self, worker: WorkerId, address: &str) {
+    /// The worker in this process if there is one, and where this process is reached.
+    pub(crate) fn set_own(&self, worker: Option<WorkerId>, address: &str) {
         let _ = self.own.set((worker, address.to_owned()));
     }
 
     pub(crate) async fn worker_sync(&self, call: WorkerCall) -> Result<WorkerAnswer> {
         check_build(&call)?;
         let sync = &call.sync;
-        if self.own.get().is_some_and(|(worker, address)| *address == sync.address && *worker != sync.worker) {
+        if self.own.get().is_some_and(|(worker, address)| *address == sync.address && *worker != Some(sync.worker)) {
             let message = format!("the dispatcher itself serves at {}", sync.address);
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("--advertise says where trainers reach the worker, not the dispatcher"));
@@ -227,6 +227,7 @@ impl Dispatching {
         self.journal.lock().opened(id, feed.pipeline());
         self.act(|state| {
             state.dispatcher.open(id, feed.plan(), self.now());
+            state.dispatcher.describe(id, about(&feed));
             state.feeds.insert(Arc::clone(id), feed);
         });
         Ok(())
@@ -254,6 +255,17 @@ impl Dispatching {
     /// Whether `worker` is the only one.
     pub(crate) fn is_alone(&self, worker: WorkerId) -> bool {
         self.status().workers.iter().all(|it| it.worker == worker)
+    }
+}
+
+/// What computes a feed's windows: a worker that is killed can no longer say which operator took its memory.
+fn about(feed: &Feed) -> String {
+    let identity = feed.identity();
+    let operators: Vec<&str> =
+        identity["operators"].as_object().into_iter().flatten().map(|(name, _)| &**name).collect();
+    match operators.is_empty() {
+        true => format!(" of pipeline \"{}\"", feed.pipeline()),
+        false => format!(" of pipeline \"{}\", which calls {},", feed.pipeline(), operators.join(", ")),
     }
 }
 

@@ -55,7 +55,7 @@ mod ticket;
 mod tls;
 mod worker;
 
-pub use auth::Tokens;
+pub use auth::{Access, Tokens};
 pub use metrics::MetricsEndpoint;
 pub use server::{Roles, Security, Server};
 pub use tls::ServerTls;

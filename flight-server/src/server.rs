@@ -12,12 +12,12 @@ use tokio::net::TcpListener;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
-use crate::auth::{Gate, Tokens};
+use crate::auth::{Access, Gate};
 use crate::dispatcher::Dispatching;
 use crate::encode::Direction;
 use crate::listen::{self, connections};
 use crate::metrics::{Metrics, MetricsEndpoint};
-use crate::service::Service;
+use crate::service::{Parts, Service};
 use crate::tls::ServerTls;
 use crate::worker::{Link, Working};
 
@@ -37,7 +37,7 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     /// Tokens of which every request must have one.
-    pub tokens: Option<Tokens>,
+    pub access: Access,
     /// The certificates, without which the server speaks plain text.
     pub tls: Option<ServerTls>,
 }
@@ -118,6 +118,7 @@ impl Server {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
         let address = roles.advertise.unwrap_or_else(|| self.uri());
+        let dispatchers = roles.dispatchers.join(",");
         let dispatching = match roles.dispatchers.is_empty() {
             true => Some(Arc::new(Dispatching::new(Arc::clone(&session))?)),
             false => None,
@@ -126,8 +127,8 @@ impl Server {
             Some(memory) => Some(Arc::new(Working::new(Arc::clone(&session), address.clone(), memory)?)),
             None => None,
         };
-        if let (Some(dispatching), Some(working)) = (&dispatching, &working) {
-            dispatching.set_own(working.id(), &address);
+        if let Some(dispatching) = &dispatching {
+            dispatching.set_own(working.as_ref().map(|working| working.id()), &address);
         }
         let link = Arc::new(match &dispatching {
             Some(dispatching) => Link::Here(Arc::clone(dispatching)),
@@ -143,7 +144,8 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
-        let service = Service::new(session, dispatching.clone(), working.clone(), streams, roles.connect);
+        let parts = Parts { dispatching: dispatching.clone(), working: working.clone(), address, dispatchers };
+        let service = Service::new(session, parts, streams, roles.connect);
         let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
         let draining = working.clone();
         let stop = async move {
@@ -202,7 +204,7 @@ impl Server {
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .http2_max_header_list_size(HEADER_BYTES_MAX)
-            .add_service(InterceptedService::new(service, Gate::new(self.security.tokens)))
+            .add_service(InterceptedService::new(service, Gate::new(self.security.access)))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
             // An error means that serving ended by itself, which the other branch reports.
@@ -230,6 +232,7 @@ mod tests {
     use tonic::transport::Channel;
 
     use super::*;
+    use crate::auth::Tokens;
 
     /// Runs `test` with a client of a server over no pipelines.
     async fn with_server<T>(security: Security, test: impl AsyncFnOnce(FlightServiceClient<Channel>) -> T) -> T {
@@ -281,7 +284,8 @@ mod tests {
 
     #[tokio::test]
     async fn every_method_asks_for_the_token() {
-        let security = Security { tokens: Some(tokens()), tls: None };
+        let access = Access { readers: Some(tokens()), workers: None };
+        let security = Security { access, tls: None };
         let codes_with_tokens = with_server(security, async |mut client| codes(&mut client).await).await;
         assert_eq!(codes_with_tokens, [Some(Code::Unauthenticated); 10]);
         let codes = with_server(Security::default(), async |mut client| codes(&mut client).await).await;

@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::auth::Caller;
 use crate::dispatcher::Dispatching;
 use crate::metrics::streams::Streams;
 use crate::worker::Working;
@@ -31,29 +32,39 @@ type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
 /// Batches that are encoded ahead of the connection, which itself buffers little.
 const ENCODED_AHEAD: usize = 2;
 
+/// What a process is.
+pub(crate) struct Parts {
+    pub(crate) dispatching: Option<Arc<Dispatching>>,
+    pub(crate) working: Option<Arc<Working>>,
+    /// Where it is reached.
+    pub(crate) address: String,
+    /// For whom it computes, if it is no dispatcher: a list separated by commas.
+    pub(crate) dispatchers: String,
+}
+
 /// What a process serves: a dispatcher's calls and feeds, a worker's windows, or both.
 pub(crate) struct Service {
     session: Arc<Session>,
-    dispatching: Option<Arc<Dispatching>>,
-    working: Option<Arc<Working>>,
+    parts: Parts,
     streams: Arc<Streams>,
     /// How this process reaches workers, to relay their windows.
     connect: ConnectOptions,
 }
 
 impl Service {
-    pub(crate) fn new(
-        session: Arc<Session>,
-        dispatching: Option<Arc<Dispatching>>,
-        working: Option<Arc<Working>>,
-        streams: Arc<Streams>,
-        connect: ConnectOptions,
-    ) -> Self {
-        Self { session, dispatching, working, streams, connect }
+    pub(crate) fn new(session: Arc<Session>, parts: Parts, streams: Arc<Streams>, connect: ConnectOptions) -> Self {
+        Self { session, parts, streams, connect }
     }
 
+    /// The dispatcher, for whoever takes this process for one.
     fn dispatching(&self) -> Result<&Arc<Dispatching>, Status> {
-        self.dispatching.as_ref().ok_or_else(|| Status::unimplemented("this is a worker: ask its dispatcher"))
+        let elsewhere = || {
+            let Parts { address, dispatchers, .. } = &self.parts;
+            let message = format!("{address} is the address of a worker, not of a dispatcher");
+            let hint = format!("connect to its dispatcher: {dispatchers}");
+            status(&Error::new(ErrorKind::Conflict, message).with_hint(hint))
+        };
+        self.parts.dispatching.as_ref().ok_or_else(elsewhere)
     }
 
     /// Opens the feed that `request` asks for and checks its options. Reads nothing.
@@ -75,11 +86,11 @@ impl Service {
         let (feed, _) = self.open(&request)?;
         tracing::info!(pipeline = %request.pipeline, feed = %feed.id(), rank = request.rank, world_size = request.world_size, from = %request.from, "stream opened");
         let schema = encode::schema(&feed.schema());
-        let is_alone = match (&self.dispatching, &self.working) {
+        let is_alone = match (&self.parts.dispatching, &self.parts.working) {
             (Some(dispatching), Some(working)) => dispatching.is_alone(working.id()),
             _ => false,
         };
-        let batches = match &self.dispatching {
+        let batches = match &self.parts.dispatching {
             // Only the dispatcher knows what ranks claim.
             Some(dispatching) if !is_alone || request.delivery == Some(Delivery::Dynamic) => {
                 let metadata = metadata(&feed, &request)?;
@@ -248,6 +259,7 @@ impl FlightService for Service {
     type DoExchangeStream = ReplyStream<FlightData>;
 
     async fn list_flights(&self, _: Request<Criteria>) -> Reply<Self::ListFlightsStream> {
+        self.dispatching()?;
         let infos: Vec<_> = self
             .session
             .pipelines()
@@ -266,9 +278,9 @@ impl FlightService for Service {
     }
 
     async fn get_flight_info(&self, descriptor: Request<FlightDescriptor>) -> Reply<FlightInfo> {
+        self.dispatching()?;
         let descriptor = descriptor.into_inner();
         if let Some(command) = sql::command(&descriptor.cmd) {
-            self.dispatching()?;
             return sql::info(&self.session, descriptor, command).await.map(Response::new);
         }
         let request = request(&descriptor)?;
@@ -276,6 +288,7 @@ impl FlightService for Service {
     }
 
     async fn get_schema(&self, descriptor: Request<FlightDescriptor>) -> Reply<SchemaResult> {
+        self.dispatching()?;
         let (feed, _) = self.open(&request(descriptor.get_ref())?)?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
@@ -286,7 +299,7 @@ impl FlightService for Service {
 
     async fn do_get(&self, ticket: Request<Ticket>) -> Reply<Self::DoGetStream> {
         let ticket = ticket.into_inner().ticket;
-        if let (Some(working), Ok(request)) = (&self.working, serde_json::from_slice::<WindowRequest>(&ticket)) {
+        if let (Some(working), Ok(request)) = (&self.parts.working, serde_json::from_slice::<WindowRequest>(&ticket)) {
             return self.window(working, request).await;
         }
         self.dispatching()?;
@@ -297,8 +310,13 @@ impl FlightService for Service {
     }
 
     async fn do_action(&self, action: Request<Action>) -> Reply<Self::DoActionStream> {
+        // Whoever passed the gate has one.
+        let caller = action.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader);
         let Action { r#type, body } = action.into_inner();
         let dispatching = self.dispatching()?;
+        if [actions::WORKER_SYNC, actions::FEED_SPEC].contains(&r#type.as_str()) {
+            caller.check_worker()?;
+        }
         let answer = match r#type.as_str() {
             actions::WORKER_SYNC => answer(&dispatching.worker_sync(read(&body)?).await),
             actions::READER_SYNC => answer(&dispatching.reader_sync(read(&body)?).await),

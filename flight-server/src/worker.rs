@@ -268,6 +268,7 @@ impl Working {
             let is_kept = matches!(feed, Opening::Under(_)) || in_use.contains(id);
             if !is_kept {
                 tracing::info!(feed = %id, "feed closed: no window of it is leased to this worker");
+                self.store.close_feed(id);
             }
             is_kept
         });

@@ -45,6 +45,26 @@ fn normalize(bencher: Bencher) {
     bench(bencher, cropped(), "normalize", &[]);
 }
 
+#[divan::bench(args = ["center_crop", "auto_contrast", "encode_jpeg", "encode_png", "equalize", "gaussian_blur", "pad",
+    "rand_augment", "random_erasing", "random_rotate", "to_chw", "trivial_augment"])]
+fn others(bencher: Bencher, operator: &str) {
+    let constants: &[i64] = match operator {
+        "center_crop" => &[192, 192],
+        "pad" => &[4],
+        "random_rotate" => &[15],
+        _ => &[],
+    };
+    bench(bencher, cropped(), operator, constants);
+}
+
+/// All four changes, as SimCLR has them.
+#[divan::bench]
+fn color_jitter_full(bencher: Bencher) {
+    let images = cropped();
+    let constants = [0.4, 0.4, 0.4, 0.1].map(|range| ScalarValue::Float64(Some(range)));
+    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| call_with("color_jitter", images.clone(), &constants));
+}
+
 #[divan::bench]
 fn whole_chain(bencher: Bencher) {
     let files = files();
@@ -75,12 +95,17 @@ fn cropped() -> Column {
     call("random_resized_crop", decoded(), &[224, 224])
 }
 
+fn call(name: &str, column: Column, constants: &[i64]) -> Column {
+    let constants: Vec<_> = constants.iter().map(|n| ScalarValue::Int64(Some(*n))).collect();
+    call_with(name, column, &constants)
+}
+
 /// Calls an operator the way a physical plan does, defaults and keys included.
-fn call(name: &str, (field, array): Column, constants: &[i64]) -> Column {
+fn call_with(name: &str, (field, array): Column, constants: &[ScalarValue]) -> Column {
     let operator = forebay_operators::find(name).expect("the operator is registered");
     let udf = ScalarUDF::from(forebay_operators::OperatorUdf::new(operator));
     let parameters = operator.descriptor().parameters;
-    let mut scalars: Vec<_> = constants.iter().map(|n| ScalarValue::Int64(Some(*n))).collect();
+    let mut scalars = constants.to_vec();
     scalars.extend(parameters[1 + scalars.len()..].iter().filter_map(|parameter| parameter.default_value()));
     let mut args = vec![ColumnarValue::Array(array)];
     args.extend(scalars.into_iter().map(ColumnarValue::Scalar));

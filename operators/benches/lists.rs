@@ -1,14 +1,14 @@
 //! Operators over lists: `cargo bench -p forebay-operators --bench lists`.
 //!
 //! Cost sketch: padding copies each value once and writes the padding, so it is bound by memory bandwidth; 1,024 rows of
-//! 64 to 128 tokens as Int32 are half a megabyte out, some tens of microseconds.
+//! 64 to 128 tokens as Int32 are half a megabyte out, some tens of microseconds. A hash of 8 or 16 bytes takes 2 ns.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ListArray};
-use arrow::datatypes::{DataType, Field, Int32Type};
+use arrow::array::{Array, ArrayRef, ListArray};
+use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Int32Type};
 use datafusion::common::config::ConfigOptions;
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
+use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
 use datafusion::scalar::ScalarValue;
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -23,27 +23,72 @@ fn main() {
 fn pad_to(bencher: Bencher) {
     let rows = (0..ROWS).map(|row| Some((0..64 + row as i32 % 64).map(Some)));
     let tokens = ListArray::from_iter_primitive::<Int32Type, _, _>(rows);
-    let field = Arc::new(Field::new("tokens", tokens.data_type().clone(), true));
-    let operator = forebay_operators::find("pad_to").expect("the operator is registered");
-    let udf = ScalarUDF::from(forebay_operators::OperatorUdf::new(operator));
     let boundaries = [64, 96, 128].map(|boundary| ScalarValue::Int64(Some(boundary)));
     let constants = [
         ScalarValue::List(ScalarValue::new_list(&boundaries, &DataType::Int64, true)),
         ScalarValue::Int64(Some(0)),
         ScalarValue::Boolean(Some(false)),
     ];
-    let mut args = vec![ColumnarValue::Array(Arc::new(tokens))];
-    args.extend(constants.into_iter().map(ColumnarValue::Scalar));
-    let mut arg_fields = vec![Arc::clone(&field)];
-    arg_fields.extend(args[1..].iter().map(|arg| Arc::new(Field::new("argument", arg.data_type(), false))));
-    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| {
-        udf.invoke_with_args(ScalarFunctionArgs {
-            args: args.clone(),
-            arg_fields: arg_fields.clone(),
-            number_rows: ROWS,
-            return_field: Arc::clone(&field),
-            config_options: Arc::new(ConfigOptions::default()),
-        })
-        .expect("the lists are short enough")
-    });
+    bench(bencher, "pad_to", &[Arc::new(tokens)], &constants);
+}
+
+/// Pairs: two hashes a value.
+#[divan::bench]
+fn ngram(bencher: Bencher) {
+    let rows = (0..ROWS).map(|row| Some((0..64 + row as i32 % 64).map(Some)));
+    let ids = ListArray::from_iter_primitive::<Int32Type, _, _>(rows);
+    let constants = [2, 1_000_003, 0].map(|n| ScalarValue::Int64(Some(n)));
+    bench(bencher, "ngram", &[Arc::new(ids)], &constants);
+}
+
+/// Lists that lie one after the other: nothing is copied.
+#[divan::bench]
+fn reshape(bencher: Bencher) {
+    let shape = [4, 32].map(|side| ScalarValue::Int64(Some(side)));
+    let shape = ScalarValue::List(ScalarValue::new_list(&shape, &DataType::Int64, true));
+    bench(bencher, "reshape", &[features()], &[shape]);
+}
+
+/// A multiplication in fresh memory, since the features are shared: 1,024 rows of 128 float32, half a megabyte.
+#[divan::bench]
+fn tensor_mul(bencher: Bencher) {
+    bench(bencher, "tensor_mul", &[tensors()], &[ScalarValue::Float64(Some(0.5))]);
+}
+
+#[divan::bench(args = ["stack", "tensor_concat"])]
+fn join(bencher: Bencher, operator: &str) {
+    let mut constants = vec![ScalarValue::Null; 6];
+    constants.push(ScalarValue::Int64(Some(0)));
+    bench(bencher, operator, &[tensors(), tensors()], &constants);
+}
+
+fn tensors() -> ArrayRef {
+    let shape = ScalarValue::List(ScalarValue::new_list(&[ScalarValue::Int64(Some(128))], &DataType::Int64, true));
+    call("reshape", &[features()], &[shape])
+}
+
+fn features() -> ArrayRef {
+    let rows = (0..ROWS).map(|row| Some((0..128).map(move |at| Some((row * at) as f32))));
+    Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
+}
+
+fn bench(bencher: Bencher, operator: &str, rows: &[ArrayRef], constants: &[ScalarValue]) {
+    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| call(operator, rows, constants));
+}
+
+/// Calls an operator the way a physical plan does.
+fn call(operator: &str, rows: &[ArrayRef], constants: &[ScalarValue]) -> ArrayRef {
+    let operator = forebay_operators::find(operator).expect("the operator is registered");
+    let udf = ScalarUDF::from(forebay_operators::OperatorUdf::new(operator));
+    let field = |rows: &ArrayRef| Arc::new(Field::new("rows", rows.data_type().clone(), true));
+    let mut arg_fields: Vec<FieldRef> = rows.iter().map(field).collect();
+    arg_fields.extend(constants.iter().map(|c| Arc::new(Field::new("constant", c.data_type(), false))));
+    let scalar_arguments: Vec<_> = rows.iter().map(|_| None).chain(constants.iter().map(Some)).collect();
+    let planned = ReturnFieldArgs { arg_fields: &arg_fields, scalar_arguments: &scalar_arguments };
+    let return_field = udf.return_field_from_args(planned).expect("the arguments fit");
+    let mut args: Vec<_> = rows.iter().cloned().map(ColumnarValue::Array).collect();
+    args.extend(constants.iter().cloned().map(ColumnarValue::Scalar));
+    let config_options = Arc::new(ConfigOptions::default());
+    let call = ScalarFunctionArgs { args, arg_fields, number_rows: ROWS, return_field, config_options };
+    udf.invoke_with_args(call).and_then(|value| value.into_array(ROWS)).expect("the rows are sound")
 }

@@ -72,6 +72,21 @@ fn vocab_apply(bencher: Bencher) {
     let _ = std::fs::remove_file(path);
 }
 
+#[divan::bench]
+fn index_of(bencher: Bencher) {
+    let texts = hexadecimal();
+    let classes: Vec<_> = texts.as_string::<i32>().iter().flatten().take(100).map(ScalarValue::from).collect();
+    let classes = ScalarValue::List(ScalarValue::new_list(&classes, &arrow::datatypes::DataType::Utf8, true));
+    bench(bencher, texts, &Call::new("index_of", vec![classes]));
+}
+
+#[divan::bench]
+fn chunk_text(bencher: Bencher) {
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![include_str!("../../ARCHITECTURE.md"); 8]));
+    let call = Call::new("chunk_text", vec![200i64.into()]);
+    bencher.counter(ItemsCount::new(8usize)).bench_local(|| call.run(Arc::clone(&texts)));
+}
+
 /// Tokens per second are in the items: see the count in the function.
 #[divan::bench]
 fn tokenize(bencher: Bencher) {

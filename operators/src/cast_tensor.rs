@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, PrimitiveArray, StructArray};
-use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, UInt8Type};
+use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, UInt8Type, UInt16Type};
 use datafusion::common::{Result, internal_err};
-use half::f16;
+use half::{bf16, f16};
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::table::on_values;
+use crate::tensor::{BFLOAT16, DTYPE_KEY};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "cast_tensor",
@@ -18,7 +19,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Turns the values of tensors into another type",
     parameters: &[
         Parameter::input("tensor", TypeClass::Tensor, "The tensors"),
-        Parameter::constant("type", ConstantKind::Text, "`'uint8'`, `'float16'` or `'float32'`").or("'float32'"),
+        Parameter::constant("type", ConstantKind::Text, "`'uint8'`, `'float16'`, `'bfloat16'` or `'float32'`")
+            .or("'float32'"),
     ],
     returns: "a tensor of that type and the same shape, fixed or variable",
     determinism: Determinism::Deterministic,
@@ -26,11 +28,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes { pixelwise: false, spatial: true },
-    docs: "Values are neither scaled nor shifted: 255 becomes 255.0; `normalize` scales. To float16 they are rounded to the \
-           nearest, ties to even, and become infinite from 65520 on. To uint8 the fraction is cut, values beyond 0 and 255 \
-           become these, and NaN becomes 0.\n\nbfloat16 is refused: Arrow has no such type, and a reader that knows nothing of \
-           ours would take its bits for integers. float16 takes as few bytes; or cast on the accelerator. Null in, null out.",
-    source: "NumPy's `astype` to floats, Rust's saturating `as` to bytes",
+    docs: "Values are neither scaled nor shifted: 255 becomes 255.0; `normalize` scales. To float16 and bfloat16 they are \
+           rounded to the nearest, ties to even; float16 becomes infinite from 65520 on. To uint8 the fraction is cut, values \
+           beyond 0 and 255 become these, and NaN becomes 0.\n\nArrow has no bfloat16: its bits are stored as uint16, and the \
+           column's field says so with the metadata `forebay:dtype` = `bfloat16`. The Python package makes bfloat16 tensors of \
+           it; a reader that does not know the mark sees integers. Of the other operators, `reshape`, `stack`, \
+           `tensor_concat` and `to_chw` take it. Null in, null out.",
+    source: "NumPy's `astype` and PyTorch's `to` for floats, Rust's saturating `as` to bytes",
     examples: &[Example {
         sql: "cast_tensor(normalize(image), type => 'float16')",
         result: "a float16 tensor of the same shape",
@@ -48,8 +52,8 @@ impl Operator for CastTensor {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let field = arguments.field("tensor")?;
-        let value = target(arguments)?;
-        let item = Arc::new(Field::new_list_field(value, false));
+        let target = target(arguments)?;
+        let item = Arc::new(Field::new_list_field(target.stored(), false));
         let data_type = match field.data_type() {
             DataType::FixedSizeList(_, size) => DataType::FixedSizeList(item, *size),
             DataType::Struct(fields) => {
@@ -59,14 +63,20 @@ impl Operator for CastTensor {
             other => return internal_err!("a tensor is stored as {other}"),
         };
         // The shape and the names of the dimensions are the same.
-        Ok(field.as_ref().clone().with_name("tensor").with_data_type(data_type))
+        let mut metadata = field.metadata().clone();
+        metadata.remove(DTYPE_KEY);
+        if let Type::BFloat16 = target {
+            metadata.insert(DTYPE_KEY.to_owned(), BFLOAT16.to_owned());
+        }
+        Ok(field.as_ref().clone().with_name("tensor").with_data_type(data_type).with_metadata(metadata))
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let value = target(arguments)?;
+        let target = target(arguments)?;
+        let value = target.stored();
         let array = arguments.array("tensor")?;
         if let Some(list) = array.as_fixed_size_list_opt() {
-            let values = cast(list.values(), &value)?;
+            let values = cast(list.values(), target)?;
             let item = Arc::new(Field::new_list_field(value, false));
             let list = FixedSizeListArray::try_new(item, list.value_length(), values, list.nulls().cloned())?;
             return Ok(Arc::new(list));
@@ -74,7 +84,7 @@ impl Operator for CastTensor {
         let Some(rows) = array.as_struct_opt() else {
             return internal_err!("a tensor is stored as {}", array.data_type());
         };
-        let list = on_values(rows.column(0), |values| cast(values, &value))?;
+        let list = on_values(rows.column(0), |values| cast(values, target))?;
         // The items of a tensor are never null, which the shared function for lists cannot know.
         let (_, offsets, values, nulls) = list.as_list::<i32>().clone().into_parts();
         let item = Arc::new(Field::new_list_field(value, false));
@@ -86,23 +96,46 @@ impl Operator for CastTensor {
     }
 }
 
-fn target(arguments: &Arguments) -> Result<DataType> {
-    match arguments.text("type")?.as_str() {
-        "uint8" => Ok(DataType::UInt8),
-        "float16" => Ok(DataType::Float16),
-        "float32" => Ok(DataType::Float32),
-        "bfloat16" => {
-            arguments.refuse("type", "cannot be 'bfloat16', which Arrow does not have; 'float16' is as small")
+/// What values become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Type {
+    UInt8,
+    Float16,
+    BFloat16,
+    Float32,
+}
+
+impl Type {
+    fn stored(self) -> DataType {
+        match self {
+            Self::UInt8 => DataType::UInt8,
+            Self::Float16 => DataType::Float16,
+            Self::BFloat16 => DataType::UInt16,
+            Self::Float32 => DataType::Float32,
         }
-        other => arguments.refuse("type", format_args!("must be 'uint8', 'float16' or 'float32', got \"{other}\"")),
     }
 }
 
-/// All three types are float32 on their way, which holds any of their values.
-fn cast(values: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+fn target(arguments: &Arguments) -> Result<Type> {
+    match arguments.text("type")?.as_str() {
+        "uint8" => Ok(Type::UInt8),
+        "float16" => Ok(Type::Float16),
+        "bfloat16" => Ok(Type::BFloat16),
+        "float32" => Ok(Type::Float32),
+        other => {
+            let problem = format!("must be 'uint8', 'float16', 'bfloat16' or 'float32', got \"{other}\"");
+            arguments.refuse("type", problem)
+        }
+    }
+}
+
+/// All types are float32 on their way, which holds any of their values. Integers of 16 bits are those of bfloat16, since
+/// the type class lets no others in.
+fn cast(values: &ArrayRef, to: Type) -> Result<ArrayRef> {
     match values.data_type() {
-        from if from == to => Ok(Arc::clone(values)),
+        from if *from == to.stored() => Ok(Arc::clone(values)),
         DataType::UInt8 => from(values.as_primitive::<UInt8Type>(), f32::from, to),
+        DataType::UInt16 => from(values.as_primitive::<UInt16Type>(), |bits| bf16::from_bits(bits).to_f32(), to),
         DataType::Float16 => from(values.as_primitive::<Float16Type>(), f16::to_f32, to),
         DataType::Float32 => from(values.as_primitive::<Float32Type>(), |x| x, to),
         other => internal_err!("cast_tensor got a tensor of {other}, which its type class refuses"),
@@ -112,12 +145,13 @@ fn cast(values: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
 fn from<T: ArrowPrimitiveType>(
     values: &PrimitiveArray<T>,
     float: impl Fn(T::Native) -> f32,
-    to: &DataType,
+    to: Type,
 ) -> Result<ArrayRef> {
     Ok(match to {
-        DataType::UInt8 => Arc::new(values.unary::<_, UInt8Type>(|x| float(x) as u8)),
-        DataType::Float16 => Arc::new(values.unary::<_, Float16Type>(|x| f16::from_f32(float(x)))),
-        _ => Arc::new(values.unary::<_, Float32Type>(float)),
+        Type::UInt8 => Arc::new(values.unary::<_, UInt8Type>(|x| float(x) as u8)),
+        Type::Float16 => Arc::new(values.unary::<_, Float16Type>(|x| f16::from_f32(float(x)))),
+        Type::BFloat16 => Arc::new(values.unary::<_, UInt16Type>(|x| bf16::from_f32(float(x)).to_bits())),
+        Type::Float32 => Arc::new(values.unary::<_, Float32Type>(float)),
     })
 }
 
@@ -155,7 +189,7 @@ mod tests {
     #[test]
     fn there_and_back_is_the_same_image_of_either_shape() {
         for source in [noise(), decoded(&["colour.jpg", "grey16.png"])] {
-            for through in ["float16", "float32"] {
+            for through in ["float16", "bfloat16", "float32"] {
                 let call = format!("cast_tensor(cast_tensor(image, '{through}'), 'uint8')");
                 let (field, array) = sql(&call, vec![source.clone()]).unwrap();
                 assert_eq!(&array, &source.1);
@@ -166,18 +200,31 @@ mod tests {
         assert_eq!(values(&one).as_primitive::<Float32Type>(), &Float32Array::from(vec![1.0, 2.0, 3.0]));
     }
 
+    // torch.tensor([...]).to(torch.bfloat16).view(torch.uint16)
+    #[test]
+    fn bfloat16_is_rounded_as_pytorch_rounds_and_marked() {
+        let x = vec![0.1, -1.5, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 3.4e38, 1e-40, f32::INFINITY, 255.0, f32::NAN];
+        let (field, got) = sql("cast_tensor(image, 'bfloat16')", vec![floats(x)]).unwrap();
+        let bits = Arc::clone(got.as_fixed_size_list().values());
+        let bits = bits.as_primitive::<UInt16Type>();
+        assert_eq!(bits.values()[..8], [0x3dcd, 0xbfc0, 0x3f80, 0x3f82, 0x7f80, 0x0001, 0x7f80, 0x437f]);
+        assert!(bf16::from_bits(bits.value(8)).is_nan());
+        assert_eq!(field.metadata()["forebay:dtype"], "bfloat16");
+        let back = sql("cast_tensor(image)", vec![(field.with_name("image"), got)]).unwrap();
+        assert!(!back.0.metadata().contains_key("forebay:dtype"));
+        assert_eq!(values(&back).as_primitive::<Float32Type>().value(1), -1.5);
+    }
+
     #[test]
     fn other_types_are_refused() {
         let check = |call: &str, expect: &str| assert_eq!(sql(call, vec![noise()]).unwrap_err(), expect);
-        let expect = "cast_tensor: \"type\" cannot be 'bfloat16', which Arrow does not have; 'float16' is as small";
-        check("cast_tensor(image, 'bfloat16')", expect);
         check(
             "cast_tensor(image, 'int4')",
-            "cast_tensor: \"type\" must be 'uint8', 'float16' or 'float32', got \"int4\"",
+            "cast_tensor: \"type\" must be 'uint8', 'float16', 'bfloat16' or 'float32', got \"int4\"",
         );
         check(
             "cast_tensor(1, 'uint8')",
-            "cast_tensor: \"tensor\" must be a tensor of uint8, float16 or float32, got Int64",
+            "cast_tensor: \"tensor\" must be a tensor of uint8, float16, bfloat16 or float32, got Int64",
         );
     }
 }

@@ -5,9 +5,9 @@ use arrow::datatypes::Field;
 use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{Frame, Span, Step, frame_each};
 use crate::operator::{Arguments, Operator};
-use crate::resize::{fixed_images, fixed_return_field};
-use crate::tensor::{CHANNELS, Image, Images};
+use crate::resize::fixed_return_field;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "center_crop",
@@ -48,51 +48,35 @@ impl Operator for CenterCrop {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
-        let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
-        fixed_images(DESCRIPTOR.name, &images, height, width, |_, image, out| {
-            crop(image, out, height, width);
-            Ok(())
-        })
+        frame_each(DESCRIPTOR.name, arguments, &frame(arguments)?)
+    }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(Some(Step::Frame(frame(arguments)?)))
     }
 }
 
-fn crop(image: Image, out: &mut [u8], height: usize, width: usize) {
-    let rows = Span::new(image.height, height);
-    let columns = Span::new(image.width, width);
-    for row in 0..rows.len {
-        let source = ((rows.source + row) * image.width + columns.source) * CHANNELS;
-        let target = ((rows.target + row) * width + columns.target) * CHANNELS;
-        let len = columns.len * CHANNELS;
-        out[target..target + len].copy_from_slice(&image.pixels[source..source + len]);
-    }
+fn frame(arguments: &Arguments) -> Result<Frame> {
+    Frame::copied(arguments, |_, have, want| [middle(have.height, want.height), middle(have.width, want.width)])
 }
 
-/// What is copied along one side: `len` pixels from `source` to `target`.
-#[derive(Debug, PartialEq, Eq)]
-struct Span {
-    source: usize,
-    target: usize,
-    len: usize,
-}
-
-impl Span {
-    fn new(have: usize, want: usize) -> Self {
-        match have.checked_sub(want) {
-            Some(margin) => Self { source: (margin as f64 / 2.0).round_ties_even() as usize, target: 0, len: want },
-            None => Self { source: 0, target: (want - have) / 2, len: have },
-        }
+/// The middle of `have` pixels, of which a frame of `want` shows as much as there is.
+fn middle(have: usize, want: usize) -> Span {
+    match have.checked_sub(want) {
+        Some(margin) => Span { source: (margin as f64 / 2.0).round_ties_even() as usize, target: 0, len: want },
+        None => Span { source: 0, target: (want - have) / 2, len: have },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{fixed, image, sql};
 
     #[test]
     fn offsets_round_to_even_and_padding_rounds_down() {
         let check = |have, want, source, target, len| {
-            assert_eq!(Span::new(have, want), Span { source, target, len }, "{want} of {have}");
+            assert_eq!(middle(have, want), Span { source, target, len }, "{want} of {have}");
         };
         check(10, 4, 3, 0, 4);
         check(5, 2, 2, 0, 2); // a margin of 3: 1.5 becomes 2
@@ -104,9 +88,8 @@ mod tests {
 
     #[test]
     fn a_small_image_is_padded_with_black() {
-        let image = Image { height: 1, width: 3, pixels: &[1, 1, 1, 2, 2, 2, 3, 3, 3] };
-        let mut out = [0; 3 * 2 * 3];
-        crop(image, &mut out, 3, 2);
+        let images = fixed(1, 3, vec![1, 1, 1, 2, 2, 2, 3, 3, 3]);
+        let (_, _, out) = image(&sql("center_crop(image, 3, 2)", vec![images]).unwrap(), 0).unwrap();
         assert_eq!(out, [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0, 0, 0]);
     }
 }

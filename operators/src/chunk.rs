@@ -50,10 +50,7 @@ impl Operator for Chunk {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        let (size, overlap) = (arguments.positive("size")?, arguments.integer("overlap")?);
-        if !(0..size as i64).contains(&overlap) {
-            return arguments.refuse("overlap", format_args!("must be from 0 to {}, got {overlap}", size - 1));
-        }
+        Cut::read(arguments)?;
         let field = arguments.field("list")?;
         let (DataType::List(item) | DataType::LargeList(item)) = field.data_type() else {
             return internal_err!("chunk got {}, which its type class refuses", field.data_type());
@@ -63,9 +60,7 @@ impl Operator for Chunk {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let size = arguments.positive("size")?;
-        let cut =
-            Cut { size, step: size - arguments.integer("overlap")? as usize, drop_last: arguments.flag("drop_last")? };
+        let cut = Cut::read(arguments)?;
         let array = arguments.array("list")?;
         match array.data_type() {
             DataType::List(item) => cut.all(array.as_list::<i32>(), item),
@@ -75,15 +70,24 @@ impl Operator for Chunk {
     }
 }
 
-struct Cut {
+/// How a row is cut, whatever it is made of.
+pub(crate) struct Cut {
     size: usize,
     step: usize,
     drop_last: bool,
 }
 
 impl Cut {
-    /// Where the pieces of a list of this length begin and end.
-    fn pieces(&self, length: usize) -> impl Iterator<Item = (usize, usize)> {
+    pub(crate) fn read(arguments: &Arguments) -> Result<Self> {
+        let (size, overlap) = (arguments.positive("size")?, arguments.integer("overlap")?);
+        if !(0..size as i64).contains(&overlap) {
+            return arguments.refuse("overlap", format_args!("must be from 0 to {}, got {overlap}", size - 1));
+        }
+        Ok(Self { size, step: size - overlap as usize, drop_last: arguments.flag("drop_last")? })
+    }
+
+    /// Where the pieces of a row of this length begin and end.
+    pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = (usize, usize)> {
         // The last piece is the first that reaches the end.
         let count = if length == 0 { 0 } else { length.saturating_sub(self.size).div_ceil(self.step) + 1 };
         let all = (0..count).map(move |i| (i * self.step, (i * self.step + self.size).min(length)));

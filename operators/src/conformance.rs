@@ -5,25 +5,23 @@
 //! of its rows, slices and permutations, bit for bit. It also sees to nulls, empty batches, hostile bytes, and that the
 //! descriptor is complete. Everything is generated from a seed that each message names.
 
+mod columns;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
-    Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, ListArray, StringArray, StringViewArray,
-    StructArray, UInt8Array, UInt32Array, UInt64Array, new_null_array,
-};
-use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::array::{Array, ArrayRef, UInt32Array, UInt64Array, new_null_array};
 use arrow::compute::{cast, take};
-use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Int32Type, UInt8Type};
+use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
 use datafusion::scalar::ScalarValue;
 
+use self::columns::{columns, damaged_files, lying_images};
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Nulls, ParameterKind, STEP_ARGUMENT, TypeClass};
 use crate::keyed::{Draws, random_key};
 use crate::operator::{Operator, OperatorUdf};
-use crate::tensor::{self, CHANNELS};
+use crate::tensor;
 
 /// Rows per generated batch: enough for several nulls, few enough to run each row alone.
 const ROWS: usize = 13;
@@ -80,7 +78,8 @@ fn complete(descriptor: &Descriptor) -> Result<(), String> {
             (None, _) => ensure!(i < optional, "\"{name}\" is required, but follows a default"),
             (Some(text), None) => return Err(format!("the default of \"{name}\" is not a literal: {text}")),
             (Some(_), Some(value)) => {
-                ensure!(matches!(parameter.kind, ParameterKind::Constant(_)), "the input \"{name}\" has a default");
+                let is_constant = matches!(parameter.kind, ParameterKind::Constant(_));
+                ensure!(is_constant || value.is_null(), "the input \"{name}\" has a default");
                 parameter.kind.check(&value).map_err(|problem| format!("the default of \"{name}\" {problem}"))?;
             }
         }
@@ -233,6 +232,7 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
     let mut arguments = vec![];
     for (i, parameter) in descriptor.parameters.iter().enumerate() {
         arguments.push(match (parameter.kind, parameter.default_value()) {
+            (ParameterKind::Input(_), Some(null)) if defaults => Argument::Constant(null),
             (ParameterKind::Input(class), _) => {
                 let mut columns = columns(class, draws);
                 let (field, array) = columns.swap_remove(variant % columns.len());
@@ -282,195 +282,16 @@ fn constant(kind: ConstantKind, position: usize, default: Option<ScalarValue>, d
             let ascending = [3, 5, 8].map(|number| ScalarValue::Int64(Some(number)));
             ScalarValue::List(ScalarValue::new_list(&ascending, &DataType::Int64, true))
         }
+        (ConstantKind::NumberOrList, None) => ScalarValue::Int64(Some(position as i64)),
+        (ConstantKind::Categories, None) => {
+            let words = ["red", "Ñandú"].map(ScalarValue::from);
+            ScalarValue::List(ScalarValue::new_list(&words, &DataType::Utf8, true))
+        }
         (ConstantKind::Text, None) => ScalarValue::from("text"),
         (ConstantKind::File | ConstantKind::Vocabulary, None) => {
             ScalarValue::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tokenizers/gpt2.json"))
         }
     }
-}
-
-/// Columns of every type that the class accepts, about one row in five null.
-fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
-    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
-    match class {
-        TypeClass::Image => vec![fixed_images(draws), variable_images(draws)],
-        TypeClass::Tensor => vec![fixed_images(draws), variable_images(draws), floats(draws)],
-        TypeClass::Binary => {
-            let files = optional(draws, file);
-            let files = || files.iter().map(Option::as_deref);
-            let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
-            let paths: ArrayRef = Arc::new(StringArray::from(vec![Some("a.jpg"); ROWS]));
-            let media = StructArray::from(vec![
-                (Arc::new(Field::new("bytes", DataType::Binary, true)), Arc::clone(&bytes)),
-                (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
-            ]);
-            vec![
-                column(bytes),
-                column(Arc::new(files().collect::<LargeBinaryArray>())),
-                column(Arc::new(files().collect::<BinaryViewArray>())),
-                column(Arc::new(media)),
-            ]
-        }
-        TypeClass::Numeric => {
-            let numbers = optional(draws, |draws| draws.below(1 << 32) as i64 - (1 << 31));
-            let all = |number: &dyn Fn(i64) -> f64| numbers.iter().map(|n| n.map(number)).collect::<Vec<_>>();
-            let floats = all(&|n| match n % 7 {
-                0 => f64::NAN,
-                1 => f64::INFINITY,
-                2 => -0.0,
-                3 => -1.0,
-                _ => n as f64 / 1e6,
-            });
-            vec![
-                column(Arc::new(Float64Array::from(floats.clone()))),
-                column(Arc::new(floats.iter().map(|n| n.map(|n| n as f32)).collect::<Float32Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i8)).collect::<Int8Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
-                column(Arc::new(Int64Array::from(numbers.clone()))),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u8)).collect::<UInt8Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u64)).collect::<UInt64Array>())),
-            ]
-        }
-        TypeClass::Hashable => {
-            let texts = optional(draws, |draws| "añ漢".repeat(draws.below(9) as usize));
-            let bytes = optional(draws, |draws| draws.below(1 << 40).to_le_bytes());
-            let flags = optional(draws, |draws| draws.below(2) == 1);
-            let mut all = columns(TypeClass::Numeric, draws);
-            all.extend([
-                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringArray>())),
-                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringViewArray>())),
-                column(Arc::new(bytes.iter().map(Option::as_ref).collect::<BinaryArray>())),
-                column(Arc::new(BooleanArray::from(flags))),
-            ]);
-            all
-        }
-        TypeClass::NumericOrList => {
-            [columns(TypeClass::Numeric, draws), columns(TypeClass::NumberList, draws)].concat()
-        }
-        TypeClass::Integer | TypeClass::IntegerList | TypeClass::IntegerOrList => {
-            let all = columns(TypeClass::NumericOrList, draws).into_iter();
-            let coerced = |field: &Field| field.clone().with_data_type(class.coerce(field.data_type()));
-            all.filter(|(field, _)| class.accepts(&coerced(field))).collect()
-        }
-        TypeClass::Text => {
-            let parts = ["the window", " ", "\n", "\n\n", "Ñandú", "漢字", "e\u{301}", "🙂", "1984", "- ", "...", "\0"];
-            texts(&parts, 0, draws)
-        }
-        TypeClass::Hexadecimal => texts(&["0", "1", "9", "a", "f", "B", "E", "42"], 1, draws),
-        TypeClass::Category => {
-            let integers = columns(TypeClass::Numeric, draws).into_iter();
-            integers
-                .filter(|(field, _)| field.data_type().is_integer())
-                .chain(texts(&["red", "Ñandú", ""], 0, draws))
-                .collect()
-        }
-        TypeClass::NumberList => {
-            let lists = optional(draws, |draws| {
-                let len = draws.below(9);
-                (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
-            });
-            let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
-            let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
-            // What every list can be cast to.
-            let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
-            vec![
-                column(cast_to(DataType::new_large_list(DataType::Float32, true))),
-                column(cast_to(DataType::new_list(DataType::Float64, true))),
-                column(cast_to(DataType::new_list(DataType::UInt8, true))),
-                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
-                column(Arc::clone(&list)),
-            ]
-        }
-    }
-}
-
-/// Strings of up to eight of these parts.
-fn texts(parts: &[&str], least: u64, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
-    let texts = optional(draws, |draws| {
-        let count = least + draws.below(9 - least);
-        (0..count).map(|_| parts[draws.below(parts.len() as u64) as usize]).collect::<String>()
-    });
-    let texts = || texts.iter().map(Option::as_deref);
-    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
-    vec![
-        column(Arc::new(texts().collect::<StringArray>())),
-        column(Arc::new(texts().collect::<LargeStringArray>())),
-        column(Arc::new(texts().collect::<StringViewArray>())),
-    ]
-}
-
-fn optional<T>(draws: &mut Draws, mut value: impl FnMut(&mut Draws) -> T) -> Vec<Option<T>> {
-    (0..ROWS).map(|_| (draws.below(5) > 0).then(|| value(draws))).collect()
-}
-
-fn nulls(draws: &mut Draws) -> Option<NullBuffer> {
-    Some(NullBuffer::from_iter((0..ROWS).map(|_| draws.below(5) > 0)))
-}
-
-fn noise(draws: &mut Draws, len: usize) -> Vec<u8> {
-    (0..len).map(|_| draws.below(256) as u8).collect()
-}
-
-fn side(draws: &mut Draws) -> usize {
-    1 + draws.below(30) as usize
-}
-
-fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
-    let (height, width) = (side(draws), side(draws));
-    let pixels = noise(draws, ROWS * height * width * CHANNELS);
-    let field = tensor::fixed_field("input", DataType::UInt8, height, width, true);
-    let array = tensor::fixed_array::<UInt8Type>(pixels.into(), height, width, nulls(draws));
-    match (field, array) {
-        (Ok(field), Ok(array)) => (field, array),
-        other => unreachable!("generated images are a tensor: {other:?}"),
-    }
-}
-
-/// Tensors of floats, as `normalize` makes them.
-fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
-    let (height, width) = (side(draws), side(draws));
-    let values: Vec<f32> =
-        (0..ROWS * height * width * CHANNELS).map(|_| draws.uniform_in(-9.0, 300.0) as f32).collect();
-    let field = tensor::fixed_field("input", DataType::Float32, height, width, true);
-    let array = tensor::fixed_array::<Float32Type>(values.into(), height, width, nulls(draws));
-    match (field, array) {
-        (Ok(field), Ok(array)) => (field, array),
-        other => unreachable!("generated tensors are tensors: {other:?}"),
-    }
-}
-
-fn variable_images(draws: &mut Draws) -> (Field, ArrayRef) {
-    let sizes: Vec<_> = (0..ROWS).map(|_| (side(draws), side(draws))).collect();
-    let lengths: Vec<_> = sizes.iter().map(|(height, width)| height * width * CHANNELS).collect();
-    let pixels = noise(draws, lengths.iter().sum());
-    let shapes: Vec<_> = sizes.iter().flat_map(|(height, width)| [*height as i32, *width as i32, 3]).collect();
-    let offsets = OffsetBuffer::from_lengths(lengths);
-    match tensor::variable_array::<UInt8Type>(pixels.into(), offsets, shapes.into(), nulls(draws)) {
-        Ok(array) => (tensor::variable_field("input", DataType::UInt8, true), array),
-        Err(problem) => unreachable!("generated images are a tensor: {problem}"),
-    }
-}
-
-/// A small image file: a PNG of noise, or a JPEG, for which there is no encoder here.
-fn file(draws: &mut Draws) -> Vec<u8> {
-    const JPEG: &[u8] = include_bytes!("../testdata/colour.jpg");
-    if draws.below(3) == 0 {
-        return JPEG.to_vec();
-    }
-    let (height, width) = (side(draws), side(draws));
-    let mut file = vec![];
-    let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
-    let (color, samples) = match draws.below(3) {
-        0 => (png::ColorType::Grayscale, 1),
-        1 => (png::ColorType::Rgba, 4),
-        _ => (png::ColorType::Rgb, 3),
-    };
-    encoder.set_color(color);
-    let pixels = noise(draws, height * width * samples);
-    let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&pixels));
-    debug_assert!(written.is_ok(), "writing to memory cannot fail");
-    file
 }
 
 fn permutation(draws: &mut Draws) -> UInt32Array {
@@ -500,42 +321,6 @@ fn garbage(operator: &'static dyn Operator, draws: &mut Draws) -> Result<(), Str
         }
     }
     Ok(())
-}
-
-/// One file each, so that an error in one does not hide the others.
-fn damaged_files(draws: &mut Draws) -> (Field, ArrayRef) {
-    let mut file = file(draws);
-    match draws.below(3) {
-        0 => file.truncate(draws.below(file.len() as u64) as usize),
-        1 => {
-            let len = draws.below(300) as usize;
-            file.truncate(8);
-            file.extend(noise(draws, len));
-        }
-        _ => {
-            for _ in 0..1 + draws.below(8) {
-                let at = draws.below(file.len() as u64) as usize;
-                file[at] = draws.below(256) as u8;
-            }
-        }
-    }
-    let array = BinaryArray::from_iter_values(vec![file; ROWS]);
-    (Field::new("input", DataType::Binary, true), Arc::new(array))
-}
-
-fn lying_images(draws: &mut Draws) -> (Field, ArrayRef) {
-    let lengths: Vec<_> = (0..ROWS).map(|_| draws.below(20) as usize).collect();
-    let shapes: Vec<_> = (0..ROWS * 3)
-        .map(|_| match draws.below(4) {
-            0 => draws.below(1 << 32) as i32,
-            _ => draws.below(4) as i32,
-        })
-        .collect();
-    let pixels = noise(draws, lengths.iter().sum());
-    match tensor::variable_array::<UInt8Type>(pixels.into(), OffsetBuffer::from_lengths(lengths), shapes.into(), None) {
-        Ok(array) => (tensor::variable_field("input", DataType::UInt8, true), array),
-        Err(problem) => unreachable!("the storage is sound, only the shapes lie: {problem}"),
-    }
 }
 
 #[cfg(test)]

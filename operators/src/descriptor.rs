@@ -12,6 +12,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::keyed::KEY_ARGUMENTS;
 use crate::tensor;
+use crate::tensors::Fixed;
 
 /// The name of the argument that the engine appends to a call that depends on the step: a column of the longest length
 /// that rows of each row's step may have, 0 where there is none, and the greatest integer where there is no longest.
@@ -59,6 +60,7 @@ pub struct Parameter {
     /// What may be passed.
     pub kind: ParameterKind,
     /// The default as SQL literal text, such as `0.08` or `[0.485, 0.456, 0.406]`; `None` when the argument is required.
+    /// An input may be left out where it is `NULL`.
     pub default: Option<&'static str>,
     /// One sentence without a final period.
     pub docs: &'static str,
@@ -84,8 +86,16 @@ pub enum TypeClass {
     Numeric,
     /// An integer, float, boolean, string or binary value.
     Hashable,
-    /// A tensor of uint8, float16 or float32, of any shape, fixed or variable.
+    /// A tensor of uint8, float16, bfloat16 or float32, of any shape, fixed or variable.
     Tensor,
+    /// A tensor of height x width x 3, of numbers and all of one height and width.
+    FixedImage,
+    /// A tensor of numbers of one fixed shape; a list of fixed size is one.
+    FixedTensor,
+    /// The same, or a number.
+    TensorOrNumber,
+    /// The same, or a list of integers or floats.
+    TensorOrList,
     /// A list of integers or floats, of any length.
     NumberList,
     /// An integer, a float, or a list of these.
@@ -115,6 +125,10 @@ pub enum ConstantKind {
     Number,
     /// A list of finite numbers.
     NumberList,
+    /// A finite number, or a list of these.
+    NumberOrList,
+    /// A list of strings, or a list of integers.
+    Categories,
     /// A string.
     Text,
     /// The path of a file, whose content becomes part of the call. See [`crate::files`].
@@ -208,7 +222,7 @@ impl Parameter {
         self
     }
 
-    /// The default as a value: `Int64`, `Float64`, `Utf8`, `Boolean`, or a list of `Float64`.
+    /// The default as a value: `Int64`, `Float64`, `Utf8`, `Boolean`, a list of `Float64`, or `Null`.
     pub fn default_value(&self) -> Option<ScalarValue> {
         self.default.and_then(parse_literal)
     }
@@ -232,6 +246,11 @@ impl ParameterKind {
             Self::Constant(ConstantKind::Integer) => integer(value).is_some(),
             Self::Constant(ConstantKind::Number) => number(value).is_some(),
             Self::Constant(ConstantKind::NumberList) => numbers(value).is_some(),
+            Self::Constant(ConstantKind::NumberOrList) => number(value).is_some() || numbers(value).is_some(),
+            Self::Constant(ConstantKind::Categories) => {
+                texts(value).is_some()
+                    || numbers(value).is_some_and(|numbers| numbers.iter().all(|number| number.fract() == 0.0))
+            }
             Self::Constant(ConstantKind::Text) => text(value).is_some(),
             Self::Constant(ConstantKind::File) => text(value).is_some_and(|path| !path.is_empty()),
             Self::Constant(ConstantKind::Vocabulary) => {
@@ -259,7 +278,11 @@ impl TypeClass {
             Self::Numeric => "a number",
             Self::Hashable => "an integer, float, boolean, string or binary value",
             Self::NumberList => "a list of numbers",
-            Self::Tensor => "a tensor of uint8, float16 or float32",
+            Self::Tensor => "a tensor of uint8, float16, bfloat16 or float32",
+            Self::FixedImage => "a tensor of height x width x 3, all of one height and width",
+            Self::FixedTensor => "a tensor of one fixed shape",
+            Self::TensorOrNumber => "a tensor of one fixed shape or a number",
+            Self::TensorOrList => "a tensor of one fixed shape or a list of numbers",
             Self::NumericOrList => "a number or a list of numbers",
             Self::Integer => "an integer",
             Self::IntegerList => "a list of integers",
@@ -278,7 +301,15 @@ impl TypeClass {
             Self::Image => tensor::is_image(field),
             Self::Tensor => {
                 matches!(tensor::value_type(field), Some(DataType::UInt8 | DataType::Float16 | DataType::Float32))
+                    || tensor::is_bfloat16(field)
             }
+            Self::FixedImage => {
+                matches!(tensor::image_type(field), Some((tensor::Shape::Fixed { .. }, _)))
+                    && Fixed::of(field).is_some()
+            }
+            Self::FixedTensor => Fixed::of(field).is_some(),
+            Self::TensorOrNumber => Self::FixedTensor.accepts(field) || Self::Numeric.accepts(field),
+            Self::TensorOrList => Self::FixedTensor.accepts(field) || Self::NumberList.accepts(field),
             Self::Numeric => data_type.is_integer() || is_float(data_type),
             Self::Hashable => {
                 data_type.is_integer()
@@ -315,6 +346,8 @@ impl TypeClass {
             (Self::NumberList, DataType::List(item)) => DataType::List(Self::coerce_item(item)),
             (Self::NumberList, DataType::LargeList(item)) => DataType::LargeList(Self::coerce_item(item)),
             (Self::NumberList, DataType::FixedSizeList(item, _)) => DataType::List(Self::coerce_item(item)),
+            (Self::TensorOrNumber, data_type) if !data_type.is_nested() => Self::Numeric.coerce(data_type),
+            (Self::TensorOrList, DataType::List(_) | DataType::LargeList(_)) => Self::NumberList.coerce(data_type),
             (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,
             (Self::Text | Self::Hexadecimal | Self::Category, DataType::Null) => DataType::Utf8,
             (_, DataType::Dictionary(_, value)) => self.coerce(value),
@@ -340,6 +373,8 @@ impl ConstantKind {
             Self::Integer => "an integer",
             Self::Number => "a number",
             Self::NumberList => "a list of numbers",
+            Self::NumberOrList => "a number or a list of numbers",
+            Self::Categories => "a list of strings or of integers",
             Self::Text => "a string",
             Self::File => "the path of a file",
             Self::Vocabulary => "a list of strings or the path of a file",
@@ -430,6 +465,11 @@ pub(crate) fn numbers(value: &ScalarValue) -> Option<Vec<f64>> {
     (0..list.len()).map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?)).collect()
 }
 
+/// Numbers, or the one number that is given in place of a list.
+pub(crate) fn number_or_list(value: &ScalarValue) -> Option<Vec<f64>> {
+    numbers(value).or_else(|| number(value).map(|number| vec![number]))
+}
+
 pub(crate) fn texts(value: &ScalarValue) -> Option<Vec<String>> {
     let list = match value {
         ScalarValue::List(list) if list.is_valid(0) => list.value(0),
@@ -449,6 +489,9 @@ pub(crate) fn text(value: &ScalarValue) -> Option<&str> {
 
 pub(crate) fn parse_literal(text: &str) -> Option<ScalarValue> {
     let text = text.trim();
+    if text == "NULL" {
+        return Some(ScalarValue::Null);
+    }
     if let Some(list) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
         let numbers = list
             .split(',')

@@ -55,7 +55,8 @@ fn read(text: &str) -> Result<(Vec<u8>, String), String> {
 /// What an operator made of the files it was last called with, for all calls of the process.
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
-    entries: Mutex<Vec<(String, Arc<T>)>>,
+    /// The pinned text, the way, and what was made.
+    entries: Mutex<Vec<(String, String, Arc<T>)>>,
     most: usize,
 }
 
@@ -68,12 +69,22 @@ impl<T> Loaded<T> {
     /// What `load` makes of the file that the text names, or what it has made of the same bytes before. The error reads
     /// after the parameter's name.
     pub(crate) fn get(&self, text: &str, load: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Arc<T>, String> {
-        if let Some(found) = self.find(text) {
+        self.get_as(text, "", load)
+    }
+
+    /// The same where what is made of a file depends on `way` as well.
+    pub(crate) fn get_as(
+        &self,
+        text: &str,
+        way: &str,
+        load: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<Arc<T>, String> {
+        if let Some(found) = self.find(text, way) {
             return Ok(found);
         }
         // Without the lock, so that other calls go on meanwhile; two may load the same file, which does no harm.
         let (bytes, pinned) = read(text)?;
-        if let Some(found) = self.find(&pinned) {
+        if let Some(found) = self.find(&pinned, way) {
             return Ok(found);
         }
         let (path, _) = parts(text);
@@ -81,17 +92,17 @@ impl<T> Loaded<T> {
             load(&bytes).map_err(|problem| format!("names a file that cannot be used: \"{path}\": {problem}"))?,
         );
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.insert(0, (pinned, Arc::clone(&made)));
+        entries.insert(0, (pinned, way.to_owned(), Arc::clone(&made)));
         entries.truncate(self.most);
         Ok(made)
     }
 
     /// Moves what it finds to the front. A text that is not pinned is never found: its file may have changed.
-    fn find(&self, pinned: &str) -> Option<Arc<T>> {
+    fn find(&self, pinned: &str, way: &str) -> Option<Arc<T>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = entries.iter().position(|(text, _)| text == pinned)?;
+        let at = entries.iter().position(|(text, other, _)| text == pinned && other == way)?;
         entries[..=at].rotate_right(1);
-        Some(Arc::clone(&entries[0].1))
+        Some(Arc::clone(&entries[0].2))
     }
 }
 

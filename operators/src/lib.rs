@@ -8,7 +8,7 @@
 //! operators or their properties. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
 //! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry. Random operators
 //! take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site. [`tensor`] describes
-//! how images are stored in Arrow.
+//! how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
 //!
 //! ```
 //! use datafusion::assert_batches_eq;
@@ -55,6 +55,7 @@ mod decode_image;
 pub mod descriptor;
 pub mod files;
 mod hash_bucket;
+pub mod image_chain;
 pub mod keyed;
 mod log1p;
 mod normalize;
@@ -62,6 +63,7 @@ pub mod operator;
 pub mod pack;
 mod pad_to;
 mod pixels;
+pub mod pool;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
@@ -70,6 +72,7 @@ mod resize;
 mod sleep;
 mod table;
 pub mod tensor;
+mod tensors;
 #[cfg(test)]
 mod testing;
 mod text;

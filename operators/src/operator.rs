@@ -17,6 +17,7 @@ use datafusion::logical_expr::{
 use datafusion::scalar::ScalarValue;
 
 use crate::descriptor::{self, Descriptor, Determinism, ParameterKind};
+use crate::image_chain::Step;
 use crate::keyed::Draws;
 
 /// A preprocessing function of one row.
@@ -42,6 +43,11 @@ pub trait Operator: Debug + Send + Sync {
     /// The result, one value per row. Arguments are lent mutably so that an operator can take an array out and, when
     /// nobody else holds it, work in its memory.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
+
+    /// What the operator does with one image, if that is all it does: lets chains of such operators run as one.
+    fn image_step(&self, _arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(None)
+    }
 }
 
 /// The arguments of one call, by name.
@@ -76,6 +82,12 @@ impl Arguments {
         self.fields.get(position).ok_or_else(|| self.undeclared(name, "an input"))
     }
 
+    /// Whether an input that may be left out is there.
+    pub fn is_given(&self, name: &str) -> bool {
+        let field = self.position(name).ok().and_then(|position| self.fields.get(position));
+        field.is_some_and(|field| *field.data_type() != DataType::Null)
+    }
+
     /// The values of an input.
     pub fn array(&self, name: &str) -> Result<&ArrayRef> {
         let position = self.position(name)?;
@@ -107,9 +119,9 @@ impl Arguments {
         self.constant(name, "a number", descriptor::number)
     }
 
-    /// A list of finite numbers.
+    /// A list of finite numbers; one number is a list of one.
     pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
-        self.constant(name, "a list of numbers", descriptor::numbers)
+        self.constant(name, "a list of numbers", descriptor::number_or_list)
     }
 
     /// A list of strings.
@@ -138,6 +150,11 @@ impl Arguments {
         }
     }
 
+    /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for none.
+    pub(crate) fn draws_of(&self, row: usize) -> Draws {
+        self.keys.as_ref().map_or(Draws::new(0, 0), |Keys { keys, site }| Draws::new(keys.value(row), *site))
+    }
+
     /// The longest length that rows of a row's global step may have: 0 where rows are not grouped by length.
     pub fn step_length(&self, row: usize) -> u64 {
         self.step_lengths.as_ref().map_or(0, |lengths| lengths.value(row))
@@ -163,7 +180,7 @@ impl Arguments {
     }
 
     /// Reads a call's arguments: checks how many there are, the inputs' types and each constant on its own.
-    fn resolve(
+    pub(crate) fn resolve(
         descriptor: &'static Descriptor,
         fields: &[FieldRef],
         scalars: &[Option<&ScalarValue>],
@@ -186,7 +203,8 @@ impl Arguments {
             let name = parameter.name;
             match (parameter.kind, fields.get(i)) {
                 (ParameterKind::Input(class), Some(field)) => {
-                    if !class.accepts(field) {
+                    let is_left_out = parameter.default.is_some() && *field.data_type() == DataType::Null;
+                    if !is_left_out && !class.accepts(field) {
                         let got = crate::tensor::wording(field);
                         return plan_err!("{}: \"{name}\" must be {}, got {got}", descriptor.name, class.wording());
                     }

@@ -5,8 +5,9 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{Change, Step, change_each};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Images};
+use crate::tensor::{self, CHANNELS};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_hflip",
@@ -47,33 +48,24 @@ impl Operator for RandomHflip {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let p = arguments.number("p")?;
-        let array = arguments.take_array("image")?;
-        let field = arguments.field("image")?;
-        let images = Images::try_new(field, &array)?;
-
-        // Which rows of pixels to mirror, found before the memory is taken apart. An image's rows lie one after the
-        // other, so one range and one width describe it.
-        let mut mirrored = Vec::with_capacity(images.len());
-        for row in 0..images.len() {
-            let Some(image) = images.get(row)? else { continue };
-            if arguments.draws(row)?.uniform() < p {
-                let start = images.start(row);
-                mirrored.push((start..start + image.pixels.len(), image.width));
-            }
-        }
-        drop(images);
-        if mirrored.is_empty() {
-            return Ok(array);
-        }
-        tensor::change_pixels(array, |pixels| {
-            for (range, width) in mirrored {
-                for line in pixels[range].chunks_exact_mut(width * CHANNELS) {
-                    line.as_chunks_mut::<CHANNELS>().0.reverse();
-                }
-            }
-        })
+        let change = change(arguments)?;
+        change_each(arguments, &change)
     }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(Some(Step::Change(change(arguments)?)))
+    }
+}
+
+fn change(arguments: &Arguments) -> Result<Change> {
+    let p = arguments.number("p")?;
+    Ok(Change::of_images(move |draws, pixels, size| {
+        if draws.uniform() < p {
+            for line in pixels.chunks_exact_mut(size.width * CHANNELS) {
+                line.as_chunks_mut::<CHANNELS>().0.reverse();
+            }
+        }
+    }))
 }
 
 #[cfg(test)]
@@ -83,6 +75,7 @@ mod tests {
     use datafusion::prelude::col;
 
     use super::*;
+    use crate::tensor::Images;
     use crate::testing::{decoded, fixed, image, keyed, keys, noise, select, sql};
 
     fn mirrored((height, width, pixels): (usize, usize, Vec<u8>)) -> (usize, usize, Vec<u8>) {

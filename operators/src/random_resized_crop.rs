@@ -5,10 +5,11 @@ use arrow::datatypes::Field;
 use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{Frame, Step, frame_each};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
-use crate::resize::{Bilinear, Rectangle, fixed_images, fixed_return_field};
-use crate::tensor::Images;
+use crate::resize::fixed_return_field;
+use crate::tensor::Rectangle;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_resized_crop",
@@ -59,15 +60,17 @@ impl Operator for RandomResizedCrop {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
-        let ranges = Ranges::read(arguments)?;
-        let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
-        let mut bilinear = Bilinear::default();
-        fixed_images(DESCRIPTOR.name, &images, height, width, |row, image, out| {
-            let part = ranges.draw(&mut arguments.draws(row)?, image.height, image.width);
-            bilinear.run(image, part, out, height, width)
-        })
+        frame_each(DESCRIPTOR.name, arguments, &frame(arguments)?)
     }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(Some(Step::Frame(frame(arguments)?)))
+    }
+}
+
+fn frame(arguments: &Arguments) -> Result<Frame> {
+    let ranges = Ranges::read(arguments)?;
+    Frame::scaled(arguments, move |draws, size| ranges.draw(draws, size.height, size.width))
 }
 
 /// What a part's area and ratio are drawn from.

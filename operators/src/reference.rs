@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::descriptor::{Descriptor, Parameter};
-use crate::registry::OPERATORS;
+use crate::registry::{OPERATORS, TABLE_OPERATORS};
 
 /// The whole of `docs/operators.md`.
 pub fn markdown() -> String {
@@ -12,16 +12,16 @@ pub fn markdown() -> String {
          <!-- Generated from the operators' descriptors by `forebay_operators::reference::markdown`; do not edit. -->\n\n\
          Functions of one row, for the `SELECT` list and for conditions. Arguments may be given by position or by name with `=>`. \
          An image is a tensor of height x width x 3 (`HWC`, RGB), either of fixed shape (`arrow.fixed_shape_tensor`) or of \
-         variable shape (`arrow.variable_shape_tensor`).\n\n",
+         variable shape (`arrow.variable_shape_tensor`). The table operators make rows of rows and are called in `FROM`.\n\n",
     );
-    for category in categories() {
-        let links: Vec<_> = in_category(category).map(|d| format!("[`{name}`](#{name})", name = d.name)).collect();
+    for (category, descriptors) in sections() {
+        let links: Vec<_> = descriptors.iter().map(|d| format!("[`{name}`](#{name})", name = d.name)).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(text, "- **{category}**: {}", links.join(", "));
     }
-    for category in categories() {
+    for (category, descriptors) in sections() {
         let _ = writeln!(text, "\n## {}", capitalised(category));
-        for descriptor in in_category(category) {
+        for descriptor in descriptors {
             let _ = write!(text, "\n{}", section(descriptor));
         }
     }
@@ -64,19 +64,18 @@ fn argument(parameter: &Parameter) -> String {
     }
 }
 
-fn categories() -> Vec<&'static str> {
-    let mut categories = vec![];
+/// All descriptors by category, in the order of the registry; those of table operators last.
+fn sections() -> Vec<(&'static str, Vec<&'static Descriptor>)> {
+    let mut sections: Vec<(&str, Vec<&Descriptor>)> = vec![];
     for operator in OPERATORS {
-        let category = operator.descriptor().category;
-        if !categories.contains(&category) {
-            categories.push(category);
+        let descriptor = operator.descriptor();
+        match sections.iter_mut().find(|(category, _)| *category == descriptor.category) {
+            Some((_, descriptors)) => descriptors.push(descriptor),
+            None => sections.push((descriptor.category, vec![descriptor])),
         }
     }
-    categories
-}
-
-fn in_category(category: &str) -> impl Iterator<Item = &'static Descriptor> {
-    OPERATORS.iter().map(|operator| operator.descriptor()).filter(move |d| d.category == category)
+    sections.push(("table operators", TABLE_OPERATORS.to_vec()));
+    sections
 }
 
 fn capitalised(word: &str) -> String {
@@ -104,8 +103,8 @@ mod tests {
     #[test]
     fn every_operator_has_a_section_and_a_link_to_it() {
         let text = markdown();
-        for operator in OPERATORS {
-            let name = operator.descriptor().name;
+        let names = OPERATORS.iter().map(|operator| operator.descriptor().name);
+        for name in names.chain(TABLE_OPERATORS.iter().map(|descriptor| descriptor.name)) {
             assert!(text.contains(&format!("(#{name})")) && text.contains(&format!("\n### {name}\n")), "{name}");
         }
     }

@@ -5,8 +5,9 @@ use datafusion::logical_expr::ScalarUDF;
 use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
-use crate::pixels::in_place;
+use crate::pixels::{augment, encode, in_place, policy};
 use crate::table::{floats, integers};
+use crate::tensors::{arithmetic, join};
 use crate::text::measures;
 
 /// Every operator, by category and then by name.
@@ -14,19 +15,29 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::decode_image::DecodeImage,
     &in_place::AUTO_CONTRAST,
     &crate::center_crop::CenterCrop,
+    &augment::COLOR_JITTER,
+    &encode::ENCODE_JPEG,
+    &encode::ENCODE_PNG,
     &in_place::EQUALIZE,
+    &augment::GAUSSIAN_BLUR,
     &properties::IMAGE_FORMAT,
     &properties::IMAGE_HEIGHT,
     &properties::IMAGE_WIDTH,
     &crate::normalize::Normalize,
+    &crate::pixels::pad::Pad,
     &in_place::POSTERIZE,
+    &policy::RAND_AUGMENT,
     &crate::pixels::random_crop::RandomCrop,
+    &augment::RANDOM_ERASING,
     &in_place::RANDOM_GRAYSCALE,
     &crate::random_hflip::RandomHflip,
     &crate::random_resized_crop::RandomResizedCrop,
+    &augment::RANDOM_ROTATE,
     &in_place::RANDOM_VFLIP,
     &crate::resize::Resize,
     &in_place::SOLARIZE,
+    &crate::pixels::to_chw::ToChw,
+    &policy::TRIVIAL_AUGMENT,
     &floats::BOXCOX,
     &integers::BUCKETIZE,
     &crate::clamp::Clamp,
@@ -41,6 +52,7 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::table::cross::Cross,
     &crate::hash_bucket::HashBucket,
     &crate::table::hex_to_int::HexToInt,
+    &crate::table::index_of::IndexOf,
     &integers::MAP_ID,
     &crate::table::one_hot::OneHot,
     &integers::POSITIVE_MOD,
@@ -48,8 +60,17 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::table::vocab_apply::VocabApply,
     &crate::chunk::Chunk,
     &crate::table::first_x::FirstX,
+    &crate::table::ngram::Ngram,
     &crate::pad_to::PadTo,
     &crate::cast_tensor::CastTensor,
+    &crate::tensors::reshape::Reshape,
+    &join::STACK,
+    &arithmetic::TENSOR_ADD,
+    &join::TENSOR_CONCAT,
+    &arithmetic::TENSOR_DIV,
+    &arithmetic::TENSOR_MUL,
+    &arithmetic::TENSOR_SUB,
+    &crate::text::chunk_text::ChunkText,
     &crate::text::detokenize::Detokenize,
     &crate::text::minhash_signature::MinhashSignature,
     &crate::text::normalize_text::NormalizeText,

@@ -1,14 +1,15 @@
 //! `resize`: scales images to one size.
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Field, UInt8Type};
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, internal_datafusion_err};
 use fast_image_resize::images::{CroppedImage, Image as ImageMut, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{Frame, Step, frame_each};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Image, Images};
+use crate::tensor::{self, Image, Rectangle, Size};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "resize",
@@ -50,28 +51,16 @@ impl Operator for Resize {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
-        let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
-        let mut bilinear = Bilinear::default();
-        fixed_images(DESCRIPTOR.name, &images, height, width, |_, image, out| {
-            bilinear.run(image, Rectangle::whole(image), out, height, width)
-        })
+        frame_each(DESCRIPTOR.name, arguments, &frame(arguments)?)
+    }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(Some(Step::Frame(frame(arguments)?)))
     }
 }
 
-/// A part of an image, in whole pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rectangle {
-    pub(crate) top: usize,
-    pub(crate) left: usize,
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-}
-
-impl Rectangle {
-    pub(crate) fn whole(image: Image) -> Self {
-        Self { top: 0, left: 0, height: image.height, width: image.width }
-    }
+fn frame(arguments: &Arguments) -> Result<Frame> {
+    Frame::scaled(arguments, |_, size| Rectangle::whole(size))
 }
 
 /// The resampling kernel, with memory that is kept from image to image.
@@ -83,14 +72,8 @@ pub(crate) struct Bilinear {
 impl Bilinear {
     /// Scales a part of an image into `out`. Pixels outside of the part have no influence, as if it had been cropped
     /// first; the resizer's own crop box would let them in at the edges.
-    pub(crate) fn run(
-        &mut self,
-        image: Image,
-        part: Rectangle,
-        out: &mut [u8],
-        height: usize,
-        width: usize,
-    ) -> Result<()> {
+    pub(crate) fn run(&mut self, image: Image, part: Rectangle, out: &mut [u8], size: Size) -> Result<()> {
+        let Size { height, width } = size;
         let internal = |e: &dyn std::fmt::Display| internal_datafusion_err!("resizing {part:?} of an image: {e}");
         let source = ImageRef::new(image.width as u32, image.height as u32, image.pixels, PixelType::U8x3)
             .map_err(|e| internal(&e))?;
@@ -116,23 +99,6 @@ pub(crate) fn fixed_return_field(arguments: &Arguments) -> Result<Field> {
     }
     let nullable = arguments.field("image")?.is_nullable();
     tensor::fixed_field("image", DataType::UInt8, height, width, nullable)
-}
-
-/// Fills a column of images of `height` x `width`, row by row, in one allocation. Nulls stay null.
-pub(crate) fn fixed_images(
-    operator: &str,
-    images: &Images,
-    height: usize,
-    width: usize,
-    mut fill: impl FnMut(usize, Image, &mut [u8]) -> Result<()>,
-) -> Result<ArrayRef> {
-    let mut pixels = vec![0; tensor::values_len(operator, images.len(), height, width)?];
-    for (row, out) in pixels.chunks_exact_mut(height * width * CHANNELS).enumerate() {
-        if let Some(image) = images.get(row)? {
-            fill(row, image, out)?;
-        }
-    }
-    tensor::fixed_array::<UInt8Type>(pixels.into(), height, width, images.nulls().cloned())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! list items named `item`), so pyarrow and others read them. What is null is the row, never a pixel; the memory under
 //! a null is zeros in a fixed column and nothing in a variable one.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -20,6 +21,8 @@ use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Fields, In
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 
+use crate::tensors::Fixed;
+
 /// Red, green, blue.
 pub const CHANNELS: usize = 3;
 
@@ -29,7 +32,13 @@ pub const SIDE_MAX: usize = 16_384;
 /// The greatest number of pixels of one image that an operator makes or decodes.
 pub const PIXELS_MAX: usize = 1 << 28;
 
-const FIXED: &str = "arrow.fixed_shape_tensor";
+/// The key of a field's metadata that says what its values are, where Arrow has no type for them.
+pub const DTYPE_KEY: &str = "forebay:dtype";
+
+/// What is under [`DTYPE_KEY`] of a tensor whose values are the bits of bfloat16, stored as uint16.
+pub const BFLOAT16: &str = "bfloat16";
+
+pub(crate) const FIXED: &str = "arrow.fixed_shape_tensor";
 const VARIABLE: &str = "arrow.variable_shape_tensor";
 
 /// The shape of the images in a column.
@@ -55,6 +64,48 @@ pub struct Image<'a> {
     pub width: usize,
     /// `height * width * 3` values, row by row.
     pub pixels: &'a [u8],
+}
+
+impl Image<'_> {
+    /// Its height and width.
+    pub fn size(&self) -> Size {
+        Size { height: self.height, width: self.width }
+    }
+}
+
+/// The height and the width of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Rows of pixels.
+    pub height: usize,
+    /// Pixels per row.
+    pub width: usize,
+}
+
+impl Size {
+    /// The number of values of an image of this size.
+    pub fn values(self) -> usize {
+        self.height * self.width * CHANNELS
+    }
+}
+
+/// A part of an image, in whole pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rectangle {
+    pub(crate) top: usize,
+    pub(crate) left: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+}
+
+impl Rectangle {
+    pub(crate) fn whole(size: Size) -> Self {
+        Self { top: 0, left: 0, height: size.height, width: size.width }
+    }
+
+    pub(crate) fn size(self) -> Size {
+        Size { height: self.height, width: self.width }
+    }
 }
 
 /// A column of uint8 images, of either kind, for reading.
@@ -131,6 +182,12 @@ pub(crate) fn value_type(field: &Field) -> Option<&DataType> {
     }
 }
 
+/// Whether the field is a column of tensors of bfloat16.
+pub(crate) fn is_bfloat16(field: &Field) -> bool {
+    field.metadata().get(DTYPE_KEY).is_some_and(|dtype| dtype == BFLOAT16)
+        && value_type(field) == Some(&DataType::UInt16)
+}
+
 /// Whether the field is a column of uint8 images.
 pub(crate) fn is_image(field: &Field) -> bool {
     matches!(image_type(field), Some((_, DataType::UInt8)))
@@ -138,10 +195,10 @@ pub(crate) fn is_image(field: &Field) -> bool {
 
 /// A field's type as it reads in an error after "got".
 pub(crate) fn wording(field: &Field) -> String {
-    match image_type(field) {
-        Some((Shape::Fixed { height, width }, value)) => format!("a {value} tensor of {height} x {width} x {CHANNELS}"),
-        Some((Shape::Variable, value)) => format!("a {value} tensor of variable shape"),
-        None => field.data_type().to_string(),
+    match (image_type(field), Fixed::of(field)) {
+        (Some((Shape::Variable, value)), _) => format!("a {value} tensor of variable shape"),
+        (_, Some(tensor)) if field.metadata().contains_key(EXTENSION_TYPE_NAME_KEY) => tensor.wording(),
+        _ => field.data_type().to_string(),
     }
 }
 
@@ -292,18 +349,89 @@ fn change_values(values: ArrayRef, change: impl FnOnce(&mut [u8])) -> ArrayRef {
     Arc::new(UInt8Array::new(Buffer::from(pixels).into(), nulls))
 }
 
-/// The number of values in a column of `rows` images, or an error when an image or the column would be too large.
+/// Where the images of a column lie that is being made.
 ///
-/// The bound on the column is what 32-bit list offsets can address. It also holds for fixed columns, where it keeps a
-/// mistyped `height => 22400` from asking for terabytes.
-pub(crate) fn values_len(operator: &str, rows: usize, height: usize, width: usize) -> Result<usize> {
-    let size = height.saturating_mul(width).saturating_mul(CHANNELS);
-    match rows.checked_mul(size) {
-        Some(values) if values <= i32::MAX as usize => Ok(values),
-        _ => Err(DataFusionError::ResourcesExhausted(format!(
-            "{operator}: {rows} images of {height} x {width} in one batch exceed {} values; use smaller batches",
-            i32::MAX
-        ))),
+/// A column has as many values at most as 32-bit list offsets can address. This also holds for fixed columns, where it
+/// keeps a mistyped `height => 22400` from asking for terabytes.
+#[derive(Debug)]
+pub(crate) enum Layout {
+    /// One after the other, nulls too.
+    Fixed { rows: usize, size: Size },
+    /// One after the other, where nulls take no space. `shapes` holds three numbers a row.
+    Variable { offsets: Vec<i32>, shapes: Vec<i32> },
+}
+
+impl Layout {
+    pub(crate) fn fixed(operator: &str, rows: usize, size: Size) -> Result<Self> {
+        let Size { height, width } = size;
+        let values = height.saturating_mul(width).saturating_mul(CHANNELS).checked_mul(rows);
+        if values.is_none_or(|values| values > i32::MAX as usize) {
+            return Err(DataFusionError::ResourcesExhausted(format!(
+                "{operator}: {rows} images of {height} x {width} in one batch exceed {} values; use smaller batches",
+                i32::MAX
+            )));
+        }
+        Ok(Self::Fixed { rows, size })
+    }
+
+    /// For images of these sizes, `None` for a null.
+    pub(crate) fn variable(operator: &str, sizes: impl Iterator<Item = Result<Option<Size>>>) -> Result<Self> {
+        let (mut offsets, mut shapes) = (vec![0], Vec::new());
+        let mut total = 0i32;
+        for size in sizes {
+            let size = size?.unwrap_or(Size { height: 0, width: 0 });
+            let values = i32::try_from(size.values()).ok();
+            let Some(end) = values.and_then(|values| total.checked_add(values)) else {
+                return Err(DataFusionError::ResourcesExhausted(format!(
+                    "{operator}: the images of one batch exceed {} values; use smaller batches",
+                    i32::MAX
+                )));
+            };
+            total = end;
+            offsets.push(total);
+            shapes.extend([size.height as i32, size.width as i32, CHANNELS as i32]);
+        }
+        Ok(Self::Variable { offsets, shapes })
+    }
+
+    /// For images of the sizes that these have.
+    pub(crate) fn of(operator: &str, field: &Field, images: &Images) -> Result<Self> {
+        match shape(field)? {
+            Shape::Fixed { height, width } => Self::fixed(operator, images.len(), Size { height, width }),
+            Shape::Variable => {
+                Self::variable(operator, (0..images.len()).map(|row| Ok(images.get(row)?.map(|image| image.size()))))
+            }
+        }
+    }
+
+    /// The number of values of all images.
+    pub(crate) fn values(&self) -> usize {
+        match self {
+            Self::Fixed { rows, size } => rows * size.values(),
+            Self::Variable { offsets, .. } => offsets[offsets.len() - 1] as usize,
+        }
+    }
+
+    /// The values of a row's image among all.
+    pub(crate) fn range(&self, row: usize) -> Range<usize> {
+        match self {
+            Self::Fixed { size, .. } => row * size.values()..(row + 1) * size.values(),
+            Self::Variable { offsets, .. } => offsets[row] as usize..offsets[row + 1] as usize,
+        }
+    }
+
+    /// The column, of all values.
+    pub(crate) fn array<T: ArrowPrimitiveType>(
+        self,
+        values: ScalarBuffer<T::Native>,
+        nulls: Option<NullBuffer>,
+    ) -> Result<ArrayRef> {
+        match self {
+            Self::Fixed { size: Size { height, width }, .. } => fixed_array::<T>(values, height, width, nulls),
+            Self::Variable { offsets, shapes } => {
+                variable_array::<T>(values, OffsetBuffer::new(offsets.into()), shapes.into(), nulls)
+            }
+        }
     }
 }
 
@@ -359,11 +487,11 @@ fn variable_fields(value: DataType) -> Fields {
     Fields::from(vec![Field::new("data", DataType::List(item(value)), false), Field::new("shape", shape, false)])
 }
 
-fn item(value: DataType) -> FieldRef {
+pub(crate) fn item(value: DataType) -> FieldRef {
     Arc::new(Field::new_list_field(value, false))
 }
 
-fn extension(field: Field, name: &str, metadata: String) -> Field {
+pub(crate) fn extension(field: Field, name: &str, metadata: String) -> Field {
     field.with_metadata(
         [(EXTENSION_TYPE_NAME_KEY.to_owned(), name.to_owned()), (EXTENSION_TYPE_METADATA_KEY.to_owned(), metadata)]
             .into(),

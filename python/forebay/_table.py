@@ -91,6 +91,29 @@ class Table:
         arguments.choice("column", column, names)
         return self.select(*(quoted(name) for name in names if name != column), **{column: f"unnest({quoted(column)})"})
 
+    def join(self, other: Any, on: "str | list[str] | dict[str, str]", how: str = "inner") -> "Table":
+        """These rows with those of `other`, a smaller table that is held in memory: a table, or what `forebay.table` takes. `on` names
+        the columns that must be equal, as a dict `{"label_id": "id"}` where they are called otherwise in `other`. Rows without a
+        partner are left out, or have nulls with `how="left"`; rows with several partners come once with each."""
+        other = self._session.table(other)
+        if other._session is not self._session:
+            raise InvalidError("the tables of a join must belong to one session", "make both with the same forebay.Session")
+        if arguments.choice("how", how, ("inner", "left")) is None:
+            raise arguments.refuse("how", "'inner' or 'left'", how)
+        names = [on] if isinstance(on, str) else on
+        pairs = names.items() if isinstance(names, dict) else [(name, name) for name in names or ()]
+        if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
+            raise arguments.refuse("on", "a column's name, a list of them, or a dict of names", on)
+        if isinstance(names, dict):
+            condition = "ON " + " AND ".join(
+                f"first.{quoted(name)} = second.{quoted(partner)}" for name, partner in pairs
+            )
+        else:
+            condition = "USING (" + ", ".join(quoted(name) for name, _ in pairs) + ")"
+        # In a query of their own: a sample or condition that is asked for later is of all these rows.
+        joined = f"SELECT * FROM ({self.sql}) AS first {how.upper()} JOIN ({other.sql}) AS second {condition}"
+        return Table(self._session, f"({joined}) AS joined")
+
     def sample(self, fraction: float, seed: int = 0) -> "Table":
         """About this part of the rows of a table that files or Arrow data make: always the same, and others with another `seed`,
         whatever the loader's is."""

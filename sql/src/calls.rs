@@ -309,6 +309,8 @@ fn example(kind: ConstantKind) -> &'static str {
         ConstantKind::Integer => "0",
         ConstantKind::Number => "0.5",
         ConstantKind::NumberList => "[0.5, 0.5, 0.5]",
+        ConstantKind::NumberOrList => "4",
+        ConstantKind::Categories => "['red', 'green']",
         ConstantKind::Text => "'text'",
         ConstantKind::File => "'tokenizer.json'",
         ConstantKind::Vocabulary => "['red', 'green']",

@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, Query, Select, Visit, Visitor};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use crate::tokens::Tokens;
@@ -22,6 +22,7 @@ const NESTING_MAX: usize = 76;
 const OPERATOR_NESTING: usize = 1;
 const EXPRESSION_NESTING: usize = 5;
 const QUERY_NESTING: usize = 8;
+const JOIN_NESTING: usize = 5;
 
 /// The most operators in a text. Only freeing the tree recurses this deep, with the smallest of frames.
 const OPERATORS_MAX: usize = 4096;
@@ -78,6 +79,15 @@ impl Visitor for Depth {
         ControlFlow::Continue(())
     }
 
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        self.enter(joins(select))
+    }
+
+    fn post_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        self.0 -= joins(select);
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
         self.enter(nesting(expr))
     }
@@ -93,6 +103,11 @@ impl Depth {
         self.0 += nesting;
         if self.0 > NESTING_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// A plan nests once for each join.
+fn joins(select: &Select) -> usize {
+    select.from.iter().map(|item| item.joins.len() * JOIN_NESTING).sum()
 }
 
 fn nesting(expr: &Expr) -> usize {

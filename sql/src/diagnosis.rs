@@ -5,10 +5,12 @@
 //! holds the mistake; then the same is done to the expressions in it. That costs a planning (well under a millisecond
 //! for a usual pipeline) per expression tried, and only when there is an error to show.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::common::{Column, DataFusionError, SchemaError};
 use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Spanned, Value, Visit, VisitMut, Visitor, VisitorMut};
 use forebay_operators::OPERATORS;
 
@@ -61,8 +63,7 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
     match root(error) {
         DataFusionError::SchemaError(error, _) => match error.as_ref() {
             SchemaError::FieldNotFound { field, valid_fields } => no_column(field, valid_fields),
-            // One table has no two columns of a name, so the query made the second.
-            SchemaError::AmbiguousReference { field } => same_names(Some(&field.name)),
+            SchemaError::AmbiguousReference { field } => ambiguous(&field.name),
             SchemaError::DuplicateUnqualifiedField { name } | SchemaError::DuplicateQualifiedField { name, .. } => {
                 same_names(Some(name))
             }
@@ -75,12 +76,45 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
             if let Some(name) = quoted(&message, "Invalid function '", "'") {
                 return no_function(name, state);
             }
+            if let Some(error) = tensor_arithmetic(&message) {
+                return error;
+            }
             if message.starts_with("Projections require unique expression names") {
                 return same_names(None);
             }
             cleaned(&message)
         }
     }
+}
+
+/// `image + 1`: DataFusion has no arithmetic on lists, and tensors are lists to it.
+fn tensor_arithmetic(message: &str) -> Option<Error> {
+    let expression = quoted(message, "Cannot coerce arithmetic expression ", " to valid types")?;
+    let is_list = ["FixedSizeList(", "Struct("].iter().any(|list| expression.contains(list));
+    let operator = match [" + ", " - ", " * ", " / "].iter().find(|operator| expression.contains(**operator)) {
+        Some(&" + ") => "+",
+        Some(&" - ") => "-",
+        Some(&" * ") => "*",
+        Some(_) => "/",
+        None => return None,
+    };
+    is_list.then(|| {
+        Error::new(format!("`{operator}` does not compute with tensors"))
+            .with_hint("write `tensor_add(a, b)`, `tensor_sub(a, b)`, `tensor_mul(a, b)` or `tensor_div(a, b)`")
+    })
+}
+
+/// Samples with two columns of one name, as `SELECT *` over a join makes them.
+pub(crate) fn twice(plan: &LogicalPlan) -> Option<Error> {
+    let mut seen = HashSet::new();
+    let twice = plan.schema().fields().iter().find(|field| !seen.insert(field.name()))?;
+    Some(same_names(Some(twice.name())))
+}
+
+fn ambiguous(name: &str) -> Error {
+    Error::new(format!("two columns are named \"{name}\"")).with_hint(format!(
+        "write which table's it is, such as `table.{name}`, or rename one of them: `expression AS name`"
+    ))
 }
 
 fn same_names(name: Option<&str>) -> Error {
@@ -376,6 +410,15 @@ mod tests {
             let error = cleaned(message);
             assert_eq!((error.message(), error.hint()), (expected, hint), "{message}");
         }
+    }
+
+    #[test]
+    fn arithmetic_on_tensors_names_the_operators_for_it() {
+        let message = "Cannot coerce arithmetic expression FixedSizeList(3 x non-null UInt8) + Int64 to valid types";
+        let error = tensor_arithmetic(message).expect("a list in an addition");
+        assert_eq!(error.message(), "`+` does not compute with tensors");
+        assert!(error.hint().is_some_and(|hint| hint.contains("tensor_add(a, b)")));
+        assert!(tensor_arithmetic("Cannot coerce arithmetic expression Utf8 + Int64 to valid types").is_none());
     }
 
     #[test]

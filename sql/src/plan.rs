@@ -34,7 +34,10 @@ pub async fn plan(pipeline: &PipelineDefinition, state: &SessionState) -> Result
     let mut state = state.clone();
     state.config_mut().options_mut().sql_parser.collect_spans = false;
     match attempt(&query, &state).await {
-        Ok(plan) => Ok(plan),
+        Ok(plan) => match diagnosis::twice(&plan) {
+            Some(error) => Err(error.with_place(pipeline.place)),
+            None => Ok(plan),
+        },
         Err(error) => Err(diagnosis::diagnose(error, &query, state, &calls).await.or_place(Some(pipeline.place))),
     }
 }

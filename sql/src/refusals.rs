@@ -1,11 +1,12 @@
 //! What SQL can say and a feed cannot do.
 //!
-//! A feed stage computes rows of one table on their own, filters them and keeps their order. DataFusion would plan much
-//! more, and some of it (TABLESAMPLE, FOR UPDATE) it would parse and leave out without a word. So a query is searched
+//! A feed stage computes rows of one table on their own, filters them, looks rows of other tables up for them and keeps
+//! their order. DataFusion would plan much more, and some of it (TABLESAMPLE, FOR UPDATE) it would parse and leave out without a word. So a query is searched
 //! for such constructs before it is planned. Structures are taken apart without `..` where a new field of the syntax
 //! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
 
 mod functions;
+mod joins;
 mod subsets;
 mod unnest;
 
@@ -13,8 +14,8 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, Join, LimitClause, ObjectName, PipeOperator, Query,
-    Select, SelectFlavor, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
+    Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, LimitClause, ObjectName, PipeOperator, Query, Select,
+    SelectFlavor, SetExpr, SetOperator, Spanned, TableFactor, Value, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 use forebay_operators::TABLE_OPERATORS;
@@ -27,7 +28,15 @@ const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a
 
 /// Everything in the query that a feed cannot do.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
-    let mut search = Search { state, tokens, errors: Vec::new(), here: start, unnests: Vec::new(), packed: Vec::new() };
+    let mut search = Search {
+        state,
+        tokens,
+        errors: Vec::new(),
+        here: start,
+        unnests: Vec::new(),
+        packed: Vec::new(),
+        memberships: Vec::new(),
+    };
     let _ = Visit::visit(query, &mut search);
     search.errors
 }
@@ -42,6 +51,8 @@ struct Search<'a> {
     unnests: Vec<Place>,
     /// The subqueries that table operators are called with.
     packed: Vec<Place>,
+    /// The subqueries that are conditions of a SELECT.
+    memberships: Vec<Place>,
 }
 
 impl Visitor for Search<'_> {
@@ -256,6 +267,7 @@ impl Search<'_> {
         } = select;
         let start = select_token.0.span;
         self.unnests(projection);
+        self.memberships(selection.as_ref());
         // Where the clauses after FROM and WHERE can begin.
         let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
@@ -297,11 +309,18 @@ impl Search<'_> {
                 "a pipeline needs FROM: its samples are the rows of a table",
                 "write `SELECT … FROM table`",
             ),
-            [item] => self.joins(item),
+            [item] => {
+                self.joins(item);
+                self.wildcard(projection, item);
+            }
             [first, second, ..] => {
                 self.joins(first);
                 let place = Place::start(second.span()).unwrap_or(self.here);
-                self.refuse_at(place, "FROM names a second table, and a feed reads one", JOIN_HINT);
+                self.refuse_at(
+                    place,
+                    "FROM names a second table, and not how its rows are found",
+                    "write `FROM table JOIN other ON table.id = other.id`",
+                );
             }
         }
         if !lateral_views.is_empty() {
@@ -333,16 +352,6 @@ impl Search<'_> {
         if qualify.is_some() {
             self.refuse(where_end, &["QUALIFY"], &window("QUALIFY"), BEFOREHAND);
         }
-    }
-
-    fn joins(&mut self, item: &TableWithJoins) {
-        if let Some(join) = item.joins.first() {
-            self.join(join);
-        }
-    }
-
-    fn join(&mut self, join: &Join) {
-        self.refuse_before(join.relation.span(), &["JOIN"], &second_table("JOIN"), JOIN_HINT);
     }
 
     fn table_factor(&mut self, factor: &TableFactor) {
@@ -445,17 +454,12 @@ impl Search<'_> {
 
     fn expr(&mut self, expr: &Expr) {
         match expr {
-            Expr::Subquery(query) | Expr::Exists { subquery: query, .. } | Expr::InSubquery { subquery: query, .. } => {
+            Expr::Exists { subquery, .. } | Expr::InSubquery { subquery, .. } => self.membership(expr, subquery),
+            Expr::Subquery(query) => {
                 let place = Place::start(query.span()).unwrap_or(self.here);
-                if matches!(expr, Expr::Subquery(_)) && self.packed.contains(&place) {
-                    return;
+                if !self.packed.contains(&place) {
+                    self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
                 }
-                let word = match expr {
-                    Expr::Exists { .. } => "EXISTS",
-                    Expr::InSubquery { .. } => "IN (SELECT …)",
-                    _ => "a subquery in an expression",
-                };
-                self.refuse_at(place, &second_table(word), JOIN_HINT);
             }
             Expr::InUnnest { array_expr, .. } => {
                 self.refuse_before(
@@ -483,6 +487,7 @@ const LIMIT_HINT: &str =
     "take the first rows of a table: `FROM (SELECT * FROM table LIMIT 1000)`, and the rest around it";
 const AGGREGATE_HINT: &str = "compute it beforehand and store it as a column, or write the result as a constant";
 const JOIN_HINT: &str = "join beforehand, write the result to files, and create a table over them";
+const SUBQUERY_HINT: &str = "join the table, `FROM table JOIN other ON table.id = other.id`, or write the value itself";
 const SET_HINT: &str = "put the files under one LOCATION and create one table over them";
 const SAMPLE: &str = "TABLESAMPLE would be silently ignored";
 const SAMPLE_HINT: &str = "sample a table: `FROM table TABLESAMPLE BERNOULLI (10)` keeps about a tenth of its rows";
@@ -492,7 +497,7 @@ fn window(word: &str) -> String {
 }
 
 fn second_table(word: &str) -> String {
-    format!("{word} needs a second table, and a feed reads one")
+    format!("{word} reads a second table for each row")
 }
 
 fn set_operation(word: &str) -> String {

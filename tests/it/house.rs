@@ -16,7 +16,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("forebay-engine", &["forebay-delivery", "forebay-sql", "forebay-operators", "forebay-storage"]),
     ("forebay-delivery", &[]),
     ("forebay-sql", &["forebay-operators"]),
-    ("forebay-operators", &[]),
+    ("forebay-operators", &["forebay-jpeg"]),
+    ("forebay-jpeg", &[]),
     ("forebay-storage", &[]),
 ];
 

@@ -12,6 +12,7 @@ mod dynamic;
 mod elastic;
 mod feed;
 mod house;
+mod joins;
 mod lost_and_changed;
 mod metrics;
 mod rows;

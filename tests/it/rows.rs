@@ -25,18 +25,18 @@ fn tokens(id: u64) -> Vec<u64> {
     (0..id * 7919 % 21).map(|at| 100 * id + at + 1).collect()
 }
 
-async fn session(folder: &Folder, script: &str) -> Session {
+pub(crate) async fn session(folder: &Folder, script: &str) -> Session {
     let session = Session::builder().threads(2).base(folder.path()).root("memory:///root").build().expect("a session");
     let sql = std::fs::read_to_string(script).expect("the script");
     session.execute("script.sql", &sql).await.expect("the script runs");
     session
 }
 
-async fn open(folder: &Folder, script: &str, options: &FeedOptions) -> Feed {
+pub(crate) async fn open(folder: &Folder, script: &str, options: &FeedOptions) -> Feed {
     session(folder, script).await.open("train", options).expect("a feed")
 }
 
-async fn read(feed: &Feed, options: &ReadOptions) -> Vec<Batch> {
+pub(crate) async fn read(feed: &Feed, options: &ReadOptions) -> Vec<Batch> {
     let mut reader = feed.read(options).expect("a reader");
     let mut batches = Vec::new();
     while let Some(batch) = reader.next().await {
@@ -59,12 +59,12 @@ async fn log(feed: &Feed, world_size: u64, from: Start) -> Log {
     log
 }
 
-fn integers(batch: &RecordBatch, column: &str) -> Vec<i64> {
+pub(crate) fn integers(batch: &RecordBatch, column: &str) -> Vec<i64> {
     batch[column].as_primitive::<Int64Type>().values().to_vec()
 }
 
 /// The feed is the same on any number of ranks, from a server, and from the token of any step.
-async fn is_a_feed(folder: &Folder, script: &str) {
+pub(crate) async fn is_a_feed(folder: &Folder, script: &str) {
     let feed = open(folder, script, &FeedOptions::default()).await;
     let whole = read(&feed, &ReadOptions::default()).await;
     let once = log(&feed, 1, Start::default()).await;

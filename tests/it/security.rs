@@ -1,7 +1,10 @@
 //! Who may read: tokens, TLS, client certificates, and what is refused without them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use forebay_engine::ErrorKind;
+use forebay_flight_client::wire::actions;
+use forebay_flight_client::{ConnectOptions, Dispatcher};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
@@ -43,6 +46,15 @@ impl<'a> Authority<'a> {
     }
 }
 
+/// Expects an error in the end, maybe after a warning.
+fn ended(arguments: &[&str], phrases: &[&str]) {
+    let message = fail(&mut forebay(arguments));
+    assert!(
+        phrases.iter().all(|phrase| message.contains(phrase)),
+        "{arguments:?} lacks one of {phrases:?}:\n{message}"
+    );
+}
+
 /// Reads the pipeline from the server, and expects all of its rows.
 fn read(server: &Server, more: &[&str]) {
     let (batches, _) = run(["--connect", &server.uri, "--pipeline", "train"].iter().chain(more));
@@ -79,6 +91,62 @@ fn a_token_is_asked_for() {
     // Help shows the environment, but not this.
     let help = succeed(forebay(["run", "--help"]).env("FOREBAY_TOKEN", TOKEN));
     assert!(help.contains("FOREBAY_TOKEN") && !help.contains(TOKEN));
+}
+
+const WORKERS: &str = "the-token-of-our-workers";
+
+#[test]
+fn a_trainer_s_token_makes_no_worker() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let (readers, workers) = (folder.write("readers", TOKEN), folder.write("workers", WORKERS));
+    let both = ["--token-file", text(&readers), "--worker-token-file", text(&workers)];
+    let dispatcher = Server::start(&script, &[&["--no-worker"], &both[..]].concat());
+    let worker = ["worker", "--dispatcher", &dispatcher.uri];
+
+    // As a worker would that was given the trainers' file alone.
+    let phrases = ["the token is a trainer's", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
+    wrong(&[&worker[..], &["--token-file", text(&readers)]].concat(), &phrases);
+    wrong(&worker, &["no token was sent", "hint: ", "a worker has --worker-token-file"]);
+    let other = folder.write("other", "a-token-of-another-cluster");
+    let unknown = ["the token is not one that this server knows", "hint: ", "a worker has --worker-token-file"];
+    wrong(&[&worker[..], &["--worker-token-file", text(&other)]].concat(), &unknown);
+    // Nor does it say what feeds are made of, whoever asks.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let ask = |token: &str, action: &'static str| {
+        let options = ConnectOptions { token: Some(token.to_owned()), ..ConnectOptions::default() };
+        let dispatcher = Dispatcher::new(vec![dispatcher.uri.clone()], options);
+        runtime.block_on(dispatcher.call::<serde_json::Value>(action, &"0123456789abcdef")).expect_err("no such feed")
+    };
+    for action in [actions::FEED_SPEC, actions::WORKER_SYNC] {
+        let refused = ask(TOKEN, action);
+        assert_eq!((refused.kind(), refused.message().contains("trainer's")), (ErrorKind::Denied, true), "{refused}");
+    }
+    assert_eq!(ask(WORKERS, actions::FEED_SPEC).kind(), ErrorKind::NotFound);
+
+    let _worker = Server::launch(forebay(worker).args(both).args(["--output", "json"]));
+    read(&dispatcher, &["--token", TOKEN]);
+    read(&dispatcher, &["--token", WORKERS]);
+    // The dispatcher relays as one of the cluster; a status is for all.
+    let status = succeed(&mut forebay(["status", "--connect", &dispatcher.uri, "--token", TOKEN]));
+    assert!(status.contains("grpc://127.0.0.1:"), "{status}");
+}
+
+#[test]
+fn one_token_file_serves_all() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let tokens = folder.write("tokens", TOKEN);
+    for option in ["--token-file", "--worker-token-file"] {
+        let file = [option, text(&tokens)];
+        let dispatcher = Server::start(&script, &[&["--no-worker"], &file[..]].concat());
+        refused(&dispatcher, &[], &["no token was sent"]);
+        for workers in ["--token-file", "--worker-token-file"] {
+            let worker = ["worker", "--dispatcher", &dispatcher.uri, "--output", "json", workers, text(&tokens)];
+            let _worker = Server::launch(&mut forebay(worker));
+            read(&dispatcher, &["--token", TOKEN]);
+        }
+    }
 }
 
 #[test]
@@ -151,6 +219,71 @@ fn mutual_tls_is_for_those_with_a_certificate() {
         &["--tls-ca", text(&ca), "--tls-cert", text(&certificate), "--tls-key", text(&foreign_key)],
         &["does not belong to the client certificate", text(&certificate)],
     );
+}
+
+#[test]
+fn a_cluster_speaks_mutual_tls() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let (ours, other) = (Authority::new(&folder, "ours"), Authority::new(&folder, "other"));
+    let ca = ours.path();
+    let (certificate, key) = ours.sign("127.0.0.1");
+    let of = |certificate: &Path, key: &Path| {
+        ["--tls-cert", text(certificate), "--tls-key", text(key), "--tls-ca", text(&ca)].map(str::to_owned)
+    };
+    let ours_only = ["--tls-client-ca", text(&ca)];
+    let tls = of(&certificate, &key);
+    let start = |script: &str, more: &[&str]| {
+        Server::launch(
+            forebay(["serve", script, "--port", "0", "--output", "json"]).args(&tls).args(ours_only).args(more),
+        )
+    };
+    let dispatcher = start(&script, &["--no-worker"]);
+    let worker = ["worker", "--dispatcher", &dispatcher.uri];
+    ended(&[&worker[..], &["--tls-ca", text(&ca)]].concat(), &["it asks for a client certificate", "--tls-cert"]);
+    let (foreign, foreign_key) = other.sign("127.0.0.1");
+    let message = fail(forebay(worker).args(of(&foreign, &foreign_key)));
+    assert!(message.contains("it refused the TLS connection") && message.contains("hint: "), "{message}");
+
+    let _worker = Server::launch(forebay(worker).args(&tls).args(ours_only).args(["--output", "json"]));
+    let (certificate, key) = ours.sign("trainer");
+    let trainer = of(&certificate, &key);
+    read(&dispatcher, &trainer.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_worker_is_told_what_it_was_pointed_at() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let ca = Authority::new(&folder, "ours");
+    let (certificate, key) = ca.sign("127.0.0.1");
+    let secure = Server::start(&script, &["--tls-cert", text(&certificate), "--tls-key", text(&key)]);
+    let plain = Server::start(&script, &["--no-worker", "--metrics-port", "0"]);
+
+    let as_plain = secure.uri.replace("grpc+tls://", "grpc://");
+    ended(
+        &["worker", "--dispatcher", &as_plain],
+        &["does not answer as a Forebay server does", "TLS", "write grpc+tls://"],
+    );
+    wrong(&["status", "--connect", &as_plain], &["does not answer as a Forebay server does", "write grpc+tls://"]);
+    let as_secure = plain.uri.replace("grpc://", "grpc+tls://");
+    let ca_path = ca.path();
+    let worker = ["worker", "--dispatcher", &as_secure, "--tls-ca", text(&ca_path)];
+    ended(&worker, &["no secure connection to", "hint: write grpc://"]);
+    // Something else altogether: HTTP/1.
+    let metrics = plain.ready["metrics"].as_str().expect("a URI").replace("http://", "grpc://").replace("/metrics", "");
+    ended(&["worker", "--dispatcher", &metrics], &["does not answer as a Forebay server does", "check host and port"]);
+
+    let worker = Server::launch(&mut forebay(["worker", "--dispatcher", &plain.uri, "--output", "json"]));
+    let phrases =
+        [&format!("{} is the address of a worker", worker.uri), "hint: connect to its dispatcher: ", &plain.uri];
+    wrong(&["worker", "--dispatcher", &worker.uri], &phrases);
+    wrong(&["run", "--connect", &worker.uri], &phrases);
+    wrong(&["run", "--connect", &worker.uri, "--pipeline", "train"], &phrases);
+    wrong(&["status", "--connect", &worker.uri], &phrases);
+    // A worker that says it is where the dispatcher is.
+    let posing = ["worker", "--dispatcher", &plain.uri, "--advertise", &plain.uri];
+    wrong(&posing, &["the dispatcher itself serves at", "hint: --advertise says where trainers reach the worker"]);
 }
 
 #[test]

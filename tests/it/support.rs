@@ -32,6 +32,7 @@ pub(crate) fn forebay<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<It
         "FOREBAY_LOG",
         "FOREBAY_TOKEN",
         "FOREBAY_TOKEN_FILE",
+        "FOREBAY_WORKER_TOKEN_FILE",
     ] {
         command.env_remove(variable);
     }

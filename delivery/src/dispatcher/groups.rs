@@ -222,7 +222,7 @@ impl<P: Plan> Dispatcher<P> {
         group.follow(&mut feed.sequencer);
         if let Some(window) = group.claims.needed().filter(|&window| feed.sequencer.has_failed(window)) {
             let why = feed.failures.get(&window).cloned();
-            reply.failed = Some(why.unwrap_or_else(|| lost_too_often(window)));
+            reply.failed = Some(why.unwrap_or_else(|| lost_too_often(window, &feed.about)));
         }
         let (workers, refusal) = computing(&self.workers, &message.feed);
         reply.workers = workers;

@@ -153,7 +153,8 @@ impl<P: Plan> Dispatcher<P> {
     /// The windows that cannot be computed, and why.
     pub fn failures(&self) -> impl Iterator<Item = (&Arc<str>, WindowId, Report)> {
         self.feeds.iter().flat_map(|(id, feed)| {
-            let why = |window| feed.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window));
+            let why =
+                |window| feed.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &feed.about));
             feed.sequencer.failed().map(move |window| (id, window, why(window)))
         })
     }

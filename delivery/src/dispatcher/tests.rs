@@ -456,3 +456,22 @@ fn wake<P: Plan>(dispatcher: &mut Dispatcher<P>, ranks: u64) -> u64 {
 fn revision<P: Plan>(dispatcher: &Dispatcher<P>) -> u64 {
     dispatcher.revision()
 }
+
+#[test]
+fn a_window_that_takes_its_workers_down_is_named_with_what_computes_it() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
+    let mut trainer = trainer("f", 1);
+    for id in 1..=4 {
+        dispatcher.reader_sync(&trainer.sync(LATER), LATER);
+        let sync = worker(id, &format!("grpc://10.0.0.{id}:1"), 1_000).sync();
+        dispatcher.worker_sync(&sync, LATER).expect("nobody else has its address");
+        dispatcher.worker_reply(id, LATER).expect("known");
+        let leaving = crate::messages::WorkerSync { leaving: true, seq: sync.seq + 1, ..sync };
+        dispatcher.worker_sync(&leaving, LATER).expect("nobody else has its address");
+    }
+    let (_, window, why) = dispatcher.failures().next().expect("a window that was given up");
+    assert_eq!(window.index, 0);
+    let message = "window 0 of epoch 0 of pipeline \"p\", which calls resize, was given up: every worker that computed it was lost";
+    assert_eq!(why.message, message);
+}

@@ -225,7 +225,20 @@ fn a_window_that_keeps_losing_its_workers_is_given_up() {
 }
 
 #[test]
-fn workers_lost_after_they_counted_a_window_do_not_speak_against_it() {
+fn a_window_whose_rows_take_their_workers_down_is_given_up() {
+    let mut sequencer = sequencer(1, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    for worker in 1..=u64::from(ATTEMPTS_MAX) {
+        assert!(!sequencer.has_failed(window(0)));
+        join(&mut sequencer, worker, 1_000);
+        count(&mut sequencer, worker, 0);
+        sequencer.handle(Event::WorkerLeft { worker }).expect("pure");
+    }
+    assert!(sequencer.has_failed(window(0)));
+}
+
+#[test]
+fn workers_lost_after_a_window_was_ready_do_not_speak_against_it() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
     for worker in 1..=u64::from(3 * ATTEMPTS_MAX) {

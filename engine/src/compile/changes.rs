@@ -9,11 +9,14 @@ use datafusion::error::Result;
 use datafusion::logical_expr as plan;
 use forebay_operators::pack::Pack;
 
+use super::lookup::Join;
 use super::unnest::Unnest;
 
 /// An operator that makes rows.
 pub(crate) enum Change {
     Unnest(Unnest),
+    /// Rows with what is found for them in a table that is held in memory.
+    Join(Box<Join>),
     /// Of documents as lists of int32, tokens and bounds of sequences. It needs the whole window.
     Pack(Pack),
 }
@@ -23,8 +26,9 @@ pub(crate) struct Made {
     pub(crate) columns: Vec<ArrayRef>,
     /// The row of the input that each comes from.
     pub(crate) parents: Vec<u32>,
-    /// Which of the rows made of its parent each is; with the parent it tells all rows of a window apart.
-    pub(crate) ordinals: Vec<u64>,
+    /// Which of the rows made of its parent each is; with the parent it tells all rows of a window apart. `None` for one
+    /// that is its parent, with other columns.
+    pub(crate) ordinals: Vec<Option<u64>>,
 }
 
 impl Change {
@@ -36,6 +40,7 @@ impl Change {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Unnest(_) => "unnest",
+            Self::Join(_) => "join",
             Self::Pack(_) => "pack",
         }
     }
@@ -44,6 +49,7 @@ impl Change {
     pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
         match self {
             Self::Unnest(unnest) => unnest.needs(made),
+            Self::Join(join) => join.needs(made),
             Self::Pack(_) => vec![0],
         }
     }

@@ -1,4 +1,5 @@
-//! What a feed stage may hold: row-local and window-local nodes over one table, and functions that are pure.
+//! What a feed stage may hold: row-local and window-local nodes over one table, lookups in others, and functions that are
+//! pure.
 //!
 //! The `sql` crate refuses most of this earlier, with the place in the text; this is the gate that plans made any other
 //! way pass too.
@@ -12,53 +13,59 @@ use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, Skip
 
 use forebay_sql::PackNode;
 
-use super::unnest;
+use super::{join, unnest};
 use crate::error::{Error, Result};
 
 /// Refuses a plan that cannot run window by window, saying why; gives the driving table's name.
 pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
-    let mut tables = Vec::new();
-    let mut refusal = None;
-    plan.apply(|node| {
-        refusal = match node {
-            LogicalPlan::TableScan(scan) => {
-                tables.push(scan.table_name.table().to_owned());
-                None
-            }
+    let mut node = plan;
+    loop {
+        let refusal = match node {
+            LogicalPlan::TableScan(scan) => return Ok(scan.table_name.table().to_owned()),
             LogicalPlan::Limit(_) => limit_of(node).err(),
             LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
             LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => None,
-            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => {
-                let input = node.inputs().first().map(|input| Arc::clone(input.schema()));
-                let forgets = |expr: &Expr| input.as_ref().and_then(|schema| forgets_tensor(expr, schema));
-                node.expressions().iter().find_map(|expr| impure(expr).or_else(|| forgets(expr)))
-            }
+            LogicalPlan::Join(join) => impure_of(node).or_else(|| join::refusal(join)).or_else(|| {
+                // It was read for its shape; here it is for what it calls.
+                driving_table(&join.right).err()
+            }),
+            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => impure_of(node),
             other => Some(refuse_node(other)),
         };
-        Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    match (refusal, tables.pop()) {
-        (Some(refusal), _) => Err(refusal),
-        (None, None) => Err(Error::invalid("a pipeline needs a table: a feed runs over the rows of one")
-            .with_hint("add FROM, naming a table made by CREATE EXTERNAL TABLE")),
-        (None, Some(table)) => Ok(table),
+        if let Some(refusal) = refusal {
+            return Err(refusal);
+        }
+        node = below(node).ok_or_else(|| {
+            Error::invalid("a pipeline needs a table: a feed runs over the rows of one")
+                .with_hint("add FROM, naming a table made by CREATE EXTERNAL TABLE")
+        })?;
     }
+}
+
+/// What the rows of `node` are made of; of a join its left side, whose rows are the samples.
+fn below(node: &LogicalPlan) -> Option<&LogicalPlan> {
+    node.inputs().into_iter().next()
+}
+
+/// Why the expressions of `node` cannot be computed row by row.
+fn impure_of(node: &LogicalPlan) -> Option<Error> {
+    let input = below(node).map(|input| Arc::clone(input.schema()));
+    let forgets = |expr: &Expr| input.as_ref().and_then(|schema| forgets_tensor(expr, schema));
+    node.expressions().iter().find_map(|expr| impure(expr).or_else(|| forgets(expr)))
 }
 
 /// How many of the driving table's first rows `plan` reads at most.
 pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
-    let mut least = None;
-    let mut refusal = None;
-    plan.apply(|node| {
-        if matches!(node, LogicalPlan::Limit(_)) {
-            match limit_of(node) {
-                Ok(limit) => least = Some(least.map_or(limit, |least: u64| least.min(limit))),
-                Err(error) => refusal = Some(error),
-            }
+    let mut least: Option<u64> = None;
+    let mut node = Some(plan);
+    while let Some(here) = node {
+        if matches!(here, LogicalPlan::Limit(_)) {
+            let limit = limit_of(here)?;
+            least = Some(least.map_or(limit, |least| least.min(limit)));
         }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    refusal.map_or(Ok(least), Err)
+        node = below(here);
+    }
+    Ok(least)
 }
 
 /// The number of a LIMIT that lies over nothing but a table and its columns.
@@ -90,7 +97,6 @@ fn refuse_node(node: &LogicalPlan) -> Error {
         LogicalPlan::Aggregate(_) => ("an aggregate", "needs every row of the dataset"),
         LogicalPlan::Distinct(_) => ("DISTINCT", "needs every row of the dataset"),
         LogicalPlan::Sort(_) => ("ORDER BY", "needs every row of the dataset; order comes from the feed's seed"),
-        LogicalPlan::Join(_) => ("a join", "needs a second table"),
         LogicalPlan::Union(_) => ("UNION", "needs a second table"),
         LogicalPlan::Window(_) => ("a window function", "looks at other rows of the dataset"),
         LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => ("a query without a table", "has no rows to feed"),
@@ -110,9 +116,9 @@ fn impure(expr: &Expr) -> Option<Error> {
                     call.name()
                 )))
             }
-            Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) => {
-                Some(Error::invalid("a subquery in an expression cannot run in a feed stage: it needs a second table"))
-            }
+            Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) => Some(Error::invalid(
+                "a subquery in an expression cannot run in a feed stage: it reads a second table for each row",
+            )),
             _ => None,
         };
         Ok(if refusal.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })

@@ -103,7 +103,7 @@ pub(crate) fn calls_not_to_keep(plan: &LogicalPlan) -> Result<Vec<String>> {
 
 /// Visits every expression of every node, in an order that only the plan decides.
 fn visit(plan: &LogicalPlan, visitor: &mut impl FnMut(&Expr) -> Result<()>) -> Result<()> {
-    plan.apply(|node| {
+    plan.apply_with_subqueries(|node| {
         for expr in node.expressions() {
             expr.apply(|expr| visitor(expr).map(|()| TreeNodeRecursion::Continue))?;
         }

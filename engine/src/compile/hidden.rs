@@ -14,12 +14,12 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, DFSchema, TableReference, plan_err};
+use datafusion::common::{Column, DFSchema, TableReference, plan_datafusion_err, plan_err};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableType,
+    self as plan, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableType,
     UserDefinedLogicalNodeCore as _, lit,
 };
 use datafusion::physical_plan::ExecutionPlan;
@@ -30,6 +30,9 @@ use forebay_sql::{BOUNDS, PackNode, SAMPLE};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::changes::Change;
+use super::checks;
+use super::join::Condition;
+use super::lookup::{Join, Right};
 use super::window_exec::WindowExec;
 
 pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
@@ -38,6 +41,8 @@ pub(crate) const RANDOM_KEY: &str = "__forebay_random_key";
 pub(crate) const STEP_LENGTH: &str = "__forebay_step_length";
 /// The column of tokens between the layer that packs and what is made of them.
 const TOKENS: &str = "packed";
+/// What the columns are named that hold the keys of joins, with a number.
+const JOIN_KEY: &str = "__forebay_key";
 /// All of them: names that no table may have.
 pub(crate) const HIDDEN: [&str; 3] = [SAMPLE_ID, RANDOM_KEY, STEP_LENGTH];
 
@@ -113,11 +118,12 @@ impl Woven {
 /// A call site is the operator's name and its ordinal among the calls of that operator, so that adding a flip to a
 /// pipeline leaves its crops as they were.
 pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
-    let mut weaver = Weaver { calls: HashMap::new(), layers: Vec::new() };
+    let mut weaver = Weaver::default();
     let top = weaver.plan(plan)?;
     Ok(Woven { layers: weaver.layers, top })
 }
 
+#[derive(Default)]
 struct Weaver {
     calls: HashMap<String, u64>,
     layers: Vec<WovenLayer>,
@@ -160,12 +166,53 @@ impl Weaver {
                 let input = self.plan(&unnest.input)?;
                 self.cut(input, Change::unnest(unnest)?, &unnest.schema)
             }
+            LogicalPlan::Join(join) => self.join(join),
             LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => {
                 let node = extension.node.as_any().downcast_ref::<PackNode>().expect("looked at above");
                 let input = self.plan(node.input())?;
                 self.pack(node, input)
             }
             other => plan_err!("{} cannot run in a feed stage", other.display()),
+        }
+    }
+
+    /// The left side goes below with its keys; the right side is woven by itself, since its rows are no samples.
+    fn join(&mut self, join: &plan::Join) -> Result<LogicalPlan> {
+        let Condition { kind, keys, right, residual } = Condition::of(join)?;
+        let input = self.plan(&join.left)?;
+        let columns = join.left.schema().columns();
+        let left = columns.len();
+        let mut exprs: Vec<Expr> = columns.into_iter().map(Expr::Column).collect();
+        let mut weaver = Self::default();
+        let mut plan = weaver.plan(&join.right)?;
+        if let Some(condition) = right {
+            plan = LogicalPlan::Filter(Filter::try_new(weaver.expr(condition, &plan)?, Arc::new(plan))?);
+        }
+        let mut right_keys = Vec::with_capacity(keys.len());
+        for (index, (left, right)) in keys.into_iter().enumerate() {
+            let name = format!("{JOIN_KEY}_{index}");
+            exprs.push(self.expr(left, &input)?.alias(&name));
+            right_keys.push(weaver.expr(right, &plan)?.alias(&name));
+        }
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&input, hidden)?));
+        }
+        let input = LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(input))?);
+        let right = Right {
+            table: checks::driving_table(&join.right).map_err(|error| plan_datafusion_err!("{}", error.message()))?,
+            limit: checks::limit(&join.right).map_err(|error| plan_datafusion_err!("{}", error.message()))?,
+            plan,
+            columns: join.right.schema().columns().into_iter().map(Expr::Column).collect(),
+            keys: right_keys,
+        };
+        let change = Change::Join(Box::new(Join { kind, left, keys: right.keys.len(), right }));
+        let joined = self.cut(input, change, &join.schema)?;
+        match residual {
+            None => Ok(joined),
+            Some(condition) => {
+                let condition = self.expr(condition, &joined)?;
+                Ok(LogicalPlan::Filter(Filter::try_new(condition, Arc::new(joined))?))
+            }
         }
     }
 

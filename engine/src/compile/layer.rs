@@ -4,6 +4,7 @@
 //! are kept in the window; they have ids of their own, random keys that follow from the row they come from and their
 //! place in it, and they remember the row of the driving table, which is what messages about bad rows name.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,13 +14,14 @@ use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use forebay_operators::random_key;
+use forebay_storage::Dataset;
 
 use super::changes::{Change, Made};
 use super::conjuncts;
 use super::hidden::{self, SAMPLE_ID, WovenLayer};
+use super::lookup::{Lookup, LookupPlan};
 use super::pack::{Packing, Sequences};
 use super::stage::{BadRow, LeafPlan, Select, SourceRows, Stage, ascending};
-use super::unnest::Unnest;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most that the rows made in one window may take.
@@ -36,6 +38,8 @@ pub(crate) struct Layer {
     /// The columns that this reads of the layer or table below, ascending.
     columns: Vec<usize>,
     change: Change,
+    /// What a join looks its rows up in.
+    lookup: Option<LookupPlan>,
     /// The columns that are read of what it makes, ascending.
     made: Vec<usize>,
     schema: SchemaRef,
@@ -55,11 +59,13 @@ pub(crate) struct MadeSoFar {
 }
 
 impl Layer {
-    /// Plans a layer of which the columns `made` are read, over what has the columns of `source`.
+    /// Plans a layer of which the columns `made` are read, over what has the columns of `source`. `tables` are those that
+    /// joins may look rows up in.
     pub(crate) async fn plan(
         woven: WovenLayer,
         made: Vec<usize>,
         source: &SchemaRef,
+        tables: &BTreeMap<String, Dataset>,
         state: &SessionState,
     ) -> Result<Self> {
         let WovenLayer { input, change, made: schema } = woven;
@@ -71,9 +77,17 @@ impl Layer {
         let below = LogicalPlanBuilder::from(input).project(exprs)?.build()?;
         let whole = LeafPlan::new(state.create_physical_plan(&below).await?, source)?;
         let below = Select { whole, conjuncts };
+        let lookup = match &change {
+            Change::Join(join) => {
+                let dataset = tables.get(&join.right.table).cloned();
+                let dataset = dataset.ok_or_else(|| Error::internal("a join reads a table that is not there"))?;
+                Some(join.lookup(&made, dataset, state).await?)
+            }
+            Change::Unnest(_) | Change::Pack(_) => None,
+        };
         let schema =
             schema.project(&made).map_err(|error| Error::internal(format!("a layer lacks a column: {error}")))?;
-        Ok(Self { columns: ascending(below.columns()), below, change, made, schema: Arc::new(schema) })
+        Ok(Self { columns: ascending(below.columns()), below, change, lookup, made, schema: Arc::new(schema) })
     }
 
     /// The columns that are to be read of the layer or table below, ascending.
@@ -82,7 +96,13 @@ impl Layer {
     }
 
     pub(crate) fn display(&self) -> String {
-        format!("{}:\n{}", self.change.name(), self.below.whole.display())
+        let lookup = self.lookup.as_ref().map(LookupPlan::display).unwrap_or_default();
+        format!("{}:\n{}{lookup}", self.change.name(), self.below.whole.display())
+    }
+
+    /// What it looks its rows up in, if it does.
+    pub(crate) fn lookup(&self) -> Option<&LookupPlan> {
+        self.lookup.as_ref()
     }
 
     /// Whether it needs all rows of a window before it makes any.
@@ -90,15 +110,25 @@ impl Layer {
         matches!(self.change, Change::Pack(_))
     }
 
-    /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes.
+    /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes;
+    /// `lookup` is what [`lookup`](Self::lookup) plans, once it was read.
     pub(crate) fn make(
         &self,
         passed: &[SourceRows],
         order: impl Fn(u64) -> u64,
+        lookup: Option<&Lookup>,
         so_far: &mut MadeSoFar,
     ) -> Result<Vec<SourceRows>> {
         match &self.change {
-            Change::Unnest(unnest) => passed.iter().map(|rows| self.unnested(unnest, rows, so_far)).collect(),
+            Change::Unnest(unnest) => {
+                let make = |rows: &SourceRows, room| unnest.make(&rows.batch, &self.made, room);
+                passed.iter().map(|rows| self.derived(rows, make, so_far)).collect()
+            }
+            Change::Join(join) => {
+                let lookup = lookup.ok_or_else(|| Error::internal("a join's table was not read"))?;
+                let make = |rows: &SourceRows, room| join.make(lookup, &rows.batch, &self.made, room);
+                passed.iter().map(|rows| self.derived(rows, make, so_far)).collect()
+            }
             Change::Pack(pack) => {
                 let packing = Packing::new(pack, passed, order);
                 let part = |part: Range<usize>| self.packed(packing.sequences(&part, &self.made)?, so_far);
@@ -107,11 +137,20 @@ impl Layer {
         }
     }
 
-    fn unnested(&self, unnest: &Unnest, rows: &SourceRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+    /// Rows that each come from one of `rows`, as `make` makes them in so many bytes.
+    fn derived(
+        &self,
+        rows: &SourceRows,
+        make: impl FnOnce(&SourceRows, u64) -> Result<Made>,
+        so_far: &mut MadeSoFar,
+    ) -> Result<SourceRows> {
         let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
-        let Made { columns, parents, ordinals } = unnest.make(&rows.batch, &self.made, room)?;
+        let Made { columns, parents, ordinals } = make(rows, room)?;
         let keys = parents.iter().zip(ordinals);
-        let key = |(&parent, ordinal)| made_key(rows.random_keys.value(parent as usize), ordinal);
+        let key = |(&parent, ordinal): (&u32, Option<u64>)| {
+            let parent = rows.random_keys.value(parent as usize);
+            ordinal.map_or(parent, |ordinal| made_key(parent, ordinal))
+        };
         let origin = |&parent: &u32| rows.origin(parent as usize);
         let (keys, origins) = (keys.map(key).collect(), parents.iter().map(origin).collect());
         self.identified(columns, keys, origins, so_far)

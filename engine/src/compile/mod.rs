@@ -6,19 +6,22 @@
 //! is about to be handed. A feed that is grouped by length has a third, [`lengths`], which runs for the whole window.
 //!
 //! Operators that make rows lie below these two: each is a [`Layer`] that runs when a window is prepared, and the rows of
-//! the topmost are what the two plans read.
+//! the topmost are what the two plans read. So do joins, which look rows up in a table that the feed holds in memory.
 
 mod changes;
 mod checks;
 mod fingerprint;
 mod hidden;
+mod join;
 mod layer;
 mod lengths;
+mod lookup;
 mod pack;
 mod stage;
 mod unnest;
 mod window_exec;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, FieldRef, SchemaRef};
@@ -27,12 +30,14 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, cast};
+use forebay_storage::Dataset;
 
 pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, function_versions, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
 pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
+pub(crate) use lookup::{Lookup, LookupPlan};
 pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
 
 use crate::error::{Error, Result};
@@ -48,15 +53,23 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     checks::limit(plan)
 }
 
-/// Plans the feed stage of `plan`, whose driving table has the columns of `source`; with `only` the rows are the same, and
-/// of their columns those at these places are computed.
+/// `plan` as the rest of this module takes it: with the types of its expressions settled, and subqueries in conditions as
+/// joins.
+pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
+    Ok(join::resolved(plan, state)?)
+}
+
+/// Plans the feed stage of `plan` over `tables`; with `only` the rows are the same, and of their columns those at these
+/// places are computed.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
-    source: &SchemaRef,
+    tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
-    checks::driving_table(plan)?;
+    let table = checks::driving_table(plan)?;
+    let source =
+        tables.get(&table).ok_or_else(|| Error::internal("the plan reads a table that is not there"))?.schema();
     let woven = hidden::weave(plan)?;
     let leaf = woven.leaf(source).clone();
     let select = match topmost_filter(&woven.top) {
@@ -75,7 +88,7 @@ pub(crate) async fn compile(
     let sources: Vec<SchemaRef> =
         std::iter::once(source).chain(woven.layers.iter().map(|layer| &layer.made)).cloned().collect();
     for (layer, source) in woven.layers.into_iter().zip(sources).rev() {
-        let layer = Layer::plan(layer, made, &source, state).await?;
+        let layer = Layer::plan(layer, made, &source, tables, state).await?;
         made = layer.columns().to_vec();
         stage.push_below(layer);
     }

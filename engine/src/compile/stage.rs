@@ -4,18 +4,23 @@
 //! its bad rows, DataFusion's own casts and divisions too, without knowing that rows have names; and the cost, about
 //! twice the batch's for one bad row and two runs for each of many, is paid only where rows are bad.
 
+use std::any::Any;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::datatypes::{SchemaRef, UInt64Type};
+use datafusion::common::tree_node::{Transformed as Rewritten, TransformedResult, TreeNode};
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
+use forebay_operators::image_chain::fuse;
 use futures::FutureExt;
 
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
 use super::layer::Layer;
+use super::lookup::LookupPlan;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
@@ -55,6 +60,18 @@ impl SourceRows {
     /// The row of the driving table that row `at` is, or was made of.
     pub(crate) fn origin(&self, at: usize) -> u64 {
         self.origins.as_ref().unwrap_or(&self.sample_ids).value(at)
+    }
+
+    /// Some of them, not copied.
+    pub(crate) fn slice(&self, from: usize, rows: usize) -> Self {
+        let slice = |array: &UInt64Array| array.slice(from, rows);
+        Self {
+            batch: self.batch.slice(from, rows),
+            sample_ids: slice(&self.sample_ids),
+            random_keys: slice(&self.random_keys),
+            origins: self.origins.as_ref().map(slice),
+            step_lengths: self.step_lengths.as_ref().map(slice),
+        }
     }
 }
 
@@ -102,6 +119,11 @@ impl Stage {
     /// What makes rows, from the table upwards.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// The tables that joins look rows up in, from the table upwards.
+    pub(crate) fn lookups(&self) -> impl Iterator<Item = &LookupPlan> {
+        self.layers.iter().filter_map(Layer::lookup)
     }
 
     /// The output's schema.
@@ -251,6 +273,7 @@ enum Input {
 
 impl LeafPlan {
     pub(crate) fn new(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
+        let plan = fused(plan)?;
         let mut leaf = &plan;
         while let [child] = leaf.children()[..] {
             leaf = child;
@@ -308,4 +331,23 @@ impl LeafPlan {
         )
         .map_err(|error| Error::internal(format!("rows read do not fit the plan: {error}")))
     }
+}
+
+/// The plan with each chain of image operators as one call. This comes last, so that what several chains share is computed
+/// once, as the optimizer arranged it.
+fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let fused = plan.transform_up(|node| {
+        let Some(projection) = (node.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else {
+            return Ok(Rewritten::no(node));
+        };
+        let input = projection.input();
+        let exprs = projection.expr().iter().map(|output| {
+            let expr = fuse(Arc::clone(&output.expr), &input.schema())?;
+            Ok(ProjectionExpr { expr, alias: output.alias.clone() })
+        });
+        let exprs = exprs.collect::<datafusion::error::Result<Vec<_>>>()?;
+        let fused = ProjectionExec::try_new_with_schema_metadata(exprs, Arc::clone(input), &projection.schema())?;
+        Ok(Rewritten::yes(Arc::new(fused) as Arc<dyn ExecutionPlan>))
+    });
+    Ok(fused.data()?)
 }

@@ -58,7 +58,7 @@ impl Unnest {
                 return Err(too_large(bytes_max));
             }
             parents.extend(std::iter::repeat_n(row as u32, items.len()));
-            ordinals.extend(0..items.len() as u64);
+            ordinals.extend((0..items.len() as u64).map(Some));
             match runs.last_mut() {
                 Some(last) if last.end == items.start => last.end = items.end,
                 _ if items.is_empty() => {}
@@ -162,7 +162,9 @@ mod tests {
             assert_eq!(rows, expected.map(pair).collect::<Vec<_>>());
             let parent = |at: usize| ["a", "b", "c", "d"][4 - input.num_rows() + made.parents[at] as usize];
             assert!((0..rows.len()).all(|at| parent(at) == rows[at].0));
-            assert!((1..rows.len()).all(|at| (made.ordinals[at] == 0) == (made.parents[at] != made.parents[at - 1])));
+            assert!(
+                (1..rows.len()).all(|at| (made.ordinals[at] == Some(0)) == (made.parents[at] != made.parents[at - 1]))
+            );
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod buckets;
 mod digest;
+mod lookups;
 mod materialize;
 mod options;
 mod plan;
@@ -26,6 +27,7 @@ use datafusion::prelude::SessionContext;
 use forebay_delivery::{Origin, ReadSettings, WindowId};
 use forebay_storage::{Dataset, Stores};
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 
 pub(crate) use buckets::check_global_batch_size;
 pub use buckets::{Boundaries, LengthBuckets};
@@ -37,11 +39,11 @@ pub use options::{Delivery, FeedOptions, FeedSettings, OnError, ReadOptions};
 use options::{EPOCHS_MAX, OFFSET_MAX};
 pub use plan::WindowPlan;
 pub use reader::{Batch, Reader};
-pub use spec::{FeedSpec, operator_differences, operator_versions};
+pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowKey, WindowRows, WindowStore};
 pub use trace::SourceRow;
 
-use crate::compile::{BadRow, Lengths, Stage};
+use crate::compile::{BadRow, Lengths, Lookup, LookupPlan, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::pipeline::Pipeline;
@@ -67,6 +69,9 @@ pub(crate) struct FeedCore {
     pub(crate) stage: Arc<Stage>,
     /// How long rows are, where they are grouped by that.
     pub(crate) lengths: Option<Lengths>,
+    /// For each layer what a join looks its rows up in, once a window needs it.
+    lookups: OnceCell<Vec<Option<Lookup>>>,
+    lookup_bytes_max: u64,
     pub(crate) plan: Arc<FeedPlan>,
     /// Rows of the dataset from this on are not read.
     pub(crate) limit: u64,
@@ -88,6 +93,7 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) stores: Stores,
     pub(crate) root: &'a str,
     pub(crate) memory_limit_bytes: u64,
+    pub(crate) lookup_bytes_max: u64,
     /// Feeds that are open already, to share their windows with.
     pub(crate) open: &'a OpenFeeds,
 }
@@ -99,13 +105,18 @@ pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>),
 const RANGES_PER_WINDOW: u64 = 16;
 
 /// The id of the feed that these make.
-fn feed_id(fingerprint: &str, snapshot: &str, settings: &FeedSettings) -> String {
-    let identity = serde_json::json!({
+fn feed_id(pipeline: &Pipeline, settings: &FeedSettings) -> String {
+    let mut identity = serde_json::json!({
         "format": FEED_FORMAT,
-        "query": fingerprint,
-        "snapshot": snapshot,
+        "query": pipeline.fingerprint(),
+        "snapshot": pipeline.dataset.snapshot().id(),
         "settings": settings,
     });
+    let lookups: Vec<&str> = pipeline.stage.lookups().map(|lookup| lookup.dataset.snapshot().id()).collect();
+    // Left out where there are none: ids stay what they were.
+    if !lookups.is_empty() {
+        identity["lookups"] = serde_json::json!(lookups);
+    }
     blake3::hash(identity.to_string().as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -126,7 +137,7 @@ impl Feed {
             ))
             .with_hint("fill the files, or check the LOCATION of its table"));
         }
-        let id = feed_id(pipeline.fingerprint(), dataset.snapshot().id(), &settings);
+        let id = feed_id(&pipeline, &settings);
         let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec));
         let mut open = parts.open.lock();
         if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
@@ -154,6 +165,8 @@ impl Feed {
             dataset,
             stage,
             lengths,
+            lookups: OnceCell::new(),
+            lookup_bytes_max: parts.lookup_bytes_max,
             executor,
             stores,
         };
@@ -185,13 +198,19 @@ impl Feed {
     /// What its id is a hash of, part by part, for saying in what two feeds differ.
     pub fn identity(&self) -> serde_json::Value {
         let short = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
-        serde_json::json!({
+        let mut identity = serde_json::json!({
             "feed": self.id(),
             "query": short(self.pipeline.fingerprint()),
             "snapshot": short(self.core().dataset.snapshot().id()),
             "operators": self.pipeline.operators(),
             "settings": self.settings(),
-        })
+        });
+        let of = |lookup: &LookupPlan| (lookup.table.clone(), short(lookup.dataset.snapshot().id()));
+        let lookups: Vec<(String, String)> = self.core().stage.lookups().map(of).collect();
+        if !lookups.is_empty() {
+            identity["lookups"] = serde_json::json!(lookups);
+        }
+        identity
     }
 
     /// Calls in its query whose results must not be kept: random ones, which would be the same ever after, and functions

@@ -41,6 +41,9 @@ pub struct FeedSpec {
     /// Its files as they were pinned.
     #[serde(with = "shared")]
     pub snapshot: Arc<Snapshot>,
+    /// The tables that its joins look rows up in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lookups: Vec<LookupSpec>,
     /// The feed's settings, resolved.
     pub settings: FeedSettings,
     /// What identifies the query.
@@ -49,6 +52,29 @@ pub struct FeedSpec {
     pub operators: BTreeMap<String, u32>,
     /// URL or absolute path of the folder for what Forebay writes, such as quarantined rows.
     pub root: String,
+}
+
+/// A table that joins of a feed look rows up in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LookupSpec {
+    /// Its name.
+    pub table: String,
+    /// What it was made from, with an absolute location.
+    pub dataset: DatasetSpec,
+    /// Its columns.
+    #[serde(with = "forebay_storage::schema_text")]
+    pub schema: SchemaRef,
+    /// Its files as they were pinned.
+    #[serde(with = "shared")]
+    pub snapshot: Arc<Snapshot>,
+}
+
+/// A table of a spec: the driving one, or one that is joined.
+pub(crate) struct SpecTable<'a> {
+    pub(crate) name: &'a str,
+    dataset: &'a DatasetSpec,
+    schema: &'a SchemaRef,
+    pub(crate) snapshot: &'a Arc<Snapshot>,
 }
 
 /// Serde for what several may hold.
@@ -72,6 +98,18 @@ impl Feed {
     /// What another process needs to open this feed.
     pub fn spec(&self) -> FeedSpec {
         let (core, pipeline) = (self.core(), &self.pipeline);
+        let mut lookups: Vec<LookupSpec> = Vec::new();
+        for lookup in pipeline.stage.lookups() {
+            // A table may be joined more than once, also with itself.
+            if lookup.table != pipeline.table() && lookups.iter().all(|other| other.table != lookup.table) {
+                lookups.push(LookupSpec {
+                    table: lookup.table.clone(),
+                    dataset: lookup.dataset.spec().clone(),
+                    schema: Arc::clone(lookup.dataset.schema()),
+                    snapshot: Arc::clone(lookup.dataset.snapshot()),
+                });
+            }
+        }
         FeedSpec {
             feed: self.id().to_owned(),
             forebay: VERSION.to_owned(),
@@ -81,6 +119,7 @@ impl Feed {
             dataset: pipeline.dataset.spec().clone(),
             schema: Arc::clone(pipeline.dataset.schema()),
             snapshot: Arc::clone(pipeline.dataset.snapshot()),
+            lookups,
             settings: core.settings.clone(),
             fingerprint: pipeline.fingerprint().to_owned(),
             operators: pipeline.operators().clone(),
@@ -122,9 +161,22 @@ impl FeedSpec {
         if differences.is_empty() { Ok(()) } else { Err(self.refusal(differences)) }
     }
 
-    /// The table, without a look at its files.
-    pub(crate) fn open_dataset(&self, stores: &Stores) -> Result<Dataset> {
-        Dataset::pinned(stores, &self.dataset, Arc::clone(&self.snapshot), Arc::clone(&self.schema)).map_err(|error| {
+    /// All tables of the query.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = SpecTable<'_>> {
+        let FeedSpec { table, dataset, schema, snapshot, lookups, .. } = self;
+        let lookups = lookups.iter().map(|LookupSpec { table, dataset, schema, snapshot }| SpecTable {
+            name: table,
+            dataset,
+            schema,
+            snapshot,
+        });
+        std::iter::once(SpecTable { name: table, dataset, schema, snapshot }).chain(lookups)
+    }
+
+    /// A table, without a look at its files.
+    pub(crate) fn open_dataset(&self, table: &SpecTable<'_>, stores: &Stores) -> Result<Dataset> {
+        let SpecTable { dataset, schema, snapshot, .. } = *table;
+        Dataset::pinned(stores, dataset, Arc::clone(snapshot), Arc::clone(schema)).map_err(|error| {
             let error = Error::from(error);
             let refusal = self.refusal([error.message().to_owned()]);
             // A spec of another version need not be damaged to look it.
@@ -156,7 +208,7 @@ impl FeedSpec {
 
     /// Refuses unless `pipeline` with the spec's settings is the feed that it describes; says what differs.
     pub(crate) fn check_opened(&self, pipeline: &Pipeline) -> Result<()> {
-        let id = feed_id(pipeline.fingerprint(), pipeline.dataset.snapshot().id(), &self.settings);
+        let id = feed_id(pipeline, &self.settings);
         if id == self.feed {
             return Ok(());
         }

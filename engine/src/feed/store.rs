@@ -3,9 +3,13 @@
 //! A window is prepared (read, filtered, ordered) when it is leased, which tells its rows; then its rows are transformed in
 //! chunks, ahead of those who will read them and once for all of them. Chunks live in bounded memory: a chunk that every
 //! reader has taken is let go, and when memory is full those go that will be read last. What was let go is computed
-//! again when somebody asks for it.
+//! again when somebody asks for it. Windows that every epoch has alike are kept for the next one ([`kept`]).
 
-use std::collections::{HashMap, VecDeque};
+mod chunk;
+mod kept;
+mod reading;
+
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +17,13 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use forebay_delivery::{Slice, WindowId};
-use futures::{FutureExt, Stream};
+use chunk::ChunkRows;
+use forebay_delivery::WindowId;
+use futures::FutureExt;
+use kept::Kept;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::options::OnError;
 use super::window::Window;
 use super::{Feed, FeedCore};
 use crate::error::{Error, Result};
@@ -58,7 +63,7 @@ pub enum StoredState {
 /// What a store holds and has done, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Bytes of transformed rows in memory.
+    /// Bytes of transformed rows in memory, those kept for the next epoch included.
     pub chunk_bytes: u64,
     /// About how many there may be.
     pub chunk_limit_bytes: u64,
@@ -101,6 +106,7 @@ struct State {
     /// Which window will be read first.
     order: Vec<WindowKey>,
     chunk_bytes: u64,
+    kept: Kept,
     chunks_computed: u64,
     chunks_recomputed: u64,
     /// Memory keeps chunks from being computed ahead.
@@ -111,6 +117,8 @@ struct State {
 pub struct StoredWindow {
     key: WindowKey,
     core: Arc<FeedCore>,
+    /// Its rows are the same in every epoch.
+    repeats: bool,
     store: Weak<Inner>,
     prepared: OnceLock<Result<Prepared>>,
     /// Preparing ended, or a chunk was computed.
@@ -122,6 +130,8 @@ struct Prepared {
     window: Window,
     chunk_rows: u64,
     chunks: Mutex<Chunks>,
+    /// Of an earlier epoch, all chunks with it.
+    was_kept: bool,
 }
 
 struct Chunks {
@@ -138,6 +148,8 @@ struct Chunk {
     rows_taken: u64,
     /// Taken by everybody, so not to be computed again without being asked for.
     is_spent: bool,
+    /// For the next epoch. Its bytes are counted there.
+    kept: Option<Arc<ChunkRows>>,
     was_computed: bool,
 }
 
@@ -149,17 +161,6 @@ enum ChunkState {
         _task: Task<()>,
     },
     Done(Result<Arc<ChunkRows>>),
-}
-
-/// The transformed rows of a chunk.
-struct ChunkRows {
-    first: u64,
-    records: Vec<RecordBatch>,
-    /// Positions of the window without a record, ascending: bad rows and gaps.
-    absent: Vec<u64>,
-    /// Where bad rows are raised, the first of them.
-    raised: Option<(u64, Error)>,
-    bytes: u64,
 }
 
 impl WindowStore {
@@ -178,17 +179,28 @@ impl WindowStore {
     pub fn start(&self, feed: &Feed, window: WindowId) {
         let core = Arc::clone(feed.runner.core());
         let key = (Arc::clone(&core.id), window);
+        let repeats = kept::repeats(feed);
         let stored = Arc::new(StoredWindow {
             key: key.clone(),
             core,
+            repeats,
             store: Arc::downgrade(&self.0),
             prepared: OnceLock::new(),
             changed: Notify::new(),
             preparing: Mutex::new(None),
         });
-        let task = self.0.executor.spawn(prepare(Arc::downgrade(&stored)));
-        *stored.preparing.lock() = Some(task);
-        self.0.state.lock().windows.insert(key, stored);
+        let mut state = self.0.state.lock();
+        match state.kept.get(&key) {
+            Some(kept) => {
+                let _ = stored.prepared.set(Ok(kept));
+                self.0.news.notify_one();
+            }
+            None => {
+                let task = self.0.executor.spawn(prepare(Arc::downgrade(&stored)));
+                *stored.preparing.lock() = Some(task);
+            }
+        }
+        state.windows.insert(key, stored);
     }
 
     /// Forgets a window. Streams that are reading it go on.
@@ -196,7 +208,16 @@ impl WindowStore {
         let mut state = self.0.state.lock();
         if let Some(stored) = state.windows.remove(key) {
             state.chunk_bytes -= stored.chunk_bytes();
+            let limit = self.0.kept_limit_bytes();
+            state.kept.retire(&stored, limit);
         }
+        self.0.fill(&mut state);
+    }
+
+    /// Forgets what was kept of a feed for its next epoch.
+    pub fn close_feed(&self, feed: &str) {
+        let mut state = self.0.state.lock();
+        state.kept.close(feed);
         self.0.fill(&mut state);
     }
 
@@ -234,8 +255,9 @@ impl WindowStore {
     pub fn usage(&self) -> StoreUsage {
         let state = self.0.state.lock();
         let prepared = state.windows.values().filter_map(|stored| stored.prepared.get()?.as_ref().ok());
+        let prepared = prepared.filter(|prepared| !prepared.was_kept);
         StoreUsage {
-            chunk_bytes: state.chunk_bytes,
+            chunk_bytes: state.chunk_bytes + state.kept.bytes(),
             chunk_limit_bytes: self.0.chunk_limit_bytes,
             source_bytes: prepared.map(|prepared| prepared.window.bytes()).sum(),
             chunks_computed: state.chunks_computed,
@@ -265,7 +287,8 @@ impl Prepared {
         let row_bytes = (window.bytes() / window.len().max(1)).max(1);
         let chunk_rows = (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS);
         let all = (0..window.len().div_ceil(chunk_rows)).map(|_| Chunk::default()).collect();
-        Self { window, chunk_rows, chunks: Mutex::new(Chunks { all, shares: 0.0, bytes_max: 0 }) }
+        let chunks = Mutex::new(Chunks { all, shares: 0.0, bytes_max: 0 });
+        Self { window: window.sharing(), chunk_rows, chunks, was_kept: false }
     }
 
     fn rows(&self, chunk: usize) -> Range<u64> {
@@ -275,6 +298,10 @@ impl Prepared {
 }
 
 impl Inner {
+    fn kept_limit_bytes(&self) -> u64 {
+        self.chunk_limit_bytes / 2
+    }
+
     /// Begins to compute chunks ahead, as far as threads and memory go.
     fn fill(self: &Arc<Self>, state: &mut State) {
         let was_full = state.is_full;
@@ -292,7 +319,7 @@ impl Inner {
                 if chunk.is_spent || !matches!(chunk.state, ChunkState::Absent) {
                     continue;
                 }
-                if state.chunk_bytes + chunks.bytes_max > self.chunk_limit_bytes {
+                if state.chunk_bytes + state.kept.bytes() + chunks.bytes_max > self.chunk_limit_bytes {
                     state.is_full = true;
                     break 'windows;
                 }
@@ -311,7 +338,7 @@ impl Inner {
             let Some(Ok(prepared)) = state.windows.get(key).and_then(|stored| stored.prepared.get()) else { continue };
             let mut chunks = prepared.chunks.lock();
             for (index, chunk) in chunks.all.iter_mut().enumerate().rev() {
-                if state.chunk_bytes <= self.chunk_limit_bytes {
+                if state.chunk_bytes + state.kept.bytes() <= self.chunk_limit_bytes {
                     return;
                 }
                 if (key, index) != spared && matches!(chunk.state, ChunkState::Done(_)) {
@@ -376,7 +403,7 @@ impl StoredWindow {
 
     fn begin(self: &Arc<Self>, chunks: &mut Chunks, index: usize, ahead: Option<Filling>) {
         let stored = Arc::downgrade(self);
-        let _task = self.core.executor.spawn(compute(stored, index, ahead));
+        let _task = self.core.executor.spawn(chunk::compute(stored, index, ahead));
         chunks.all[index].state = ChunkState::Computing { _task };
     }
 
@@ -388,6 +415,9 @@ impl StoredWindow {
             changed.as_mut().enable();
             {
                 let mut chunks = prepared.chunks.lock();
+                if let Some(kept) = &chunks.all[index].kept {
+                    return Ok(Arc::clone(kept));
+                }
                 match &chunks.all[index].state {
                     ChunkState::Done(done) => {
                         let done = done.clone();
@@ -428,7 +458,7 @@ impl StoredWindow {
             // A stream may go on with a window that the store has dropped.
             state.chunk_bytes += if is_held { bytes } else { 0 };
         }
-        if state.chunk_bytes > store.chunk_limit_bytes {
+        if state.chunk_bytes + state.kept.bytes() > store.chunk_limit_bytes {
             store.make_room(&mut state, (&self.key, index));
         }
         store.fill(&mut state);
@@ -441,6 +471,7 @@ impl StoredWindow {
     fn taken(self: &Arc<Self>, prepared: &Prepared, index: usize, rows: u64) {
         let Some(store) = self.store.upgrade() else { return };
         let mut state = store.state.lock();
+        let is_held = state.windows.get(&self.key).is_some_and(|held| Arc::ptr_eq(held, self));
         let freed = {
             let mut chunks = prepared.chunks.lock();
             let expected = chunks.shares * (prepared.rows(index).end - prepared.rows(index).start) as f64;
@@ -451,94 +482,23 @@ impl StoredWindow {
                 return;
             }
             chunk.is_spent = true;
-            match chunk.state {
-                ChunkState::Done(_) => std::mem::take(&mut chunk.state).bytes(),
-                _ => 0,
+            match std::mem::take(&mut chunk.state) {
+                ChunkState::Done(done) => {
+                    if is_held && let Ok(rows) = &done {
+                        chunk.kept = state.kept.reserve(self, rows, store.kept_limit_bytes());
+                    }
+                    ChunkState::Done(done).bytes()
+                }
+                other => {
+                    chunk.state = other;
+                    0
+                }
             }
         };
-        if state.windows.get(&self.key).is_some_and(|held| Arc::ptr_eq(held, self)) {
+        if is_held {
             state.chunk_bytes -= freed;
         }
         store.fill(&mut state);
-    }
-
-    /// The runs of `slice` from row `from_row` on. Ends after an error.
-    ///
-    /// # Errors
-    /// `Invalid` for a slice of another number of rows; later, those of the data where they lie.
-    pub async fn read(
-        self: Arc<Self>,
-        slice: Slice,
-        from_row: u64,
-    ) -> Result<impl Stream<Item = Result<WindowRows>> + Send> {
-        let rows = self.wait().await?.window.len();
-        if !slice.is_valid() || slice.rows != rows || from_row > rows {
-            return Err(Error::invalid(format!("the slice does not fit a window of {rows} rows")));
-        }
-        let reading = Reading { stored: self, slice, run: slice.run(from_row), held: VecDeque::new() };
-        Ok(futures::stream::unfold(Some(reading), |reading| async move {
-            let mut reading = reading?;
-            let run = reading.run.clone()?;
-            reading.run = reading.slice.run(run.end);
-            let rows = reading.take(run).await;
-            let next = rows.is_ok().then_some(reading);
-            Some((rows, next))
-        }))
-    }
-}
-
-/// One stream's place in a window.
-struct Reading {
-    stored: Arc<StoredWindow>,
-    slice: Slice,
-    run: Option<Range<u64>>,
-    /// The latest chunk: the next run may begin in it, and it may be let go meanwhile.
-    held: VecDeque<(usize, Arc<ChunkRows>)>,
-}
-
-impl Reading {
-    async fn take(&mut self, run: Range<u64>) -> Result<WindowRows> {
-        let stored = Arc::clone(&self.stored);
-        let prepared = stored.wait().await?;
-        let chunks = (run.start / prepared.chunk_rows) as usize..=((run.end - 1) / prepared.chunk_rows) as usize;
-        self.held.retain(|(index, _)| chunks.contains(index));
-        let mut records = Vec::new();
-        for index in chunks {
-            let chunk = match self.held.iter().find(|(held, _)| *held == index) {
-                Some((_, chunk)) => Arc::clone(chunk),
-                None => {
-                    let chunk = stored.chunk(prepared, index).await?;
-                    self.held.push_back((index, Arc::clone(&chunk)));
-                    chunk
-                }
-            };
-            let of_chunk = prepared.rows(index);
-            let rows = run.start.max(of_chunk.start)..run.end.min(of_chunk.end);
-            chunk.slice(&rows, &mut records)?;
-            stored.taken(prepared, index, rows.end - rows.start);
-        }
-        Ok(WindowRows { gaps: prepared.window.gaps(&run), rows: run, records })
-    }
-}
-
-impl ChunkRows {
-    /// Adds the records of `rows`, without copying.
-    fn slice(&self, rows: &Range<u64>, into: &mut Vec<RecordBatch>) -> Result<()> {
-        if let Some((_, error)) = self.raised.as_ref().filter(|(row, _)| *row < rows.end) {
-            return Err(error.clone());
-        }
-        let good = |row: u64| (row - self.first) as usize - self.absent.partition_point(|&absent| absent < row);
-        let (mut from, to, mut before) = (good(rows.start), good(rows.end), 0);
-        for batch in &self.records {
-            let end = before + batch.num_rows();
-            if from < end && from < to {
-                into.push(batch.slice(from - before, to.min(end) - from));
-                from = to.min(end);
-            }
-            before = end;
-        }
-        debug_assert_eq!(from, to, "a stage gives one row for each that is not bad");
-        Ok(())
     }
 }
 
@@ -556,46 +516,4 @@ impl Drop for Filling {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-async fn compute(stored: Weak<StoredWindow>, index: usize, ahead: Option<Filling>) {
-    let Some(stored) = stored.upgrade() else { return };
-    let result = match AssertUnwindSafe(transform(&stored, index)).catch_unwind().await {
-        Ok(result) => result,
-        Err(panic) => Err(Error::internal(format!("computing a window panicked: {}", panic_text(panic.as_ref())))),
-    };
-    // Before the next chunk is looked for.
-    drop(ahead);
-    stored.done(index, result);
-}
-
-async fn transform(stored: &StoredWindow, index: usize) -> Result<ChunkRows> {
-    let (core, prepared) = (&stored.core, stored.prepared().expect("chunks are of prepared windows")?);
-    let range = prepared.rows(index);
-    let raise = core.settings.on_error == OnError::Raise;
-    let transformed = prepared.window.transform(core, std::slice::from_ref(&range), raise).await?;
-    let mut chunk = ChunkRows {
-        first: range.start,
-        bytes: transformed.batches.iter().map(|batch| batch.get_array_memory_size() as u64).sum(),
-        records: transformed.batches,
-        absent: prepared.window.place_gaps(&range),
-        raised: None,
-    };
-    if transformed.bad.is_empty() {
-        return Ok(chunk);
-    }
-    let bad = prepared.window.place_bad(&range, transformed.bad);
-    match raise {
-        true => chunk.raised = bad.first().map(|(row, bad)| (*row, core.bad_row_error(bad))),
-        false => {
-            chunk.absent.extend(bad.iter().map(|(row, _)| *row));
-            chunk.absent.sort_unstable();
-        }
-    }
-    if core.settings.on_error == OnError::Quarantine {
-        let bad: Vec<_> = bad.into_iter().map(|(_, bad)| bad).collect();
-        let name = format!("window-{:06}-row-{:09}", stored.key.1.index, range.start);
-        core.quarantine(&bad, stored.key.1.epoch, &name).await?;
-    }
-    Ok(chunk)
 }

@@ -17,11 +17,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
 use super::buckets::Grouped;
-use crate::compile::{BadRow, MadeSoFar, SourceRows, TransformedRows};
+use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
 /// Row ranges of one window that are read at a time.
-const READS_MAX: usize = 16;
+pub(super) const READS_MAX: usize = 16;
 /// Small reads (a media file is one row) are joined up to this size, so that filtering and gathering have few arrays.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
@@ -40,10 +40,13 @@ pub(crate) struct Window {
     order: Vec<Row>,
     bad: Vec<BadRow>,
     groups: Option<Groups>,
+    /// Rows that lie together are not copied: see [`Window::sharing`].
+    is_shared: bool,
     bytes: u64,
 }
 
 /// How a window's positions are grouped by length.
+#[derive(Clone)]
 struct Groups {
     /// Positions of a group.
     size: u64,
@@ -61,7 +64,7 @@ struct Row {
 impl Window {
     /// Reads, filters and orders the rows of window `id`.
     pub(crate) async fn prepare(core: &Arc<FeedCore>, id: WindowId) -> Result<Self> {
-        let mut window = Builder::new(core, id.epoch);
+        let mut window = Builder::new(core, core.lookups().await?, id.epoch);
         let mut reads = stream::iter(core.plan.ranges(id))
             .map(|range| {
                 let reader = Arc::clone(core);
@@ -189,8 +192,35 @@ impl Window {
         }
     }
 
-    /// Copies `rows`, in order, into one batch.
+    /// The same window, whose samples may share its sources' memory. For whoever counts samples by their own size, and lets
+    /// go of them soon; and not where most source rows were left out, which samples would then keep.
+    pub(crate) fn sharing(mut self) -> Self {
+        let source_rows: usize = self.sources.iter().map(|rows| rows.batch.num_rows()).sum();
+        self.is_shared = self.order.len() >= source_rows / 2;
+        self
+    }
+
+    /// The same window for whoever has its samples already, of so many bytes: where they lie, not what they were made of.
+    pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
+        let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
+        Self { sources: Vec::new(), order, bad: Vec::new(), groups: self.groups.clone(), is_shared: false, bytes }
+    }
+
+    /// `rows`, if they lie one after another in one source.
+    fn run(&self, rows: &[Row]) -> Option<SourceRows> {
+        let first = rows[0];
+        let is_next = |(row, after): (&Row, u32)| row.source == first.source && row.row == after;
+        if !self.is_shared || !rows.iter().zip(first.row..).all(is_next) {
+            return None;
+        }
+        Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
+    }
+
+    /// Puts `rows`, in order, into one batch; copies them, unless they are together already.
     fn gather(&self, rows: &[Row]) -> Result<SourceRows> {
+        if let Some(run) = self.run(rows) {
+            return Ok(run);
+        }
         let mut used: Vec<u32> = rows.iter().map(|row| row.source).collect();
         used.sort_unstable();
         used.dedup();
@@ -229,6 +259,8 @@ impl Window {
 
 struct Builder<'a> {
     core: &'a Arc<FeedCore>,
+    /// For each layer, what a join looks its rows up in.
+    lookups: &'a [Option<Lookup>],
     epoch: u64,
     made: MadeSoFar,
     /// For each layer, the rows that wait until all of the window are there.
@@ -250,10 +282,10 @@ struct Keyed {
 }
 
 impl<'a> Builder<'a> {
-    fn new(core: &'a Arc<FeedCore>, epoch: u64) -> Self {
+    fn new(core: &'a Arc<FeedCore>, lookups: &'a [Option<Lookup>], epoch: u64) -> Self {
         let waiting = core.stage.layers().iter().map(|_| Vec::new()).collect();
         let made = MadeSoFar::default();
-        Self { core, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
+        Self { core, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
     }
 
     /// Adds rows that were read, and what the layers make of them.
@@ -286,7 +318,8 @@ impl<'a> Builder<'a> {
                 return Ok(());
             }
             let shuffle = self.core.settings.shuffle;
-            rows = layer.make(&passed, |key| order_key(shuffle, key), &mut self.made)?;
+            let lookup = self.lookups[index].as_ref();
+            rows = layer.make(&passed, |key| order_key(shuffle, key), lookup, &mut self.made)?;
         }
         for rows in rows {
             self.add_rows(rows).await?;
@@ -300,7 +333,7 @@ impl<'a> Builder<'a> {
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
             let shuffle = self.core.settings.shuffle;
             let waiting = std::mem::take(&mut self.waiting[index]);
-            for rows in layer.make(&waiting, |key| order_key(shuffle, key), &mut self.made)? {
+            for rows in layer.make(&waiting, |key| order_key(shuffle, key), None, &mut self.made)? {
                 self.rise(rows, index + 1).await?;
             }
         }
@@ -377,7 +410,7 @@ impl<'a> Builder<'a> {
         let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        Window { sources: self.sources, order, bad: self.bad, groups, bytes }
+        Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes }
     }
 
     /// What is at each position, once all rows are in order.
@@ -407,7 +440,7 @@ fn order_key(shuffle: bool, random_key: u64) -> u64 {
 }
 
 /// Only the rows before `limit`; ids ascend.
-fn limited(mut read: Rows, limit: u64) -> Rows {
+pub(super) fn limited(mut read: Rows, limit: u64) -> Rows {
     let kept = read.sample_ids.values().partition_point(|&id| id < limit);
     if kept < read.sample_ids.len() {
         read.batch = read.batch.slice(0, kept);

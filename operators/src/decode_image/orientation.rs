@@ -1,7 +1,7 @@
 //! How a camera was held: EXIF's eight orientations.
 
 use super::Size;
-use crate::tensor::CHANNELS;
+use crate::tensor::{CHANNELS, Rectangle};
 
 /// Stored as it is shown, which is also what anything unreadable means.
 pub(super) const UPRIGHT: u8 = 1;
@@ -19,7 +19,24 @@ pub(super) fn shown(stored: Size, orientation: u8) -> Size {
     }
 }
 
-/// Turns stored pixels as they are to be shown.
+/// Where a part of what is shown is stored.
+pub(super) fn stored(part: Rectangle, stored: Size, orientation: u8) -> Rectangle {
+    let Rectangle { top, left, height, width } = part;
+    let shown = shown(stored, orientation);
+    let (bottom, right) = (shown.height - top - height, shown.width - left - width);
+    match orientation {
+        2 => Rectangle { left: right, ..part },
+        3 => Rectangle { top: bottom, left: right, ..part },
+        4 => Rectangle { top: bottom, ..part },
+        5 => Rectangle { top: left, left: top, height: width, width: height },
+        6 => Rectangle { top: right, left: top, height: width, width: height },
+        7 => Rectangle { top: right, left: bottom, height: width, width: height },
+        8 => Rectangle { top: left, left: bottom, height: width, width: height },
+        _ => part,
+    }
+}
+
+/// Turns stored pixels, or a part of them, as they are to be shown.
 pub(super) fn turn(pixels: &[u8], stored: Size, orientation: u8, out: &mut [u8]) {
     let Size { height, width } = stored;
     let pixels = pixels.as_chunks::<CHANNELS>().0;

@@ -1,8 +1,8 @@
 //! Operators that change pixels where they are: `auto_contrast`, `equalize`, `posterize`, `solarize`,
 //! `random_grayscale`, `random_vflip`.
 //!
-//! All are one struct: a descriptor, and what makes a change of the constants. What is random about a row is drawn before
-//! its memory is taken apart; when nobody else holds the column, no pixel is copied.
+//! All are one struct: a descriptor, and what makes a change of the constants. When nobody else holds the column, no
+//! pixel is copied.
 
 use std::array;
 
@@ -11,8 +11,10 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{self, Step, change_each};
+use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Images};
+use crate::tensor::{self, CHANNELS, Size};
 
 /// An operator that changes pixels in place.
 #[derive(Debug)]
@@ -43,34 +45,37 @@ impl Operator for InPlace {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let change = (self.prepare)(arguments)?;
-        let array = arguments.take_array("image")?;
-        let images = Images::try_new(arguments.field("image")?, &array)?;
-        let mut changed = Vec::with_capacity(images.len());
-        for row in 0..images.len() {
-            let Some(image) = images.get(row)? else { continue };
-            let happens = match change {
-                Change::Grayscale(p) | Change::Vflip(p) => arguments.draws(row)?.uniform() < p,
-                _ => true,
-            };
-            if happens {
-                let start = images.start(row);
-                changed.push((start..start + image.pixels.len(), image.width));
-            }
-        }
-        drop(images);
-        if changed.is_empty() {
-            return Ok(array);
-        }
-        tensor::change_pixels(array, |pixels| {
-            for (range, width) in changed {
-                change.apply(&mut pixels[range], width);
-            }
-        })
+        let change = (self.prepare)(arguments)?.step();
+        change_each(arguments, &change)
+    }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(Some(Step::Change((self.prepare)(arguments)?.step())))
     }
 }
 
 impl Change {
+    fn step(self) -> image_chain::Change {
+        let is_of_pixels = match &self {
+            Self::Grayscale(_) => true,
+            Self::Map(map) => map[0] == 0,
+            Self::AutoContrast | Self::Equalize | Self::Vflip(_) => false,
+        };
+        let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| {
+            let happens = match self {
+                Self::Grayscale(p) | Self::Vflip(p) => draws.uniform() < p,
+                Self::AutoContrast | Self::Equalize | Self::Map(_) => true,
+            };
+            if happens {
+                self.apply(pixels, size.width);
+            }
+        };
+        match is_of_pixels {
+            true => image_chain::Change::of_pixels(paint),
+            false => image_chain::Change::of_images(paint),
+        }
+    }
+
     fn apply(&self, pixels: &mut [u8], width: usize) {
         match self {
             Self::AutoContrast => map_channels(pixels, stretched),
@@ -99,7 +104,7 @@ fn luma([r, g, b]: [u8; CHANNELS]) -> u8 {
 }
 
 /// Maps each channel by a table that its histogram gives.
-fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
+pub(super) fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
     let mut counts = [[0; 256]; CHANNELS];
     let pixels = pixels.as_chunks_mut::<CHANNELS>().0;
     for pixel in pixels.iter() {
@@ -112,7 +117,7 @@ fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
 }
 
 /// The darkest value becomes 0 and the brightest 255; a channel of one value stays as it is.
-fn stretched(counts: &[usize; 256]) -> [u8; 256] {
+pub(super) fn stretched(counts: &[usize; 256]) -> [u8; 256] {
     let least = counts.iter().position(|count| *count > 0).unwrap_or(0);
     let most = counts.iter().rposition(|count| *count > 0).unwrap_or(0);
     if least == most {
@@ -123,7 +128,7 @@ fn stretched(counts: &[usize; 256]) -> [u8; 256] {
 }
 
 /// Pillow's scheme, which PyTorch shares: a histogram that is as flat as whole values allow.
-fn equalized(counts: &[usize; 256]) -> [u8; 256] {
+pub(super) fn equalized(counts: &[usize; 256]) -> [u8; 256] {
     let last = counts.iter().rfind(|count| **count > 0).copied().unwrap_or(0);
     let step = (counts.iter().sum::<usize>() - last) / 255;
     if step == 0 {

@@ -5,9 +5,9 @@ use arrow::datatypes::Field;
 use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{Frame, Span, Step, frame_each};
 use crate::operator::{Arguments, Operator};
-use crate::resize::{fixed_images, fixed_return_field};
-use crate::tensor::{CHANNELS, Images};
+use crate::resize::fixed_return_field;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_crop",
@@ -57,44 +57,32 @@ impl Operator for RandomCrop {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
-        let padding = arguments.integer("padding")? as usize;
-        let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
-        fixed_images(DESCRIPTOR.name, &images, height, width, |row, image, out| {
-            let mut draws = arguments.draws(row)?;
-            let mut side = |have: usize, want: usize| {
-                let around = padding + want.saturating_sub(have + 2 * padding);
-                let first = draws.below((have + 2 * around - want + 1) as u64) as usize;
-                Span::new(have, want, first, around)
-            };
-            let (rows, columns) = (side(image.height, height), side(image.width, width));
-            for line in 0..rows.len {
-                let source = ((rows.source + line) * image.width + columns.source) * CHANNELS;
-                let target = ((rows.target + line) * width + columns.target) * CHANNELS;
-                let len = columns.len * CHANNELS;
-                out[target..target + len].copy_from_slice(&image.pixels[source..source + len]);
-            }
-            Ok(())
-        })
+        frame_each(DESCRIPTOR.name, arguments, &frame(arguments)?)
+    }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
+        Ok(Some(Step::Frame(frame(arguments)?)))
     }
 }
 
-/// What is copied along one side: `len` pixels from `source` to `target`.
-#[derive(Debug, PartialEq, Eq)]
-struct Span {
-    source: usize,
-    target: usize,
-    len: usize,
+fn frame(arguments: &Arguments) -> Result<Frame> {
+    let padding = arguments.integer("padding")? as usize;
+    Frame::copied(arguments, move |draws, have, want| {
+        let mut side = |have: usize, want: usize| {
+            let around = padding + want.saturating_sub(have + 2 * padding);
+            let first = draws.below((have + 2 * around - want + 1) as u64) as usize;
+            part(have, want, first, around)
+        };
+        [side(have.height, want.height), side(have.width, want.width)]
+    })
 }
 
-impl Span {
-    /// The part of `have` pixels, with `around` more on both sides, that `want` pixels from `first` on hold.
-    fn new(have: usize, want: usize, first: usize, around: usize) -> Self {
-        let source = first.saturating_sub(around).min(have);
-        let target = around.saturating_sub(first).min(want);
-        let end = (first + want).saturating_sub(around).min(have);
-        Self { source, target, len: end.saturating_sub(source) }
-    }
+/// The part of `have` pixels, with `around` more on both sides, that `want` pixels from `first` on hold.
+fn part(have: usize, want: usize, first: usize, around: usize) -> Span {
+    let source = first.saturating_sub(around).min(have);
+    let target = around.saturating_sub(first).min(want);
+    let end = (first + want).saturating_sub(around).min(have);
+    Span { source, target, len: end.saturating_sub(source) }
 }
 
 #[cfg(test)]
@@ -121,7 +109,7 @@ mod tests {
     #[test]
     fn spans_lie_where_padding_and_image_meet() {
         let check = |have, want, first, around, source, target, len| {
-            assert_eq!(Span::new(have, want, first, around), Span { source, target, len });
+            assert_eq!(part(have, want, first, around), Span { source, target, len });
         };
         check(10, 4, 3, 0, 3, 0, 4);
         check(4, 4, 0, 2, 0, 2, 2);

@@ -71,16 +71,8 @@ impl Operator for VocabApply {
         let vocabulary = vocabulary(arguments)?;
         let place = |place: Option<&u32>| place.map_or(other, |place| start.wrapping_add(i64::from(*place)));
         let array = arguments.array("value")?;
-        if array.data_type().is_integer() {
-            // An unsigned integer that no Int64 holds is no entry: the cast makes it null, and it is not one.
-            let integers = cast(array, &DataType::Int64)?;
-            let integers = integers.as_primitive::<Int64Type>().iter();
-            let places = integers.map(|integer| place(integer.and_then(|integer| vocabulary.integers.get(&integer))));
-            return Ok(Arc::new(Int64Array::try_new(places.collect(), array.nulls().cloned())?));
-        }
-        let texts = Texts::try_new(array)?;
-        let places = texts.iter().map(|text| place(text.and_then(|text| vocabulary.texts.get(text))));
-        Ok(Arc::new(Int64Array::try_new(places.collect(), texts.nulls().cloned())?))
+        let places = vocabulary.places(array, place)?;
+        Ok(Arc::new(Int64Array::try_new(places.into(), array.nulls().cloned())?))
     }
 }
 
@@ -98,13 +90,25 @@ type Places<K> = HashMap<K, u32, BuildHasherDefault<Xxh3>>;
 
 /// The place of each entry, and of each integer that an entry reads as.
 #[derive(Debug)]
-struct Vocabulary {
+pub(super) struct Vocabulary {
     texts: Places<String>,
     integers: Places<i64>,
 }
 
 impl Vocabulary {
-    fn new<'a>(entries: impl Iterator<Item = &'a str>) -> std::result::Result<Self, String> {
+    /// What each value of a column makes of its entry's place; of nulls anything.
+    pub(super) fn places(&self, array: &ArrayRef, place: impl Fn(Option<&u32>) -> i64) -> Result<Vec<i64>> {
+        if array.data_type().is_integer() {
+            // An unsigned integer that no Int64 holds is no entry: the cast makes it null, and it is not one.
+            let integers = cast(array, &DataType::Int64)?;
+            let integers = integers.as_primitive::<Int64Type>().iter();
+            return Ok(integers.map(|n| place(n.and_then(|n| self.integers.get(&n)))).collect());
+        }
+        let texts = Texts::try_new(array)?;
+        Ok(texts.iter().map(|text| place(text.and_then(|text| self.texts.get(text)))).collect())
+    }
+
+    pub(super) fn new<'a>(entries: impl Iterator<Item = &'a str>) -> std::result::Result<Self, String> {
         let mut vocabulary = Self { texts: Places::default(), integers: Places::default() };
         for (place, entry) in entries.enumerate() {
             let place = u32::try_from(place).map_err(|_| "has more than 2^32 entries".to_owned())?;

@@ -8,6 +8,7 @@ use arrow::datatypes::{DataType, Field, Int64Type};
 use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
 
 use super::offset;
+use super::tiktoken;
 use super::tokenizer::Tokenizer;
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
@@ -84,7 +85,8 @@ impl Operator for Detokenize {
 }
 
 fn tokenizer(arguments: &Arguments) -> Result<Arc<Tokenizer>> {
-    Tokenizer::get(&arguments.text("tokenizer")?).or_else(|problem| arguments.refuse("tokenizer", problem))
+    Tokenizer::get(&arguments.text("tokenizer")?, tiktoken::PATTERN_DEFAULT)
+        .or_else(|problem| arguments.refuse("tokenizer", problem))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Operators on text, and what they share: a view of a column of strings.
 
+pub(crate) mod chunk_text;
 pub(crate) mod detokenize;
 pub(crate) mod measures;
 pub(crate) mod minhash_signature;
 pub(crate) mod normalize_text;
 pub(crate) mod repetition;
+mod tiktoken;
 pub(crate) mod tokenize;
 pub(crate) mod tokenizer;
 

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_datafusion_err};
 
 use super::tokenizer::{Encoding, Tokenizer, Truncation};
-use super::{Texts, offset};
+use super::{Texts, offset, tiktoken};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
@@ -19,7 +19,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Turns text into the ids of tokens",
     parameters: &[
         Parameter::input("text", TypeClass::Text, "The texts"),
-        Parameter::constant("tokenizer", ConstantKind::File, "A `tokenizer.json`, as Hugging Face's libraries save it"),
+        Parameter::constant(
+            "tokenizer",
+            ConstantKind::File,
+            "A `tokenizer.json`, as Hugging Face's libraries save it, or a vocabulary of tiktoken",
+        ),
         Parameter::constant("add_special_tokens", ConstantKind::Boolean, "Whether the file's template adds its tokens")
             .or("true"),
         Parameter::constant(
@@ -34,6 +38,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "What a longer text loses: `'right'`, `'left'`, or `'error'` where it is a bad row",
         )
         .or("'right'"),
+        Parameter::constant(
+            "pattern",
+            ConstantKind::Text,
+            "How a vocabulary of tiktoken splits texts: as `'cl100k_base'`, `'o200k_base'` or `'r50k_base'`, which is GPT-2's",
+        )
+        .or("'cl100k_base'"),
     ],
     returns: "List(Int32)",
     determinism: Determinism::Deterministic,
@@ -43,7 +53,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     commutes: Commutes::NONE,
     docs: "Any model, normalizer, pre-tokenizer and template that the file describes; special tokens in the text become \
            their ids. The padding and truncation that a file may hold are not applied: they are settings of whoever saved \
-           it. For a max_length below the number of special tokens every row is an error.\n\nThe file is read when the query \
+           it. For a max_length below the number of special tokens every row is an error.\n\nA vocabulary of tiktoken has a token \
+           in base64 and its rank on each line. Special tokens are not in such a file and are read as text. The ids \
+           are tiktoken's. With a `tokenizer.json`, which says itself how to split, the pattern has no effect.\n\nThe file is read when the query \
            is planned, relative to the working directory of the process, and identifies the query by its content: other \
            bytes under the same path are another feed, and a worker whose file differs refuses it. Null in, null out; an \
            empty text gives what the template adds.",
@@ -104,7 +116,11 @@ fn prepare(arguments: &Arguments) -> Result<(Arc<Tokenizer>, Encoding)> {
         return arguments.refuse("max_length", format_args!("must not be negative, got {length_max}"));
     };
     let encoding = Encoding::new(arguments.flag("add_special_tokens")?, length_max, truncation);
-    match Tokenizer::get(&arguments.text("tokenizer")?) {
+    let (file, pattern) = (arguments.text("tokenizer")?, arguments.text("pattern")?);
+    if let Err(problem) = tiktoken::pattern(&pattern) {
+        return arguments.refuse("pattern", problem);
+    }
+    match Tokenizer::get(&file, &pattern) {
         Ok(tokenizer) => Ok((tokenizer, encoding)),
         Err(problem) => arguments.refuse("tokenizer", problem),
     }
@@ -227,7 +243,7 @@ mod tests {
                         }
                     }
                 }
-                if let Ok(tokenizer) = Tokenizer::read(&bytes) {
+                if let Ok(tokenizer) = Tokenizer::read(&bytes, tiktoken::PATTERN_DEFAULT) {
                     let encoding = Encoding::new(true, 0, Truncation::Right);
                     let _ = tokenizer.encode("to be or not, 1984 \u{1F600}", &encoding, &mut vec![]);
                 }

@@ -1,4 +1,4 @@
-//! A `tokenizer.json`, ready to encode and decode.
+//! A `tokenizer.json`, or a vocabulary of tiktoken, ready to encode and decode.
 //!
 //! The library is the rewrite of Hugging Face's `tokenizers`; what is kept of it here is only what runs per text. It
 //! parses files and texts that anyone may have written, so a panic in it costs a row, or a plan, and not the worker.
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy};
 
+use super::tiktoken;
 use crate::files::Loaded;
 
 /// A tokenizer takes tens of megabytes.
@@ -38,12 +39,20 @@ pub(crate) struct Encoding {
 
 impl Tokenizer {
     /// The tokenizer of a file that a constant names. The error reads after the parameter's name.
-    pub(crate) fn get(file: &str) -> Result<Arc<Self>, String> {
-        LOADED.get(file, Self::read)
+    ///
+    /// A vocabulary of tiktoken is read with a pattern of [`tiktoken::pattern`].
+    pub(crate) fn get(file: &str, pattern: &str) -> Result<Arc<Self>, String> {
+        LOADED.get_as(file, pattern, |bytes| Self::read(bytes, pattern))
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
-        let json = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
+    pub(super) fn read(bytes: &[u8], pattern: &str) -> Result<Self, String> {
+        if !tiktoken::is_json(bytes) {
+            return Self::from_json(&tiktoken::to_json(bytes, pattern)?);
+        }
+        Self::from_json(std::str::from_utf8(bytes).map_err(|e| e.to_string())?)
+    }
+
+    fn from_json(json: &str) -> Result<Self, String> {
         guarded(|| {
             // Files of older versions are brought to the one form that is read.
             let canonical = tokenizers::canonicalize_str(json).map_err(|e| e.to_string())?;

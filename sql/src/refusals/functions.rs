@@ -7,7 +7,7 @@ use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
 use forebay_operators::{Determinism, OPERATORS};
 
-use super::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, Search, UNNEST_HINT, second_table, window};
+use super::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window};
 use crate::{Place, calls};
 
 impl Search<'_> {
@@ -20,7 +20,7 @@ impl Search<'_> {
             return self.refuse(function.name.span(), &["OVER"], &window("OVER"), BEFOREHAND);
         }
         if matches!(function.args, FunctionArguments::Subquery(_)) {
-            return self.refuse_at(place, &second_table("a subquery in an expression"), JOIN_HINT);
+            return self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
         }
         // The call of an operator is checked against its descriptor.
         if calls::operator(&function.name).is_some() {

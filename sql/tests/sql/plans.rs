@@ -93,6 +93,19 @@ fn row_local_sql_is_fine() {
         "WITH a AS (SELECT path FROM photos), b AS (SELECT path FROM a) SELECT path FROM b",
         "FROM photos SELECT path",
         "SELECT * FROM photos |> WHERE label > 1 |> EXTEND label + 1 AS next |> SELECT path, next",
+        "SELECT p.path, s.text FROM photos p JOIN scans s ON p.bytes = s.bytes",
+        "SELECT path, text FROM photos LEFT OUTER JOIN scans USING (bytes)",
+        "SELECT * FROM photos LEFT JOIN scans USING (bytes)",
+        "SELECT * FROM scans AS a LEFT JOIN (SELECT bytes, path FROM photos) AS b USING (bytes)",
+        "SELECT path FROM photos p INNER JOIN (SELECT text FROM scans WHERE text <> '') s ON (s.text = p.path AND size > 3)",
+        "SELECT path, t.words FROM photos p JOIN scans s ON s.text = p.path LEFT JOIN texts t ON t.text = s.text",
+        "SELECT path FROM photos p LEFT SEMI JOIN scans s ON p.bytes = s.bytes",
+        "WITH s AS (SELECT text FROM scans) SELECT path FROM photos JOIN s ON path = text",
+        "SELECT path FROM (photos p JOIN scans s ON p.bytes = s.bytes)",
+        "SELECT path, size FROM photos |> JOIN scans ON path = text |> WHERE size > 1 |> SELECT path",
+        "SELECT path FROM photos WHERE (path IN (SELECT text FROM scans) AND size > 3)",
+        "SELECT path FROM photos WHERE size > 1 AND path NOT IN (SELECT text FROM scans)",
+        "SELECT path FROM photos p WHERE NOT EXISTS (SELECT 1 FROM scans s WHERE s.text = p.path AND s.text <> 'x')",
     ] {
         let plan = planned(&format!("CREATE PIPELINE p AS {query}"), &session());
         assert!(plan.is_ok(), "{query}: {plan:?}");
@@ -120,8 +133,18 @@ fn the_deepest_query_fits_a_small_stack() {
     let sums = |n: usize| format!("SELECT size{} AS s FROM photos", " + size".repeat(n));
     let ors = |n: usize| format!("SELECT size FROM photos WHERE {}false", "size = 1 OR ".repeat(n));
     let queries = |n: usize| format!("{}SELECT size FROM photos{}", "SELECT size FROM (".repeat(n), ") AS t".repeat(n));
-    let shapes: [(&str, usize, Build); 5] =
-        [("calls", 13, nested), ("cases", 13, cases), ("sums", 67, sums), ("ors", 66, ors), ("queries", 8, queries)];
+    let joins = |n: usize| {
+        let join = |n: usize| format!(" JOIN scans AS s{n} ON path = s{n}.text");
+        format!("SELECT size FROM photos{}", (0..n).map(join).collect::<String>())
+    };
+    let shapes: [(&str, usize, Build); 6] = [
+        ("calls", 13, nested),
+        ("cases", 13, cases),
+        ("sums", 67, sums),
+        ("ors", 66, ors),
+        ("queries", 8, queries),
+        ("joins", 8, joins),
+    ];
     for (shape, deepest, build) in shapes {
         for depth in [1, 5, 8, 13, 40, 65, 66, 67, 68, 100, 1000, 4000, 60_000] {
             let outcome = planned(&format!("CREATE PIPELINE p AS {}", build(depth)), &state);

@@ -83,6 +83,14 @@ def test_marked_bits_are_bfloat16(format, bfloat16):
     assert [[float(value) for value in row] for row in batch["y"]] == [[1, 2], [-2, 0]]
 
 
+@pytest.mark.parametrize("format, bfloat16", [("numpy", "bfloat16"), ("torch", torch.bfloat16), ("jax", "bfloat16")])
+def test_what_is_cast_to_bfloat16_arrives_as_such(format, bfloat16):
+    rows = pa.array([[1.0, 2.0, -0.5, 1.00390625]], pa.list_(pa.float32()))
+    [x] = read(rows, format, "SELECT cast_tensor(reshape(x, shape => [2, 2]), type => 'bfloat16') AS x FROM {table}")
+    assert x.dtype == bfloat16 and tuple(x.shape) == (1, 2, 2)
+    assert [[float(value) for value in row] for row in x[0]] == [[1, 2], [-0.5, 1]]
+
+
 def test_unmarked_16_bit_integers_are_integers():
     [x] = read(pa.array([0x3F80], pa.uint16()), "torch")
     assert x.dtype == torch.uint16 and x.tolist() == [0x3F80]

@@ -17,8 +17,12 @@ def table():
     return forebay.Session().table(pa.table(rows), name="rows")
 
 
+def _plain(column):
+    return column if isinstance(column, list) else column.tolist()
+
+
 def values(table, name="n", **options):
-    return [value for batch in table.load(format="numpy", **options) for value in batch[name].tolist()]
+    return [value for batch in table.load(format="numpy", **options) for value in _plain(batch[name])]
 
 
 def test_the_first_rows(table):
@@ -39,6 +43,47 @@ def test_a_row_for_each_item_of_a_list(table):
     expected = [n for n in range(200) for _ in range(n % 4)]
     assert values(table.unnest("words"), "words") == expected
     assert sorted(values(table.unnest("words"), "n", shuffle=True, batch_size=7)) == expected
+
+
+@pytest.fixture
+def labels(table):
+    rows = {"n": [3, 5, 5, None, 900], "name": ["c", "e", "E", "none", "far"]}
+    return table._session.table(pa.table(rows), name="labels")
+
+
+def test_rows_are_joined_with_a_table_in_memory(table, labels):
+    joined = table.join(labels, on="n")
+    assert list(joined.columns) == ["n", "words", "name"]
+    assert values(joined, "n") == [3, 5, 5]
+    assert values(joined, "name") == ["c", "e", "E"]
+    left = table.join(labels.filter("name <> 'E'"), on=["n"], how="left").filter("n < 6")
+    assert values(left, "n") == list(range(6))
+    assert values(left, "name") == [None, None, None, "c", None, "e"]
+    assert sorted(values(left, "n", shuffle=True, seed=3)) == list(range(6))
+
+
+def test_the_columns_of_a_join_may_have_other_names(table, labels):
+    renamed = labels.select("name", key="n")
+    assert values(table.join(renamed, on={"n": "key"}), "name") == ["c", "e", "E"]
+    twice = table.join(renamed, on={"n": "key"}).join(labels.select("n", again="name"), on="n")
+    assert sorted(values(twice, "again")) == ["E", "E", "c", "e", "e"]
+    frame = pa.table({"n": [7], "name": ["g"]})
+    assert values(table.join(frame, on="n"), "name") == ["g"]
+
+
+def test_a_join_is_refused_with_the_reason(table, labels):
+    for arguments, reason in [
+        ({"on": []}, '"on" must be'),
+        ({"on": {"n": 3}}, '"on" must be'),
+        ({"on": "n", "how": "right"}, '"how" must be'),
+        ({"on": "m"}, "m"),
+    ]:
+        with pytest.raises(forebay.InvalidError, match=reason):
+            table.join(labels, **arguments).columns
+    with pytest.raises(forebay.InvalidError, match="one session"):
+        table.join(forebay.Session().table(pa.table({"n": [1]})), on="n")
+    with pytest.raises(forebay.InvalidError, match="TABLESAMPLE"):
+        table.join(labels, on="n").sample(0.5).columns
 
 
 def test_lists_are_packed_into_rows_of_one_length(table):

@@ -1,4 +1,4 @@
-//! Memory for messages, used again when their arrays are gone.
+//! Memory for arrays, used again when the arrays are gone.
 //!
 //! Large allocations come from fresh pages, whose faults cost more than copying the bytes into them. A loop lets go of
 //! about as many bytes as come next, so a few buffers go round.
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::mem::take;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::buffer::Buffer;
 use bytes::Bytes;
@@ -21,9 +21,18 @@ const BELIEVED: usize = 64 << 20;
 /// The largest allocation that glibc learns from; see [`settle_allocator`].
 const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
+/// What operators' results may leave behind: a few batches.
+const OUTPUTS_IDLE_BYTES: usize = 128 << 20;
+
+/// The pool of what operators make, one for the process: a batch may end on any thread.
+pub(crate) fn outputs() -> &'static Arc<Pool> {
+    static OUTPUTS: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::new(OUTPUTS_IDLE_BYTES));
+    &OUTPUTS
+}
+
 /// Buffers that wait to be used again.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub struct Pool {
     idle_limit_bytes: usize,
     idle: Mutex<Idle>,
 }
@@ -37,18 +46,33 @@ struct Idle {
 
 impl Pool {
     /// A pool that keeps `idle_limit_bytes` at most.
-    pub(crate) fn new(idle_limit_bytes: usize) -> Arc<Self> {
+    pub fn new(idle_limit_bytes: usize) -> Arc<Self> {
         settle_allocator();
         Arc::new(Self { idle_limit_bytes, idle: Mutex::default() })
     }
 
-    /// An empty buffer that is to take `bytes`.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Filling {
+    /// An empty buffer that is to take `bytes`, a number that may come from elsewhere.
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Filling {
         let capacity = bytes.min(BELIEVED).saturating_add(ALIGNMENT);
-        let found = (capacity >= POOLED_FROM).then(|| self.idle.lock().take(capacity)).flatten();
-        let mut bytes = found.unwrap_or_else(|| Vec::with_capacity(capacity));
-        let start = align(&mut bytes);
+        let mut bytes = self.find(capacity).unwrap_or_else(|| Vec::with_capacity(capacity));
+        bytes.clear();
+        let start = align(&bytes);
+        bytes.resize(start, 0);
         Filling { bytes, start, pool: Arc::clone(self) }
+    }
+
+    /// A buffer of `len` bytes that hold anything: what an earlier user left, or zeros.
+    pub fn take_filled(self: &Arc<Self>, len: usize) -> Filling {
+        let capacity = len + ALIGNMENT;
+        let mut bytes = self.find(capacity).unwrap_or_else(|| vec![0; capacity]);
+        let start = align(&bytes);
+        // Never beyond the capacity, so it stays where it is.
+        bytes.resize(start + len, 0);
+        Filling { bytes, start, pool: Arc::clone(self) }
+    }
+
+    fn find(&self, capacity: usize) -> Option<Vec<u8>> {
+        (capacity >= POOLED_FROM).then(|| self.idle.lock().take(capacity)).flatten()
     }
 }
 
@@ -73,7 +97,7 @@ impl Idle {
         buffer
     }
 
-    fn put(&mut self, mut buffer: Vec<u8>, limit: usize) {
+    fn put(&mut self, buffer: Vec<u8>, limit: usize) {
         let capacity = buffer.capacity();
         if capacity > limit {
             return;
@@ -87,22 +111,19 @@ impl Idle {
                 largest.remove();
             }
         }
-        buffer.clear();
         self.bytes += capacity;
         self.buffers.entry(capacity).or_default().push(buffer);
     }
 }
 
-/// Fills up an empty vector to an aligned address, and says how far.
-fn align(bytes: &mut Vec<u8>) -> usize {
-    let start = bytes.as_ptr().addr().wrapping_neg() % ALIGNMENT;
-    bytes.resize(start, 0);
-    start
+/// How far into a vector's memory the first aligned address is.
+fn align(bytes: &[u8]) -> usize {
+    bytes.as_ptr().addr().wrapping_neg() % ALIGNMENT
 }
 
 /// A buffer that is being filled; goes back to its pool when nobody uses it any more.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub struct Filling {
     bytes: Vec<u8>,
     /// Where it is aligned.
     start: usize,
@@ -110,11 +131,23 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    pub(crate) fn len(&self) -> usize {
+    /// The bytes that are in it.
+    pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    pub(crate) fn extend(&mut self, more: &[u8]) {
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is in it as numbers, whose size divides the buffer's.
+    pub(crate) fn values<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(&mut self.bytes[self.start..])
+    }
+
+    /// Appends.
+    pub fn extend(&mut self, more: &[u8]) {
         if self.bytes.capacity() - self.bytes.len() < more.len() {
             self.grow(more.len());
         }
@@ -125,13 +158,14 @@ impl Filling {
         let mut larger = self.pool.take(0);
         // Not by `take`, which does not believe large numbers: these bytes are here.
         larger.bytes = Vec::with_capacity((self.len() + more).max(2 * self.len()) + ALIGNMENT);
-        larger.start = align(&mut larger.bytes);
+        larger.start = align(&larger.bytes);
+        larger.bytes.resize(larger.start, 0);
         larger.bytes.extend_from_slice(&self.bytes[self.start..]);
         *self = larger;
     }
 
     /// What was filled in, for arrays to share.
-    pub(crate) fn freeze(self) -> Buffer {
+    pub fn freeze(self) -> Buffer {
         Buffer::from(Bytes::from_owner(self))
     }
 }
@@ -176,6 +210,22 @@ mod tests {
         let (third, fourth) = (filled(&pool, 90 * KB), filled(&pool, 90 * KB));
         assert!(addresses.contains(&third.as_ptr()) && addresses.contains(&fourth.as_ptr()));
         assert_eq!(pool.idle.lock().bytes, 0);
+    }
+
+    #[test]
+    fn a_filled_buffer_has_its_length_whatever_it_was_before() {
+        let pool = Pool::new(KB * KB);
+        for len in [100 * KB, 60 * KB, 0, 3, 100 * KB] {
+            let mut filling = pool.take_filled(len);
+            assert_eq!((filling.len(), filling.values::<u8>().len()), (len, len));
+            assert_eq!(filling.as_ref().as_ptr().addr() % ALIGNMENT, 0);
+            filling.values::<u8>().fill(9);
+        }
+        let recycled = pool.take_filled(100 * KB);
+        assert!(recycled.as_ref().iter().all(|byte| *byte == 9), "nothing is spent on zeros");
+        drop(recycled);
+        assert_eq!(filled(&pool, 100 * KB).as_ref(), vec![7; 100 * KB]);
+        assert_eq!(pool.take_filled(400 * KB).values::<f32>().len(), 100 * KB);
     }
 
     #[test]

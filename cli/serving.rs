@@ -1,0 +1,111 @@
+//! What `forebay serve` and `forebay worker` have in common: where they listen, what they may use, whom they serve.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Result;
+use clap::Args;
+use forebay_flight_client::ConnectOptions;
+use forebay_flight_server::Server;
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::metrics::MetricsArguments;
+use crate::output::{self, Format};
+use crate::script;
+use crate::security::ServerSecurity;
+
+/// A process that listens.
+#[derive(Args)]
+pub(crate) struct ServingArguments {
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Where trainers reach this process, if not at the address it listens on: behind NAT or in a container.
+    #[arg(long, value_name = "URI")]
+    pub(crate) advertise: Option<String>,
+    /// Memory for windows that are computed here, such as 4GiB: half for source rows, half for processed ones.
+    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
+    pub(crate) memory_limit: u64,
+    #[command(flatten)]
+    metrics: MetricsArguments,
+    #[command(flatten)]
+    security: ServerSecurity,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+/// A server that has its ports.
+pub(crate) struct Listening {
+    pub(crate) server: Server,
+    /// How it reaches the others of its cluster.
+    pub(crate) connect: ConnectOptions,
+    /// Where its metrics are.
+    metrics: Option<String>,
+}
+
+impl ServingArguments {
+    /// Checks the options and takes the ports.
+    pub(crate) async fn listen(&self, port: u16, computes: bool) -> Result<Listening> {
+        let security = self.security.open(self.host)?;
+        let connect = self.security.connect()?;
+        if computes {
+            check_advertised(self.host, self.advertise.as_deref())?;
+        }
+        let server = Server::bind(SocketAddr::new(self.host, port)).await?.secure(security);
+        let (server, metrics) = self.metrics.of(server, self.host).await?;
+        Ok(Listening { server, connect, metrics })
+    }
+
+    /// Says that it is ready: `json`, or `text` line by line.
+    pub(crate) fn say(&self, listening: &Listening, mut json: Value, text: &[String]) -> Result<()> {
+        match self.output {
+            Format::Json => {
+                listening.metrics.iter().for_each(|metrics| json["metrics"] = metrics.as_str().into());
+                output::json(&json)
+            }
+            Format::Text => {
+                let metrics = listening.metrics.iter().map(|metrics| format!("metrics on {metrics}"));
+                text.iter().cloned().chain(metrics).try_for_each(|line| output::line(&line))
+            }
+        }
+    }
+}
+
+/// Ends when the process is interrupted or told to terminate; it listens from here on.
+pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// A worker that advertises what nobody can connect to would be a silent loss.
+fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
+    if host.is_unspecified() && uri.is_none() {
+        anyhow::bail!(
+            "{host} listens everywhere, and is no address that trainers could connect to\n\
+             hint: say where they reach this process with --advertise grpc://HOST:PORT"
+        );
+    }
+    let is_reachable = |host: &str, port: &str| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_everywhere = host.parse::<IpAddr>().is_ok_and(|host| host.is_unspecified());
+        !host.is_empty() && !is_everywhere && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    let is_uri = |uri: &str| {
+        let (scheme, address) = uri.split_once("://")?;
+        let (host, port) = address.rsplit_once(':')?;
+        Some(["grpc", "grpc+tcp", "grpc+tls", "grpcs"].contains(&scheme) && is_reachable(host, port))
+    };
+    let is_uri = |uri: &str| is_uri(uri).unwrap_or(false);
+    match uri.filter(|uri| !is_uri(uri)) {
+        Some(uri) => anyhow::bail!(
+            "--advertise is not an address that trainers could connect to: \"{uri}\"\nhint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
+        ),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,153 @@
+//! Joins: from DataFusion's node to a lookup, and what is refused of them.
+//!
+//! The left side is the query so far, whose rows are the samples. Each of its rows looks its keys up in the right side,
+//! which is read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read, other
+//! ones are conditions on the rows that were found.
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, JoinType, NullEquality, plan_err};
+use datafusion::error::Result;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::utils::{conjunction, find_valid_equijoin_key_pair, split_conjunction_owned};
+use datafusion::logical_expr::{self as plan, BinaryExpr, Expr, LogicalPlan, Operator};
+use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
+use datafusion::optimizer::{OptimizerContext, OptimizerRule};
+use forebay_operators::Determinism;
+
+use super::lookup::{Kind, can_be_key};
+use crate::error::Error;
+
+/// What a join says.
+pub(crate) struct Condition {
+    pub(crate) kind: Kind,
+    /// Expressions over the left and the right side that must be equal, of the same type.
+    pub(crate) keys: Vec<(Expr, Expr)>,
+    /// What rows of the right side must be.
+    pub(crate) right: Option<Expr>,
+    /// What must hold of the rows that are found.
+    pub(crate) residual: Option<Expr>,
+}
+
+impl Condition {
+    pub(crate) fn of(join: &plan::Join) -> Result<Self> {
+        let kind = match (join.join_type, join.null_aware) {
+            (JoinType::Inner, _) => Kind::Inner,
+            (JoinType::Left, _) => Kind::Left,
+            (JoinType::LeftSemi, _) => Kind::Semi,
+            (JoinType::LeftAnti, false) => Kind::Anti,
+            (JoinType::LeftAnti, true) => Kind::NotIn,
+            (other, _) => return plan_err!("{other} joins are not looked up"),
+        };
+        let (left, right) = (join.left.schema(), join.right.schema());
+        let (mut keys, mut of_right, mut residual) = (join.on.clone(), Vec::new(), Vec::new());
+        for condition in join.filter.clone().map(split_conjunction_owned).unwrap_or_default() {
+            match pair(&condition, left, right)? {
+                Some(pair) => keys.push(pair),
+                None if condition.column_refs().iter().all(|column| right.has_column(column)) => {
+                    of_right.push(condition);
+                }
+                None => residual.push(condition),
+            }
+        }
+        Ok(Self { kind, keys, right: conjunction(of_right), residual: conjunction(residual) })
+    }
+}
+
+/// The two sides of an equality of the left and the right side.
+fn pair(condition: &Expr, left: &DFSchema, right: &DFSchema) -> Result<Option<(Expr, Expr)>> {
+    match condition {
+        Expr::BinaryExpr(BinaryExpr { left: one, op: Operator::Eq, right: other }) => {
+            find_valid_equijoin_key_pair(one, other, left, right)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// `plan` with the types of all expressions settled, and with its subqueries in conditions as joins.
+pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
+    let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
+    let (rule, context) = (DecorrelatePredicateSubquery::new(), OptimizerContext::new());
+    plan.transform_down(|node| match node {
+        LogicalPlan::Filter(_) => rule.rewrite(node, &context),
+        other => Ok(Transformed::no(other)),
+    })
+    .data()
+}
+
+/// Why a feed does not run this join.
+pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
+    let refuse = |message: &str, hint: &str| Some(Error::invalid(message.to_owned()).with_hint(hint.to_owned()));
+    let condition = match join.join_type {
+        JoinType::Inner | JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti => match Condition::of(join) {
+            Ok(condition) => condition,
+            Err(error) => return Some(error.into()),
+        },
+        JoinType::LeftMark => return refuse("a subquery is a condition by itself, or beside AND", BESIDE),
+        other => return refuse(&format!("a {other} join keeps rows of its second table"), SIDES),
+    };
+    let Condition { kind, keys, residual, .. } = condition;
+    let matches_nulls = join.null_equality == NullEquality::NullEqualsNull;
+    if keys.is_empty() || matches_nulls {
+        return refuse("a join finds rows by an equality of columns of both tables, and this one has none", KEYS);
+    }
+    if kind == Kind::NotIn && keys.len() > 1 {
+        return refuse("NOT IN compares one column, and its subquery names columns of the query around it", NOT_EXISTS);
+    }
+    if residual.is_some() && kind != Kind::Inner {
+        return refuse("a condition over both tables is only looked up in an inner JOIN, unless it is an equality", ON);
+    }
+    for (key, _) in &keys {
+        match plan::ExprSchemable::get_type(key, join.left.schema().as_ref()) {
+            Ok(data_type) if can_be_key(&data_type) => {}
+            Ok(data_type) => return refuse(&format!("rows cannot be found by {key}, which is {data_type}"), KEYS),
+            Err(error) => return Some(error.into()),
+        }
+    }
+    right_side(&join.right).err()
+}
+
+const BESIDE: &str = "write `WHERE id IN (SELECT id FROM other) AND …`";
+const SIDES: &str = "swap the tables: samples are rows of the first one, and the others are looked up by key";
+const KEYS: &str = "write `FROM table JOIN other ON table.id = other.id`";
+const NOT_EXISTS: &str = "write `NOT EXISTS (SELECT * FROM other WHERE other.id = table.id AND …)`";
+const ON: &str = "filter the second table, `LEFT JOIN (SELECT * FROM other WHERE …)`, or the samples with WHERE";
+
+/// Refuses a right side that is more than some columns and rows of a table.
+fn right_side(right: &LogicalPlan) -> crate::Result<()> {
+    let refuse = |what: &str| {
+        Err(Error::invalid(format!("{what} inside the second table of a join")).with_hint(
+            "it is a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \
+             compute the rest beforehand",
+        ))
+    };
+    let mut node = right;
+    loop {
+        node = match node {
+            LogicalPlan::TableScan(_) => return Ok(()),
+            LogicalPlan::Projection(_)
+            | LogicalPlan::Filter(_)
+            | LogicalPlan::SubqueryAlias(_)
+            | LogicalPlan::Limit(_) => {
+                if node.expressions().iter().any(depends_on_the_sample) {
+                    return refuse("an operator that is another for each sample");
+                }
+                node.inputs()[0]
+            }
+            LogicalPlan::Join(_) => return refuse("a join"),
+            _ => return refuse("this query"),
+        }
+    }
+}
+
+/// Whether `expr` calls an operator that is given more than its arguments.
+fn depends_on_the_sample(expr: &Expr) -> bool {
+    let mut found = false;
+    let walked = expr.apply(|expr| {
+        if let Expr::ScalarFunction(call) = expr {
+            let operator = forebay_operators::find(call.name());
+            found |= operator.is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic);
+        }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    found || walked.is_err()
+}

@@ -1,0 +1,271 @@
+//! The right side of a join: planned with the pipeline, read once for a feed, looked up by every window.
+//!
+//! Its rows stay in the snapshot's order, and so do those that one key finds. Beside them is an index: the hashes of their
+//! keys in ascending order, and for each value of a hash's first bits where those begin. It takes some 30 bytes a row and
+//! is read by all threads without a lock. DataFusion's hash join would build its table anew for each window.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow::buffer::NullBuffer;
+use arrow::compute::{concat_batches, take};
+use arrow::datatypes::DataType;
+use arrow::row::{Row, RowConverter, Rows, SortField};
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use forebay_storage::Dataset;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::changes::Made;
+use super::stage::{LeafPlan, ascending};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What becomes of a row of the left side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A row with each row that is found.
+    Inner,
+    /// A row with each row that is found, or with nulls.
+    Left,
+    /// It is kept if any is found.
+    Semi,
+    /// It is kept if none is found.
+    Anti,
+    /// It is kept if its key is known to be none of the right side's, which may hold nulls.
+    NotIn,
+}
+
+/// A join as it is looked up.
+pub(crate) struct Join {
+    pub(crate) kind: Kind,
+    /// Columns of the left side, which its keys follow.
+    pub(crate) left: usize,
+    pub(crate) keys: usize,
+    pub(crate) right: Right,
+}
+
+/// The right side, woven but not planned.
+pub(crate) struct Right {
+    pub(crate) table: String,
+    pub(crate) plan: LogicalPlan,
+    pub(crate) keys: Vec<Expr>,
+    pub(crate) columns: Vec<Expr>,
+    pub(crate) limit: Option<u64>,
+}
+
+/// The right side, planned: its keys, then those of its columns that are read of it.
+pub(crate) struct LookupPlan {
+    pub(crate) table: String,
+    pub(crate) dataset: Dataset,
+    /// How many of the table's first rows are read, if not all.
+    pub(crate) limit: Option<u64>,
+    pub(crate) plan: LeafPlan,
+    /// The columns that are read of the table, ascending.
+    pub(crate) read: Vec<usize>,
+    keys: usize,
+}
+
+/// Whether rows can be found by values of a type.
+pub(crate) fn can_be_key(data_type: &DataType) -> bool {
+    RowConverter::supports_fields(&[SortField::new(data_type.clone())]) && !data_type.is_null()
+}
+
+impl Join {
+    /// The keys first, then the columns of the left side in order.
+    pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
+        let keys = self.left..self.left + self.keys;
+        keys.chain(made.iter().copied().filter(|&column| column < self.left)).collect()
+    }
+
+    /// Plans the right side, of which the columns `made` of the join are read.
+    pub(crate) async fn lookup(&self, made: &[usize], dataset: Dataset, state: &SessionState) -> Result<LookupPlan> {
+        let Right { table, plan, keys, columns, limit } = &self.right;
+        let columns = made.iter().filter_map(|&column| columns.get(column.checked_sub(self.left)?).cloned());
+        let exprs: Vec<Expr> = keys.iter().cloned().chain(columns).collect();
+        let plan = LogicalPlanBuilder::from(plan.clone()).project(exprs)?.build()?;
+        let plan = LeafPlan::new(state.create_physical_plan(&plan).await?, dataset.schema())?;
+        let read = ascending(plan.columns());
+        Ok(LookupPlan { table: table.clone(), dataset, limit: *limit, plan, read, keys: keys.len() })
+    }
+
+    /// Looks up the rows of `input`, whose first columns are the keys, in `lookup`.
+    pub(crate) fn make(&self, lookup: &Lookup, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Made> {
+        let left = &input.columns()[self.keys..];
+        let beside: usize = left.iter().map(|column| column.get_array_memory_size()).sum();
+        let row_bytes = (beside / input.num_rows().max(1) + lookup.row_bytes + MADE_ROW_BYTES) as u64;
+        let found = lookup.find(self.kind, &input.columns()[..self.keys], bytes_max / row_bytes)?;
+        let cannot = |error| Error::internal(format!("cannot look rows up: {error}"));
+        let parents = UInt32Array::from(found.parents.clone());
+        let is_all = found.parents.iter().copied().eq(0..input.num_rows() as u32);
+        let mut left = left.iter();
+        let mut right = lookup.columns.iter();
+        let columns = made.iter().map(|&column| {
+            let is_left = column < self.left;
+            let values = if is_left { left.next() } else { right.next() };
+            let values = values.ok_or_else(|| Error::internal("a join lacks a column"))?;
+            match is_left {
+                // Most joins find one row for each: what lies beside, such as pictures, is then not copied.
+                true if is_all => Ok(Arc::clone(values)),
+                true => take(values, &parents, None).map_err(cannot),
+                false => take(values, &found.rows, None).map_err(cannot),
+            }
+        });
+        Ok(Made { columns: columns.collect::<Result<_>>()?, parents: found.parents, ordinals: found.ordinals })
+    }
+}
+
+/// What a row that is made takes beside its columns: its id, key and origin, and what finds it.
+const MADE_ROW_BYTES: usize = 48;
+/// What the index takes for a row of the right side beside its key: a hash, a row number, its place in the directory, and
+/// where its key begins.
+const INDEX_ROW_BYTES: usize = 24;
+
+/// Rows of the right side in memory, to be found by their keys.
+pub(crate) struct Lookup {
+    converter: RowConverter,
+    keys: Rows,
+    /// Of the rows whose keys have no null, ascending.
+    hashes: Vec<u64>,
+    /// The row of each hash; those of equal hashes ascend.
+    rows: Vec<u32>,
+    /// Where hashes begin whose first bits are the index, and the end.
+    directory: Vec<u32>,
+    has_nulls: bool,
+    columns: Vec<ArrayRef>,
+    /// Of a row's columns, on average.
+    row_bytes: usize,
+}
+
+/// Rows that were found, for rows of the left side in order.
+struct Found {
+    parents: Vec<u32>,
+    ordinals: Vec<Option<u64>>,
+    /// Null for a row of the left side that is kept without any.
+    rows: UInt32Array,
+}
+
+impl LookupPlan {
+    pub(crate) fn display(&self) -> String {
+        format!("lookup in {}:\n{}", self.table, self.plan.display())
+    }
+
+    /// What some of its rows take, once they are in memory with their index.
+    pub(crate) fn bytes(&self, rows: &[RecordBatch]) -> u64 {
+        let of_column = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
+        let of_rows = |batch: &RecordBatch| {
+            let columns: usize = batch.columns().iter().map(of_column).fold(0, usize::saturating_add);
+            let keys: usize = batch.columns()[..self.keys].iter().map(of_column).fold(0, usize::saturating_add);
+            columns.saturating_add(keys).saturating_add(batch.num_rows().saturating_mul(INDEX_ROW_BYTES)) as u64
+        };
+        rows.iter().map(of_rows).fold(0, u64::saturating_add)
+    }
+
+    /// Indexes what the plan made of the table's rows, in their order.
+    pub(crate) fn index(&self, batches: &[RecordBatch]) -> Result<Lookup> {
+        let cannot = |error| {
+            let message = format!("the rows of \"{}\" cannot be kept for a join: {error}", self.table);
+            Error::new(ErrorKind::Exhausted, message)
+        };
+        let rows = concat_batches(&self.plan.plan.schema(), batches).map_err(cannot)?;
+        let (keys, columns) = rows.columns().split_at(self.keys);
+        Lookup::new(keys, columns.to_vec()).map_err(cannot)
+    }
+}
+
+impl Lookup {
+    fn new(keys: &[ArrayRef], columns: Vec<ArrayRef>) -> std::result::Result<Self, arrow::error::ArrowError> {
+        let fields = keys.iter().map(|key| SortField::new(key.data_type().clone())).collect();
+        let converter = RowConverter::new(fields)?;
+        let nulls = nulls(keys);
+        let keys = converter.convert_columns(keys)?;
+        let count = u32::try_from(keys.num_rows())
+            .map_err(|_| arrow::error::ArrowError::ComputeError("it has 2^32 rows or more".to_owned()))?;
+        let is_null = |row: u32| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row as usize));
+        let mut index: Vec<(u64, u32)> = (0..count)
+            .filter(|&row| !is_null(row))
+            .map(|row| (xxh3_64(keys.row(row as usize).as_ref()), row))
+            .collect();
+        index.sort_unstable();
+        let (hashes, rows): (Vec<u64>, Vec<u32>) = index.into_iter().unzip();
+        // About one row for each entry.
+        let bits = usize::BITS - hashes.len().leading_zeros();
+        let mut directory: Vec<u32> = Vec::with_capacity((1 << bits) + 1);
+        let mut at = 0;
+        for first in 0..1u64 << bits {
+            while hashes.get(at).is_some_and(|&hash| first_bits(hash, bits) < first) {
+                at += 1;
+            }
+            directory.push(at as u32);
+        }
+        directory.push(hashes.len() as u32);
+        let bytes: usize = columns.iter().map(|column| column.get_array_memory_size()).sum();
+        let row_bytes = bytes / (count as usize).max(1);
+        let has_nulls = nulls.is_some_and(|nulls| nulls.null_count() > 0);
+        Ok(Self { converter, keys, hashes, rows, directory, has_nulls, columns, row_bytes })
+    }
+
+    /// The rows of the right side whose key is `key`, ascending.
+    fn matches(&self, key: Row<'_>) -> impl Iterator<Item = u32> {
+        let hash = xxh3_64(key.as_ref());
+        let bits = (self.directory.len() - 1).trailing_zeros();
+        let entry = first_bits(hash, bits) as usize;
+        let Range { start, end } = self.directory[entry] as usize..self.directory[entry + 1] as usize;
+        // Rows of equal keys share an entry, however many they are.
+        let start = start + self.hashes[start..end].partition_point(|&other| other < hash);
+        let equal = self.hashes[start..end].iter().take_while(move |&&other| other == hash);
+        let rows = self.rows[start..end].iter().zip(equal).map(|(&row, _)| row);
+        rows.filter(move |&row| self.keys.row(row as usize) == key)
+    }
+
+    /// What is found for `keys`; at most `rows_max` rows.
+    fn find(&self, kind: Kind, keys: &[ArrayRef], rows_max: u64) -> Result<Found> {
+        let nulls = nulls(keys);
+        let cannot = |error| Error::internal(format!("cannot look keys up: {error}"));
+        let keys = self.converter.convert_columns(keys).map_err(cannot)?;
+        let (mut parents, mut ordinals) = (Vec::with_capacity(keys.num_rows()), Vec::with_capacity(keys.num_rows()));
+        let mut rows: Vec<Option<u32>> = Vec::with_capacity(keys.num_rows());
+        for (parent, key) in keys.iter().enumerate() {
+            let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(parent));
+            let mut matches = (!is_null).then(|| self.matches(key)).into_iter().flatten();
+            let first = matches.next();
+            let mut add = |row, ordinal| {
+                parents.push(parent as u32);
+                rows.push(row);
+                ordinals.push(ordinal);
+            };
+            match (kind, first) {
+                (Kind::Inner | Kind::Left, Some(first)) => match matches.next() {
+                    // The only one: it is the same sample, and random operators treat it as without the join.
+                    None => add(Some(first), None),
+                    Some(second) => {
+                        for (row, ordinal) in [first, second].into_iter().chain(matches).zip(0..) {
+                            add(Some(row), Some(ordinal));
+                            if ordinal >= rows_max {
+                                break;
+                            }
+                        }
+                    }
+                },
+                (Kind::Left | Kind::Anti, None) | (Kind::Semi, Some(_)) => add(None, None),
+                (Kind::NotIn, None) if self.keys.num_rows() == 0 || !(is_null || self.has_nulls) => add(None, None),
+                (Kind::Inner | Kind::Semi | Kind::NotIn, None) | (Kind::Anti | Kind::NotIn, Some(_)) => {}
+            }
+            if parents.len() as u64 > rows_max.min(u64::from(u32::MAX)) {
+                return Err(Error::new(ErrorKind::Exhausted, "a JOIN makes too many rows in one window").with_hint(
+                    "lower window_rows or window_bytes, select fewer columns, or join with fewer rows of each key",
+                ));
+            }
+        }
+        Ok(Found { parents, ordinals, rows: rows.into() })
+    }
+}
+
+fn first_bits(hash: u64, bits: u32) -> u64 {
+    hash.checked_shr(u64::BITS - bits).unwrap_or(0)
+}
+
+/// The rows that have a null in any of `keys`.
+fn nulls(keys: &[ArrayRef]) -> Option<NullBuffer> {
+    keys.iter().fold(None, |nulls, key| NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref()))
+}

@@ -1,0 +1,205 @@
+//! Windows that are the same in every epoch, kept for the next.
+//!
+//! Without shuffling and random calls window k of each epoch has the same rows. Once all of them have been transformed
+//! they are kept, so that later epochs and readers cost their sending only. First come, first kept, up to a limit: epochs
+//! go round, so what was used last is what is needed last, and a dataset above the limit still finds its first part.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::super::Feed;
+use super::super::options::OnError;
+use super::super::window::Window;
+use super::chunk::ChunkRows;
+use super::{Chunk, ChunkState, Chunks, Prepared, StoredWindow, WindowKey};
+
+/// Whether a window of this feed has the same rows in every epoch, and computing it does nothing else.
+pub(super) fn repeats(feed: &Feed) -> bool {
+    let settings = feed.settings();
+    // Quarantined rows are written down once an epoch.
+    !settings.shuffle && settings.on_error != OnError::Quarantine && feed.calls_not_to_keep().is_empty()
+}
+
+/// What is kept, and what the chunks take that will be once their window is let go.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// By feed and place in the epoch.
+    windows: HashMap<(Arc<str>, u32), KeptWindow>,
+    bytes: u64,
+}
+
+struct KeptWindow {
+    /// Without its source rows. Its bytes are those of the chunks: they also say how far ahead such windows are leased.
+    window: Window,
+    chunk_rows: u64,
+    chunks: Vec<Arc<ChunkRows>>,
+}
+
+impl Kept {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A window that was kept in an earlier epoch.
+    pub(super) fn get(&self, (feed, window): &WindowKey) -> Option<Prepared> {
+        let kept = self.windows.get(&(Arc::clone(feed), window.index))?;
+        let chunk = |rows: &Arc<ChunkRows>| Chunk { kept: Some(Arc::clone(rows)), is_spent: true, ..Chunk::default() };
+        let all = kept.chunks.iter().map(chunk).collect();
+        let chunks = Mutex::new(Chunks { all, shares: 0.0, bytes_max: 0 });
+        let window = kept.window.without_sources(sample_bytes(&kept.chunks));
+        Some(Prepared { window, chunk_rows: kept.chunk_rows, chunks, was_kept: true })
+    }
+
+    /// Keeps a chunk of a window, if it is of use and there is room.
+    pub(super) fn reserve(
+        &mut self,
+        stored: &StoredWindow,
+        rows: &Arc<ChunkRows>,
+        limit: u64,
+    ) -> Option<Arc<ChunkRows>> {
+        let (feed, window) = &stored.key;
+        let is_new = stored.repeats && !self.windows.contains_key(&(Arc::clone(feed), window.index));
+        (is_new && self.bytes + rows.bytes <= limit).then(|| {
+            self.bytes += rows.bytes;
+            Arc::clone(rows)
+        })
+    }
+
+    /// Keeps a window that is being let go, if all of it is there.
+    pub(super) fn retire(&mut self, stored: &StoredWindow, limit: u64) {
+        let Some(Ok(prepared)) = stored.prepared.get() else { return };
+        if !stored.repeats || prepared.was_kept {
+            return;
+        }
+        let chunks = prepared.chunks.lock();
+        self.bytes -= chunks.all.iter().filter_map(|chunk| chunk.kept.as_ref()).map(|rows| rows.bytes).sum::<u64>();
+        let done = |chunk: &Chunk| match (&chunk.kept, &chunk.state) {
+            (Some(rows), _) | (None, ChunkState::Done(Ok(rows))) => Some(Arc::clone(rows)),
+            _ => None,
+        };
+        let Some(chunks) = chunks.all.iter().map(done).collect::<Option<Vec<_>>>() else { return };
+        let (window, chunk_rows) = (prepared.window.without_sources(sample_bytes(&chunks)), prepared.chunk_rows);
+        let (bytes, key) = (window.bytes(), (Arc::clone(&stored.key.0), stored.key.1.index));
+        if self.bytes + bytes <= limit && !self.windows.contains_key(&key) {
+            self.bytes += bytes;
+            self.windows.insert(key, KeptWindow { window, chunk_rows, chunks });
+        }
+    }
+
+    /// Forgets a feed.
+    pub(super) fn close(&mut self, feed: &str) {
+        let closed = self.windows.extract_if(|(id, _), _| &**id == feed);
+        self.bytes -= closed.map(|(_, kept)| kept.window.bytes()).sum::<u64>();
+    }
+}
+
+fn sample_bytes(chunks: &[Arc<ChunkRows>]) -> u64 {
+    chunks.iter().map(|rows| rows.bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::compute::concat_batches;
+    use forebay_delivery::{Slice, WindowId};
+    use futures::TryStreamExt;
+
+    use super::super::{StoreUsage, WindowStore};
+    use super::*;
+    use crate::{FeedOptions, Session, digest};
+
+    const ROWS: u64 = 1000;
+
+    /// A session with pipelines over numbers, each of two windows.
+    async fn session(folder: &tempfile::TempDir) -> Session {
+        for (name, from) in [("a", 0), ("b", ROWS)] {
+            let rows: String = (from..from + ROWS).map(|id| format!("{id},{}\n", "x".repeat(100))).collect();
+            std::fs::write(folder.path().join(format!("{name}.csv")), format!("id,text\n{rows}")).unwrap();
+        }
+        let photos = std::fs::read_dir("../examples/photos/cat").unwrap();
+        std::fs::create_dir(folder.path().join("photos")).unwrap();
+        for photo in photos.take(4) {
+            let photo = photo.unwrap();
+            std::fs::copy(photo.path(), folder.path().join("photos").join(photo.file_name())).unwrap();
+        }
+        let session = Session::builder().base(folder.path()).root("memory:///root").threads(2).build().unwrap();
+        let with = |name: &str, options: &str, select: &str| {
+            format!("CREATE PIPELINE {name} WITH (window_rows = {ROWS}{options}) AS SELECT {select} AS x, id FROM t;")
+        };
+        let script = [
+            "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '*.csv';".to_owned(),
+            with("same", "", "text"),
+            with("upper", "", "upper(text)"),
+            with("shuffled", ", shuffle = true", "text"),
+            "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';".to_owned(),
+            "CREATE PIPELINE random WITH (window_rows = 2) AS SELECT random_hflip(decode_image(bytes)) FROM photos;"
+                .to_owned(),
+            with("quarantined", ", on_error = 'quarantine'", "text"),
+        ];
+        session.execute("script.sql", &script.concat()).await.unwrap();
+        session
+    }
+
+    /// Computes a window as for one reader, and lets it go: the digest of its rows.
+    async fn pass(store: &WindowStore, feed: &Feed, epoch: u64, index: u32) -> String {
+        let window = WindowId { epoch, index };
+        let key: WindowKey = (feed.id().into(), window);
+        store.start(feed, window);
+        let stored = store.get(&key).unwrap();
+        let rows = stored.wait().await.unwrap().window.len();
+        store.prioritise(&[(key.clone(), 1.0)]);
+        let slice = Slice { first: 0, rows, origin: 0, end: u64::MAX, batch_size: 10, rank: 0, world_size: 1 };
+        let read: Vec<_> = Arc::clone(&stored).read(slice, 0).await.unwrap().try_collect().await.unwrap();
+        store.drop_window(&key);
+        let records: Vec<_> = read.into_iter().flat_map(|rows| rows.records).collect();
+        digest(&concat_batches(&stored.schema(), &records).unwrap())
+    }
+
+    /// Passes both windows of two epochs: chunks computed in the second, and what is held after it.
+    async fn two_epochs(store: &WindowStore, feed: &Feed, is_same: bool) -> (u64, StoreUsage) {
+        let mut digests = Vec::new();
+        let mut computed = Vec::new();
+        for epoch in 0..2 {
+            for index in 0..2 {
+                digests.push(pass(store, feed, epoch, index).await);
+            }
+            computed.push(store.usage().chunks_computed);
+        }
+        assert_eq!(digests[..2] == digests[2..], is_same, "{}", feed.pipeline());
+        (computed[1] - computed[0], store.usage())
+    }
+
+    #[tokio::test]
+    async fn what_repeats_is_computed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(&folder).await;
+        let open = |name: &str| session.open(name, &FeedOptions::default()).unwrap();
+        for (name, repeats) in
+            [("same", true), ("upper", true), ("shuffled", false), ("random", false), ("quarantined", false)]
+        {
+            let store = WindowStore::new(&session, 4 << 20);
+            let (again, usage) = two_epochs(&store, &open(name), !["shuffled", "random"].contains(&name)).await;
+            assert_eq!((again == 0, usage.chunk_bytes > 0), (repeats, repeats), "{name}");
+            // About the text, its offsets and the numbers, and where rows are.
+            assert!(usage.chunk_bytes < 2 * ROWS * 150, "{name}: {usage:?}");
+            store.close_feed(open(name).id());
+            assert_eq!(store.usage().chunk_bytes, 0, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn half_of_the_memory_is_for_what_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(&folder).await;
+        let feed = session.open("same", &FeedOptions::default()).unwrap();
+        // Room for one window of the two.
+        let store = WindowStore::new(&session, 2 * 200 * ROWS);
+        let (again, usage) = two_epochs(&store, &feed, true).await;
+        assert!(again > 0 && again < usage.chunks_computed - again, "{again} of {usage:?}");
+        assert!(usage.chunk_bytes > 0 && usage.chunk_bytes <= 200 * ROWS, "{usage:?}");
+        // None at all.
+        let store = WindowStore::new(&session, 1);
+        assert_eq!(two_epochs(&store, &feed, true).await.1.chunk_bytes, 0);
+    }
+}

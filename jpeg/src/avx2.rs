@@ -1,0 +1,421 @@
+//! The same arithmetic by AVX2, and the bit loop by BMI2; the only module with unsafe code.
+//!
+//! Everything here gives the same bytes as the portable code, which tests compare it to.
+#![expect(unsafe_code, reason = "instructions for vectors read and write by address")]
+
+use std::arch::x86_64::*;
+
+use crate::bits::{self, Bits};
+use crate::blocks::{self, BLOCK, Predictions, Reading};
+use crate::colour::{self, Pairs, Triple};
+use crate::error::Error;
+use crate::idct::*;
+
+/// Proof that the processor has the instructions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("movbe");
+        found.then_some(Self(()))
+    }
+
+    /// As `bits::copy`.
+    pub(crate) fn copy(self, from: &[u8], to: &mut [u8]) -> usize {
+        assert!(to.len() >= from.len());
+        // SAFETY: `detect` found the feature; the output is as long as the input, as was asserted.
+        let at = unsafe { copy(from, to) };
+        at + bits::copy(&from[at..], &mut to[at..])
+    }
+
+    pub(crate) fn read(
+        self,
+        bits: &mut Bits<'_>,
+        mcu: &[Reading<'_>],
+        predictions: &mut Predictions,
+        coefficients: &mut [i16],
+        lasts: &mut [u8],
+    ) -> Result<(), Error> {
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
+        fn run(
+            bits: &mut Bits<'_>,
+            mcu: &[Reading<'_>],
+            predictions: &mut Predictions,
+            coefficients: &mut [i16],
+            lasts: &mut [u8],
+        ) -> Result<(), Error> {
+            blocks::read(bits, mcu, predictions, coefficients, lasts)
+        }
+        // SAFETY: `detect` found the features.
+        unsafe { run(bits, mcu, predictions, coefficients, lasts) }
+    }
+
+    pub(crate) fn skip(
+        self,
+        bits: &mut Bits<'_>,
+        mcu: &[Reading<'_>],
+        predictions: &mut Predictions,
+        mcus: usize,
+    ) -> Result<(), Error> {
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
+        fn run(
+            bits: &mut Bits<'_>,
+            mcu: &[Reading<'_>],
+            predictions: &mut Predictions,
+            mcus: usize,
+        ) -> Result<(), Error> {
+            blocks::skip(bits, mcu, predictions, mcus)
+        }
+        // SAFETY: `detect` found the features.
+        unsafe { run(bits, mcu, predictions, mcus) }
+    }
+
+    /// As `idct::pair`.
+    #[inline]
+    pub(crate) fn pair(
+        self,
+        blocks: &mut [i16; 2 * BLOCK],
+        lasts: [u8; 2],
+        samples: &mut [u8],
+        starts: [(usize, usize); 2],
+    ) {
+        for (start, stride) in starts {
+            assert!(stride <= samples.len() && start + 7 * stride + 8 <= samples.len());
+        }
+        // SAFETY: `detect` found the features; all eight rows of both blocks lie in the samples, as was asserted.
+        unsafe {
+            match lasts[0].max(lasts[1]) {
+                0 => levels(blocks, samples, starts),
+                1..=QUARTER => pair::<true>(blocks, samples, starts),
+                _ => pair::<false>(blocks, samples, starts),
+            }
+        }
+    }
+
+    /// As `colour::sums`.
+    pub(crate) fn sums(self, near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
+        #[target_feature(enable = "avx2")]
+        fn run(near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
+            colour::sums(near, far, out);
+        }
+        // SAFETY: `detect` found the feature.
+        unsafe { run(near, far, out) }
+    }
+
+    /// As `colour::pairs`.
+    pub(crate) fn pairs(self, input: &Pairs<'_>, out: &mut [u8]) {
+        let groups = (input.skip + out.len() / 3).div_ceil(32);
+        assert!(input.skip < 2 && input.luma.len() >= groups * 32);
+        assert!(input.cb.len() >= groups * 16 + 2 && input.cr.len() >= groups * 16 + 2);
+        // SAFETY: `detect` found the feature; the inputs hold whole groups, as was asserted.
+        unsafe { pairs(input, out) }
+    }
+
+    /// As `colour::triple`, for luma and differences or for plain colours.
+    pub(crate) fn triple(self, input: &Triple<'_>, differences: bool, out: &mut [u8]) {
+        let groups = (out.len() / 3).div_ceil(32);
+        assert!(input.iter().all(|row| row.len() >= groups * 32));
+        // SAFETY: `detect` found the feature; the inputs hold whole groups, as was asserted.
+        unsafe { if differences { triple::<true>(input, out) } else { triple::<false>(input, out) } }
+    }
+}
+
+/// Copies bytes up to the first one of ones, or to the last whole 32, and returns how many.
+///
+/// # Safety
+/// `to` is as long as `from`.
+#[target_feature(enable = "avx2")]
+unsafe fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    let mut at = 0;
+    while at + 32 <= from.len() {
+        // SAFETY: 32 bytes lie in both, by this function's condition.
+        let ones = unsafe {
+            let bytes = _mm256_loadu_si256(from.as_ptr().add(at).cast());
+            _mm256_storeu_si256(to.as_mut_ptr().add(at).cast(), bytes);
+            _mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(-1)))
+        };
+        if ones != 0 {
+            return at + ones.trailing_zeros() as usize;
+        }
+        at += 32;
+    }
+    at
+}
+
+/// Two blocks of one value each.
+///
+/// # Safety
+/// Eight rows of eight samples lie behind each start.
+#[target_feature(enable = "avx2")]
+unsafe fn levels(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
+    for (block, (start, stride)) in blocks.chunks_exact_mut(BLOCK).zip(starts) {
+        let value = _mm_set1_epi8(level(block[0]) as i8);
+        block[0] = 0;
+        for row in 0..8 {
+            // SAFETY: by this function's condition.
+            unsafe { _mm_storel_epi64(samples.as_mut_ptr().add(start + row * stride).cast(), value) };
+        }
+    }
+}
+
+/// Two blocks side by side, the first in the lower lanes. With `QUARTER` only the first four rows and columns of both
+/// hold anything.
+///
+/// # Safety
+/// Eight rows of eight samples lie behind each start.
+#[target_feature(enable = "avx2")]
+unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
+    let zero = _mm256_setzero_si256();
+    let mut rows = [zero; 8];
+    let used = if QUARTER { 4 } else { 8 };
+    let at = blocks.as_mut_ptr();
+    for (number, row) in rows[..used].iter_mut().enumerate() {
+        // SAFETY: row `number` of both blocks lies in them.
+        unsafe {
+            let low = at.add(number * 8).cast::<__m128i>();
+            let high = at.add(BLOCK + number * 8).cast::<__m128i>();
+            *row = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(low)), _mm_loadu_si128(high), 1);
+            _mm_storeu_si128(low, _mm_setzero_si128());
+            _mm_storeu_si128(high, _mm_setzero_si128());
+        }
+    }
+    let columns = transpose::<QUARTER>(pass::<{ DESCALE[0] as i32 }, QUARTER>(rows));
+    let x = pass::<{ DESCALE[1] as i32 }, QUARTER>(columns);
+
+    // Columns of words to rows of bytes.
+    let centre = _mm256_set1_epi8(-128);
+    let bytes = |a, b| _mm256_add_epi8(_mm256_packs_epi16(a, b), centre);
+    let (p04, p15, p26, p37) = (bytes(x[0], x[4]), bytes(x[1], x[5]), bytes(x[2], x[6]), bytes(x[3], x[7]));
+    let (p01, p45) = (_mm256_unpacklo_epi8(p04, p15), _mm256_unpackhi_epi8(p04, p15));
+    let (p23, p67) = (_mm256_unpacklo_epi8(p26, p37), _mm256_unpackhi_epi8(p26, p37));
+    let (left, left_below) = (_mm256_unpacklo_epi16(p01, p23), _mm256_unpackhi_epi16(p01, p23));
+    let (right, right_below) = (_mm256_unpacklo_epi16(p45, p67), _mm256_unpackhi_epi16(p45, p67));
+    let twice = [
+        _mm256_unpacklo_epi32(left, right),
+        _mm256_unpackhi_epi32(left, right),
+        _mm256_unpacklo_epi32(left_below, right_below),
+        _mm256_unpackhi_epi32(left_below, right_below),
+    ];
+    for (number, rows) in twice.into_iter().enumerate() {
+        let halves = [_mm256_castsi256_si128(rows), _mm256_extracti128_si256(rows, 1)];
+        for (half, (start, stride)) in halves.into_iter().zip(starts) {
+            // SAFETY: rows `2 * number` and the next lie in the samples, by this function's condition.
+            unsafe {
+                let to = samples.as_mut_ptr().add(start + 2 * number * stride);
+                _mm_storel_epi64(to.cast(), half);
+                _mm_storeh_pd(to.add(stride).cast(), _mm_castsi128_pd(half));
+            }
+        }
+    }
+}
+
+/// One dimension of the transform for eight columns of each of two blocks: `idct::one_dimension`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] {
+    let zero = _mm256_setzero_si256();
+    let factors = |a: i16, b: i16| _mm256_set1_epi32(i32::from(a) & 0xFFFF | i32::from(b) << 16);
+    let wide = |a, b| [_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b)];
+    let mul = |pairs: [__m256i; 2], a: i16, b: i16| pairs.map(|pair| _mm256_madd_epi16(pair, factors(a, b)));
+    let add = |a: [__m256i; 2], b: [__m256i; 2]| [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])];
+    let sub = |a: [__m256i; 2], b: [__m256i; 2]| [_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])];
+    // A word above a word of zeros, shifted down by 3, is the word times 2^13.
+    let times_8192 = |words| wide(zero, words).map(|word| _mm256_srai_epi32(word, 3));
+
+    let z = wide(x[2], x[6]);
+    let tmp2 = mul(z, F_0_541, F_0_541 - F_1_847);
+    let tmp3 = mul(z, F_0_541 + F_0_765, F_0_541);
+    let (tmp0, tmp1) = if QUARTER {
+        let tmp0 = times_8192(x[0]);
+        (tmp0, tmp0)
+    } else {
+        (times_8192(_mm256_add_epi16(x[0], x[4])), times_8192(_mm256_sub_epi16(x[0], x[4])))
+    };
+    let rounding = _mm256_set1_epi32(1 << (SHIFT - 1));
+    let (tmp0, tmp1) = (add(tmp0, [rounding; 2]), add(tmp1, [rounding; 2]));
+    let even = [add(tmp0, tmp3), add(tmp1, tmp2), sub(tmp1, tmp2), sub(tmp0, tmp3)];
+
+    let odd = if QUARTER {
+        // The sums of factors that are left when the other inputs are zero.
+        let w = wide(x[1], x[3]);
+        [
+            mul(w, F_1_501 - F_0_899 + F_1_175 - F_0_390, F_1_175),
+            mul(w, F_1_175, F_3_072 - F_2_562 + F_1_175 - F_1_961),
+            mul(w, F_1_175 - F_0_390, F_1_175 - F_2_562),
+            mul(w, F_1_175 - F_0_899, F_1_175 - F_1_961),
+        ]
+    } else {
+        let z = wide(_mm256_add_epi16(x[7], x[3]), _mm256_add_epi16(x[5], x[1]));
+        let z3 = mul(z, F_1_175 - F_1_961, F_1_175);
+        let z4 = mul(z, F_1_175, F_1_175 - F_0_390);
+        let (outer, inner) = (wide(x[7], x[1]), wide(x[5], x[3]));
+        [
+            add(mul(outer, -F_0_899, F_1_501 - F_0_899), z4),
+            add(mul(inner, -F_2_562, F_3_072 - F_2_562), z3),
+            add(mul(inner, F_2_053 - F_2_562, -F_2_562), z4),
+            add(mul(outer, F_0_298 - F_0_899, -F_0_899), z3),
+        ]
+    };
+    let scale =
+        |sum: [__m256i; 2]| _mm256_packs_epi32(_mm256_srai_epi32::<SHIFT>(sum[0]), _mm256_srai_epi32::<SHIFT>(sum[1]));
+    [
+        scale(add(even[0], odd[0])),
+        scale(add(even[1], odd[1])),
+        scale(add(even[2], odd[2])),
+        scale(add(even[3], odd[3])),
+        scale(sub(even[3], odd[3])),
+        scale(sub(even[2], odd[2])),
+        scale(sub(even[1], odd[1])),
+        scale(sub(even[0], odd[0])),
+    ]
+}
+
+/// Rows of words to columns, in each lane. With `LEFT` only the first four columns hold anything.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn transpose<const LEFT: bool>(r: [__m256i; 8]) -> [__m256i; 8] {
+    let four = |a: [__m256i; 4]| {
+        let (top, top_right) = (_mm256_unpacklo_epi32(a[0], a[1]), _mm256_unpackhi_epi32(a[0], a[1]));
+        let (bottom, bottom_right) = (_mm256_unpacklo_epi32(a[2], a[3]), _mm256_unpackhi_epi32(a[2], a[3]));
+        [
+            _mm256_unpacklo_epi64(top, bottom),
+            _mm256_unpackhi_epi64(top, bottom),
+            _mm256_unpacklo_epi64(top_right, bottom_right),
+            _mm256_unpackhi_epi64(top_right, bottom_right),
+        ]
+    };
+    let left = four(std::array::from_fn(|at| _mm256_unpacklo_epi16(r[2 * at], r[2 * at + 1])));
+    let right = if LEFT {
+        [_mm256_setzero_si256(); 4]
+    } else {
+        four(std::array::from_fn(|at| _mm256_unpackhi_epi16(r[2 * at], r[2 * at + 1])))
+    };
+    [left[0], left[1], left[2], left[3], right[0], right[1], right[2], right[3]]
+}
+
+/// Samples of which every other one is in each half: words of even columns, words of odd columns.
+type EvenOdd = [__m256i; 2];
+
+/// # Safety
+/// The inputs hold whole groups of 32 pixels.
+#[target_feature(enable = "avx2")]
+unsafe fn pairs(input: &Pairs<'_>, out: &mut [u8]) {
+    let groups = (input.skip + out.len() / 3).div_ceil(32);
+    // The difference is centred together with the rounding.
+    let bias = input.bias.map(|bias| _mm256_set1_epi16(bias - (128 << 4)));
+    for group in 0..groups {
+        // SAFETY: the group lies in the inputs, by this function's condition.
+        let (luma, cb, cr) = unsafe {
+            let luma = split(_mm256_loadu_si256(input.luma.as_ptr().add(group * 32).cast()));
+            let difference = |sums: &[u16]| {
+                let at = |ahead| _mm256_loadu_si256(sums.as_ptr().add(group * 16 + ahead).cast());
+                let (before, this, after) = (at(0), at(1), at(2));
+                let thrice = _mm256_add_epi16(this, _mm256_add_epi16(this, this));
+                let one = |other, bias| _mm256_srai_epi16(_mm256_add_epi16(_mm256_add_epi16(thrice, other), bias), 4);
+                [one(before, bias[0]), one(after, bias[1])]
+            };
+            (luma, difference(input.cb), difference(input.cr))
+        };
+        put::<0>(rgb(luma, cb, cr), group, input.skip, out);
+    }
+}
+
+/// # Safety
+/// The inputs hold whole groups of 32 pixels.
+#[target_feature(enable = "avx2")]
+unsafe fn triple<const DIFFERENCES: bool>(input: &Triple<'_>, out: &mut [u8]) {
+    let centre = |words: EvenOdd| words.map(|word| _mm256_sub_epi16(word, _mm256_set1_epi16(128)));
+    for group in 0..(out.len() / 3).div_ceil(32) {
+        // SAFETY: the group lies in the inputs, by this function's condition.
+        let [a, b, c] = input.map(|row| split(unsafe { _mm256_loadu_si256(row.as_ptr().add(group * 32).cast()) }));
+        let colours = if DIFFERENCES { rgb(a, centre(b), centre(c)) } else { [a, b, c] };
+        if DIFFERENCES { put::<1>(colours, group, 0, out) } else { put::<2>(colours, group, 0, out) }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn split(bytes: __m256i) -> EvenOdd {
+    [_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)]
+}
+
+/// Luma and centred differences to colours, which may be out of range: `colour::rgb`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn rgb(luma: EvenOdd, cb: EvenOdd, cr: EvenOdd) -> [EvenOdd; 3] {
+    let zero = _mm256_setzero_si256();
+    let mut out = [[zero; 2]; 3];
+    for half in 0..2 {
+        let (y, cb, cr) = (luma[half], cb[half], cr[half]);
+        // A product of twice the difference loses its lower half; adding 1 and halving rounds what is left.
+        let product = |difference, factor| {
+            let high = _mm256_mulhi_epi16(_mm256_add_epi16(difference, difference), _mm256_set1_epi16(factor));
+            _mm256_srai_epi16(_mm256_add_epi16(high, _mm256_set1_epi16(1)), 1)
+        };
+        let red = _mm256_add_epi16(_mm256_add_epi16(y, cr), product(cr, (colour::CR_RED - 0x1_0000) as i16));
+        let twice = _mm256_add_epi16(cb, cb);
+        let blue = _mm256_add_epi16(_mm256_add_epi16(y, twice), product(cb, (colour::CB_BLUE - 0x2_0000) as i16));
+        let factors = (-colour::CB_GREEN) & 0xFFFF | (0x1_0000 - colour::CR_GREEN) << 16;
+        let green = |pair| {
+            let sum = _mm256_madd_epi16(pair, _mm256_set1_epi32(factors));
+            _mm256_srai_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(1 << 15)), 16)
+        };
+        let both = _mm256_packs_epi32(green(_mm256_unpacklo_epi16(cb, cr)), green(_mm256_unpackhi_epi16(cb, cr)));
+        let green = _mm256_add_epi16(_mm256_sub_epi16(y, cr), both);
+        (out[0][half], out[1][half], out[2][half]) = (red, green, blue);
+    }
+    out
+}
+
+/// Where the bytes of 16 pixels of a colour, evens before odds, go in each third of 48 bytes.
+const PLACES: [[[i8; 16]; 3]; 3] = {
+    let mut places = [[[-1; 16]; 3]; 3];
+    let mut byte = 0;
+    while byte < 48 {
+        let pixel = byte / 3;
+        places[byte % 3][byte / 16][byte % 16] = (pixel % 2 * 8 + pixel / 2) as i8;
+        byte += 1;
+    }
+    places
+};
+
+/// Clamps and interleaves a group of 32 pixels and puts them at their place in a row, of which `skip` pixels are left out.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn put<const SOURCE: u8>(colours: [EvenOdd; 3], group: usize, skip: usize, out: &mut [u8]) {
+    let bytes = colours.map(|half| _mm256_packus_epi16(half[0], half[1]));
+    let mut thirds = [_mm256_setzero_si256(); 3];
+    for (number, third) in thirds.iter_mut().enumerate() {
+        for (bytes, places) in bytes.iter().zip(&PLACES) {
+            // SAFETY: the places are 16 bytes.
+            let places = unsafe { _mm_loadu_si128(places[number].as_ptr().cast()) };
+            let moved = _mm256_shuffle_epi8(*bytes, _mm256_broadcastsi128_si256(places));
+            *third = _mm256_or_si256(*third, moved);
+        }
+    }
+    let write = |to: *mut u8| {
+        for (number, third) in thirds.into_iter().enumerate() {
+            // SAFETY: `to` points to 96 bytes.
+            unsafe {
+                _mm_storeu_si128(to.add(16 * number).cast(), _mm256_castsi256_si128(third));
+                _mm_storeu_si128(to.add(48 + 16 * number).cast(), _mm256_extracti128_si256(third, 1));
+            }
+        }
+    };
+    let start = group * 96;
+    if start >= skip * 3 && start - skip * 3 + 96 <= out.len() {
+        write(out[start - skip * 3..][..96].as_mut_ptr());
+        return;
+    }
+    let mut whole = [0; 96];
+    write(whole.as_mut_ptr());
+    let from = if group == 0 { skip * 3 } else { 0 };
+    let to = &mut out[start + from - skip * 3..];
+    let len = to.len().min(96 - from);
+    to[..len].copy_from_slice(&whole[from..from + len]);
+}

@@ -1,0 +1,134 @@
+//! Where blocks, samples and pixels of a picture lie, and which of them a region needs.
+
+use std::ops::Range;
+
+use crate::blocks::{BLOCK, MCU_BLOCKS_MAX};
+use crate::header::{Component, Header};
+use crate::{Error, Region};
+
+/// How a component's samples become as many as there are pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upsampling {
+    /// They are.
+    Full,
+    /// Between two in a row: libjpeg's `h2v1_fancy_upsample`.
+    H2V1,
+    /// Between four: `h2v2_fancy_upsample`.
+    H2V2,
+    /// Between two in a column: `h1v2_fancy_upsample`.
+    H1V2,
+    /// By repeating each so often to the right and downwards: `int_upsample`.
+    Repeat(usize, usize),
+}
+
+/// The samples of a component.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane {
+    pub(crate) component: Component,
+    pub(crate) upsampling: Upsampling,
+    /// Samples of the whole picture, without padding to blocks.
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    /// Blocks with a sample of the picture: those that a scan of this component alone has.
+    pub(crate) blocks_wide: usize,
+    pub(crate) blocks_high: usize,
+    /// Blocks with padding to MCUs.
+    pub(crate) stored_wide: usize,
+    pub(crate) stored_high: usize,
+    /// Where its samples begin among those of the band, and how far apart rows are there.
+    pub(crate) start: usize,
+    pub(crate) stride: usize,
+}
+
+/// The geometry of a picture and a region.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) region: Region,
+    planes: [Option<Plane>; 4],
+    /// The highest vertical sampling factor.
+    pub(crate) vertical: usize,
+    /// MCUs in a row, and rows of them.
+    pub(crate) mcus_wide: usize,
+    pub(crate) mcus_high: usize,
+    /// Those of which samples are needed.
+    pub(crate) columns: Range<usize>,
+    pub(crate) rows: Range<usize>,
+    /// Whether rows of pixels look at the rows of samples above and below.
+    pub(crate) context: bool,
+    /// Samples that a band of one row of MCUs has, with what is kept of the one before.
+    pub(crate) samples: usize,
+}
+
+/// Groups of rows that a band keeps of the one above it. A group is as many rows as the sampling factor.
+pub(crate) const KEPT_GROUPS: usize = 2;
+
+impl Layout {
+    pub(crate) fn new(header: &Header, region: Region) -> Result<Self, Error> {
+        let fits = |start: usize, len: usize, whole| len > 0 && start.checked_add(len).is_some_and(|end| end <= whole);
+        if !fits(region.top, region.height, header.height) || !fits(region.left, region.width, header.width) {
+            return Err(Error::Region);
+        }
+        let components = header.components();
+        let most = |factor: fn(&Component) -> usize| components.iter().map(factor).max().unwrap_or(1);
+        let (horizontal, vertical) = (most(|c| c.horizontal), most(|c| c.vertical));
+        let mcus_wide = header.width.div_ceil(8 * horizontal);
+        let mcus_high = header.height.div_ceil(8 * vertical);
+        // Interpolation looks one sample further, which is as many pixels as the factor at most.
+        let needed = |start: usize, len: usize, factor: usize, mcus: usize| {
+            let last = (start + len + factor).div_ceil(8 * factor);
+            start.saturating_sub(factor) / (8 * factor)..last.min(mcus)
+        };
+        let columns = needed(region.left, region.width, horizontal, mcus_wide);
+        let rows = needed(region.top, region.height, vertical, mcus_high);
+        let mut samples = 0;
+        let mut planes = [None; 4];
+        for (plane, component) in planes.iter_mut().zip(components) {
+            let width = (header.width * component.horizontal).div_ceil(horizontal);
+            let height = (header.height * component.vertical).div_ceil(vertical);
+            // The vector code reads whole groups of 32.
+            let stride = columns.len() * 8 * component.horizontal + 64;
+            let upsampling = match (horizontal / component.horizontal, vertical / component.vertical) {
+                (1, 1) => Upsampling::Full,
+                (2, 1) if width > 2 => Upsampling::H2V1,
+                (2, 2) if width > 2 => Upsampling::H2V2,
+                (1, 2) => Upsampling::H1V2,
+                (right, down) => Upsampling::Repeat(right, down),
+            };
+            *plane = Some(Plane {
+                component: *component,
+                upsampling,
+                width,
+                height,
+                blocks_wide: width.div_ceil(8),
+                blocks_high: height.div_ceil(8),
+                stored_wide: mcus_wide * component.horizontal,
+                stored_high: mcus_high * component.vertical,
+                start: samples,
+                stride,
+            });
+            samples += stride * component.vertical * (8 + KEPT_GROUPS);
+        }
+        let context = planes.iter().flatten().any(|p| matches!(p.upsampling, Upsampling::H2V2 | Upsampling::H1V2));
+        Ok(Self { region, planes, vertical, mcus_wide, mcus_high, columns, rows, context, samples })
+    }
+
+    pub(crate) fn planes(&self) -> impl ExactSizeIterator<Item = &Plane> {
+        let count = self.planes.iter().flatten().count();
+        self.planes[..count].iter().map(|plane| plane.as_ref().expect("the first ones are there"))
+    }
+
+    pub(crate) fn plane(&self, number: usize) -> &Plane {
+        self.planes[number].as_ref().expect("a component of the frame")
+    }
+
+    /// Coefficients of the whole picture.
+    pub(crate) fn coefficients(&self) -> usize {
+        self.planes().map(|plane| plane.stored_wide * plane.stored_high * BLOCK).sum()
+    }
+
+    /// Whether an MCU has few enough blocks.
+    pub(crate) fn fits_mcu(&self, components: impl Iterator<Item = usize>) -> bool {
+        let blocks = |number: usize| self.plane(number).component.horizontal * self.plane(number).component.vertical;
+        components.map(blocks).sum::<usize>() <= MCU_BLOCKS_MAX
+    }
+}

@@ -1,0 +1,282 @@
+//! Columns of every kind, generated: what operators are checked with.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
+    Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, ListArray, StringArray, StringViewArray,
+    StructArray, UInt8Array, UInt32Array, UInt64Array,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type};
+
+use super::ROWS;
+use crate::descriptor::TypeClass;
+use crate::keyed::Draws;
+use crate::tensor::{self, CHANNELS};
+use crate::tensors::Fixed;
+
+/// Columns of every type that the class accepts, about one row in five null.
+pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
+    match class {
+        TypeClass::Image => vec![fixed_images(draws), variable_images(draws)],
+        TypeClass::Tensor => vec![fixed_images(draws), variable_images(draws), floats(draws)],
+        TypeClass::FixedImage => vec![fixed_images(draws), floats(draws)],
+        TypeClass::FixedTensor | TypeClass::TensorOrNumber => fixed_tensors(draws),
+        TypeClass::TensorOrList => {
+            let mut all = fixed_tensors(draws);
+            let lists =
+                optional(draws, |draws| (0..TENSOR_LEN).map(|_| Some(draws.below(100) as i32)).collect::<Vec<_>>());
+            all.push(column(Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))));
+            all
+        }
+        TypeClass::Binary => {
+            let files = optional(draws, file);
+            let files = || files.iter().map(Option::as_deref);
+            let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
+            let paths: ArrayRef = Arc::new(StringArray::from(vec![Some("a.jpg"); ROWS]));
+            let media = StructArray::from(vec![
+                (Arc::new(Field::new("bytes", DataType::Binary, true)), Arc::clone(&bytes)),
+                (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
+            ]);
+            vec![
+                column(bytes),
+                column(Arc::new(files().collect::<LargeBinaryArray>())),
+                column(Arc::new(files().collect::<BinaryViewArray>())),
+                column(Arc::new(media)),
+            ]
+        }
+        TypeClass::Numeric => {
+            let numbers = optional(draws, |draws| draws.below(1 << 32) as i64 - (1 << 31));
+            let all = |number: &dyn Fn(i64) -> f64| numbers.iter().map(|n| n.map(number)).collect::<Vec<_>>();
+            let floats = all(&|n| match n % 7 {
+                0 => f64::NAN,
+                1 => f64::INFINITY,
+                2 => -0.0,
+                3 => -1.0,
+                _ => n as f64 / 1e6,
+            });
+            vec![
+                column(Arc::new(Float64Array::from(floats.clone()))),
+                column(Arc::new(floats.iter().map(|n| n.map(|n| n as f32)).collect::<Float32Array>())),
+                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i8)).collect::<Int8Array>())),
+                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
+                column(Arc::new(Int64Array::from(numbers.clone()))),
+                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u8)).collect::<UInt8Array>())),
+                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
+                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u64)).collect::<UInt64Array>())),
+            ]
+        }
+        TypeClass::Hashable => {
+            let texts = optional(draws, |draws| "añ漢".repeat(draws.below(9) as usize));
+            let bytes = optional(draws, |draws| draws.below(1 << 40).to_le_bytes());
+            let flags = optional(draws, |draws| draws.below(2) == 1);
+            let mut all = columns(TypeClass::Numeric, draws);
+            all.extend([
+                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringArray>())),
+                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringViewArray>())),
+                column(Arc::new(bytes.iter().map(Option::as_ref).collect::<BinaryArray>())),
+                column(Arc::new(BooleanArray::from(flags))),
+            ]);
+            all
+        }
+        TypeClass::NumericOrList => {
+            [columns(TypeClass::Numeric, draws), columns(TypeClass::NumberList, draws)].concat()
+        }
+        TypeClass::Integer | TypeClass::IntegerList | TypeClass::IntegerOrList => {
+            let all = columns(TypeClass::NumericOrList, draws).into_iter();
+            let coerced = |field: &Field| field.clone().with_data_type(class.coerce(field.data_type()));
+            all.filter(|(field, _)| class.accepts(&coerced(field))).collect()
+        }
+        TypeClass::Text => {
+            let parts = ["the window", " ", "\n", "\n\n", "Ñandú", "漢字", "e\u{301}", "🙂", "1984", "- ", "...", "\0"];
+            texts(&parts, 0, draws)
+        }
+        TypeClass::Hexadecimal => texts(&["0", "1", "9", "a", "f", "B", "E", "42"], 1, draws),
+        TypeClass::Category => {
+            let integers = columns(TypeClass::Numeric, draws).into_iter();
+            integers
+                .filter(|(field, _)| field.data_type().is_integer())
+                .chain(texts(&["red", "Ñandú", ""], 0, draws))
+                .collect()
+        }
+        TypeClass::NumberList => {
+            let lists = optional(draws, |draws| {
+                let len = draws.below(9);
+                (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
+            });
+            let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
+            let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+            // What every list can be cast to.
+            let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
+            vec![
+                column(cast_to(DataType::new_large_list(DataType::Float32, true))),
+                column(cast_to(DataType::new_list(DataType::Float64, true))),
+                column(cast_to(DataType::new_list(DataType::UInt8, true))),
+                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
+                column(Arc::clone(&list)),
+            ]
+        }
+    }
+}
+
+/// Strings of up to eight of these parts.
+fn texts(parts: &[&str], least: u64, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let texts = optional(draws, |draws| {
+        let count = least + draws.below(9 - least);
+        (0..count).map(|_| parts[draws.below(parts.len() as u64) as usize]).collect::<String>()
+    });
+    let texts = || texts.iter().map(Option::as_deref);
+    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
+    vec![
+        column(Arc::new(texts().collect::<StringArray>())),
+        column(Arc::new(texts().collect::<LargeStringArray>())),
+        column(Arc::new(texts().collect::<StringViewArray>())),
+    ]
+}
+
+fn optional<T>(draws: &mut Draws, mut value: impl FnMut(&mut Draws) -> T) -> Vec<Option<T>> {
+    (0..ROWS).map(|_| (draws.below(5) > 0).then(|| value(draws))).collect()
+}
+
+fn nulls(draws: &mut Draws) -> Option<NullBuffer> {
+    Some(NullBuffer::from_iter((0..ROWS).map(|_| draws.below(5) > 0)))
+}
+
+fn noise(draws: &mut Draws, len: usize) -> Vec<u8> {
+    (0..len).map(|_| draws.below(256) as u8).collect()
+}
+
+fn side(draws: &mut Draws) -> usize {
+    1 + draws.below(30) as usize
+}
+
+fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
+    let (height, width) = (side(draws), side(draws));
+    let pixels = noise(draws, ROWS * height * width * CHANNELS);
+    let field = tensor::fixed_field("input", DataType::UInt8, height, width, true);
+    let array = tensor::fixed_array::<UInt8Type>(pixels.into(), height, width, nulls(draws));
+    match (field, array) {
+        (Ok(field), Ok(array)) => (field, array),
+        other => unreachable!("generated images are a tensor: {other:?}"),
+    }
+}
+
+/// Tensors of floats, as `normalize` makes them.
+fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
+    let (height, width) = (side(draws), side(draws));
+    let values: Vec<f32> =
+        (0..ROWS * height * width * CHANNELS).map(|_| draws.uniform_in(-9.0, 300.0) as f32).collect();
+    let field = tensor::fixed_field("input", DataType::Float32, height, width, true);
+    let array = tensor::fixed_array::<Float32Type>(values.into(), height, width, nulls(draws));
+    match (field, array) {
+        (Ok(field), Ok(array)) => (field, array),
+        other => unreachable!("generated tensors are tensors: {other:?}"),
+    }
+}
+
+/// What the values of [`constant`]'s list of numbers multiply to, so that it is a shape for them.
+const TENSOR_LEN: usize = 3 * 5 * 8;
+
+/// Tensors of one length and of all types, some without a shape of their own.
+fn fixed_tensors(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let numbers: Vec<i64> = (0..ROWS * TENSOR_LEN).map(|_| draws.below(1 << 40) as i64 - (1 << 39)).collect();
+    let small: ArrayRef = Arc::new(numbers.iter().map(|n| *n as i8).collect::<Int8Array>());
+    let numbers: ArrayRef = Arc::new(Int64Array::from(numbers));
+    let wide = [DataType::Int64, DataType::Float32, DataType::Float64].map(|value| (value, Arc::clone(&numbers)));
+    let narrow =
+        [DataType::Int16, DataType::Int32, DataType::Float16, DataType::Int8].map(|value| (value, Arc::clone(&small)));
+    let unsigned = [DataType::UInt8, DataType::UInt16, DataType::UInt32, DataType::UInt64].map(|value| {
+        let numbers = numbers.as_primitive::<Int64Type>();
+        let numbers: ArrayRef = Arc::new(numbers.unary::<_, Int64Type>(|n| n & 0xFF));
+        (value, numbers)
+    });
+    let tensors = wide.into_iter().chain(narrow).chain(unsigned);
+    let made = tensors.map(|(value, numbers)| {
+        let shape = if value == DataType::Int32 { vec![TENSOR_LEN] } else { vec![5, TENSOR_LEN / 15, 3] };
+        let tensor = Fixed::new(value.clone(), shape);
+        let values = cast(&numbers, &value).unwrap_or(numbers);
+        let item = Arc::new(Field::new_list_field(value.clone(), false));
+        let list = FixedSizeListArray::try_new(item, TENSOR_LEN as i32, values, nulls(draws));
+        match (tensor.field("input", true), list) {
+            // A list of fixed size without a shape is a tensor too.
+            (Ok(field), Ok(list)) if value == DataType::Int32 => {
+                (field.with_metadata([].into()), Arc::new(list) as ArrayRef)
+            }
+            (Ok(field), Ok(list)) => (field, Arc::new(list) as ArrayRef),
+            other => unreachable!("generated tensors are tensors: {other:?}"),
+        }
+    });
+    made.collect()
+}
+
+fn variable_images(draws: &mut Draws) -> (Field, ArrayRef) {
+    let sizes: Vec<_> = (0..ROWS).map(|_| (side(draws), side(draws))).collect();
+    let lengths: Vec<_> = sizes.iter().map(|(height, width)| height * width * CHANNELS).collect();
+    let pixels = noise(draws, lengths.iter().sum());
+    let shapes: Vec<_> = sizes.iter().flat_map(|(height, width)| [*height as i32, *width as i32, 3]).collect();
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    match tensor::variable_array::<UInt8Type>(pixels.into(), offsets, shapes.into(), nulls(draws)) {
+        Ok(array) => (tensor::variable_field("input", DataType::UInt8, true), array),
+        Err(problem) => unreachable!("generated images are a tensor: {problem}"),
+    }
+}
+
+/// A small image file: a PNG of noise, or a JPEG, for which there is no encoder here.
+fn file(draws: &mut Draws) -> Vec<u8> {
+    const JPEG: &[u8] = include_bytes!("../../testdata/colour.jpg");
+    if draws.below(3) == 0 {
+        return JPEG.to_vec();
+    }
+    let (height, width) = (side(draws), side(draws));
+    let mut file = vec![];
+    let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
+    let (color, samples) = match draws.below(3) {
+        0 => (png::ColorType::Grayscale, 1),
+        1 => (png::ColorType::Rgba, 4),
+        _ => (png::ColorType::Rgb, 3),
+    };
+    encoder.set_color(color);
+    let pixels = noise(draws, height * width * samples);
+    let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&pixels));
+    debug_assert!(written.is_ok(), "writing to memory cannot fail");
+    file
+}
+
+/// One file each, so that an error in one does not hide the others.
+pub(super) fn damaged_files(draws: &mut Draws) -> (Field, ArrayRef) {
+    let mut file = file(draws);
+    match draws.below(3) {
+        0 => file.truncate(draws.below(file.len() as u64) as usize),
+        1 => {
+            let len = draws.below(300) as usize;
+            file.truncate(8);
+            file.extend(noise(draws, len));
+        }
+        _ => {
+            for _ in 0..1 + draws.below(8) {
+                let at = draws.below(file.len() as u64) as usize;
+                file[at] = draws.below(256) as u8;
+            }
+        }
+    }
+    let array = BinaryArray::from_iter_values(vec![file; ROWS]);
+    (Field::new("input", DataType::Binary, true), Arc::new(array))
+}
+
+pub(super) fn lying_images(draws: &mut Draws) -> (Field, ArrayRef) {
+    let lengths: Vec<_> = (0..ROWS).map(|_| draws.below(20) as usize).collect();
+    let shapes: Vec<_> = (0..ROWS * 3)
+        .map(|_| match draws.below(4) {
+            0 => draws.below(1 << 32) as i32,
+            _ => draws.below(4) as i32,
+        })
+        .collect();
+    let pixels = noise(draws, lengths.iter().sum());
+    match tensor::variable_array::<UInt8Type>(pixels.into(), OffsetBuffer::from_lengths(lengths), shapes.into(), None) {
+        Ok(array) => (tensor::variable_field("input", DataType::UInt8, true), array),
+        Err(problem) => unreachable!("the storage is sound, only the shapes lie: {problem}"),
+    }
+}

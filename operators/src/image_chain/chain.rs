@@ -1,0 +1,238 @@
+//! A chain of steps, run over a column image by image.
+
+use std::cell::Cell;
+
+use arrow::array::{ArrayRef, UInt64Array};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{Field, Float32Type, UInt8Type};
+use datafusion::common::{Result, exec_datafusion_err};
+
+use super::{Change, Frame, Step, Widen};
+use crate::decode_image::{self, Files, Header, sized};
+use crate::keyed::Draws;
+use crate::pool;
+use crate::resize::Bilinear;
+use crate::tensor::{self, Image, Images, Layout, Shape, Size};
+
+/// Steps in the order in which they run, each with its call site if it is random.
+#[derive(Debug)]
+pub(super) struct Chain {
+    decodes: bool,
+    /// What happens before the first frame.
+    lead: Vec<Keyed<Change>>,
+    frames: Vec<Framed>,
+    widen: Option<Widen>,
+}
+
+/// A step, and the site of its call: 0 for a deterministic one, which draws nothing.
+#[derive(Debug)]
+pub(super) struct Keyed<T> {
+    pub(super) step: T,
+    pub(super) site: u64,
+}
+
+/// A frame and what happens in it.
+#[derive(Debug)]
+struct Framed {
+    frame: Keyed<Frame>,
+    changes: Vec<Keyed<Change>>,
+}
+
+/// Memory that images use in turn.
+#[derive(Debug, Default)]
+struct Scratch {
+    decoder: decode_image::Scratch,
+    bilinear: Bilinear,
+    current: Vec<u8>,
+    next: Vec<u8>,
+    /// The image that is to be widened.
+    last: Vec<u8>,
+}
+
+/// What a thread keeps from column to column: a large photograph's pixels, not those of a poster.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// One image, as it comes.
+#[derive(Clone, Copy)]
+enum Picture<'a> {
+    File(&'a [u8], Header),
+    Pixels(Image<'a>),
+}
+
+impl Chain {
+    /// A chain of these steps; `None` if they do not follow upon each other.
+    ///
+    /// A frame that copies comes before changes of single pixels, which gives the same and changes fewer of them.
+    pub(super) fn new(steps: Vec<Keyed<Step>>) -> Option<Self> {
+        let mut chain = Self { decodes: false, lead: Vec::new(), frames: Vec::new(), widen: None };
+        for (at, Keyed { step, site }) in steps.into_iter().enumerate() {
+            if chain.widen.is_some() {
+                return None;
+            }
+            match step {
+                Step::Decode if at == 0 => chain.decodes = true,
+                Step::Decode => return None,
+                Step::Frame(frame) => {
+                    let before = chain.changes();
+                    let copies = matches!(frame.part, super::PartOf::Copied(_));
+                    let first = before.iter().rposition(|change| !copies || !change.step.is_of_pixels);
+                    let changes = before.split_off(first.map_or(0, |at| at + 1));
+                    chain.frames.push(Framed { frame: Keyed { step: frame, site }, changes });
+                }
+                Step::Change(change) => chain.changes().push(Keyed { step: change, site }),
+                Step::Widen(widen) => chain.widen = Some(widen),
+            }
+        }
+        Some(chain)
+    }
+
+    /// The changes of the image that the steps so far make.
+    fn changes(&mut self) -> &mut Vec<Keyed<Change>> {
+        match self.frames.last_mut() {
+            Some(framed) => &mut framed.changes,
+            None => &mut self.lead,
+        }
+    }
+
+    /// What becomes of a column of files, or of images. `keys` are there if any step is random.
+    pub(super) fn run(&self, field: &Field, column: &ArrayRef, keys: Option<&UInt64Array>) -> Result<ArrayRef> {
+        if self.decodes {
+            let files = Files::try_new(column)?;
+            let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
+            let picture = |row| match files.get(row) {
+                Some(file) => Ok(Some(Picture::File(file, decode_image::header(file).map_err(named)?))),
+                None => Ok(None),
+            };
+            return self.run_over(files.len(), None, files.nulls(), picture, keys);
+        }
+        let images = Images::try_new(field, column)?;
+        let shape = match tensor::shape(field)? {
+            Shape::Fixed { height, width } => Some(Size { height, width }),
+            Shape::Variable => None,
+        };
+        let picture = |row| Ok(images.get(row)?.map(Picture::Pixels));
+        self.run_over(images.len(), shape, images.nulls(), picture, keys)
+    }
+
+    /// `shape` is what all images have, if they have one.
+    fn run_over<'a>(
+        &self,
+        rows: usize,
+        shape: Option<Size>,
+        nulls: Option<&NullBuffer>,
+        picture: impl Fn(usize) -> Result<Option<Picture<'a>>>,
+        keys: Option<&UInt64Array>,
+    ) -> Result<ArrayRef> {
+        let layout = match self.frames.last().map(|framed| framed.frame.step.size).or(shape) {
+            Some(size) => Layout::fixed(self.name(), rows, size)?,
+            None => {
+                let size = |row| Ok(picture(row)?.map(|picture: Picture| picture.size()));
+                Layout::variable(self.name(), (0..rows).map(size))?
+            }
+        };
+        let mut scratch = SCRATCH.take().unwrap_or_default();
+        let size = if self.widen.is_some() { size_of::<f32>() } else { 1 };
+        let mut out = pool::outputs().take_filled(layout.values() * size);
+        for row in 0..rows {
+            let key = keys.map_or(0, |keys| keys.value(row));
+            let range = layout.range(row);
+            match (picture(row)?, &self.widen) {
+                (Some(picture), None) => self.image(picture, key, &mut out.values()[range], &mut scratch)?,
+                (Some(picture), Some(widen)) => {
+                    let mut last = std::mem::take(&mut scratch.last);
+                    let pixels = sized(&mut last, range.len());
+                    self.image(picture, key, pixels, &mut scratch)?;
+                    widen.fill(pixels, &mut out.values()[range]);
+                    scratch.last = last;
+                }
+                (None, None) => out.values::<u8>()[range].fill(0),
+                (None, Some(_)) => out.values::<f32>()[range].fill(0.0),
+            }
+        }
+        if scratch.bytes() <= KEPT_BYTES_MAX {
+            SCRATCH.set(Some(scratch));
+        }
+        match self.widen {
+            Some(_) => layout.array::<Float32Type>(out.freeze().into(), nulls.cloned()),
+            None => layout.array::<UInt8Type>(out.freeze().into(), nulls.cloned()),
+        }
+    }
+
+    /// Makes the pixels of one image.
+    fn image(&self, picture: Picture, key: u64, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let Scratch { decoder, bilinear, current, next, .. } = scratch;
+        let mut size = picture.size();
+        let Some((last, before)) = self.frames.split_last() else {
+            picture.whole(out, decoder)?;
+            return paint(&self.lead, key, out, size);
+        };
+        let mut is_loaded = !self.lead.is_empty();
+        if is_loaded {
+            let pixels = sized(current, size.values());
+            picture.whole(pixels, decoder)?;
+            paint(&self.lead, key, pixels, size)?;
+        }
+        let mut step = |Framed { frame, changes }: &Framed, from: &[u8], is_loaded: bool, size: Size, to: &mut [u8]| {
+            let placed = frame.step.placed(&mut Draws::new(key, frame.site), size);
+            let (image, part) = match (is_loaded, picture) {
+                (true, _) => (Image { height: size.height, width: size.width, pixels: from }, placed.part),
+                (false, Picture::Pixels(image)) => (image, placed.part),
+                (false, Picture::File(file, header)) => {
+                    let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
+                    decode_image::part(file, header, placed.part, decoder).map_err(named)?
+                }
+            };
+            placed.fill(image, part, to, frame.step.size, bilinear)?;
+            paint(changes, key, to, frame.step.size)
+        };
+        for framed in before {
+            step(framed, current, is_loaded, size, sized(next, framed.frame.step.size.values()))?;
+            std::mem::swap(current, next);
+            (size, is_loaded) = (framed.frame.step.size, true);
+        }
+        step(last, current, is_loaded, size, out)
+    }
+
+    fn name(&self) -> &'static str {
+        if self.decodes { decode_image::NAME } else { "images" }
+    }
+}
+
+fn paint(changes: &[Keyed<Change>], key: u64, pixels: &mut [u8], size: Size) -> Result<()> {
+    for Keyed { step, site } in changes {
+        (step.paint)(&mut Draws::new(key, *site), pixels, size);
+    }
+    Ok(())
+}
+
+impl Scratch {
+    fn bytes(&self) -> usize {
+        [&self.current, &self.next, &self.last].iter().map(|memory| memory.capacity()).sum::<usize>()
+            + self.decoder.bytes()
+    }
+}
+
+impl Picture<'_> {
+    fn size(&self) -> Size {
+        match self {
+            Self::File(_, header) => header.shown(),
+            Self::Pixels(image) => image.size(),
+        }
+    }
+
+    /// Writes all pixels.
+    fn whole(&self, out: &mut [u8], decoder: &mut decode_image::Scratch) -> Result<()> {
+        match self {
+            Self::File(file, header) => decode_image::whole(file, *header, out, decoder)
+                .map_err(|problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME)),
+            Self::Pixels(image) => {
+                out.copy_from_slice(image.pixels);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Image operators as steps on one image, so that a chain of them runs image by image.
+//!
+//! An operator on images says what it does with one of them: a [`Step`]. Alone it runs over a column ([`frame_each`],
+//! [`change_each`], [`widen_each`]). Within a chain it runs on each image while that is in the processor's cache, no step but the last
+//! has a column of its own, and of a file only the part is decoded that the chain looks at ([`fuse`]). Both ways run
+//! the same steps, so they agree bit for bit.
+
+mod chain;
+mod fuse;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{Float32Type, UInt8Type};
+use datafusion::common::Result;
+
+use crate::keyed::Draws;
+use crate::operator::Arguments;
+use crate::pool;
+use crate::resize::Bilinear;
+use crate::tensor::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
+
+pub use fuse::fuse;
+
+/// What an operator does with one image.
+#[derive(Debug)]
+pub enum Step {
+    /// Makes pixels of a file. Only where a chain begins.
+    Decode,
+    /// Makes an image of one size of a part of the image.
+    Frame(Frame),
+    /// Changes pixels where they are.
+    Change(Change),
+    /// Gives each channel's values others, as floats. Only where a chain ends.
+    Widen(Widen),
+}
+
+/// A new image of a part of another.
+pub struct Frame {
+    pub(crate) size: Size,
+    pub(crate) part: PartOf,
+}
+
+/// Which part of an image of some size goes into a frame, and how. A deterministic operator draws nothing.
+pub(crate) enum PartOf {
+    /// The part is scaled to the frame's size. Pixels outside of it have no influence.
+    Scaled(Box<dyn Fn(&mut Draws, Size) -> Rectangle + Send + Sync>),
+    /// Rows and columns are copied; where there are none, the frame is black.
+    Copied(Box<dyn Fn(&mut Draws, Size) -> [Span; 2] + Send + Sync>),
+}
+
+/// What is copied along one side: `len` pixels from `source` to `target`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) source: usize,
+    pub(crate) target: usize,
+    pub(crate) len: usize,
+}
+
+type Paint = dyn Fn(&mut Draws, &mut [u8], Size) + Send + Sync;
+
+/// A change of an image in its own memory.
+pub struct Change {
+    pub(crate) paint: Box<Paint>,
+    /// Whether each pixel becomes what it becomes wherever it stands and whatever stands beside it, and black stays black:
+    /// then cutting a part out first gives the same.
+    pub(crate) is_of_pixels: bool,
+}
+
+/// The float that each of the 256 values of each channel becomes.
+#[derive(Debug)]
+pub struct Widen(pub(crate) Box<[[f32; 256]; CHANNELS]>);
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({} x {})", self.size.height, self.size.width)
+    }
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Change")
+    }
+}
+
+impl Frame {
+    /// A frame of the size that the call names, to which a part is scaled.
+    pub(crate) fn scaled(
+        arguments: &Arguments,
+        part: impl Fn(&mut Draws, Size) -> Rectangle + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Ok(Self { size: named_size(arguments)?, part: PartOf::Scaled(Box::new(part)) })
+    }
+
+    /// A frame of the size that the call names, into which rows and columns are copied.
+    pub(crate) fn copied(
+        arguments: &Arguments,
+        spans: impl Fn(&mut Draws, Size, Size) -> [Span; 2] + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let size = named_size(arguments)?;
+        Ok(Self { size, part: PartOf::Copied(Box::new(move |draws, have| spans(draws, have, size))) })
+    }
+
+    /// Which pixels of an image of this size it looks at, and how they go into the frame.
+    fn placed(&self, draws: &mut Draws, have: Size) -> Placed {
+        match &self.part {
+            PartOf::Scaled(part) => Placed { part: part(draws, have), copied_to: None },
+            PartOf::Copied(spans) => {
+                let [rows, columns] = spans(draws, have);
+                Placed {
+                    part: Rectangle { top: rows.source, left: columns.source, height: rows.len, width: columns.len },
+                    copied_to: Some((rows.target, columns.target)),
+                }
+            }
+        }
+    }
+}
+
+/// A part of an image that goes into a frame: scaled, or copied to a row and a column.
+struct Placed {
+    part: Rectangle,
+    copied_to: Option<(usize, usize)>,
+}
+
+impl Placed {
+    /// Fills the frame from `image`, in which the part is `part`.
+    fn fill(&self, image: Image, part: Rectangle, out: &mut [u8], size: Size, bilinear: &mut Bilinear) -> Result<()> {
+        let Some((top, left)) = self.copied_to else { return bilinear.run(image, part, out, size) };
+        if (part.height, part.width) != (size.height, size.width) {
+            out.fill(0);
+        }
+        let len = part.width * CHANNELS;
+        for row in 0..part.height {
+            let source = ((part.top + row) * image.width + part.left) * CHANNELS;
+            let target = ((top + row) * size.width + left) * CHANNELS;
+            out[target..target + len].copy_from_slice(&image.pixels[source..source + len]);
+        }
+        Ok(())
+    }
+}
+
+impl Change {
+    /// A change that looks at more than one pixel, or moves pixels.
+    pub(crate) fn of_images(paint: impl Fn(&mut Draws, &mut [u8], Size) + Send + Sync + 'static) -> Self {
+        Self { paint: Box::new(paint), is_of_pixels: false }
+    }
+
+    /// A change of each pixel by itself that leaves black as it is.
+    pub(crate) fn of_pixels(paint: impl Fn(&mut Draws, &mut [u8], Size) + Send + Sync + 'static) -> Self {
+        Self { paint: Box::new(paint), is_of_pixels: true }
+    }
+}
+
+impl Widen {
+    pub(crate) fn fill(&self, pixels: &[u8], out: &mut [f32]) {
+        let [red, green, blue] = &*self.0;
+        for (value, [r, g, b]) in out.as_chunks_mut::<CHANNELS>().0.iter_mut().zip(pixels.as_chunks::<CHANNELS>().0) {
+            *value = [red[usize::from(*r)], green[usize::from(*g)], blue[usize::from(*b)]];
+        }
+    }
+}
+
+fn named_size(arguments: &Arguments) -> Result<Size> {
+    Ok(Size { height: arguments.positive("height")?, width: arguments.positive("width")? })
+}
+
+/// Runs an operator that is a [`Frame`] over the column `image`. Nulls stay null.
+pub(crate) fn frame_each(operator: &str, arguments: &Arguments, frame: &Frame) -> Result<ArrayRef> {
+    let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
+    let layout = Layout::fixed(operator, images.len(), frame.size)?;
+    let mut out = pool::outputs().take_filled(layout.values());
+    let mut bilinear = Bilinear::default();
+    for row in 0..images.len() {
+        let out = &mut out.values()[layout.range(row)];
+        match images.get(row)? {
+            Some(image) => {
+                let placed = frame.placed(&mut arguments.draws_of(row), image.size());
+                placed.fill(image, placed.part, out, frame.size, &mut bilinear)?;
+            }
+            None => out.fill(0),
+        }
+    }
+    layout.array::<UInt8Type>(out.freeze().into(), images.nulls().cloned())
+}
+
+/// Runs an operator that is a [`Change`] over the column `image`, in its memory if nobody else holds it.
+pub(crate) fn change_each(arguments: &mut Arguments, change: &Change) -> Result<ArrayRef> {
+    let array = arguments.take_array("image")?;
+    let images = Images::try_new(arguments.field("image")?, &array)?;
+    let mut places = Vec::with_capacity(images.len());
+    for row in 0..images.len() {
+        if let Some(image) = images.get(row)? {
+            let start = images.start(row);
+            places.push((row, start..start + image.pixels.len(), image.size()));
+        }
+    }
+    drop(images);
+    tensor::change_pixels(array, |pixels| {
+        for (row, range, size) in places {
+            (change.paint)(&mut arguments.draws_of(row), &mut pixels[range], size);
+        }
+    })
+}
+
+/// Runs an operator that is a [`Widen`] over the column `image`.
+pub(crate) fn widen_each(operator: &str, arguments: &Arguments, widen: &Widen) -> Result<ArrayRef> {
+    let (field, array) = (arguments.field("image")?, arguments.array("image")?);
+    let images = Images::try_new(field, array)?;
+    let layout = Layout::of(operator, field, &images)?;
+    let mut out = pool::outputs().take_filled(layout.values() * size_of::<f32>());
+    for row in 0..images.len() {
+        let out = &mut out.values::<f32>()[layout.range(row)];
+        match images.get(row)? {
+            Some(image) => widen.fill(image.pixels, out),
+            None => out.fill(0.0),
+        }
+    }
+    layout.array::<Float32Type>(out.freeze().into(), images.nulls().cloned())
+}

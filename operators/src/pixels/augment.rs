@@ -1,0 +1,387 @@
+//! Augmentations that draw what they do to each image: `color_jitter`, `gaussian_blur`, `random_erasing`, `random_rotate`.
+//!
+//! All are one struct, as are those of [`super::policy`]: a descriptor, and what makes a recipe of the constants. A recipe
+//! takes its draws image by image and works in the image's own memory.
+
+use std::sync::Mutex;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::Result;
+
+use super::affine::Affine;
+use super::blur::Blur;
+use super::policy::Policy;
+use super::steps::{FACTOR_MAX, Step};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_chain::{self, Change, change_each};
+use crate::keyed::Draws;
+use crate::operator::{Arguments, Operator};
+use crate::tensor::{self, CHANNELS, Size};
+
+/// An operator that changes images in place, by draws.
+#[derive(Debug)]
+pub(crate) struct Augment {
+    pub(super) descriptor: &'static Descriptor,
+    pub(super) prepare: fn(&Arguments) -> Result<Recipe>,
+}
+
+/// What is done to each image, before draws.
+#[derive(Debug)]
+pub(super) enum Recipe {
+    ColorJitter { around_one: [f64; 3], hue: f64 },
+    GaussianBlur { size: usize, sigma: (f64, f64) },
+    RandomErasing { p: f64, scale: (f64, f64), log_ratio: (f64, f64), value: [u8; CHANNELS] },
+    RandomRotate { degrees: f64, bilinear: bool, fill: [u8; CHANNELS] },
+    Policy(Policy),
+}
+
+/// Memory that is kept from image to image.
+#[derive(Debug, Default)]
+struct Scratch {
+    pixels: Vec<u8>,
+    blur: Blur,
+}
+
+impl Operator for Augment {
+    fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+
+    fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        (self.prepare)(arguments)?;
+        let field = arguments.field("image")?;
+        tensor::field("image", DataType::UInt8, tensor::shape(field)?, field.is_nullable())
+    }
+
+    fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        let change = (self.prepare)(arguments)?.change();
+        change_each(arguments, &change)
+    }
+
+    fn image_step(&self, arguments: &Arguments) -> Result<Option<image_chain::Step>> {
+        Ok(Some(image_chain::Step::Change((self.prepare)(arguments)?.change())))
+    }
+}
+
+impl Recipe {
+    fn change(self) -> Change {
+        // All of the jitter but the contrast is of pixels, and black has neither brightness nor colour.
+        let is_of_pixels = matches!(self, Self::ColorJitter { around_one: [_, 0.0, _], .. });
+        let kept = Mutex::new(Scratch::default());
+        let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| match kept.try_lock() {
+            Ok(mut scratch) => self.apply(pixels, size.width, draws, &mut scratch),
+            // Another thread is at it.
+            Err(_) => self.apply(pixels, size.width, draws, &mut Scratch::default()),
+        };
+        match is_of_pixels {
+            true => Change::of_pixels(paint),
+            false => Change::of_images(paint),
+        }
+    }
+
+    fn apply(&self, pixels: &mut [u8], width: usize, draws: &mut Draws, scratch: &mut Scratch) {
+        let height = pixels.len() / (width * CHANNELS);
+        match self {
+            Self::ColorJitter { around_one, hue } => {
+                let mut order = [0, 1, 2, 3];
+                for last in (1..order.len()).rev() {
+                    order.swap(last, draws.below(last as u64 + 1) as usize);
+                }
+                let [brightness, contrast, saturation] =
+                    around_one.map(|range| draws.uniform_in((1.0 - range).max(0.0), 1.0 + range));
+                let steps = [
+                    (around_one[0], Step::Brightness(brightness)),
+                    (around_one[1], Step::Contrast(contrast)),
+                    (around_one[2], Step::Saturation(saturation)),
+                    (*hue, Step::Hue(draws.uniform_in(-hue, *hue))),
+                ];
+                for (range, step) in order.map(|at: usize| steps[at]) {
+                    if range > 0.0 {
+                        step.apply(pixels, width, &mut scratch.pixels);
+                    }
+                }
+            }
+            Self::GaussianBlur { size, sigma } => {
+                scratch.blur.apply(pixels, width, *size, draws.uniform_in(sigma.0, sigma.1));
+            }
+            Self::RandomErasing { p, scale, log_ratio, value } => {
+                if draws.uniform() >= *p {
+                    return;
+                }
+                for _ in 0..ERASING_ATTEMPTS {
+                    let area = (height * width) as f64 * draws.uniform_in(scale.0, scale.1);
+                    let ratio = libm::exp(draws.uniform_in(log_ratio.0, log_ratio.1));
+                    let part_height = (area * ratio).sqrt().round_ties_even() as usize;
+                    let part_width = (area / ratio).sqrt().round_ties_even() as usize;
+                    if part_height >= height || part_width >= width {
+                        continue;
+                    }
+                    let top = draws.below((height - part_height + 1) as u64) as usize;
+                    let left = draws.below((width - part_width + 1) as u64) as usize;
+                    for line in pixels.chunks_exact_mut(width * CHANNELS).skip(top).take(part_height) {
+                        line.as_chunks_mut().0[left..left + part_width].fill(*value);
+                    }
+                    return;
+                }
+            }
+            Self::RandomRotate { degrees, bilinear, fill } => {
+                let angle = draws.uniform_in(-degrees, *degrees);
+                Affine::rotated(angle, height, width, *fill, *bilinear).apply(pixels, width, &mut scratch.pixels);
+            }
+            Self::Policy(policy) => policy.apply(pixels, height, width, draws, &mut scratch.pixels),
+        }
+    }
+}
+
+/// How often a part that does not fit is drawn again.
+const ERASING_ATTEMPTS: usize = 10;
+
+/// The greatest side of a blur's kernel.
+const KERNEL_MAX: usize = 255;
+
+/// What these operators have in common.
+pub(super) const AUGMENTATION: Descriptor = Descriptor {
+    name: "",
+    version: 1,
+    category: "image",
+    summary: "",
+    parameters: &[],
+    returns: "a uint8 tensor of the same shape, fixed or variable",
+    determinism: Determinism::KeyedRandom,
+    rows: Rows::OneToOne,
+    nulls: Nulls::Kept,
+    size_ratio: 1.0,
+    commutes: Commutes::NONE,
+    docs: "",
+    source: "",
+    examples: &[],
+};
+
+pub(super) const IMAGE: Parameter = Parameter::input("image", TypeClass::Image, "The images");
+
+static COLOR_JITTER_DESCRIPTOR: Descriptor = Descriptor {
+    name: "color_jitter",
+    summary: "Changes brightness, contrast, saturation and hue of each image at random",
+    parameters: &[
+        IMAGE,
+        Parameter::constant(
+            "brightness",
+            ConstantKind::Number,
+            "The factor is from 1 - brightness, at least 0, to 1 + brightness",
+        )
+        .or("0"),
+        Parameter::constant("contrast", ConstantKind::Number, "The same for the difference from the mean grey").or("0"),
+        Parameter::constant("saturation", ConstantKind::Number, "The same for the difference from each pixel's grey")
+            .or("0"),
+        Parameter::constant(
+            "hue",
+            ConstantKind::Number,
+            "The hue turns by up to this part of the circle, from 0 to 0.5",
+        )
+        .or("0"),
+    ],
+    docs: "The four changes are made in an order drawn for each image, each rounded to uint8, as in torchvision. Draws: \
+           below 4, below 3 and below 2 shuffle brightness, contrast, saturation, hue from the last to the first; then \
+           their factors in this order, each uniform. What is 0 is left out. Results are within one level of torchvision's \
+           for each change. The first three must be from 0 to 100. Null in, null out.",
+    source: "torchvision's `v2.ColorJitter`",
+    examples: &[Example {
+        sql: "color_jitter(image, brightness => 0.4, contrast => 0.4, saturation => 0.4, hue => 0.1)",
+        result: "the same picture in another light",
+    }],
+    ..AUGMENTATION
+};
+
+static GAUSSIAN_BLUR_DESCRIPTOR: Descriptor = Descriptor {
+    name: "gaussian_blur",
+    summary: "Smooths each image by a Gaussian of random width",
+    parameters: &[
+        IMAGE,
+        Parameter::constant("kernel_size", ConstantKind::Integer, "Pixels of the kernel's side, an odd number")
+            .or("23"),
+        Parameter::constant("sigma_min", ConstantKind::Number, "The least deviation in pixels").or("0.1"),
+        Parameter::constant("sigma_max", ConstantKind::Number, "The greatest deviation in pixels").or("2.0"),
+    ],
+    docs: "One draw: sigma, uniform from sigma_min to sigma_max. Beyond its edges the image is mirrored, also one that is \
+           smaller than the kernel, where torchvision fails. In float32, rounded; within one level of torchvision. \
+           kernel_size is at most 255; 23 is SimCLR's for pictures of 224. Null in, null out.",
+    source: "torchvision's `v2.GaussianBlur`",
+    examples: &[Example { sql: "gaussian_blur(image, kernel_size => 23)", result: "a smooth image" }],
+    ..AUGMENTATION
+};
+
+static RANDOM_ERASING_DESCRIPTOR: Descriptor = Descriptor {
+    name: "random_erasing",
+    summary: "Fills a random part of some images with one colour",
+    parameters: &[
+        IMAGE,
+        Parameter::constant("p", ConstantKind::Number, "The probability of erasing, from 0 to 1").or("0.5"),
+        Parameter::constant("scale_min", ConstantKind::Number, "The least share of the image's area").or("0.02"),
+        Parameter::constant("scale_max", ConstantKind::Number, "The greatest share of the image's area").or("0.33"),
+        Parameter::constant("ratio_min", ConstantKind::Number, "The least height / width of the part").or("0.3"),
+        Parameter::constant("ratio_max", ConstantKind::Number, "The greatest height / width of the part").or("3.3"),
+        Parameter::constant("value", ConstantKind::NumberList, "The colour, from 0 to 255 per channel").or("[0, 0, 0]"),
+    ],
+    docs: "The first draw is below p where the image is erased. Then the area is drawn uniformly, the ratio log-uniformly, \
+           the top and the left. A part that does not fit, being as high or as wide as the image, is drawn again, up to ten \
+           times; after that the image stays. It works on uint8, before `normalize`; to erase with a dataset's mean, give \
+           that as the value. Null in, null out.",
+    source: "torchvision's `v2.RandomErasing` with a value",
+    examples: &[Example {
+        sql: "random_erasing(image, p => 0.25)",
+        result: "a quarter of the images have a black part",
+    }],
+    commutes: Commutes { pixelwise: false, spatial: false },
+    ..AUGMENTATION
+};
+
+static RANDOM_ROTATE_DESCRIPTOR: Descriptor = Descriptor {
+    name: "random_rotate",
+    summary: "Turns each image about its middle by a random angle",
+    parameters: &[
+        IMAGE,
+        Parameter::constant("degrees", ConstantKind::Number, "The angle is from -degrees to degrees"),
+        Parameter::constant("interpolation", ConstantKind::Text, "`'nearest'` or `'bilinear'`").or("'nearest'"),
+        Parameter::constant(
+            "fill",
+            ConstantKind::NumberList,
+            "The colour of what was outside, from 0 to 255 per channel",
+        )
+        .or("[0, 0, 0]"),
+    ],
+    docs: "One draw: the angle, uniform, counterclockwise. The image keeps its size. Bilinear interpolation at the edges \
+           mixes with the fill. Nearest takes torchvision's pixels but where two are equally near; bilinear is within one \
+           level inside. degrees is from 0 to 360. Null in, null out.",
+    source: "torchvision's `v2.RandomRotation`",
+    examples: &[Example { sql: "random_rotate(image, degrees => 15)", result: "a tilted image" }],
+    ..AUGMENTATION
+};
+
+pub(crate) static COLOR_JITTER: Augment = Augment { descriptor: &COLOR_JITTER_DESCRIPTOR, prepare: color_jitter };
+pub(crate) static GAUSSIAN_BLUR: Augment = Augment { descriptor: &GAUSSIAN_BLUR_DESCRIPTOR, prepare: gaussian_blur };
+pub(crate) static RANDOM_ERASING: Augment = Augment { descriptor: &RANDOM_ERASING_DESCRIPTOR, prepare: random_erasing };
+pub(crate) static RANDOM_ROTATE: Augment = Augment { descriptor: &RANDOM_ROTATE_DESCRIPTOR, prepare: random_rotate };
+
+fn color_jitter(arguments: &Arguments) -> Result<Recipe> {
+    let up_to = |name, most| within(arguments, name, 0.0, most);
+    Ok(Recipe::ColorJitter {
+        around_one: [
+            up_to("brightness", FACTOR_MAX)?,
+            up_to("contrast", FACTOR_MAX)?,
+            up_to("saturation", FACTOR_MAX)?,
+        ]
+        .map(|range| range.min(FACTOR_MAX - 1.0)),
+        hue: up_to("hue", 0.5)?,
+    })
+}
+
+fn gaussian_blur(arguments: &Arguments) -> Result<Recipe> {
+    let size = whole(arguments, "kernel_size", 1, KERNEL_MAX)?;
+    if size % 2 == 0 {
+        return arguments.refuse("kernel_size", format_args!("must be odd, got {size}"));
+    }
+    Ok(Recipe::GaussianBlur { size, sigma: range(arguments, "sigma_min", "sigma_max")? })
+}
+
+fn random_erasing(arguments: &Arguments) -> Result<Recipe> {
+    let ratio = range(arguments, "ratio_min", "ratio_max")?;
+    within(arguments, "scale_max", 0.0, 1.0)?;
+    Ok(Recipe::RandomErasing {
+        p: within(arguments, "p", 0.0, 1.0)?,
+        scale: range(arguments, "scale_min", "scale_max")?,
+        log_ratio: (libm::log(ratio.0), libm::log(ratio.1)),
+        value: colour(arguments, "value")?,
+    })
+}
+
+fn random_rotate(arguments: &Arguments) -> Result<Recipe> {
+    let bilinear = match arguments.text("interpolation")?.as_str() {
+        "nearest" => false,
+        "bilinear" => true,
+        other => {
+            let problem = format!("must be 'nearest' or 'bilinear', got \"{other}\"");
+            return arguments.refuse("interpolation", problem);
+        }
+    };
+    let degrees = within(arguments, "degrees", 0.0, 360.0)?;
+    Ok(Recipe::RandomRotate { degrees, bilinear, fill: colour(arguments, "fill")? })
+}
+
+/// A number between two, both allowed.
+fn within(arguments: &Arguments, name: &str, least: f64, most: f64) -> Result<f64> {
+    match arguments.number(name)? {
+        number if (least..=most).contains(&number) => Ok(number),
+        number => arguments.refuse(name, format_args!("must be from {least} to {most}, got {number}")),
+    }
+}
+
+/// An integer between two, both allowed.
+pub(super) fn whole(arguments: &Arguments, name: &str, least: usize, most: usize) -> Result<usize> {
+    let integer = arguments.integer(name)?;
+    match usize::try_from(integer) {
+        Ok(fits) if (least..=most).contains(&fits) => Ok(fits),
+        _ => arguments.refuse(name, format_args!("must be from {least} to {most}, got {integer}")),
+    }
+}
+
+/// Two numbers above 0, in order.
+fn range(arguments: &Arguments, least: &str, most: &str) -> Result<(f64, f64)> {
+    let numbers = (arguments.number(least)?, arguments.number(most)?);
+    if numbers.0 <= 0.0 {
+        return arguments.refuse(least, format_args!("must be above 0, got {}", numbers.0));
+    }
+    if numbers.1 < numbers.0 {
+        return arguments.refuse(most, format_args!("must be at least \"{least}\" ({}), got {}", numbers.0, numbers.1));
+    }
+    Ok(numbers)
+}
+
+/// Three whole numbers from 0 to 255.
+pub(super) fn colour(arguments: &Arguments, name: &str) -> Result<[u8; CHANNELS]> {
+    let numbers = arguments.numbers(name)?;
+    let Ok(channels) = <[f64; CHANNELS]>::try_from(numbers.as_slice()) else {
+        return arguments.refuse(name, format_args!("must have {CHANNELS} numbers, got {}", numbers.len()));
+    };
+    match channels.iter().find(|x| !(0.0..=255.0).contains(*x) || x.fract() != 0.0) {
+        Some(bad) => arguments.refuse(name, format_args!("must be whole numbers from 0 to 255, got {bad}")),
+        None => Ok(channels.map(|x| x as u8)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{noise, sql};
+
+    #[test]
+    fn arguments_out_of_range_are_refused_by_name() {
+        let check = |call: &str, expect: &str| assert_eq!(sql(call, vec![noise()]).unwrap_err(), expect);
+        check("color_jitter(image, -1)", "color_jitter: \"brightness\" must be from 0 to 100, got -1");
+        check("color_jitter(image, 0, 0, 0, 0.6)", "color_jitter: \"hue\" must be from 0 to 0.5, got 0.6");
+        check("gaussian_blur(image, 4)", "gaussian_blur: \"kernel_size\" must be odd, got 4");
+        check("gaussian_blur(image, 3, 0)", "gaussian_blur: \"sigma_min\" must be above 0, got 0");
+        check(
+            "gaussian_blur(image, 3, 2, 1)",
+            "gaussian_blur: \"sigma_max\" must be at least \"sigma_min\" (2), got 1",
+        );
+        check("random_erasing(image, 2)", "random_erasing: \"p\" must be from 0 to 1, got 2");
+        check("random_erasing(image, 1, 0.1, 7)", "random_erasing: \"scale_max\" must be from 0 to 1, got 7");
+        check("random_rotate(image, -5)", "random_rotate: \"degrees\" must be from 0 to 360, got -5");
+        check(
+            "random_rotate(image, 5, 'cubic')",
+            "random_rotate: \"interpolation\" must be 'nearest' or 'bilinear', got \"cubic\"",
+        );
+    }
+
+    #[test]
+    fn a_colour_has_three_whole_numbers() {
+        let check = |call: &str, expect: &str| {
+            assert_eq!(crate::testing::call(call, vec![noise()]).unwrap_err(), expect);
+        };
+        check("random_rotate(image, 5, 'nearest', [1, 2])", "random_rotate: \"fill\" must have 3 numbers, got 2");
+        check(
+            "random_rotate(image, 5, 'nearest', [1, 2, 256])",
+            "random_rotate: \"fill\" must be whole numbers from 0 to 255, got 256",
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! Joins: what is looked up for each row, and in what.
+//!
+//! The rows of a feed are those of the first table. Whatever stands to the right of a JOIN, or in a subquery of WHERE, is
+//! read whole and kept in memory, and its rows are found by equal keys.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Function, Ident, Join, JoinConstraint, JoinOperator, Query, Select, SelectItem, SetExpr,
+    Spanned, TableFactor, TableWithJoins, UnaryOperator, Visit, Visitor,
+};
+use forebay_operators::Determinism;
+
+use super::{JOIN_HINT, Search};
+use crate::{Place, calls};
+
+/// The most joins in one FROM. Plans nest once for each.
+const JOINS_MAX: usize = 8;
+
+const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
+const SIDES_HINT: &str = "swap the tables: samples are rows of the first one, and the others are looked up by key";
+const RIGHT_HINT: &str = "it is a table, or `(SELECT columns FROM table WHERE …)`; compute the rest beforehand";
+
+impl Search<'_> {
+    pub(super) fn joins(&mut self, item: &TableWithJoins) {
+        item.joins.iter().for_each(|join| self.join(join));
+        if let Some(join) = item.joins.get(JOINS_MAX) {
+            let message = format!("more than {JOINS_MAX} joins in one FROM");
+            self.refuse_before(join.relation.span(), &["JOIN"], &message, JOIN_HINT);
+        }
+    }
+
+    /// Refuses a `*` that DataFusion would take the wrong key for: of the columns of USING it keeps that of the table whose
+    /// name comes first in the alphabet, and that of the second table of a LEFT JOIN is null where nothing is found.
+    pub(super) fn wildcard(&mut self, projection: &[SelectItem], item: &TableWithJoins) {
+        let Some(star) = projection.iter().find(|item| matches!(item, SelectItem::Wildcard(_))) else { return };
+        let first = name(&item.relation);
+        let is_left = |join: &&Join| {
+            let (JoinOperator::Left(constraint) | JoinOperator::LeftOuter(constraint)) = &join.join_operator else {
+                return false;
+            };
+            matches!(constraint, JoinConstraint::Using(_)) && name(&join.relation) < first
+        };
+        if item.joins.iter().any(|join| is_left(&join)) {
+            let place = Place::start(star.span()).unwrap_or(self.here);
+            self.refuse_at(
+                place,
+                "`*` would take the column of USING from the second table, where it is null if nothing is found",
+                "write the columns, or name the tables so that the first one's name comes first in the alphabet",
+            );
+        }
+    }
+
+    pub(super) fn join(&mut self, join: &Join) {
+        let Join { relation, global, join_operator } = join;
+        let refused = match join_operator {
+            _ if *global => Some(("GLOBAL would be silently ignored", "leave it out")),
+            JoinOperator::Join(constraint)
+            | JoinOperator::Inner(constraint)
+            | JoinOperator::Left(constraint)
+            | JoinOperator::LeftOuter(constraint)
+            | JoinOperator::LeftSemi(constraint)
+            | JoinOperator::LeftAnti(constraint) => match constraint {
+                JoinConstraint::Using(_) => None,
+                JoinConstraint::On(condition) if has_equality(condition) => None,
+                JoinConstraint::On(_) => {
+                    Some(("a join finds rows by an equality of columns of both tables, and this one has none", ON_HINT))
+                }
+                JoinConstraint::Natural => {
+                    Some(("NATURAL JOIN would change with the columns of the tables", "name them: `USING (id)`"))
+                }
+                JoinConstraint::None => Some((PAIRS, ON_HINT)),
+            },
+            JoinOperator::CrossJoin(_) | JoinOperator::StraightJoin(_) => Some((PAIRS, ON_HINT)),
+            JoinOperator::Right(_) | JoinOperator::RightOuter(_) => {
+                Some(("RIGHT JOIN keeps the rows of the second table", SIDES_HINT))
+            }
+            JoinOperator::RightSemi(_) | JoinOperator::RightAnti(_) => {
+                Some(("this join gives rows of the second table", SIDES_HINT))
+            }
+            JoinOperator::FullOuter(_) => {
+                Some(("FULL JOIN keeps rows of the second table that belong to no sample", JOIN_HINT))
+            }
+            JoinOperator::Semi(_)
+            | JoinOperator::Anti(_)
+            | JoinOperator::CrossApply
+            | JoinOperator::OuterApply
+            | JoinOperator::AsOf { .. }
+            | JoinOperator::ArrayJoin
+            | JoinOperator::LeftArrayJoin
+            | JoinOperator::InnerArrayJoin => {
+                Some(("joins are JOIN, LEFT JOIN, LEFT SEMI JOIN and LEFT ANTI JOIN", JOIN_HINT))
+            }
+        };
+        if let Some((message, hint)) = refused {
+            self.refuse_before(relation.span(), &["JOIN"], message, hint);
+        }
+        match relation {
+            TableFactor::Table { args: None, .. } => {}
+            TableFactor::Derived { lateral: false, subquery, .. } => self.right_side(subquery),
+            // Refused by itself.
+            TableFactor::Derived { .. } | TableFactor::UNNEST { .. } => {}
+            _ => {
+                let place = Place::start(relation.span()).unwrap_or(self.here);
+                self.refuse_at(place, "the second table of a join is read whole, and is no other query", RIGHT_HINT);
+            }
+        }
+    }
+
+    /// Refuses what the query of a second table cannot have.
+    fn right_side(&mut self, query: &Query) {
+        let mut found = Vec::new();
+        let _ = Visit::visit(query, &mut RightSide { found: &mut found, here: self.here });
+        for (place, message) in found {
+            self.refuse_at(place, message, RIGHT_HINT);
+        }
+    }
+
+    /// Notes the subqueries that are conditions of a SELECT.
+    pub(super) fn memberships(&mut self, selection: Option<&Expr>) {
+        let Some(selection) = selection else { return };
+        for condition in conjuncts(selection) {
+            if let Some(query) = membership(condition) {
+                self.memberships.extend(Place::start(query.span()));
+            }
+        }
+    }
+
+    /// Refuses a subquery that is no condition of a SELECT, and what such a one cannot have.
+    pub(super) fn membership(&mut self, expr: &Expr, query: &Query) {
+        let place = Place::start(query.span()).unwrap_or(self.here);
+        let word = if matches!(expr, Expr::Exists { .. }) { "EXISTS" } else { "IN (SELECT …)" };
+        if !self.memberships.contains(&place) {
+            let message = format!("{word} is a condition of WHERE, by itself or beside AND");
+            return self.refuse_at(place, &message, "write `WHERE id IN (SELECT id FROM other) AND …`");
+        }
+        if matches!(expr, Expr::Exists { .. }) && !selection(query).is_some_and(has_equality) {
+            let message = "EXISTS finds rows by an equality of columns of both tables, and this one has none";
+            return self.refuse_at(place, message, "write `EXISTS (SELECT * FROM other WHERE other.id = table.id)`");
+        }
+        self.right_side(query);
+    }
+}
+
+const PAIRS: &str = "a join without a condition makes a row of each pair of rows";
+
+/// What columns of a table are called by, as DataFusion folds it.
+fn name(factor: &TableFactor) -> Option<String> {
+    let folded = |name: &Ident| match name.quote_style {
+        Some(_) => name.value.clone(),
+        None => name.value.to_lowercase(),
+    };
+    match factor {
+        TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
+            Some(folded(&alias.name))
+        }
+        TableFactor::Table { name, .. } => name.0.last().and_then(|part| part.as_ident()).map(folded),
+        TableFactor::NestedJoin { table_with_joins, .. } => name(&table_with_joins.relation),
+        _ => None,
+    }
+}
+
+/// The subquery of `IN` or `EXISTS`, also of their negations.
+fn membership(expr: &Expr) -> Option<&Query> {
+    match expr {
+        Expr::Nested(inner) | Expr::UnaryOp { op: UnaryOperator::Not, expr: inner } => membership(inner),
+        Expr::InSubquery { subquery, .. } | Expr::Exists { subquery, .. } => Some(subquery),
+        _ => None,
+    }
+}
+
+fn selection(query: &Query) -> Option<&Expr> {
+    match query.body.as_ref() {
+        SetExpr::Select(select) => select.selection.as_ref(),
+        _ => None,
+    }
+}
+
+fn has_equality(condition: &Expr) -> bool {
+    conjuncts(condition).iter().any(|condition| matches!(condition, Expr::BinaryOp { op: BinaryOperator::Eq, .. }))
+}
+
+/// What AND holds together.
+fn conjuncts(condition: &Expr) -> Vec<&Expr> {
+    let (mut todo, mut found) = (vec![condition], Vec::new());
+    while let Some(condition) = todo.pop() {
+        match condition {
+            Expr::Nested(inner) => todo.push(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => todo.extend([right.as_ref(), left.as_ref()]),
+            other => found.push(other),
+        }
+    }
+    found
+}
+
+/// What rows that are read once cannot depend on, and what would need more than reading them.
+struct RightSide<'a> {
+    found: &'a mut Vec<(Place, &'static str)>,
+    here: Place,
+}
+
+impl Visitor for RightSide<'_> {
+    type Break = ();
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        self.here = Place::start(select.select_token.0.span).unwrap_or(self.here);
+        if let Some(join) = select.from.iter().find_map(|item| item.joins.first()) {
+            let place = Place::start(join.relation.span()).unwrap_or(self.here);
+            self.found.push((place, "a join inside the second table of a join"));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+        if let TableFactor::Table { args: Some(_), .. } = factor {
+            let place = Place::start(factor.span()).unwrap_or(self.here);
+            self.found.push((place, "a table operator inside the second table of a join"));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr
+            && let Some(message) = not_of_a_right_side(function)
+        {
+            self.found.push((Place::start(function.name.span()).unwrap_or(self.here), message));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn not_of_a_right_side(function: &Function) -> Option<&'static str> {
+    if function.name.to_string().eq_ignore_ascii_case("unnest") {
+        return Some("UNNEST inside the second table of a join");
+    }
+    match calls::operator(&function.name)?.determinism {
+        Determinism::Deterministic => None,
+        Determinism::KeyedRandom => Some("a random operator inside the second table of a join, which is read once"),
+        Determinism::StepLength => Some("an operator that depends on the step, inside the second table of a join"),
+    }
+}
