@@ -71,7 +71,7 @@ impl Plan {
     }
 
     fn physical(&self, expr: &Expr) -> Arc<dyn PhysicalExpr> {
-        create_physical_expr(expr, &self.schema, &ExecutionProps::new()).unwrap()
+        create_physical_expr(expr, &self.schema, &ExecutionProps::new(), &Default::default()).unwrap()
     }
 
     fn fused(&self, expr: &Expr) -> Arc<dyn PhysicalExpr> {
