@@ -124,7 +124,7 @@ mod tests {
         let source = Image { height, width, pixels: &pixels };
         let mut out = vec![0; 24 * 16 * 3];
         let part = Rectangle { top: 4, left: 11, height: 20, width: 30 };
-        Bilinear::default().run(source, part, &mut out, 24, 16).unwrap();
+        Bilinear::default().run(source, part, &mut out, Size { height: 24, width: 16 }).unwrap();
         assert_near(&fixed(24, 16, out), "colour_crop_24x16.png", 1);
     }
 

@@ -446,7 +446,7 @@ mod tests {
                 let size = header.stored;
                 // The limits hold for what a header may claim; a test need not fill gigabytes to see it.
                 if size.height * size.width <= 1 << 22 {
-                    let _ = decode(&bytes, header, &mut vec![0; size.height * size.width * CHANNELS], &mut scratch);
+                    let _ = super::whole(&bytes, header, &mut vec![0; size.values()], &mut scratch);
                 }
             }
         }
@@ -475,8 +475,7 @@ mod tests {
             // Without a planner around it, which would take most of the time.
             let one = |file: &[u8]| {
                 let header = header(file)?;
-                let mut out = vec![0; header.stored.height * header.stored.width * CHANNELS];
-                decode(file, header, &mut out, &mut Scratch::default())
+                super::whole(file, header, &mut vec![0; header.stored.values()], &mut Scratch::default())
             };
             assert!(one(&file).is_ok(), "{name}");
             let mut thumbnail = file.clone();
@@ -517,9 +516,7 @@ mod tests {
             assert!(
                 header(&photo[..len])
                     .and_then(|header| {
-                        let size = header.stored;
-                        let mut out = vec![0; size.height * size.width * CHANNELS];
-                        decode(&photo[..len], header, &mut out, &mut Scratch::default())
+                        whole(&photo[..len], header, &mut vec![0; header.stored.values()], &mut Scratch::default())
                     })
                     .is_err(),
                 "{len} bytes"
@@ -549,10 +546,12 @@ mod tests {
         png[16..24].fill(0);
         assert_eq!(one(&png).err().as_deref(), Some("decode_image: an image of 0 x 0 has no pixels"));
         let full = Size { height: 16_384, width: 16_384 };
-        let two = add(0, full).and_then(|total| add(total, full)).unwrap();
+        let batch =
+            |images: usize| Layout::variable(NAME, std::iter::repeat_n(full, images).map(|size| Ok(Some(size))));
+        assert!(batch(2).is_ok());
         let expect =
-            "Resources exhausted: decode_image: the images of one batch exceed 2147483647 bytes; use smaller batches";
-        assert_eq!(add(two, full).unwrap_err().strip_backtrace(), expect);
+            "Resources exhausted: decode_image: the images of one batch exceed 2147483647 values; use smaller batches";
+        assert_eq!(batch(3).unwrap_err().strip_backtrace(), expect);
     }
 
     #[test]
