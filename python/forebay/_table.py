@@ -112,7 +112,7 @@ class Table:
             condition = "USING (" + ", ".join(quoted(name) for name, _ in pairs) + ")"
         # In a query of their own: a sample or condition that is asked for later is of all these rows.
         joined = f"SELECT * FROM ({self.sql}) AS first {how.upper()} JOIN ({other.sql}) AS second {condition}"
-        return Table(self._session, f"({joined}) AS joined")
+        return Table(self._session, f"({joined}) AS joined", held=self._held + other._held)
 
     def sample(self, fraction: float, seed: int = 0) -> "Table":
         """About this part of the rows of a table that files or Arrow data make: always the same, and others with another `seed`,

@@ -29,6 +29,8 @@ use crate::snapshot::{RowGroup, RowRange};
 use crate::{Error, Result, Stores};
 
 const FOOTER_BYTES_GUESS: usize = 64 << 10;
+/// Lists are decoded in wider types and with their levels, of bytes in ten times their memory: so much of them at a time.
+const LIST_BYTES_AT_A_TIME: u64 = 4 << 20;
 /// Decoders allocate by a row group's claimed number of rows.
 pub(crate) const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
@@ -149,12 +151,18 @@ async fn decode(
     range: &RowRange,
     roots: &[usize],
 ) -> Result<RecordBatch, ParquetError> {
-    let mask = ProjectionMask::roots(footer.metadata().file_metadata().schema_descr(), roots.iter().copied());
+    let columns = footer.metadata().file_metadata().schema_descr();
+    let mask = ProjectionMask::roots(columns, roots.iter().copied());
+    let is_list = |leaf: usize| mask.leaf_included(leaf) && columns.column(leaf).max_rep_level() > 0;
+    let at_a_time = match (0..columns.num_columns()).any(is_list) {
+        true => (range.rows.saturating_mul(LIST_BYTES_AT_A_TIME) / range.bytes.max(1)).min(range.rows).max(1),
+        false => range.rows,
+    };
     let reader = PinnedReader(file.clone());
     let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.clone())
         .with_projection(mask)
         .with_row_groups(vec![range.group as usize])
-        .with_batch_size(range.rows as usize);
+        .with_batch_size(at_a_time as usize);
     if range.rows < group.rows {
         builder = builder.with_row_selection(RowSelection::from(vec![
             RowSelector::skip((range.first_row - group.first_row) as usize),

@@ -194,3 +194,14 @@ def test_errors_of_files_show_no_sql_that_nobody_wrote(tmp_path):
     for error in (raised.value, broken.value):
         assert "CREATE" not in str(error) and "^" not in str(error)
     assert "nothing" in raised.value.message and "relative ones begin at" in raised.value.hint
+
+
+def test_a_join_holds_the_frames_of_both_sides():
+    session = forebay.Session()
+    joined = session.table(pa.table({"n": [1, 2]})).join(pa.table({"n": [1, 2], "m": [5, 6]}), on="n")
+    gc.collect()
+    assert len(tables(session)) == 2
+    assert sorted(values(joined, "m")) == [5, 6]
+    del joined
+    gc.collect()
+    assert tables(session) == []
