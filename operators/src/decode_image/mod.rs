@@ -428,12 +428,12 @@ mod tests {
             "deflate.tiff",
             "tilted.tiff",
         ] {
-            let intact = file(name);
+            let whole = file(name);
             let mut scratch = Scratch::default();
             for _ in 0..1000 {
-                let mut bytes = intact.clone();
+                let mut bytes = whole.clone();
                 if draws.below(4) == 0 {
-                    bytes.truncate(draws.below(intact.len() as u64) as usize);
+                    bytes.truncate(draws.below(whole.len() as u64) as usize);
                 }
                 for _ in 0..draws.below(5) {
                     // More often than not in the header, where sizes and offsets are.
@@ -446,7 +446,7 @@ mod tests {
                 let size = header.stored;
                 // The limits hold for what a header may claim; a test need not fill gigabytes to see it.
                 if size.height * size.width <= 1 << 22 {
-                    let _ = whole(&bytes, header, &mut vec![0; size.values()], &mut scratch);
+                    let _ = super::whole(&bytes, header, &mut vec![0; size.values()], &mut scratch);
                 }
             }
         }
@@ -475,8 +475,7 @@ mod tests {
             // Without a planner around it, which would take most of the time.
             let one = |file: &[u8]| {
                 let header = header(file)?;
-                let mut out = vec![0; header.stored.values()];
-                whole(file, header, &mut out, &mut Scratch::default())
+                super::whole(file, header, &mut vec![0; header.stored.values()], &mut Scratch::default())
             };
             assert!(one(&file).is_ok(), "{name}");
             let mut thumbnail = file.clone();
@@ -517,8 +516,7 @@ mod tests {
             assert!(
                 header(&photo[..len])
                     .and_then(|header| {
-                        let mut out = vec![0; header.stored.values()];
-                        whole(&photo[..len], header, &mut out, &mut Scratch::default())
+                        whole(&photo[..len], header, &mut vec![0; header.stored.values()], &mut Scratch::default())
                     })
                     .is_err(),
                 "{len} bytes"
@@ -548,11 +546,12 @@ mod tests {
         png[16..24].fill(0);
         assert_eq!(one(&png).err().as_deref(), Some("decode_image: an image of 0 x 0 has no pixels"));
         let full = Size { height: 16_384, width: 16_384 };
-        let column = |images: usize| Layout::variable(NAME, (0..images).map(|_| Ok(Some(full))));
-        assert!(column(2).is_ok());
+        let batch =
+            |images: usize| Layout::variable(NAME, std::iter::repeat_n(full, images).map(|size| Ok(Some(size))));
+        assert!(batch(2).is_ok());
         let expect =
             "Resources exhausted: decode_image: the images of one batch exceed 2147483647 values; use smaller batches";
-        assert_eq!(column(3).unwrap_err().strip_backtrace(), expect);
+        assert_eq!(batch(3).unwrap_err().strip_backtrace(), expect);
     }
 
     #[test]

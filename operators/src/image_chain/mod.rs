@@ -46,9 +46,9 @@ pub struct Frame {
 /// Which part of an image of some size goes into a frame, and how. A deterministic operator draws nothing.
 pub(crate) enum PartOf {
     /// The part is scaled to the frame's size. Pixels outside of it have no influence.
-    Scaled(Box<dyn Fn(&mut Draws, Size) -> Rectangle + Send + Sync>),
+    Scaled(Box<Draw<Rectangle>>),
     /// Rows and columns are copied; where there are none, the frame is black.
-    Copied(Box<dyn Fn(&mut Draws, Size) -> [Span; 2] + Send + Sync>),
+    Copied(Box<Draw<[Span; 2]>>),
 }
 
 /// What is copied along one side: `len` pixels from `source` to `target`.
@@ -58,6 +58,9 @@ pub(crate) struct Span {
     pub(crate) target: usize,
     pub(crate) len: usize,
 }
+
+/// What is drawn for an image of some size.
+type Draw<T> = dyn Fn(&mut Draws, Size) -> T + Send + Sync;
 
 type Paint = dyn Fn(&mut Draws, &mut [u8], Size) + Send + Sync;
 

@@ -6,6 +6,7 @@ use arrow::array::{Array, ArrayRef, BinaryArray, RecordBatch};
 use arrow::datatypes::Schema;
 use datafusion::common::DFSchema;
 use datafusion::execution::context::ExecutionProps;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{ColumnarValue, Expr, lit};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion::prelude::col;
@@ -71,7 +72,8 @@ impl Plan {
     }
 
     fn physical(&self, expr: &Expr) -> Arc<dyn PhysicalExpr> {
-        create_physical_expr(expr, &self.schema, &ExecutionProps::new(), &Default::default()).unwrap()
+        let context = PhysicalPlanningContext::default();
+        create_physical_expr(expr, &self.schema, &ExecutionProps::new(), &context).unwrap()
     }
 
     fn fused(&self, expr: &Expr) -> Arc<dyn PhysicalExpr> {
