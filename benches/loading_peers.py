@@ -4,7 +4,8 @@
     VIRTUAL_ENV=/tmp/peers /tmp/peers/bin/maturin develop --release --manifest-path python/Cargo.toml
     /tmp/peers/bin/python benches/loading_peers.py
 
-Linux only (`/proc`). `images`: the sample photographs, again and again, decoded, cropped at random to 224 x 224 (scale 0.08 to 1,
+Linux only (`/proc`). `images`: the sample photographs, or those in the folder $PHOTOGRAPHS (`jpeg/benches/photographs.py` writes
+some of 500 x 375), again and again, decoded, cropped at random to 224 x 224 (scale 0.08 to 1,
 aspect 3/4 to 4/3, antialiased, but for tf.data, which has no antialiasing there), flipped at random, in batches of 64
 uint8 pictures on two cores:
 
@@ -34,7 +35,7 @@ import tempfile
 import time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-PHOTOS = REPOSITORY / "examples" / "photos"
+PHOTOS = pathlib.Path(os.environ.get("PHOTOGRAPHS", REPOSITORY / "examples" / "photos"))
 BATCH = 64
 WARM_UP_SECONDS = 2.0
 QUERY = "SELECT random_hflip(random_resized_crop(decode_image(bytes), height => 224, width => 224)) AS image FROM photos"
@@ -87,7 +88,7 @@ def torch_images(seconds: float) -> dict:
     from torchvision.transforms import v2
 
     torch.set_num_threads(1)
-    paths = sorted(str(path) for path in PHOTOS.glob("*/*.jpg"))
+    paths = sorted(str(path) for path in PHOTOS.rglob("*.jpg"))
     transform = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()])
 
     class Photos(torch.utils.data.Dataset):
@@ -109,7 +110,7 @@ def tf_images(seconds: float) -> dict:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    paths = sorted(str(path) for path in PHOTOS.glob("*/*.jpg"))
+    paths = sorted(str(path) for path in PHOTOS.rglob("*.jpg"))
 
     def load(path):
         data = tf.io.read_file(path)
@@ -220,8 +221,8 @@ def memory(gigabytes: float) -> dict:
     import forebay
 
     with tempfile.TemporaryDirectory() as folder:
-        copies = int(gigabytes * 1e9 / sum(path.stat().st_size for path in PHOTOS.glob("*/*.jpg")))
-        photos = [path.read_bytes() for path in sorted(PHOTOS.glob("*/*.jpg"))]
+        copies = int(gigabytes * 1e9 / sum(path.stat().st_size for path in PHOTOS.rglob("*.jpg")))
+        photos = [path.read_bytes() for path in sorted(PHOTOS.rglob("*.jpg"))]
         for copy in range(copies):
             inside = pathlib.Path(folder, f"{copy:04}")
             inside.mkdir()

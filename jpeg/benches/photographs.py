@@ -1,4 +1,4 @@
-"""Writes 240 photographs of 500 x 375 to a folder, 4:2:0, quality 85 to 92, about 46 KB each: `python photographs.py FOLDER`.
+"""Writes photographs of 500 x 375 to a folder, 4:2:0, quality 85 to 92, about 46 KB each: `python photographs.py FOLDER [240]`.
 
 Needs Pillow. Each is put together of four crops of the sample photographs, which keeps their detail.
 """
@@ -14,11 +14,11 @@ samples = sorted((pathlib.Path(__file__).parents[2] / "examples" / "photos").rgl
 photographs = [Image.open(path).convert("RGB") for path in samples]
 folder = pathlib.Path(sys.argv[1])
 folder.mkdir(parents=True, exist_ok=True)
-for number in range(240):
+for number in range(int(sys.argv[2]) if len(sys.argv) > 2 else 240):
     picture = Image.new("RGB", (500, 375))
     for left, top in ((0, 0), (250, 0), (0, 188), (250, 188)):
         photograph = draws.choice(photographs)
         width, height = min(photograph.width, 250), min(photograph.height, 188)
         x, y = draws.randint(0, photograph.width - width), draws.randint(0, photograph.height - height)
         picture.paste(photograph.crop((x, y, x + width, y + height)).resize((250, 188), Image.LANCZOS), (left, top))
-    picture.save(folder / f"{number:03}.jpg", quality=draws.randint(85, 92), subsampling=2)
+    picture.save(folder / f"{number:04}.jpg", quality=draws.randint(85, 92), subsampling=2)
