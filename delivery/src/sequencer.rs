@@ -281,11 +281,13 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(is_new || dropped);
             }
             Event::WorkerLeft { worker } => {
-                let was_here = self.workers.remove(&worker).is_some();
+                let left = self.workers.remove(&worker);
+                // Who was about to leave did not die of its windows.
+                let is_lost = !left.as_ref().is_some_and(|state| state.draining);
                 if holds(Rule::LostIsLeasedAgain) {
-                    self.drop_copies(|copy| copy.worker == worker, true);
+                    self.drop_copies(|copy| copy.worker == worker, is_lost);
                 }
-                return Ok(was_here);
+                return Ok(left.is_some());
             }
             Event::ReaderJoined { reader, at, until_epoch, share } => {
                 self.stand(reader, Some(Reader { at, until_epoch, share }));

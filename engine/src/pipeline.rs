@@ -62,7 +62,7 @@ impl Pipeline {
         let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, None, tables, state).await?;
+        let stage = compile::compile(&plan, None, true, tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
@@ -126,8 +126,8 @@ impl Pipeline {
         compile::lengths(&self.plan, column, self.dataset.schema(), state)
     }
 
-    /// The stage that gives only these columns of the samples.
-    pub(crate) fn stage_of(&self, columns: &[String], state: &SessionState) -> Result<Stage> {
+    /// The stage that gives only these columns of the samples; with `reads_all`, of the rows that all columns are read of.
+    pub(crate) fn stage_of(&self, columns: &[String], reads_all: bool, state: &SessionState) -> Result<Stage> {
         let schema = self.schema();
         let place = |name: &String| {
             let known = || schema.fields().iter().map(|field| field.name().as_str());
@@ -141,7 +141,7 @@ impl Pipeline {
         let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
         let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
         // As with lengths: planning has nothing to wait for.
-        let planned = compile::compile(&self.plan, Some(&only), &tables, state).now_or_never();
+        let planned = compile::compile(&self.plan, Some(&only), reads_all, &tables, state).now_or_never();
         planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
     }
 

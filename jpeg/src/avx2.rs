@@ -85,7 +85,7 @@ impl Avx2 {
         starts: [(usize, usize); 2],
     ) {
         for (start, stride) in starts {
-            assert!(stride <= samples.len() && start + 7 * stride + 8 <= samples.len());
+            assert!(stride.max(start) <= samples.len() && start + 7 * stride + 8 <= samples.len());
         }
         // SAFETY: `detect` found the features; all eight rows of both blocks lie in the samples, as was asserted.
         unsafe {

@@ -22,6 +22,11 @@ pub(crate) struct Band {
 }
 
 impl Band {
+    pub(crate) fn bytes(&self) -> usize {
+        let sums = self.sums.iter().map(|sums| sums.capacity() * size_of::<u16>()).sum::<usize>();
+        self.samples.capacity() + sums + self.rows.iter().map(Vec::capacity).sum::<usize>()
+    }
+
     /// Makes room for a picture.
     pub(crate) fn prepare(&mut self, layout: &Layout) {
         grow(&mut self.samples, layout.samples);

@@ -19,6 +19,10 @@ pub(crate) struct Entropy {
 }
 
 impl Entropy {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+
     /// Reads the data that begin at `at`, and returns where the marker behind them begins.
     pub(crate) fn read(&mut self, cpu: Cpu, file: &[u8], mut at: usize, restarts: bool) -> Result<usize, Error> {
         self.ends.clear();

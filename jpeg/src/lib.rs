@@ -77,6 +77,13 @@ pub struct Scratch {
     stored: stored::Stored,
 }
 
+impl Scratch {
+    /// The memory that it holds, for a caller who keeps it: after a large picture that is much.
+    pub fn bytes(&self) -> usize {
+        self.entropy.bytes() + self.band.bytes() + self.stored.bytes()
+    }
+}
+
 /// Writes the pixels of a region as interleaved RGB, `height * width * 3` bytes of `out`, which may be in any state
 /// after an error.
 pub fn decode(file: &[u8], region: Region, out: &mut [u8], scratch: &mut Scratch) -> Result<(), Error> {

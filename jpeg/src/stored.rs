@@ -15,6 +15,10 @@ use crate::standard::ZIGZAG;
 /// Bytes of coefficients that are kept from file to file.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
+/// How often scans may visit each block, on average. Encoders' scripts have some ten scans of a component; each visit under a run of
+/// blocks costs 64 steps and no byte of the file.
+const VISITS_MAX: usize = 30;
+
 /// The coefficients of a picture.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
@@ -42,6 +46,10 @@ pub(crate) struct Source<'a> {
 }
 
 impl Stored {
+    pub(crate) fn bytes(&self) -> usize {
+        self.coefficients.capacity() * size_of::<i16>() + self.lasts.capacity()
+    }
+
     /// Forgets the last picture.
     pub(crate) fn reset(&mut self) {
         self.seen = [false; 4];
@@ -89,7 +97,7 @@ impl Stored {
             *place = start;
             start += plane.stored_wide * plane.stored_high;
         }
-        self.budget = blocks.saturating_mul(100).saturating_add(file_len.saturating_mul(64));
+        self.budget = blocks.saturating_mul(VISITS_MAX).saturating_add(file_len.saturating_mul(64));
         Ok(())
     }
 

@@ -339,6 +339,7 @@ fn change_values(values: ArrayRef, change: impl FnOnce(&mut [u8])) -> ArrayRef {
     drop(values);
     let mut pixels = match pixels.into_inner().into_mutable() {
         Ok(own) => own,
+        // Somebody else's, or the pool's.
         Err(shared) => {
             let mut copy = MutableBuffer::with_capacity(shared.len());
             copy.extend_from_slice(&shared);

@@ -186,7 +186,7 @@ def with_tables(query: str, tables: dict[str, Table]) -> str:
     if not tables:
         return query
     named = ", ".join(f"{quoted(name)} AS ({table.sql})" for name, table in tables.items())
-    begin = re.match(r"(\s*(--[^\n]*\n|/\*.*?\*/))*\s*with\b", query, re.DOTALL | re.IGNORECASE)
+    begin = re.match(r"(\s*(--[^\n]*\n|/\*.*?\*/))*\s*with(\s+recursive)?\b", query, re.DOTALL | re.IGNORECASE)
     if begin:
         return f"{query[:begin.end()]} {named},{query[begin.end():]}"
     return f"WITH {named}\n{query}"

@@ -176,7 +176,7 @@ impl Layer {
             .map_err(|error| Error::internal(format!("rows made do not fit the plan: {error}")))?;
         let first = MADE_IDS + so_far.rows;
         so_far.rows += keys.len() as u64;
-        so_far.bytes += batch.get_array_memory_size() as u64;
+        so_far.bytes += batch.columns().iter().map(slice_bytes).sum::<u64>();
         if so_far.bytes > MADE_BYTES_MAX {
             let what = self.change.name().to_uppercase();
             let message = format!("{what} makes more than {} MiB of rows in one window", MADE_BYTES_MAX >> 20);
@@ -226,4 +226,10 @@ impl Stage {
         };
         Ok(Passed { rows, bad: passed.bad })
     }
+}
+
+/// The bytes of a column's own rows: it may be a slice of a much longer one.
+pub(crate) fn slice_bytes(column: &ArrayRef) -> u64 {
+    let sliced = column.to_data().get_slice_memory_size();
+    sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
 }

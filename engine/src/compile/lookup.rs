@@ -18,6 +18,7 @@ use forebay_storage::Dataset;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::changes::Made;
+use super::layer::slice_bytes;
 use super::stage::{LeafPlan, ascending};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -84,7 +85,15 @@ impl Join {
         let columns = made.iter().filter_map(|&column| columns.get(column.checked_sub(self.left)?).cloned());
         let exprs: Vec<Expr> = keys.iter().cloned().chain(columns).collect();
         let plan = LogicalPlanBuilder::from(plan.clone()).project(exprs)?.build()?;
-        let plan = LeafPlan::new(state.create_physical_plan(&plan).await?, dataset.schema())?;
+        let plan = LeafPlan::new(state.create_physical_plan(&plan).await?, dataset.schema()).map_err(|error| {
+            match error.kind() {
+                ErrorKind::Invalid => {
+                    Error::invalid(format!("no row of \"{table}\" can be found by this join's conditions"))
+                        .with_hint("its conditions are never met: leave the join out")
+                }
+                _ => error,
+            }
+        })?;
         let read = ascending(plan.columns());
         Ok(LookupPlan { table: table.clone(), dataset, limit: *limit, plan, read, keys: keys.len() })
     }
@@ -92,7 +101,7 @@ impl Join {
     /// Looks up the rows of `input`, whose first columns are the keys, in `lookup`.
     pub(crate) fn make(&self, lookup: &Lookup, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Made> {
         let left = &input.columns()[self.keys..];
-        let beside: usize = left.iter().map(|column| column.get_array_memory_size()).sum();
+        let beside = left.iter().map(slice_bytes).sum::<u64>() as usize;
         let row_bytes = (beside / input.num_rows().max(1) + lookup.row_bytes + MADE_ROW_BYTES) as u64;
         let found = lookup.find(self.kind, &input.columns()[..self.keys], bytes_max / row_bytes)?;
         let cannot = |error| Error::internal(format!("cannot look rows up: {error}"));

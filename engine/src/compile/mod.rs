@@ -35,7 +35,7 @@ use forebay_storage::Dataset;
 pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, function_versions, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
-pub(crate) use layer::{Layer, MadeSoFar};
+pub(crate) use layer::{Layer, MadeSoFar, slice_bytes};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
 pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
@@ -61,9 +61,14 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
 
 /// Plans the feed stage of `plan` over `tables`; with `only` the rows are the same, and of their columns those at these
 /// places are computed.
+///
+/// What is read, filtered and made of rows is then that of all columns: a bad row takes one offset wherever it is found to be
+/// bad, so which rows are bad before they are samples must not depend on what is asked for. Only a stage of one sample a
+/// row reads less, unless `reads_all`.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
+    reads_all: bool,
     tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
@@ -80,9 +85,21 @@ pub(crate) async fn compile(
         None => None,
     };
     // Woven as a whole, so that calls keep their sites whatever is left out.
-    let transform = output(unfiltered(woven.top)?, plan, only)?;
-    let transform = LeafPlan::new(state.create_physical_plan(&transform).await?, &leaf)?;
-    let mut stage = Stage::new(select, transform, state.task_ctx());
+    let is_one_to_one = select.is_none() && woven.layers.is_empty();
+    let narrow = match only {
+        Some(_) => {
+            let transform = output(unfiltered(woven.top.clone())?, plan, only)?;
+            Some(LeafPlan::new(state.create_physical_plan(&transform).await?, &leaf)?)
+        }
+        None => None,
+    };
+    let whole = output(unfiltered(woven.top)?, plan, None)?;
+    let whole = LeafPlan::new(state.create_physical_plan(&whole).await?, &leaf)?;
+    let mut stage = match narrow {
+        Some(narrow) if is_one_to_one && !reads_all => Stage::new(None, narrow, state.task_ctx()),
+        Some(narrow) => Stage::new(select, whole, state.task_ctx()).giving(narrow),
+        None => Stage::new(select, whole, state.task_ctx()),
+    };
     // From the top down: a layer makes only what is read above it.
     let mut made = stage.columns().to_vec();
     let sources: Vec<SchemaRef> =

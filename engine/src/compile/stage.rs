@@ -111,6 +111,11 @@ impl Stage {
         Self { layers: Vec::new(), select, transform, columns, context }
     }
 
+    /// The same stage with samples of fewer columns. It reads as much as before.
+    pub(crate) fn giving(self, transform: LeafPlan) -> Self {
+        Self { transform, ..self }
+    }
+
     /// Puts a layer below all others.
     pub(crate) fn push_below(&mut self, layer: Layer) {
         self.layers.insert(0, layer);

@@ -148,7 +148,7 @@ impl Feed {
             None => None,
         };
         let stage = match columns {
-            Some(columns) => Arc::new(pipeline.stage_of(columns, &context.state())?),
+            Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
             None => Arc::clone(&pipeline.stage),
         };
         // Other columns have other bad rows, and a file of them is written once.

@@ -129,7 +129,7 @@ struct Decoders {
 
 impl Scratch {
     pub(crate) fn bytes(&self) -> usize {
-        self.decoders.samples.capacity() + self.stored.capacity() + self.shown.capacity()
+        self.decoders.jpeg.bytes() + self.decoders.samples.capacity() + self.stored.capacity() + self.shown.capacity()
     }
 }
 

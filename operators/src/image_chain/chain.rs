@@ -7,7 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{Field, Float32Type, UInt8Type};
 use datafusion::common::{Result, exec_datafusion_err};
 
-use super::{Change, Frame, Step, Widen};
+use super::{Change, Frame, KEPT_BYTES_MAX, Step, Widen};
 use crate::decode_image::{self, Files, Header, sized};
 use crate::keyed::Draws;
 use crate::pool;
@@ -48,9 +48,6 @@ struct Scratch {
     /// The image that is to be widened.
     last: Vec<u8>,
 }
-
-/// What a thread keeps from column to column: a large photograph's pixels, not those of a poster.
-const KEPT_BYTES_MAX: usize = 16 << 20;
 
 thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };

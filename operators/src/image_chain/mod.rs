@@ -24,6 +24,9 @@ use crate::tensor::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
 
 pub use fuse::fuse;
 
+/// What a thread keeps of an operator's memory from column to column: a large photograph's pixels, not those of a poster.
+pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
+
 /// What an operator does with one image.
 #[derive(Debug)]
 pub enum Step {

@@ -3,7 +3,7 @@
 //! All are one struct, as are those of [`super::policy`]: a descriptor, and what makes a recipe of the constants. A recipe
 //! takes its draws image by image and works in the image's own memory.
 
-use std::sync::Mutex;
+use std::cell::Cell;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
@@ -43,6 +43,10 @@ struct Scratch {
     blur: Blur,
 }
 
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
 impl Operator for Augment {
     fn descriptor(&self) -> &'static Descriptor {
         self.descriptor
@@ -68,11 +72,12 @@ impl Recipe {
     fn change(self) -> Change {
         // All of the jitter but the contrast is of pixels, and black has neither brightness nor colour.
         let is_of_pixels = matches!(self, Self::ColorJitter { around_one: [_, 0.0, _], .. });
-        let kept = Mutex::new(Scratch::default());
-        let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| match kept.try_lock() {
-            Ok(mut scratch) => self.apply(pixels, size.width, draws, &mut scratch),
-            // Another thread is at it.
-            Err(_) => self.apply(pixels, size.width, draws, &mut Scratch::default()),
+        let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| {
+            let mut scratch = SCRATCH.take().unwrap_or_default();
+            self.apply(pixels, size.width, draws, &mut scratch);
+            if scratch.pixels.capacity() <= image_chain::KEPT_BYTES_MAX {
+                SCRATCH.set(Some(scratch));
+            }
         };
         match is_of_pixels {
             true => Change::of_pixels(paint),

@@ -98,3 +98,32 @@ def test_a_cluster_sends_all_and_the_loader_drops_the_rest():
     with session.serve() as server:
         remote = forebay.connect(server.uri).load("p", format="arrow", columns=["b"])
         assert list(remote) == list(session.load("p", format="arrow", columns=["b"]))
+
+
+def test_which_rows_are_bad_before_they_are_samples_does_not_depend_on_columns(tmp_path):
+    # Row 2 cannot be read where `x` is; read without it, the filter leaves it out. Either way offsets must be the same.
+    lines = [f'{{"x": {n}, "y": {n}}}' for n in range(8)]
+    lines[2] = '{"x": "bad", "y": -1}'
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    script = f"""
+        CREATE EXTERNAL TABLE t (x BIGINT, y BIGINT) STORED AS JSON LOCATION '{tmp_path}';
+        CREATE PIPELINE p AS SELECT x, y FROM t WHERE y >= 0
+    """
+    session = forebay.Session()
+    session.sql(script)
+
+    def loaded(name, columns):
+        loader = session.load("p", format="arrow", batch_size=2, on_error="skip", columns=columns)
+        values = [batch[name].to_pylist() for batch in loader]
+        return values, loader.state_dict()
+
+    assert loaded("y", None) == loaded("x", ["x"]) == loaded("y", ["y"])
+
+
+def test_groups_by_length_of_a_column_that_is_left_out():
+    made = pipeline(
+        {"n": range_of(24), "tokens": pa.array([[1] * (1 + n % 5) for n in range(24)])}, "SELECT n, tokens FROM {table}"
+    )
+    settings = dict(format="arrow", global_batch_size=4, bucket_by_length="tokens", bucket_boundaries=[3])
+    whole = [batch["n"].to_pylist() for batch in made.load(**settings)]
+    assert [batch["n"].to_pylist() for batch in made.load(columns=["n"], **settings)] == whole

@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Weak;
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::array::RecordBatch;
 use futures::FutureExt;
 
 use super::super::options::OnError;
 use super::{Filling, StoredWindow};
+use crate::compile::slice_bytes;
 use crate::error::{Error, Result};
 use crate::executor::panic_text;
 
@@ -88,9 +89,5 @@ async fn transform(stored: &StoredWindow, index: usize) -> Result<ChunkRows> {
 }
 
 fn logical_bytes(batch: &RecordBatch) -> u64 {
-    let of_column = |column: &ArrayRef| {
-        let sliced = column.to_data().get_slice_memory_size();
-        sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
-    };
-    batch.columns().iter().map(of_column).sum()
+    batch.columns().iter().map(slice_bytes).sum()
 }
