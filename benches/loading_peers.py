@@ -13,11 +13,14 @@ uint8 pictures on two cores:
 - `torch`: DataLoader with two workers, `torchvision.io.decode_jpeg` and `torchvision.transforms.v2` on tensors.
 - `tf`: tf.data with `decode_and_crop_jpeg` over `sample_distorted_bounding_box`, parallel calls on two threads, NumPy out.
 
+With `--dtype float32` each also normalises to float32 with ImageNet's means and deviations.
+
 Each peer is a fresh process: a warm-up, then at least `--seconds`; peers alternate for `--rounds`, and medians and ratios of
 one round each count. CPU is user and system time of the process and its children.
 
 `hand_over`: microseconds that a loop pays for a batch that is ready, 128 x 224 x 224 x 3 uint8, as torch and NumPy.
-`gil`: speed of a pure Python loop beside a busy engine, to its speed alone with one core taken by another program.
+`gil`: speed of a pure Python loop beside a busy engine in its process, to its speed with that engine in another process, and with
+another Python loop there.
 `import`: milliseconds of `import forebay`. `first_batch`: milliseconds from `load` to the first batch, warm.
 `memory`: peak memory over a generated dataset of `--gigabytes`, and its growth over 20 epochs of the sample photographs.
 
@@ -38,7 +41,10 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PHOTOS = pathlib.Path(os.environ.get("PHOTOGRAPHS", REPOSITORY / "examples" / "photos"))
 BATCH = 64
 WARM_UP_SECONDS = 2.0
-QUERY = "SELECT random_hflip(random_resized_crop(decode_image(bytes), height => 224, width => 224)) AS image FROM photos"
+IS_FLOAT = os.environ.get("DTYPE") == "float32"
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGE = "random_hflip(random_resized_crop(decode_image(bytes), height => 224, width => 224))"
+QUERY = f"SELECT {f'normalize({IMAGE})' if IS_FLOAT else IMAGE} AS image FROM photos"
 
 
 def tree_cpu_seconds() -> float:
@@ -89,7 +95,8 @@ def torch_images(seconds: float) -> dict:
 
     torch.set_num_threads(1)
     paths = sorted(str(path) for path in PHOTOS.rglob("*.jpg"))
-    transform = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()])
+    normalize = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)] if IS_FLOAT else []
+    transform = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), *normalize])
 
     class Photos(torch.utils.data.Dataset):
         def __len__(self):
@@ -122,7 +129,10 @@ def tf_images(seconds: float) -> dict:
         crop = tf.stack([begin[0], begin[1], size[0], size[1]])
         image = tf.image.decode_and_crop_jpeg(data, crop, channels=3)
         image = tf.image.resize(image, [224, 224])
-        return tf.cast(tf.image.random_flip_left_right(image) + 0.5, tf.uint8)
+        image = tf.image.random_flip_left_right(image)
+        if IS_FLOAT:
+            return (image - tf.constant(MEAN) * 255) / (tf.constant(STD) * 255)
+        return tf.cast(image + 0.5, tf.uint8)
 
     options = tf.data.Options()
     options.threading.private_threadpool_size = 2
@@ -157,9 +167,27 @@ while time.perf_counter() < end: pass
 """
 
 
-def gil(seconds: float) -> dict:
-    """One core for the engine, one for the loop."""
+def consume(stop) -> None:
+    """Takes batches of an engine with one thread until `stop()`."""
     import forebay
+
+    session = forebay.Session(threads=1)
+    loader = session.sql(QUERY, photos=PHOTOS).load(batch_size=BATCH, epochs=1_000_000, format="numpy")
+    for _ in loader:
+        if stop():
+            break
+
+
+def engine(seconds: float) -> dict:
+    end = time.perf_counter() + seconds
+    consume(lambda: time.perf_counter() > end)
+    return {}
+
+
+def gil(seconds: float) -> dict:
+    """One core for the engine, one for the loop. Two virtual cores may be one real one, so the engine is also run in another
+    process: what is lost beside that is lost to the interpreter's lock."""
+    import threading
 
     def speed() -> float:
         count, began = 0, time.perf_counter()
@@ -168,28 +196,31 @@ def gil(seconds: float) -> dict:
                 count += 1
         return count / (time.perf_counter() - began)
 
+    def beside(*command: str) -> float:
+        process = subprocess.Popen([sys.executable, *command, str(seconds + 2.5)], stdout=subprocess.DEVNULL)
+        time.sleep(2)
+        found = speed()
+        process.wait()
+        return found
+
+    def beside_thread() -> float:
+        stop = threading.Event()
+        thread = threading.Thread(target=consume, args=[stop.is_set])
+        thread.start()
+        time.sleep(2)
+        found = speed()
+        stop.set()
+        thread.join()
+        return found
+
     speed()
-    beside = subprocess.Popen([sys.executable, "-c", SPIN, str(seconds + 1)])
-    alone = speed()
-    beside.wait()
-    session = forebay.Session(threads=1)
-    loader = session.sql(QUERY, photos=PHOTOS).load(batch_size=BATCH, epochs=1_000_000, format="numpy")
-    import threading
-
-    stop = threading.Event()
-
-    def consume() -> None:
-        for _ in loader:
-            if stop.is_set():
-                break
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    time.sleep(1)
-    busy = speed()
-    stop.set()
-    thread.join()
-    return {"speed_with_engine": busy / alone}
+    rounds = [
+        (beside_thread(), beside(__file__, "--one", "engine", "--argument"), beside("-c", SPIN)) for _ in range(5)
+    ]
+    return {
+        "speed_to_engine_in_another_process": statistics.median(here / other for here, other, _ in rounds),
+        "speed_to_a_loop_in_another_process": statistics.median(here / spin for here, _, spin in rounds),
+    }
 
 
 def import_time(_: float) -> dict:
@@ -258,12 +289,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--only", choices=["images", *OTHERS])
+    parser.add_argument("--dtype", choices=["uint8", "float32"], default="uint8", help="of images")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--argument", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps((PEERS | OTHERS)[given.one](given.argument)))
+        print(json.dumps((PEERS | OTHERS | {"engine": engine})[given.one](given.argument)))
         return
+    os.environ["DTYPE"] = given.dtype
     if given.only in (None, "images"):
         rounds = [{peer: run(peer, given.seconds) for peer in PEERS} for _ in range(given.rounds)]
         for peer in PEERS:

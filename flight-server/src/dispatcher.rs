@@ -15,8 +15,9 @@ use forebay_flight_client::StreamRequest;
 use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkerAnswer, WorkerCall};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::calls::{Caller, Calls};
 use crate::clock::now_unix_seconds;
 use crate::journal::{FeedReading, Journal};
 use crate::ticket::{Claims, Signer};
@@ -37,6 +38,7 @@ pub(crate) struct Dispatching {
     /// Behind a lock of its own: it writes to the log, for which no call should wait.
     journal: Mutex<Journal>,
     changed: Notify,
+    calls: Calls,
     began: Instant,
     signer: Signer,
     /// The worker in this process if there is one, and this process's address, which no other may claim.
@@ -75,6 +77,7 @@ impl Dispatching {
             state: Mutex::new(State { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),
             journal: Mutex::default(),
             changed: Notify::new(),
+            calls: Calls::default(),
             began: Instant::now(),
             signer: Signer::generate(),
             own: OnceLock::new(),
@@ -115,7 +118,7 @@ impl Dispatching {
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
         let mut hanging_up = HangingUp { dispatching: self, worker: (!sync.leaving).then_some(sync.worker) };
-        let reply = self.poll(|state| {
+        let reply = self.poll(("worker", sync.worker), |state| {
             let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
                 // Another may have taken its place since it asked.
                 let replaced = state.dispatcher.replaced(sync.worker);
@@ -148,7 +151,7 @@ impl Dispatching {
             Ok(())
         })?;
         self.journal.lock().reader(sync);
-        let reply = self.poll(|state| {
+        let reply = self.poll(("reader", sync.session), |state| {
             let reply = state.dispatcher.reader_reply(&sync.feed, sync.session).ok_or_else(has_left)?;
             Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
         });
@@ -160,7 +163,7 @@ impl Dispatching {
         self.open(&call.request, &message.feed)?;
         let refused = |why: Unanswered| Error::from(&why.report());
         self.act(|state| state.dispatcher.claim_sync(message, self.now())).map_err(refused)?;
-        let answer = self.poll(|state| {
+        let answer = self.poll(("claims", message.session), |state| {
             let answer = state.dispatcher.claim_answer(message).map_err(refused)?;
             Ok((answer.version != message.known || answer.seq > message.seq, answer))
         });
@@ -181,9 +184,10 @@ impl Dispatching {
         done
     }
 
-    /// Waits until what `look` sees is news, or half a second.
-    async fn poll<T>(&self, mut look: impl FnMut(&mut State) -> Result<(bool, T)>) -> Result<T> {
+    /// Waits until what `look` sees is news to `caller`, or half a second.
+    async fn poll<T>(&self, caller: Caller, mut look: impl FnMut(&mut State) -> Result<(bool, T)>) -> Result<T> {
         let deadline = Instant::now() + POLL;
+        let waiting = self.calls.begin(caller);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -191,8 +195,13 @@ impl Dispatching {
             changed.as_mut().enable();
             // What a rank is granted may need other windows than before.
             let (is_news, answer) = self.act(&mut look)?;
-            if is_news || timeout_at(deadline, changed).await.is_err() {
+            if is_news {
                 return Ok(answer);
+            }
+            tokio::select! {
+                () = changed => {}
+                () = waiting.superseded() => {}
+                () = sleep_until(deadline) => return Ok(answer),
             }
         }
     }

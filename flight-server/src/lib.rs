@@ -41,6 +41,7 @@
 //! It computes nothing itself: a stream is an engine's reader whose batches are encoded as they come.
 
 mod auth;
+mod calls;
 mod clock;
 mod dispatcher;
 mod encode;

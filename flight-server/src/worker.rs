@@ -32,6 +32,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How long trainers may go on reading from a worker that was told to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a feed stays open, with what is kept of it, after its last window: as long as the dispatcher keeps it.
+const FEED_KEPT: Duration = Duration::from_secs(60);
 /// Windows that are read and filtered at a time ahead of the readers.
 const COMPUTING: usize = 2;
 
@@ -265,7 +267,12 @@ impl Working {
         self.store.prioritise(&order);
         let in_use: HashSet<&Arc<str>> = order.iter().map(|((feed, _), _)| feed).collect();
         feeds.all.retain(|id, feed| {
-            let is_kept = matches!(feed, Opening::Under(_)) || in_use.contains(id);
+            let Opening::Done { used, .. } = feed else { return true };
+            if in_use.contains(id) {
+                *used = Instant::now();
+            }
+            // Its next reader may only be opening: a loop may open one for each epoch.
+            let is_kept = used.elapsed() < FEED_KEPT;
             if !is_kept {
                 tracing::info!(feed = %id, "feed closed: no window of it is leased to this worker");
                 self.store.close_feed(id);
@@ -288,7 +295,7 @@ impl Working {
                 tracing::info!(feed = %id, pipeline = feed.pipeline(), "feed opened");
                 self.metrics.opened(&id, feed.pipeline());
                 keys.iter().for_each(|key| self.start(&feed, key));
-                feeds.all.insert(id, Opening::Done(feed));
+                feeds.all.insert(id, Opening::Done { feed, used: Instant::now() });
             }
             // A dispatcher that is gone or new: the leases still stand, or will be taken back.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound) => {
@@ -345,14 +352,18 @@ struct Feeds {
 enum Opening {
     /// These windows wait for it.
     Under(Vec<WindowKey>),
-    Done(Feed),
+    Done {
+        feed: Feed,
+        /// When a window of it was last leased.
+        used: Instant,
+    },
 }
 
 impl Feeds {
     /// The feed of a window that is to be started; `None` if it has yet to be opened.
     fn wanted(&mut self, key: &WindowKey) -> Option<Feed> {
         match self.all.get_mut(&key.0) {
-            Some(Opening::Done(feed)) => return Some(feed.clone()),
+            Some(Opening::Done { feed, .. }) => return Some(feed.clone()),
             Some(Opening::Under(keys)) => keys.push(key.clone()),
             None => {
                 self.all.insert(Arc::clone(&key.0), Opening::Under(vec![key.clone()]));

@@ -8,6 +8,7 @@ use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example
 use crate::image_chain::{Frame, Step, frame_each};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
+use crate::resample::{ANTIALIAS, INTERPOLATION, Interpolation};
 use crate::resize::fixed_return_field;
 use crate::tensor::Rectangle;
 
@@ -27,6 +28,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("ratio_min", ConstantKind::Number, "The least width / height of the part").or("0.75"),
         Parameter::constant("ratio_max", ConstantKind::Number, "The greatest width / height of the part")
             .or("1.3333333333333333"),
+        INTERPOLATION,
+        ANTIALIAS,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
@@ -56,6 +59,7 @@ impl Operator for RandomResizedCrop {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         Ranges::read(arguments)?;
+        Interpolation::of(arguments)?;
         fixed_return_field(arguments)
     }
 

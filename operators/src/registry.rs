@@ -92,7 +92,8 @@ pub static OPERATORS: &[&dyn Operator] = &[
 ];
 
 /// Every operator that is called in FROM and makes rows of rows.
-pub static TABLE_OPERATORS: &[&Descriptor] = &[&crate::pack::DESCRIPTOR];
+pub static TABLE_OPERATORS: &[&Descriptor] =
+    &[&crate::mix::CUTMIX, &crate::near_duplicates::DESCRIPTOR, &crate::mix::MIXUP, &crate::pack::DESCRIPTOR];
 
 /// The table operator with this name. Names are compared without case, as SQL does.
 pub fn find_table_operator(name: &str) -> Option<&'static Descriptor> {

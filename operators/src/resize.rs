@@ -2,24 +2,25 @@
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
-use datafusion::common::{Result, internal_datafusion_err};
-use fast_image_resize::images::{CroppedImage, Image as ImageMut, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::image_chain::{Frame, Step, frame_each};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, Image, Rectangle, Size};
+use crate::resample::{ANTIALIAS, INTERPOLATION, Interpolation};
+use crate::tensor::{self, Rectangle};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "resize",
     version: 1,
     category: "image",
-    summary: "Scales images to one height and width, with antialiasing",
+    summary: "Scales images to one height and width",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
         Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+        INTERPOLATION,
+        ANTIALIAS,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::Deterministic,
@@ -27,10 +28,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "Bilinear interpolation whose support grows with the scale when shrinking, so that fine patterns are averaged \
-           and not sampled. The aspect ratio is not kept. An image that already has the size is copied unchanged. \
-           Null in, null out.",
-    source: "Pillow's `Image.resize` with `BILINEAR`; the result is within one level of it",
+    docs: "With antialias the support of bilinear, bicubic and lanczos grows with the scale when shrinking, so that fine patterns \
+           are averaged and not sampled; without it, it is 2, 4 or 6 pixels wide. Area is the mean of all that a pixel \
+           covers, nearest the pixel below its centre. The aspect ratio is not kept. An image that already has the size is copied \
+           unchanged. Null in, null out.",
+    source: "Pillow's `Image.resize` with `BILINEAR`, `BICUBIC`, `LANCZOS` and `NEAREST`; without antialias torchvision's \
+             `resize(antialias=False)`; area is OpenCV's `INTER_AREA` when shrinking. The result is within one level of them",
     examples: &[Example {
         sql: "resize(decode_image(bytes), height => 224, width => 224)",
         result: "a tensor of 224 x 224 x 3",
@@ -47,6 +50,7 @@ impl Operator for Resize {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        Interpolation::of(arguments)?;
         fixed_return_field(arguments)
     }
 
@@ -61,29 +65,6 @@ impl Operator for Resize {
 
 fn frame(arguments: &Arguments) -> Result<Frame> {
     Frame::scaled(arguments, |_, size| Rectangle::whole(size))
-}
-
-/// The resampling kernel, with memory that is kept from image to image.
-#[derive(Debug, Default)]
-pub(crate) struct Bilinear {
-    resizer: Resizer,
-}
-
-impl Bilinear {
-    /// Scales a part of an image into `out`. Pixels outside of the part have no influence, as if it had been cropped
-    /// first; the resizer's own crop box would let them in at the edges.
-    pub(crate) fn run(&mut self, image: Image, part: Rectangle, out: &mut [u8], size: Size) -> Result<()> {
-        let Size { height, width } = size;
-        let internal = |e: &dyn std::fmt::Display| internal_datafusion_err!("resizing {part:?} of an image: {e}");
-        let source = ImageRef::new(image.width as u32, image.height as u32, image.pixels, PixelType::U8x3)
-            .map_err(|e| internal(&e))?;
-        let [left, top, part_width, part_height] = [part.left, part.top, part.width, part.height].map(|n| n as u32);
-        let source = CroppedImage::new(&source, left, top, part_width, part_height).map_err(|e| internal(&e))?;
-        let mut target =
-            ImageMut::from_slice_u8(width as u32, height as u32, out, PixelType::U8x3).map_err(|e| internal(&e))?;
-        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
-        self.resizer.resize(&source, &mut target, &options).map_err(|e| internal(&e))
-    }
 }
 
 /// The result's field of an operator that makes images of `height` x `width`.
@@ -103,7 +84,11 @@ pub(crate) fn fixed_return_field(arguments: &Arguments) -> Result<Field> {
 
 #[cfg(test)]
 mod tests {
+    use fast_image_resize::{FilterType, ResizeAlg};
+
     use super::*;
+    use crate::resample::Resampler;
+    use crate::tensor::{Image, Size};
     use crate::testing::{assert_near, column, decoded, fixed, image, noise, sql};
 
     #[test]
@@ -124,8 +109,27 @@ mod tests {
         let source = Image { height, width, pixels: &pixels };
         let mut out = vec![0; 24 * 16 * 3];
         let part = Rectangle { top: 4, left: 11, height: 20, width: 30 };
-        Bilinear::default().run(source, part, &mut out, Size { height: 24, width: 16 }).unwrap();
+        let bilinear = Interpolation::Kernel(ResizeAlg::Convolution(FilterType::Bilinear));
+        Resampler::default().run(bilinear, source, part, &mut out, Size { height: 24, width: 16 }).unwrap();
         assert_near(&fixed(24, 16, out), "colour_crop_24x16.png", 1);
+    }
+
+    #[test]
+    fn interpolations_are_those_of_the_references() {
+        for (height, width) in [(5, 7), (18, 20), (9, 40)] {
+            for (interpolation, antialias) in [
+                ("nearest", true),
+                ("bicubic", true),
+                ("lanczos", true),
+                ("area", true),
+                ("bilinear", false),
+                ("bicubic", false),
+            ] {
+                let expected = format!("resize/{interpolation}_{antialias}_{height}x{width}.png");
+                let call = format!("resize(image, {height}, {width}, '{interpolation}', {antialias})");
+                assert_near(&sql(&call, vec![noise()]).unwrap(), &expected, 1);
+            }
+        }
     }
 
     #[test]
@@ -139,7 +143,14 @@ mod tests {
         check("resize(image, -3, 5)", "resize: \"height\" must be a positive integer, got -3");
         check("resize(image, 5, 2.5)", "resize: \"width\" must be a positive integer, got 2.5");
         check("resize(image, 5)", "resize: \"width\" is missing");
-        check("resize(image, 5, 5, 5)", "resize: takes 3 arguments (image, height, width), got 4");
+        check(
+            "resize(image, 5, 5, 'area', true, 5)",
+            "resize: takes 5 arguments (image, height, width, interpolation, antialias), got 6",
+        );
+        check(
+            "resize(image, 5, 5, 'cubic')",
+            "resize: \"interpolation\" must be 'nearest', 'bilinear', 'bicubic', 'area' or 'lanczos', got 'cubic'",
+        );
         check(
             "resize(image, length(arrow_typeof(image)), 5)",
             "resize: \"height\" must be a positive integer written as a constant, got a value per row",

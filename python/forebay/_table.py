@@ -129,9 +129,19 @@ class Table:
 
     def pack(self, length: int, **options: Any) -> "Table":
         """Token lists packed into rows of `length`; `options` are those of the SQL operator `pack`."""
-        named = {"length": arguments.count("length", length, 1), **options}
-        given = ", ".join(f"{name} => {_literal(value)}" for name, value in named.items())
-        return self._other(f"pack(({self.sql}), {given})")
+        return self._of_rows("pack", length=arguments.count("length", length, 1), **options)
+
+    def mixup(self, alpha: float = 1.0, **options: Any) -> "Table":
+        """Each image blended with that of another row; `options` are those of the SQL operator `mixup`."""
+        return self._of_rows("mixup", alpha=alpha, **options)
+
+    def cutmix(self, alpha: float = 1.0, **options: Any) -> "Table":
+        """A box of another row's image in each; `options` are those of the SQL operator `cutmix`."""
+        return self._of_rows("cutmix", alpha=alpha, **options)
+
+    def drop_near_duplicates(self, threshold: float = 0.8, **options: Any) -> "Table":
+        """Without rows that are similar to an earlier one of their window; `options` as in SQL."""
+        return self._of_rows("drop_near_duplicates", threshold=threshold, **options)
 
     def cache(self) -> "Table":
         """As `Pipeline.cache`."""
@@ -140,6 +150,10 @@ class Table:
     def materialize(self, to: Any, **options: Any) -> "Materialized":
         """As `Pipeline.materialize`."""
         return self.pipeline().materialize(to, **options)
+
+    def _of_rows(self, operator: str, **constants: Any) -> "Table":
+        given = ", ".join(f"{name} => {_literal(value)}" for name, value in constants.items())
+        return self._other(f"{operator}(({self.sql}), {given})")
 
     def _other(self, source: str, **parts: Any) -> "Table":
         return Table(self._session, source, held=self._held, **parts)

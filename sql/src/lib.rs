@@ -61,6 +61,6 @@ pub use literals::expr_planner;
 pub use nearest::nearest;
 pub use parser::parse;
 pub use plan::plan;
-pub use relations::{BOUNDS, PackNode, relation_planner};
+pub use relations::{BOUNDS, RowsCall, RowsNode, relation_planner};
 pub use sample::SAMPLE;
 pub use statement::{OptionValue, PipelineDefinition, PipelineOption, Statement, TableDefinition};

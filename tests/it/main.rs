@@ -19,3 +19,4 @@ mod rows;
 mod security;
 mod slt;
 mod spec;
+mod window_local;

@@ -7,9 +7,12 @@
 use arrow::array::ArrayRef;
 use datafusion::error::Result;
 use datafusion::logical_expr as plan;
+use forebay_operators::near_duplicates;
 use forebay_operators::pack::Pack;
 
 use super::lookup::Join;
+use super::near_duplicates::NearDuplicates;
+use super::pair::Pair;
 use super::unnest::Unnest;
 
 /// An operator that makes rows.
@@ -17,8 +20,12 @@ pub(crate) enum Change {
     Unnest(Unnest),
     /// Rows with what is found for them in a table that is held in memory.
     Join(Box<Join>),
-    /// Of documents as lists of int32, tokens and bounds of sequences. It needs the whole window.
+    /// Of documents as lists of int32, tokens and bounds of sequences.
     Pack(Pack),
+    /// Rows with the columns of another, for a call of this name.
+    Pair(&'static str, Pair),
+    /// Rows without those that are similar to one before them.
+    NearDuplicates(NearDuplicates),
 }
 
 /// Rows made of others.
@@ -42,7 +49,14 @@ impl Change {
             Self::Unnest(_) => "unnest",
             Self::Join(_) => "join",
             Self::Pack(_) => "pack",
+            Self::Pair(name, _) => name,
+            Self::NearDuplicates(_) => near_duplicates::DESCRIPTOR.name,
         }
+    }
+
+    /// Whether it needs all rows of a window before it makes any.
+    pub(crate) fn is_of_window(&self) -> bool {
+        matches!(self, Self::Pack(_) | Self::Pair(..) | Self::NearDuplicates(_))
     }
 
     /// The columns of the input that it needs to make the columns `made`.
@@ -51,6 +65,8 @@ impl Change {
             Self::Unnest(unnest) => unnest.needs(made),
             Self::Join(join) => join.needs(made),
             Self::Pack(_) => vec![0],
+            Self::Pair(_, pair) => pair.needs(made),
+            Self::NearDuplicates(distinct) => distinct.needs(made),
         }
     }
 }

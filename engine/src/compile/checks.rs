@@ -11,7 +11,7 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Volatility};
 
-use forebay_sql::PackNode;
+use forebay_sql::RowsNode;
 
 use super::{join, unnest};
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
             LogicalPlan::TableScan(scan) => return Ok(scan.table_name.table().to_owned()),
             LogicalPlan::Limit(_) => limit_of(node).err(),
             LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
-            LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => None,
+            LogicalPlan::Extension(extension) if extension.node.as_any().is::<RowsNode>() => None,
             LogicalPlan::Join(join) => impure_of(node).or_else(|| join::refusal(join)).or_else(|| {
                 // It was read for its shape; here it is for what it calls.
                 driving_table(&join.right).err()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, TableReference, plan_datafusion_err, plan_err};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
@@ -24,15 +24,19 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_operators::Determinism;
+use forebay_operators::mix::{Mix, Part};
+use forebay_operators::pack::Pack;
 use forebay_operators::pack::columns::Column as PackColumn;
 use forebay_operators::pack::list_field;
-use forebay_sql::{BOUNDS, PackNode, SAMPLE};
+use forebay_sql::{BOUNDS, RowsCall, RowsNode, SAMPLE};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::changes::Change;
 use super::checks;
 use super::join::Condition;
 use super::lookup::{Join, Right};
+use super::near_duplicates::NearDuplicates;
+use super::pair::Pair;
 use super::window_exec::WindowExec;
 
 pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
@@ -41,6 +45,9 @@ pub(crate) const RANDOM_KEY: &str = "__forebay_random_key";
 pub(crate) const STEP_LENGTH: &str = "__forebay_step_length";
 /// The column of tokens between the layer that packs and what is made of them.
 const TOKENS: &str = "packed";
+/// What the columns of a row's partner are named, with a number, and its random key.
+const PARTNER: &str = "__forebay_partner";
+const PARTNER_KEY: &str = "__forebay_partner_key";
 /// What the columns are named that hold the keys of joins, with a number.
 const JOIN_KEY: &str = "__forebay_key";
 /// All of them: names that no table may have.
@@ -167,10 +174,17 @@ impl Weaver {
                 self.cut(input, Change::unnest(unnest)?, &unnest.schema)
             }
             LogicalPlan::Join(join) => self.join(join),
-            LogicalPlan::Extension(extension) if extension.node.as_any().is::<PackNode>() => {
-                let node = extension.node.as_any().downcast_ref::<PackNode>().expect("looked at above");
+            LogicalPlan::Extension(extension) if extension.node.as_any().is::<RowsNode>() => {
+                let node = extension.node.as_any().downcast_ref::<RowsNode>().expect("looked at above");
                 let input = self.plan(node.input())?;
-                self.pack(node, input)
+                match node.call() {
+                    RowsCall::Pack { pack, column } => self.pack(node, pack, *column, input),
+                    RowsCall::Mix { mix, image, label } => self.mix(node, mix, (*image, *label), input),
+                    RowsCall::NearDuplicates { call, column } => {
+                        let distinct = NearDuplicates::new(*call, *column);
+                        self.cut(input, Change::NearDuplicates(distinct), node.schema())
+                    }
+                }
             }
             other => plan_err!("{} cannot run in a feed stage", other.display()),
         }
@@ -218,8 +232,8 @@ impl Weaver {
 
     /// Only documents go below and only tokens and their bounds come out; what a trainer sees is made of these above,
     /// row by row and when it is asked for.
-    fn pack(&mut self, node: &PackNode, input: LogicalPlan) -> Result<LogicalPlan> {
-        let (pack, column) = (node.pack(), Expr::Column(input.schema().columns()[node.column()].clone()));
+    fn pack(&mut self, node: &RowsNode, pack: &Pack, column: usize, input: LogicalPlan) -> Result<LogicalPlan> {
+        let column = Expr::Column(input.schema().columns()[column].clone());
         let document = PackColumn::Document.function(pack).call(vec![column]).alias(TOKENS);
         let mut exprs = vec![document];
         for hidden in HIDDEN {
@@ -249,6 +263,55 @@ impl Weaver {
             exprs.push(Expr::Column(hidden_column(&packed, hidden)?));
         }
         Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(packed))?))
+    }
+
+    /// What the subquery selects is computed above the layer, of the row's columns and again of its partner's.
+    fn mix(
+        &mut self,
+        node: &RowsNode,
+        mix: &Mix,
+        (image, label): (usize, usize),
+        input: LogicalPlan,
+    ) -> Result<LogicalPlan> {
+        let (base, selected) = flattened(input)?;
+        let columns = base.schema().fields().len() - HIDDEN.len();
+        let own = base.schema().iter().take(columns).map(|(qualifier, field)| (qualifier.cloned(), Arc::clone(field)));
+        let partner_name = |at: usize| format!("{PARTNER}_{at}");
+        let partner = base.schema().fields().iter().take(columns).enumerate();
+        let partner = partner.map(|(at, field)| (None, Arc::new(field.as_ref().clone().with_name(partner_name(at)))));
+        let key = (None, Arc::new(Field::new(PARTNER_KEY, DataType::UInt64, false)));
+        let made = DFSchema::new_with_metadata(own.chain(partner).chain([key]).collect(), HashMap::new())?;
+        let below = Arc::clone(base.schema());
+        let paired = self.cut(base, Change::Pair(mix.descriptor().name, Pair::new(columns)), &made)?;
+        let over_pair = |expr: &Expr, of_partner: bool| {
+            expr.clone().transform_up(|expr| {
+                let Expr::Column(column) = &expr else { return Ok(Transformed::no(expr)) };
+                let at = below.index_of_column(column)?;
+                let column = match below.field(at).name().as_str() {
+                    RANDOM_KEY if of_partner => Column::from_name(PARTNER_KEY),
+                    name if at >= columns => hidden_column(&paired, name)?,
+                    _ if of_partner => Column::from_name(partner_name(at)),
+                    _ => return Ok(Transformed::no(expr)),
+                };
+                Ok(Transformed::yes(Expr::Column(column)))
+            })
+        };
+        let key = Expr::Column(hidden_column(&paired, RANDOM_KEY)?);
+        let site = lit(self.site(mix.descriptor().name));
+        let mut exprs = Vec::with_capacity(selected.len());
+        for (at, ((qualifier, field), own)) in node.schema().iter().zip(&selected).enumerate() {
+            let part = if at == image { Some(Part::Image) } else { (at == label).then_some(Part::Label) };
+            let mut expr = over_pair(own, false)?.data;
+            if let Some(part) = part {
+                let partner = over_pair(own, true)?.data;
+                expr = mix.function(part).call(vec![expr, partner, key.clone(), site.clone()]);
+            }
+            exprs.push(expr.alias_qualified(qualifier.cloned(), field.name()));
+        }
+        for hidden in HIDDEN {
+            exprs.push(Expr::Column(hidden_column(&paired, hidden)?));
+        }
+        Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(paired))?))
     }
 
     /// Closes a layer; gives a plan over the rows that it makes, with the columns of `schema` under their names.
@@ -314,6 +377,33 @@ impl Weaver {
         let site = xxh3_64(format!("{operator}#{ordinal}").as_bytes());
         *ordinal += 1;
         site
+    }
+}
+
+/// The plan below the projections that `plan` ends with, and the columns of `plan` as expressions over it.
+fn flattened(plan: LogicalPlan) -> Result<(LogicalPlan, Vec<Expr>)> {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => flattened(Arc::unwrap_or_clone(alias.input)),
+        LogicalPlan::Projection(projection) => {
+            let schema = Arc::clone(projection.input.schema());
+            let (base, below) = flattened(Arc::unwrap_or_clone(projection.input))?;
+            let over_base = |expr: Expr| {
+                expr.unalias().transform_down(|expr| match &expr {
+                    Expr::Column(column) => {
+                        let expr = below[schema.index_of_column(column)?].clone();
+                        Ok(Transformed::new(expr, true, TreeNodeRecursion::Jump))
+                    }
+                    _ => Ok(Transformed::no(expr)),
+                })
+            };
+            let exprs: Vec<Expr> =
+                projection.expr.into_iter().map(|expr| over_base(expr).data()).collect::<Result<_>>()?;
+            Ok((base, exprs))
+        }
+        other => {
+            let columns = other.schema().columns().into_iter().map(Expr::Column).collect();
+            Ok((other, columns))
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use super::conjuncts;
 use super::hidden::{self, SAMPLE_ID, WovenLayer};
 use super::lookup::{Lookup, LookupPlan};
 use super::pack::{Packing, Sequences};
+use super::pair::Pairs;
 use super::stage::{BadRow, LeafPlan, Select, SourceRows, Stage, ascending};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -83,7 +84,7 @@ impl Layer {
                 let dataset = dataset.ok_or_else(|| Error::internal("a join reads a table that is not there"))?;
                 Some(join.lookup(&made, dataset, state).await?)
             }
-            Change::Unnest(_) | Change::Pack(_) => None,
+            _ => None,
         };
         let schema =
             schema.project(&made).map_err(|error| Error::internal(format!("a layer lacks a column: {error}")))?;
@@ -107,7 +108,7 @@ impl Layer {
 
     /// Whether it needs all rows of a window before it makes any.
     pub(crate) fn is_of_window(&self) -> bool {
-        matches!(self.change, Change::Pack(_))
+        self.change.is_of_window()
     }
 
     /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes;
@@ -133,6 +134,21 @@ impl Layer {
                 let packing = Packing::new(pack, passed, order);
                 let part = |part: Range<usize>| self.packed(packing.sequences(&part, &self.made)?, so_far);
                 packing.parts().map(part).collect()
+            }
+            Change::Pair(_, pair) => {
+                let pairs = Pairs::new(pair, passed);
+                // The columns of the partners are those of the window once more.
+                let own: u64 = passed.iter().flat_map(|rows| rows.batch.columns()).map(slice_bytes).sum();
+                if so_far.bytes.saturating_add(own.saturating_mul(2)) > MADE_BYTES_MAX {
+                    return Err(self.too_large());
+                }
+                let make = |(source, rows)| self.derived(rows, |_, _| pairs.make(source, &self.made), so_far);
+                passed.iter().enumerate().map(make).collect()
+            }
+            Change::NearDuplicates(distinct) => {
+                let mut stay = distinct.stay(passed).into_iter();
+                let make = |rows| self.derived(rows, |rows, _| distinct.make(&rows.batch, &self.made, &mut stay), so_far);
+                passed.iter().map(make).collect()
             }
         }
     }
@@ -178,10 +194,7 @@ impl Layer {
         so_far.rows += keys.len() as u64;
         so_far.bytes += batch.columns().iter().map(slice_bytes).sum::<u64>();
         if so_far.bytes > MADE_BYTES_MAX {
-            let what = self.change.name().to_uppercase();
-            let message = format!("{what} makes more than {} MiB of rows in one window", MADE_BYTES_MAX >> 20);
-            return Err(Error::new(ErrorKind::Exhausted, message)
-                .with_hint("lower window_rows or window_bytes, or select fewer columns"));
+            return Err(self.too_large());
         }
         Ok(SourceRows {
             batch,
@@ -190,6 +203,13 @@ impl Layer {
             origins: Some(origins.into()),
             step_lengths: None,
         })
+    }
+
+    fn too_large(&self) -> Error {
+        let what = self.change.name().to_uppercase();
+        let message = format!("{what} makes more than {} MiB of rows in one window", MADE_BYTES_MAX >> 20);
+        Error::new(ErrorKind::Exhausted, message)
+            .with_hint("lower window_rows or window_bytes, or select fewer columns")
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Change, Frame, KEPT_BYTES_MAX, Step, Widen};
 use crate::decode_image::{self, Files, Header, sized};
 use crate::keyed::Draws;
 use crate::pool;
-use crate::resize::Bilinear;
+use crate::resample::Resampler;
 use crate::tensor::{self, Image, Images, Layout, Shape, Size};
 
 /// Steps in the order in which they run, each with its call site if it is random.
@@ -42,7 +42,7 @@ struct Framed {
 #[derive(Debug, Default)]
 struct Scratch {
     decoder: decode_image::Scratch,
-    bilinear: Bilinear,
+    resampler: Resampler,
     current: Vec<u8>,
     next: Vec<u8>,
     /// The image that is to be widened.
@@ -161,7 +161,7 @@ impl Chain {
 
     /// Makes the pixels of one image.
     fn image(&self, picture: Picture, key: u64, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let Scratch { decoder, bilinear, current, next, .. } = scratch;
+        let Scratch { decoder, resampler, current, next, .. } = scratch;
         let mut size = picture.size();
         let Some((last, before)) = self.frames.split_last() else {
             picture.whole(out, decoder)?;
@@ -183,7 +183,7 @@ impl Chain {
                     decode_image::part(file, header, placed.part, decoder).map_err(named)?
                 }
             };
-            placed.fill(image, part, to, frame.step.size, bilinear)?;
+            placed.fill(image, part, to, frame.step.size, resampler)?;
             paint(changes, key, to, frame.step.size)
         };
         for framed in before {

@@ -19,7 +19,7 @@ use datafusion::common::Result;
 use crate::keyed::Draws;
 use crate::operator::Arguments;
 use crate::pool;
-use crate::resize::Bilinear;
+use crate::resample::{Interpolation, Resampler};
 use crate::tensor::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
 
 pub use fuse::fuse;
@@ -49,7 +49,7 @@ pub struct Frame {
 /// Which part of an image of some size goes into a frame, and how. A deterministic operator draws nothing.
 pub(crate) enum PartOf {
     /// The part is scaled to the frame's size. Pixels outside of it have no influence.
-    Scaled(Box<Draw<Rectangle>>),
+    Scaled(Box<Draw<Rectangle>>, Interpolation),
     /// Rows and columns are copied; where there are none, the frame is black.
     Copied(Box<Draw<[Span; 2]>>),
 }
@@ -92,12 +92,13 @@ impl fmt::Debug for Change {
 }
 
 impl Frame {
-    /// A frame of the size that the call names, to which a part is scaled.
+    /// A frame of the size that the call names, to which a part is scaled as it says.
     pub(crate) fn scaled(
         arguments: &Arguments,
         part: impl Fn(&mut Draws, Size) -> Rectangle + Send + Sync + 'static,
     ) -> Result<Self> {
-        Ok(Self { size: named_size(arguments)?, part: PartOf::Scaled(Box::new(part)) })
+        let part = PartOf::Scaled(Box::new(part), Interpolation::of(arguments)?);
+        Ok(Self { size: named_size(arguments)?, part })
     }
 
     /// A frame of the size that the call names, into which rows and columns are copied.
@@ -112,28 +113,41 @@ impl Frame {
     /// Which pixels of an image of this size it looks at, and how they go into the frame.
     fn placed(&self, draws: &mut Draws, have: Size) -> Placed {
         match &self.part {
-            PartOf::Scaled(part) => Placed { part: part(draws, have), copied_to: None },
+            PartOf::Scaled(part, interpolation) => Placed { part: part(draws, have), way: Way::Scaled(*interpolation) },
             PartOf::Copied(spans) => {
                 let [rows, columns] = spans(draws, have);
                 Placed {
                     part: Rectangle { top: rows.source, left: columns.source, height: rows.len, width: columns.len },
-                    copied_to: Some((rows.target, columns.target)),
+                    way: Way::Copied { top: rows.target, left: columns.target },
                 }
             }
         }
     }
 }
 
-/// A part of an image that goes into a frame: scaled, or copied to a row and a column.
+/// A part of an image that goes into a frame.
 struct Placed {
     part: Rectangle,
-    copied_to: Option<(usize, usize)>,
+    way: Way,
+}
+
+/// How it does.
+enum Way {
+    Scaled(Interpolation),
+    /// To this row and column.
+    Copied {
+        top: usize,
+        left: usize,
+    },
 }
 
 impl Placed {
     /// Fills the frame from `image`, in which the part is `part`.
-    fn fill(&self, image: Image, part: Rectangle, out: &mut [u8], size: Size, bilinear: &mut Bilinear) -> Result<()> {
-        let Some((top, left)) = self.copied_to else { return bilinear.run(image, part, out, size) };
+    fn fill(&self, image: Image, part: Rectangle, out: &mut [u8], size: Size, resampler: &mut Resampler) -> Result<()> {
+        let (top, left) = match self.way {
+            Way::Scaled(interpolation) => return resampler.run(interpolation, image, part, out, size),
+            Way::Copied { top, left } => (top, left),
+        };
         if (part.height, part.width) != (size.height, size.width) {
             out.fill(0);
         }
@@ -177,13 +191,13 @@ pub(crate) fn frame_each(operator: &str, arguments: &Arguments, frame: &Frame) -
     let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
     let layout = Layout::fixed(operator, images.len(), frame.size)?;
     let mut out = pool::outputs().take_filled(layout.values());
-    let mut bilinear = Bilinear::default();
+    let mut resampler = Resampler::default();
     for row in 0..images.len() {
         let out = &mut out.values()[layout.range(row)];
         match images.get(row)? {
             Some(image) => {
                 let placed = frame.placed(&mut arguments.draws_of(row), image.size());
-                placed.fill(image, placed.part, out, frame.size, &mut bilinear)?;
+                placed.fill(image, placed.part, out, frame.size, &mut resampler)?;
             }
             None => out.fill(0),
         }

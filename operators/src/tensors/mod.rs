@@ -33,6 +33,11 @@ impl Fixed {
         self
     }
 
+    /// Whether these are the names of its dimensions.
+    pub(crate) fn has_names(&self, names: &[&str]) -> bool {
+        self.names.as_ref().is_some_and(|own| own.iter().eq(names))
+    }
+
     /// The same tensors in another shape; the dimensions lose their names.
     pub(crate) fn with_shape(&self, shape: Vec<usize>) -> Self {
         Self { shape, names: None, ..self.clone() }

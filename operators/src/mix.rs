@@ -1,0 +1,568 @@
+//! `mixup` and `cutmix`: each image blended with that of another row of its window, and their labels with them.
+//!
+//! They are table operators, called in FROM: the engine finds each row a partner, and the functions here ([`Part`]) make
+//! the mixed columns of the row's own values and the partner's, row by row. Both parts of a call draw the same numbers,
+//! so label and image agree.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, PrimitiveArray};
+use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Float32Type, Int64Type, UInt8Type, UInt64Type};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::keyed::Draws;
+use crate::tensor::{Rectangle, item, value_type, wording};
+use crate::tensors::{Fixed, whole};
+
+const ROWS: Parameter =
+    Parameter::input("rows", TypeClass::FixedImage, "A subquery with an image and a label in each row");
+const ALPHA: Parameter =
+    Parameter::constant("alpha", ConstantKind::Number, "Both parameters of the Beta distribution").or("1.0");
+const NUM_CLASSES: Parameter = Parameter::constant(
+    "num_classes",
+    ConstantKind::PositiveInteger,
+    "The length of a mixed label, where labels are integers; up to 65536",
+)
+.or("NULL");
+const P: Parameter = Parameter::constant("p", ConstantKind::Number, "The share of rows that are mixed").or("1.0");
+const IMAGE: Parameter =
+    Parameter::constant("image", ConstantKind::Text, "The column of the images, where there are several").or("NULL");
+const LABEL: Parameter = Parameter::constant("label", ConstantKind::Text, "The column of the labels").or("'label'");
+
+const RETURNS: &str = "the columns of rows; the image mixed, the label as float32 of num_classes";
+
+/// What `mixup` declares about itself.
+pub static MIXUP: Descriptor = Descriptor {
+    name: "mixup",
+    version: 1,
+    category: "image",
+    summary: "Blends each image with that of another row of its window, and their labels",
+    parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
+    returns: RETURNS,
+    nulls: Nulls::Kept,
+    determinism: Determinism::KeyedRandom,
+    rows: Rows::OneToOne,
+    size_ratio: 1.0,
+    commutes: Commutes::NONE,
+    docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and for \
+           labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are the \
+           window's rows in a random cycle: each is a partner once, and a row that is alone is its own. An integer label is \
+           one-hot before it is mixed; a list of fixed size is mixed as it is. Functions in the subquery's SELECT run for \
+           the row and again for its partner, with the partner's randomness; other columns are the row's own. Null where \
+           either is null.",
+    source: "Zhang et al., mixup: Beyond Empirical Risk Minimization (2017); torchvision's `MixUp`, with a lambda for each row",
+    examples: &[Example {
+        sql: "SELECT image, label FROM mixup((SELECT resize(decode_image(bytes), 224, 224) AS image, label FROM photos), \
+              num_classes => 10)",
+        result: "images of 224 x 224 and labels of 10 floats",
+    }],
+};
+
+/// What `cutmix` declares about itself.
+pub static CUTMIX: Descriptor = Descriptor {
+    name: "cutmix",
+    version: 1,
+    category: "image",
+    summary: "Pastes a box of another row's image into each image, and mixes their labels by its area",
+    parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
+    returns: RETURNS,
+    nulls: Nulls::Kept,
+    determinism: Determinism::KeyedRandom,
+    rows: Rows::OneToOne,
+    size_ratio: 1.0,
+    commutes: Commutes::NONE,
+    docs: "Each row draws lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16, and the centre of a box whose \
+           sides are sqrt(1 - lambda) of the image's; the box is cut at the image's borders. Labels are mixed by the \
+           share of the image that stays. Partners, labels, the subquery's SELECT and nulls are as in `mixup`. Images are \
+           uint8 or float32, height x width x 3, or 3 x height x width as `to_chw` makes them.",
+    source: "Yun et al., CutMix (2019); torchvision's `CutMix`, with a lambda and a box for each row",
+    examples: &[Example {
+        sql: "SELECT image, label FROM cutmix((SELECT resize(decode_image(bytes), 224, 224) AS image, label FROM photos), \
+              num_classes => 10)",
+        result: "images of 224 x 224 and labels of 10 floats",
+    }],
+};
+
+/// The longest label.
+const CLASSES_MAX: usize = 1 << 16;
+
+/// How two images become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
+pub enum Way {
+    /// Every pixel is blended.
+    Mixup,
+    /// A box is pasted.
+    Cutmix {
+        /// Rows of pixels.
+        height: usize,
+        /// Pixels per row.
+        width: usize,
+        /// Values of a pixel that lie side by side: 3, or 1 where each channel is a plane.
+        interleaved: usize,
+    },
+}
+
+/// A call of `mixup` or `cutmix`, without its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
+pub struct Mix {
+    way: Way,
+    /// As bits, so that calls can be compared.
+    alpha: u64,
+    p: u64,
+    classes: usize,
+}
+
+impl Mix {
+    /// The call of `descriptor`, [`MIXUP`] or [`CUTMIX`], over columns of these fields; an error names the argument.
+    pub fn try_new(
+        descriptor: &Descriptor,
+        (alpha, p): (f64, f64),
+        num_classes: Option<usize>,
+        image: &Field,
+        label: &Field,
+    ) -> Result<Self> {
+        let refuse =
+            |message: String| Err(DataFusionError::Plan(format!("{}: {message}", descriptor.name)));
+        if !(alpha > 0.0 && alpha.is_finite()) {
+            return refuse(format!("\"alpha\" must be above 0, got {alpha}"));
+        }
+        if !(0.0..=1.0).contains(&p) {
+            return refuse(format!("\"p\" must be between 0 and 1, got {p}"));
+        }
+        let wrong = |what: &str| {
+            format!("\"image\" must be {what}, and \"{}\" is {}", image.name(), wording(image))
+        };
+        let Some(tensor) = Self::image_of(image) else {
+            return refuse(wrong("a tensor of uint8 or float32, all of one shape; `resize` makes one"));
+        };
+        let way = if descriptor.name == MIXUP.name {
+            Way::Mixup
+        } else {
+            match tensor.shape[..] {
+                [_, height, width] if tensor.has_names(&["C", "H", "W"]) => Way::Cutmix { height, width, interleaved: 1 },
+                [height, width, interleaved] => Way::Cutmix { height, width, interleaved },
+                _ => return refuse(wrong("height x width x 3")),
+            }
+        };
+        let classes = match (label.data_type(), num_classes) {
+            (data_type, Some(classes)) if data_type.is_integer() && classes <= CLASSES_MAX => classes,
+            (data_type, Some(classes)) if data_type.is_integer() => {
+                return refuse(format!("\"num_classes\" must be at most {CLASSES_MAX}, got {classes}"));
+            }
+            (data_type, None) if data_type.is_integer() => {
+                return refuse(format!(
+                    "\"num_classes\" is missing: labels are mixed as one-hot, and \"{}\" is {data_type}",
+                    label.name()
+                ));
+            }
+            (data_type, given) => match (Fixed::of(label).map(|label| label.shape), given) {
+                (Some(shape), None) if shape.len() == 1 => shape[0],
+                (Some(shape), Some(classes)) if shape == [classes] => classes,
+                (Some(shape), Some(classes)) if shape.len() == 1 => {
+                    return refuse(format!("\"num_classes\" is {classes}, and \"{}\" has {}", label.name(), shape[0]));
+                }
+                _ => {
+                    return refuse(format!(
+                        "\"label\" must be an integer or a list of fixed size, and \"{}\" is {data_type}",
+                        label.name()
+                    ));
+                }
+            },
+        };
+        Ok(Self { way, alpha: alpha.to_bits(), p: p.to_bits(), classes })
+    }
+
+    /// What a column of images must be for either.
+    pub fn is_image(field: &Field) -> bool {
+        Self::image_of(field).is_some_and(|tensor| tensor.shape.len() == 3)
+    }
+
+    fn image_of(field: &Field) -> Option<Fixed> {
+        let is_tensor = value_type(field).is_some();
+        Fixed::of(field).filter(|tensor| {
+            is_tensor && tensor.dtype.is_none() && matches!(tensor.value, DataType::UInt8 | DataType::Float32)
+        })
+    }
+
+    /// What declares it.
+    pub fn descriptor(&self) -> &'static Descriptor {
+        if self.way == Way::Mixup { &MIXUP } else { &CUTMIX }
+    }
+
+    /// The type of a mixed label.
+    pub fn label(&self, name: &str, nullable: bool) -> Result<Field> {
+        Fixed::new(DataType::Float32, vec![self.classes]).field(name, nullable)
+    }
+
+    /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's site.
+    pub fn function(&self, part: Part) -> ScalarUDF {
+        let name = match part {
+            Part::Image => format!("{}_image", self.descriptor().name),
+            Part::Label => format!("{}_label", self.descriptor().name),
+        };
+        ScalarUDF::from(MixPart { name, mix: *self, part, signature: Signature::any(4, Volatility::Immutable) })
+    }
+
+    fn blend(&self, key: u64, site: u64) -> Blend {
+        let mut draws = Draws::new(key, site);
+        let mixes = draws.uniform() < f64::from_bits(self.p);
+        let lambda = if mixes { beta(f64::from_bits(self.alpha), &mut draws) } else { 1.0 };
+        let own = (lambda * f64::from(Blend::WHOLE)).round() as u32;
+        let Way::Cutmix { height, width, .. } = self.way else { 
+            return Blend { own, pasted: Rectangle { top: 0, left: 0, height: 0, width: 0 } };
+        };
+        let half = 0.5 * (1.0 - Blend::share(own)).sqrt();
+        let side = |length: usize, draws: &mut Draws| {
+            let (centre, half) = (draws.below(length as u64) as usize, (half * length as f64) as usize);
+            let first = centre.saturating_sub(half);
+            (first, (centre + half).min(length) - first)
+        };
+        let (left, width) = side(width, &mut draws);
+        let (top, height) = side(height, &mut draws);
+        Blend { own, pasted: Rectangle { top, left, height, width } }
+    }
+}
+
+/// What is mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The image.
+    Image,
+    /// The label.
+    Label,
+}
+
+/// How one row is mixed.
+#[derive(Clone, Copy, Debug)]
+struct Blend {
+    /// The weight of the row's own image, out of [`WHOLE`](Self::WHOLE).
+    own: u32,
+    /// What `cutmix` pastes.
+    pasted: Rectangle,
+}
+
+impl Blend {
+    const WHOLE: u32 = 1 << 16;
+
+    fn share(own: u32) -> f64 {
+        f64::from(own) / f64::from(Self::WHOLE)
+    }
+
+    /// The weight of the row's own label.
+    fn of_label(&self, way: Way) -> f32 {
+        match way {
+            Way::Mixup => Self::share(self.own) as f32,
+            Way::Cutmix { height, width, .. } => {
+                1.0 - (self.pasted.height * self.pasted.width) as f32 / (height * width) as f32
+            }
+        }
+    }
+}
+
+/// A number from Beta(alpha, alpha), as the ratio of two numbers from Gamma(alpha), which are kept as logarithms since
+/// those of a small alpha are too small for a float.
+fn beta(alpha: f64, draws: &mut Draws) -> f64 {
+    if alpha == 1.0 {
+        return draws.uniform();
+    }
+    let (a, b) = (ln_gamma(alpha, draws), ln_gamma(alpha, draws));
+    1.0 / (1.0 + libm::exp(b - a))
+}
+
+/// The logarithm of a number from Gamma(shape, 1): Marsaglia and Tsang, A Simple Method for Generating Gamma Variables
+/// (2000), with their reduction of shapes below 1.
+fn ln_gamma(shape: f64, draws: &mut Draws) -> f64 {
+    if shape < 1.0 {
+        let uniform = 1.0 - draws.uniform();
+        return ln_gamma(shape + 1.0, draws) + libm::log(uniform) / shape;
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        let x = normal(draws);
+        let v = 1.0 + c * x;
+        if v <= 0.0 {
+            continue;
+        }
+        let v = v * v * v;
+        let uniform = 1.0 - draws.uniform();
+        if libm::log(uniform) < 0.5 * x * x + d - d * v + d * libm::log(v) {
+            return libm::log(d) + libm::log(v);
+        }
+    }
+}
+
+/// A number from the standard normal distribution: Marsaglia's polar method.
+fn normal(draws: &mut Draws) -> f64 {
+    loop {
+        let (x, y) = (draws.uniform_in(-1.0, 1.0), draws.uniform_in(-1.0, 1.0));
+        let square = x * x + y * y;
+        if square > 0.0 && square < 1.0 {
+            return x * (-2.0 * libm::log(square) / square).sqrt();
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct MixPart {
+    name: String,
+    mix: Mix,
+    part: Part,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for MixPart {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        internal_err!("{} is asked for its field", self.name)
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        let [own, partner, ..] = args.arg_fields else { return internal_err!("{} lacks arguments", self.name) };
+        let nullable = own.is_nullable() || partner.is_nullable();
+        match self.part {
+            Part::Image => Ok(Arc::new(own.as_ref().clone().with_nullable(nullable))),
+            Part::Label => Ok(Arc::new(self.mix.label(own.name(), nullable)?)),
+        }
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+        let [own, partner, keys, sites] = &arrays[..] else { return internal_err!("{} lacks arguments", self.name) };
+        let (keys, sites) = (keys.as_primitive::<UInt64Type>(), sites.as_primitive::<UInt64Type>());
+        let blends = keys.values().iter().zip(sites.values()).map(|(key, site)| self.mix.blend(*key, *site));
+        let mixed = match self.part {
+            Part::Image => self.mix.images(own, partner, blends),
+            Part::Label => self.mix.labels(own, partner, blends),
+        };
+        mixed.map(ColumnarValue::Array)
+    }
+}
+
+impl Mix {
+    fn images(&self, own: &ArrayRef, partner: &ArrayRef, blends: impl Iterator<Item = Blend>) -> Result<ArrayRef> {
+        let name = self.descriptor().name;
+        let (own, partner) = (whole(name, own)?, whole(name, partner)?);
+        match own.value_type() {
+            DataType::UInt8 => self.mixed::<UInt8Type>(own, partner, blends, |own, partner, weight| {
+                let (a, b) = (weight, Blend::WHOLE - weight);
+                for (own, partner) in own.iter_mut().zip(partner) {
+                    *own = ((u32::from(*own) * a + u32::from(*partner) * b + Blend::WHOLE / 2) >> 16) as u8;
+                }
+            }),
+            DataType::Float32 => self.mixed::<Float32Type>(own, partner, blends, |own, partner, weight| {
+                let a = Blend::share(weight) as f32;
+                let b = 1.0 - a;
+                for (own, partner) in own.iter_mut().zip(partner) {
+                    *own = *own * a + *partner * b;
+                }
+            }),
+            other => internal_err!("{name} got images of {other}, which are refused"),
+        }
+    }
+
+    fn mixed<T: ArrowPrimitiveType>(
+        &self,
+        own: &FixedSizeListArray,
+        partner: &FixedSizeListArray,
+        blends: impl Iterator<Item = Blend>,
+        blended: impl Fn(&mut [T::Native], &[T::Native], u32),
+    ) -> Result<ArrayRef> {
+        let size = own.value_length() as usize;
+        let values = |list: &FixedSizeListArray| list.values().as_primitive::<T>().values().clone();
+        let (mut out, partners) = (values(own).to_vec(), values(partner));
+        for ((own, partner), blend) in out.chunks_exact_mut(size).zip(partners.chunks_exact(size)).zip(blends) {
+            match self.way {
+                Way::Mixup => blended(own, partner, blend.own),
+                Way::Cutmix { height, width, interleaved } => {
+                    let Rectangle { top, left, height: rows, width: columns } = blend.pasted;
+                    // The rows of an image with planes are those of all planes.
+                    for first in (0..size).step_by(height * width * interleaved) {
+                        for y in top..top + rows {
+                            let start = first + (y * width + left) * interleaved;
+                            let run = start..start + columns * interleaved;
+                            own[run.clone()].copy_from_slice(&partner[run]);
+                        }
+                    }
+                }
+            }
+        }
+        let DataType::FixedSizeList(item, length) = own.data_type() else {
+            return internal_err!("a column of tensors is {}", own.data_type());
+        };
+        let nulls = NullBuffer::union(own.nulls(), partner.nulls());
+        let out = Arc::new(PrimitiveArray::<T>::from_iter_values(out));
+        Ok(Arc::new(FixedSizeListArray::try_new(Arc::clone(item), *length, out, nulls)?))
+    }
+
+    fn labels(&self, own: &ArrayRef, partner: &ArrayRef, blends: impl Iterator<Item = Blend>) -> Result<ArrayRef> {
+        let (mut out, partners) = (self.one_hot(own)?, self.one_hot(partner)?);
+        for ((own, partner), blend) in
+            out.chunks_exact_mut(self.classes).zip(partners.chunks_exact(self.classes)).zip(blends)
+        {
+            let a = blend.of_label(self.way);
+            let b = 1.0 - a;
+            for (own, partner) in own.iter_mut().zip(partner) {
+                *own = *own * a + *partner * b;
+            }
+        }
+        let nulls = NullBuffer::union(own.nulls(), partner.nulls());
+                let values = Arc::new(Float32Array::from(out));
+        Ok(Arc::new(FixedSizeListArray::try_new(item(DataType::Float32), self.classes as i32, values, nulls)?))
+    }
+
+    /// Labels as floats, integers one-hot.
+    fn one_hot(&self, labels: &ArrayRef) -> Result<Vec<f32>> {
+        let name = self.descriptor().name;
+        if let DataType::FixedSizeList(..) = labels.data_type() {
+            let floats = cast(whole(name, labels)?.values(), &DataType::Float32)?;
+            return Ok(floats.as_primitive::<Float32Type>().values().to_vec());
+        }
+        let labels = cast(labels, &DataType::Int64)?;
+        let mut out = vec![0.0; labels.len() * self.classes];
+        for (label, out) in labels.as_primitive::<Int64Type>().iter().zip(out.chunks_exact_mut(self.classes)) {
+            let Some(label) = label else { continue };
+            match usize::try_from(label).ok().and_then(|label| out.get_mut(label)) {
+                Some(place) => *place = 1.0,
+                None => return exec_err!("{name}: the label {label} is none of {} classes", self.classes),
+            }
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int64Array, UInt8Array};
+
+    use super::*;
+
+    fn images(value: DataType, shape: Vec<usize>, names: &[&str]) -> Field {
+        Fixed::new(value, shape).named(names).field("image", true).unwrap()
+    }
+
+    fn call(descriptor: &Descriptor, alpha: f64, image: &Field) -> Mix {
+        let label = Field::new("label", DataType::Int64, true);
+        Mix::try_new(descriptor, (alpha, 1.0), Some(3), image, &label).unwrap()
+    }
+
+    fn list(values: ArrayRef, size: usize) -> ArrayRef {
+        let item = item(values.data_type().clone());
+        Arc::new(FixedSizeListArray::new(item, size as i32, values, None))
+    }
+
+    #[test]
+    fn beta_has_its_mean_and_variance() {
+        let image = images(DataType::UInt8, vec![2, 2, 3], &["H", "W", "C"]);
+        for alpha in [0.05, 0.2, 0.7, 1.0, 4.0] {
+            let call = call(&MIXUP, alpha, &image);
+            let shares: Vec<f64> = (0..20_000).map(|key| Blend::share(call.blend(key, 3).own)).collect();
+            let mean = shares.iter().sum::<f64>() / 20_000.0;
+            let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / 20_000.0;
+            let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
+            assert!((mean - 0.5).abs() < 0.015, "alpha {alpha}: mean {mean}");
+            assert!((variance / expected - 1.0).abs() < 0.04, "alpha {alpha}: variance {variance}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn images_and_labels_are_blended_with_one_weight() {
+        let (bytes, floats) = (
+            images(DataType::UInt8, vec![1, 2, 3], &["H", "W", "C"]),
+            images(DataType::Float32, vec![1, 2, 3], &["H", "W", "C"]),
+        );
+        let call = call(&MIXUP, 1.0, &bytes);
+        let (own, partner): (Vec<u8>, Vec<u8>) = ((0..60).collect(), (0..60).map(|n| 255 - 4 * n).collect());
+        let column = |values: &[u8]| list(Arc::new(UInt8Array::from(values.to_vec())), 6);
+        let blends: Vec<Blend> = (0..10).map(|key| call.blend(key, 1)).collect();
+        let mixed = call.images(&column(&own), &column(&partner), blends.iter().copied()).unwrap();
+        let as_floats = |values: &[u8]| cast(&column(values), floats.data_type()).unwrap();
+        let exact = call.images(&as_floats(&own), &as_floats(&partner), blends.iter().copied()).unwrap();
+        let labels: ArrayRef = Arc::new(Int64Array::from(vec![0; 10]));
+        let others: ArrayRef = Arc::new(Int64Array::from(vec![2; 10]));
+        let labels = call.labels(&labels, &others, blends.iter().copied()).unwrap();
+        let labels = labels.as_fixed_size_list().values().as_primitive::<Float32Type>().values().to_vec();
+        let mixed = mixed.as_fixed_size_list().values().as_primitive::<UInt8Type>().values().to_vec();
+        let exact = exact.as_fixed_size_list().values().as_primitive::<Float32Type>().values().to_vec();
+        for at in 0..60 {
+            let [a, nothing, b] = labels[at / 6 * 3..][..3] else { unreachable!() };
+            assert!(nothing == 0.0 && (a + b - 1.0).abs() < 1e-6 && a > 0.0 && b > 0.0);
+            let expected = f32::from(own[at]) * a + f32::from(partner[at]) * b;
+            assert!((exact[at] - expected).abs() < 1e-4);
+            assert!((f32::from(mixed[at]) - expected).abs() <= 0.5001, "{} is not {expected}", mixed[at]);
+        }
+    }
+
+    #[test]
+    fn a_box_is_pasted_and_its_area_is_the_partners_share_of_the_label() {
+        let (height, width) = (5, 8);
+        for (shape, names) in [(vec![height, width, 3], ["H", "W", "C"]), (vec![3, height, width], ["C", "H", "W"])] {
+            let call = call(&CUTMIX, 1.0, &images(DataType::UInt8, shape, &names));
+            let blends: Vec<Blend> = (0..200).map(|key| call.blend(key, 9)).collect();
+            let column = |value: u8| list(Arc::new(UInt8Array::from(vec![value; 200 * 120])), 120);
+            let mixed = call.images(&column(1), &column(2), blends.iter().copied()).unwrap();
+            let mixed = mixed.as_fixed_size_list().values().as_primitive::<UInt8Type>().values().to_vec();
+            let mut sizes = std::collections::BTreeSet::new();
+            for (image, blend) in mixed.chunks(120).zip(blends) {
+                let Rectangle { top, left, height: rows, width: columns } = blend.pasted;
+                let pasted = image.iter().filter(|value| **value == 2).count();
+                assert_eq!(pasted, rows * columns * 3);
+                assert_eq!(blend.of_label(call.way), 1.0 - (rows * columns) as f32 / (height * width) as f32);
+                sizes.insert(pasted);
+                for at in 0..120 {
+                    let pixel = if names[0] == "H" { at / 3 } else { at % 40 };
+                    let inside = (top..top + rows).contains(&(pixel / width))
+                        && (left..left + columns).contains(&(pixel % width));
+                    assert_eq!(image[at] == 2, inside);
+                }
+            }
+            assert!(sizes.len() > 10 && sizes.contains(&0), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn soft_labels_are_mixed_as_they_are_and_others_are_refused() {
+        let image = images(DataType::UInt8, vec![1, 2, 3], &["H", "W", "C"]);
+        let soft = Field::new_fixed_size_list("soft", Field::new_list_field(DataType::Float32, true), 2, true);
+        let refusal = |alpha: f64, p: f64, classes: Option<usize>, image: &Field, label: &Field| {
+            let refused = Mix::try_new(&CUTMIX, (alpha, p), classes, image, label);
+            refused.map(|mix| mix.classes).map_err(|error| error.strip_backtrace())
+        };
+        let text = Field::new("text", DataType::Utf8, true);
+        let number = Field::new("label", DataType::Int32, true);
+        assert_eq!(refusal(1.0, 1.0, None, &image, &soft), Ok(2));
+        for (refused, expected) in [
+            (refusal(0.0, 1.0, None, &image, &soft), "\"alpha\" must be above 0, got 0"),
+            (refusal(1.0, 1.5, None, &image, &soft), "\"p\" must be between 0 and 1, got 1.5"),
+            (refusal(1.0, 1.0, Some(3), &image, &soft), "\"num_classes\" is 3, and \"soft\" has 2"),
+            (refusal(1.0, 1.0, None, &image, &number), "\"num_classes\" is missing: labels are mixed as one-hot"),
+            (refusal(1.0, 1.0, Some(1 << 20), &image, &number), "must be at most 65536, got 1048576"),
+            (refusal(1.0, 1.0, None, &image, &text), "must be an integer or a list of fixed size, and \"text\" is Utf8"),
+            (refusal(1.0, 1.0, None, &text, &soft), "\"image\" must be a tensor of uint8 or float32"),
+        ] {
+            let message = refused.unwrap_err();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_label_that_is_no_class_is_an_error() {
+        let call = call(&MIXUP, 1.0, &images(DataType::UInt8, vec![1, 2, 3], &["H", "W", "C"]));
+        let labels: ArrayRef = Arc::new(Int64Array::from(vec![3]));
+        let error = call.labels(&labels, &labels, [call.blend(1, 1)].into_iter()).unwrap_err();
+        assert!(error.strip_backtrace().contains("the label 3 is none of 3 classes"));
+    }
+}

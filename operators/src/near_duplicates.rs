@@ -1,0 +1,195 @@
+//! `drop_near_duplicates`: of rows of a window with similar signatures, the first.
+//!
+//! It is a table operator, called in FROM. Which rows stay is a function of the window's signatures in file order, so it does
+//! not depend on how the window is shuffled.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+
+use arrow::datatypes::{DataType, Field};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+
+/// What `drop_near_duplicates` declares about itself.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "drop_near_duplicates",
+    version: 1,
+    category: "list",
+    summary: "Drops rows that are similar to an earlier row of their window",
+    parameters: &[
+        Parameter::input("rows", TypeClass::NumberList, "A subquery or a table with a signature in each row"),
+        Parameter::constant("threshold", ConstantKind::Number, "The share of equal numbers from which rows are similar")
+            .or("0.8"),
+        Parameter::constant("column", ConstantKind::Text, "The column of the signatures, where there are several")
+            .or("NULL"),
+    ],
+    returns: "the rows that stay, with all their columns",
+    nulls: Nulls::Kept,
+    determinism: Determinism::Deterministic,
+    rows: Rows::Shrinks,
+    size_ratio: 1.0,
+    commutes: Commutes::NONE,
+    docs: "Signatures are those of `minhash_signature`: two rows are similar where at least threshold of their numbers \
+           are equal at the same place, which estimates the Jaccard similarity of their texts. Of similar rows, the first \
+           in file order stays; a row without a signature stays. Candidates are found by bands of the signature, so narrow \
+           that no pair above the threshold is missed. Rows meet those of their window only: with shuffling that is \
+           another set each epoch. Duplicates across a dataset are found beforehand.",
+    source: "Broder, On the resemblance and containment of documents (1997); bands as in Leskovec et al., Mining of \
+             Massive Datasets, chapter 3",
+    examples: &[Example {
+        sql: "SELECT text FROM drop_near_duplicates((SELECT text, minhash_signature(text) AS signature FROM texts))",
+        result: "the texts, without near-duplicates",
+    }],
+};
+
+/// A call of `drop_near_duplicates`, without its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
+pub struct NearDuplicates {
+    /// Numbers of a signature.
+    length: usize,
+    /// How many must be equal.
+    equal: usize,
+}
+
+impl NearDuplicates {
+    /// Whether a field holds signatures.
+    pub fn is_signature(field: &Field) -> bool {
+        Self::length_of(field).is_some()
+    }
+
+    fn length_of(field: &Field) -> Option<usize> {
+        match field.data_type() {
+            DataType::FixedSizeList(item, length) if *item.data_type() == DataType::UInt32 && *length > 0 => {
+                usize::try_from(*length).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// The call over signatures of this field; `None` where the threshold is not above 0 and at most 1, or the field holds
+    /// no signatures.
+    pub fn new(threshold: f64, signature: &Field) -> Option<Self> {
+        let length = Self::length_of(signature).filter(|_| threshold > 0.0 && threshold <= 1.0)?;
+        // A threshold such as 0.8 is a little above what it is written as.
+        let equal = (threshold * length as f64 - 1e-9).ceil().max(1.0) as usize;
+        Some(Self { length, equal })
+    }
+
+    /// Whether each row stays.
+    pub fn stay<'a>(&self, signatures: impl ExactSizeIterator<Item = Option<&'a [u32]>>) -> Vec<bool> {
+        // Two rows differ in so few numbers that one of this many bands is equal.
+        let bands = self.length - self.equal + 1;
+        let band = |band: usize| -> Range<usize> {
+            band * self.length / bands..(band + 1) * self.length / bands
+        };
+        let mut kept: Vec<&[u32]> = Vec::new();
+        // The last kept row with some band, and of each band of each kept row the one before it.
+        let mut last: HashMap<u64, u32> = HashMap::new();
+        let mut before: Vec<Option<u32>> = Vec::new();
+        // The row that each kept row was last compared with.
+        let mut compared: Vec<usize> = Vec::new();
+        let mut stay = Vec::with_capacity(signatures.len());
+        for (row, signature) in signatures.enumerate() {
+            let Some(signature) = signature else {
+                stay.push(true);
+                continue;
+            };
+            let hashes: Vec<u64> = (0..bands)
+                .map(|index| xxh3_64_with_seed(bytemuck::cast_slice(&signature[band(index)]), index as u64))
+                .collect();
+            let is_similar = |other: &[u32]| {
+                signature.iter().zip(other).filter(|(one, other)| one == other).count() >= self.equal
+            };
+            let mut is_duplicate = false;
+            'bands: for (index, hash) in hashes.iter().enumerate() {
+                let mut candidate = last.get(hash).copied();
+                while let Some(other) = candidate {
+                    let other = other as usize;
+                    if compared[other] != row {
+                        compared[other] = row;
+                        if is_similar(kept[other]) {
+                            is_duplicate = true;
+                            break 'bands;
+                        }
+                    }
+                    candidate = before[other * bands + index];
+                }
+            }
+            stay.push(!is_duplicate);
+            if is_duplicate {
+                continue;
+            }
+            let this = kept.len() as u32;
+            for hash in hashes {
+                before.push(match last.entry(hash) {
+                    Entry::Occupied(mut entry) => Some(entry.insert(this)),
+                    Entry::Vacant(entry) => {
+                        entry.insert(this);
+                        None
+                    }
+                });
+            }
+            kept.push(signature);
+            compared.push(usize::MAX);
+        }
+        stay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::keyed::Draws;
+
+    fn call(length: i32, threshold: f64) -> Option<NearDuplicates> {
+        let item = Arc::new(Field::new_list_field(DataType::UInt32, true));
+        NearDuplicates::new(threshold, &Field::new("s", DataType::FixedSizeList(item, length), true))
+    }
+
+    #[test]
+    fn rows_stay_as_if_each_was_compared_with_each() {
+        for (length, threshold, equal) in
+            [(128, 0.8, 103), (10, 0.8, 8), (16, 0.5, 8), (7, 1.0, 7), (9, 0.1, 1), (1, 0.3, 1)]
+        {
+            let call = call(length, threshold).unwrap();
+            assert_eq!((call.length, call.equal), (length as usize, equal));
+            let mut draws = Draws::new(17, length as u64);
+            let mut rows: Vec<Option<Vec<u32>>> = Vec::new();
+            for row in 0..400 {
+                let fresh = rows.is_empty() || draws.uniform() < 0.3;
+                let from = if fresh { None } else { rows[draws.below(row) as usize].clone() };
+                let mut signature =
+                    from.unwrap_or_else(|| (0..length).map(|_| draws.below(1 << 32) as u32).collect());
+                for _ in 0..draws.below(length as u64 / 3 + 1) {
+                    signature[draws.below(length as u64) as usize] = draws.below(1 << 32) as u32;
+                }
+                rows.push((draws.uniform() < 0.95).then_some(signature));
+            }
+            let stay = call.stay(rows.iter().map(Option::as_deref));
+            let mut kept: Vec<&Vec<u32>> = Vec::new();
+            let mut dropped = 0;
+            for (row, stays) in rows.iter().zip(stay) {
+                let Some(row) = row else {
+                    assert!(stays);
+                    continue;
+                };
+                let shared = |other: &Vec<u32>| row.iter().zip(other).filter(|(a, b)| a == b).count();
+                assert_eq!(stays, kept.iter().all(|other| shared(other) < equal));
+                if stays { kept.push(row) } else { dropped += 1 }
+            }
+            assert!(dropped > 50 && kept.len() > 5, "{dropped} dropped, {} kept", kept.len());
+        }
+    }
+
+    #[test]
+    fn thresholds_are_above_zero_and_at_most_one() {
+        for threshold in [0.0, -1.0, 1.01, f64::NAN] {
+            assert!(call(4, threshold).is_none());
+        }
+        assert!(NearDuplicates::new(0.5, &Field::new("s", DataType::Int64, true)).is_none());
+    }
+}
