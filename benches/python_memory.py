@@ -65,6 +65,8 @@ print(json.dumps({"resident_mb": resident, "growth_mb": growth}))
 # Threads for blocking work are kept for 10 s to be used again, so what is left is looked at for longer.
 LEFT = COMMON + """
 import signal, threading
+# A program in the background may have been started with it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 @forebay.udf(input="int64", output="int64", processes=2)
 def same(n):
     return n

@@ -49,22 +49,21 @@ def generate(folder: pathlib.Path, rows: int) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / "clicks.parquet", compression="snappy", row_group_size=65536)
 
 
-def forebay_batches(folder: pathlib.Path, query: str, columns: int) -> int:
+def forebay_batches(folder: pathlib.Path, query: str, format: str = "numpy") -> int:
     import forebay
 
     session = forebay.Session(threads=1)
-    loader = session.sql(query, clicks=folder / "clicks.parquet").load(batch_size=BATCH, format="numpy")
+    loader = session.sql(query, clicks=folder / "clicks.parquet").load(batch_size=BATCH, format=format)
     rows = 0
     for batch in loader:
-        assert len(batch) == columns
-        rows += len(batch["label"])
+        rows += batch.num_rows if format == "arrow" else len(batch["label"])
     return rows
 
 
 def forebay_modulus(folder: pathlib.Path) -> int:
     dense = [f"log1p(CAST(clamp(fill_null({name}), 0, 1000000) AS REAL)) AS {name}" for name in map('"{}"'.format, INTEGERS)]
     sparse = [f'fill_null(positive_mod(hex_to_int("{name}"), 1000000)) AS "{name}"' for name in STRINGS]
-    return forebay_batches(folder, f"SELECT label, {', '.join(dense + sparse)} FROM clicks", 40)
+    return forebay_batches(folder, f"SELECT label, {', '.join(dense + sparse)} FROM clicks")
 
 
 def forebay_vocabularies(folder: pathlib.Path) -> int:
@@ -72,15 +71,15 @@ def forebay_vocabularies(folder: pathlib.Path) -> int:
     sparse = [
         f"fill_null(vocab_apply(\"{name}\", '{folder / name}.txt', start => 1, other => 0)) AS \"{name}\"" for name in STRINGS
     ]
-    return forebay_batches(folder, f"SELECT label, {', '.join(dense + sparse)} FROM clicks", 40)
+    return forebay_batches(folder, f"SELECT label, {', '.join(dense + sparse)} FROM clicks")
 
 
 def forebay_read(folder: pathlib.Path) -> int:
-    return forebay_batches(folder, 'SELECT label, "I1" FROM clicks', 2)
+    return forebay_batches(folder, 'SELECT label, "I1" FROM clicks', "arrow")
 
 
 def forebay_no_op(folder: pathlib.Path) -> int:
-    return forebay_batches(folder, 'SELECT label, clamp("I1", -9000000000, 9000000000) AS "I1" FROM clicks', 2)
+    return forebay_batches(folder, 'SELECT label, clamp("I1", -9000000000, 9000000000) AS "I1" FROM clicks', "arrow")
 
 
 def polars_batches(folder: pathlib.Path, sparse) -> int:

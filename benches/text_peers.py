@@ -68,7 +68,9 @@ def forebay_ids(folder: pathlib.Path):
 def forebay_packed(folder: pathlib.Path):
     query = "SELECT input_ids FROM pack((SELECT tokenize(text, 'FILE') AS ids FROM texts), length => 2048)"
     run = with_forebay(folder, query)
-    return None, lambda: run(batch_size=8, shuffle=True, seed=1)
+    # Another feed each time: windows that a session still holds are not made again.
+    seeds = iter(range(100))
+    return None, lambda: run(batch_size=8, shuffle=True, seed=next(seeds))
 
 
 def forebay_read(folder: pathlib.Path):

@@ -23,7 +23,7 @@ pub(crate) struct SessionArguments {
     #[arg(long)]
     pub(crate) threads: Option<usize>,
     /// Memory for windows held ahead of the reader, such as 64MiB. The window being read is always held.
-    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true, default_value = "128MiB")]
     pub(crate) window_memory_limit: u64,
     /// Memory for the tables that one feed joins, such as 4GiB; a feed that needs more is refused.
     #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "1GiB")]

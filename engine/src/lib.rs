@@ -42,6 +42,7 @@ mod session;
 mod size;
 mod tables;
 
+pub use compile::{becomes, finish};
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{

@@ -13,7 +13,7 @@ use forebay_sql::{Place, Statement, TableDefinition};
 use forebay_storage::{Dataset, DatasetSpec, Format, Snapshot, Stores};
 use parking_lot::{Mutex, RwLock};
 
-use crate::compile::{FeedTable, HIDDEN};
+use crate::compile::{FeedTable, For, HIDDEN};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::explain;
@@ -79,6 +79,7 @@ impl SessionBuilder {
                 self.threads
             )));
         }
+        forebay_operators::pool::settle_allocator();
         let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
         let parser = &mut config.options_mut().sql_parser;
         // Arrow's view types are young: many readers of Flight and IPC do not know them.
@@ -159,7 +160,7 @@ impl Session {
     pub fn builder() -> SessionBuilder {
         SessionBuilder {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
-            window_memory_bytes: 256 << 20,
+            window_memory_bytes: 128 << 20,
             lookup_memory_bytes: 1 << 30,
             base: PathBuf::new(),
             root: ".forebay".to_owned(),
@@ -228,7 +229,7 @@ impl Session {
             );
         };
         let tables = self.tables.read().clone();
-        match Pipeline::compile(&definition, &tables, &self.context.state()).await {
+        match Pipeline::compile(&definition, For::User, &tables, &self.context.state()).await {
             Err(Refusal::Placed(error)) => Err(placed(&error)),
             Err(Refusal::Whole(error)) => Err(error),
             Ok(pipeline) => Ok(pipeline),
@@ -282,7 +283,7 @@ impl Session {
                     return Err(Failure::At(definition.name_place, error));
                 }
                 let tables = self.tables.read().clone();
-                let pipeline = match Pipeline::compile(&definition, &tables, &self.context.state()).await {
+                let pipeline = match Pipeline::compile(&definition, For::User, &tables, &self.context.state()).await {
                     Err(Refusal::Whole(error)) => return Err(Failure::At(definition.place, error)),
                     compiled => compiled.map_err(Failure::Refused)?,
                 };
@@ -419,8 +420,9 @@ impl Session {
         })
     }
 
-    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process. Creates no table and no
-    /// pipeline, looks at no file, and is cheap where the spec was opened before; equal feeds share their windows.
+    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process, to send its samples. Creates no
+    /// table and no pipeline, looks at no file, and is cheap where the spec was opened before; equal feeds share their windows.
+    /// What makes samples larger at the end is left to whoever receives them: [`finish`](crate::finish).
     ///
     /// # Errors
     /// `Conflict` if it would not be the same feed here, saying what differs; `Invalid` for what no feed's spec holds.
@@ -464,7 +466,7 @@ impl Session {
             let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
             context.register_table(name(table), Arc::new(provider))?;
         }
-        let compiled = Pipeline::compile(&definition, &tables, &context.state()).await;
+        let compiled = Pipeline::compile(&definition, For::Trainer, &tables, &context.state()).await;
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
         Ok(pipeline)

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::{Field, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use forebay_delivery::{Delivery, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
-use forebay_engine::{Batch, Error, ErrorKind, Result};
+use forebay_engine::{Batch, Error, ErrorKind, Result, becomes, finish};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
@@ -102,8 +102,7 @@ impl Shared {
     /// Whether these are columns of this feed.
     pub(crate) fn is_expected(&self, records: &RecordBatch) -> bool {
         let (fields, expected) = (records.schema_ref().fields(), self.schema.fields());
-        let is_equal = |(a, b): (&Arc<Field>, &Arc<Field>)| a.name() == b.name() && a.data_type() == b.data_type();
-        fields.len() == expected.len() && fields.iter().zip(expected).all(is_equal)
+        fields.len() == expected.len() && fields.iter().zip(expected).all(|(field, expected)| becomes(field, expected))
     }
 
     /// A stream brings something.
@@ -241,11 +240,14 @@ impl RankReader {
         let mut records: Vec<_> = records.filter(|records| records.num_rows() > 0).collect();
         let records = match records.len() {
             0 => RecordBatch::new_empty(Arc::clone(&self.schema)),
-            1 => records.remove(0),
-            _ => concat_batches(&self.schema, &records).map_err(|error| {
-                Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
-                    .with_hint("lower the batch size")
-            })?,
+            1 => finish(&records.remove(0), &self.schema)?,
+            _ => {
+                let joined = concat_batches(records[0].schema_ref(), &records).map_err(|error| {
+                    Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
+                        .with_hint("lower the batch size")
+                })?;
+                finish(&joined, &self.schema)?
+            }
         };
         self.last = Some(token.clone());
         Ok(Batch { epoch, step, offset: offsets.start, positions: offsets.end - offsets.start, gaps, records, token })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
@@ -63,7 +63,8 @@ impl Operator for Log1p {
         let array = arguments.array("x")?;
         match array.data_type() {
             DataType::Float32 => {
-                Ok(Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(libm::log1pf)))
+                let floats = array.as_primitive::<Float32Type>();
+                Ok(Arc::new(Float32Array::new(log1pf(floats.values()).into(), floats.nulls().cloned())))
             }
             DataType::Float64 => Ok(Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(libm::log1p))),
             other => internal_err!("log1p got {other}, which coercion removes"),
@@ -71,9 +72,53 @@ impl Operator for Log1p {
     }
 }
 
+/// [`libm::log1pf`] of each value, bit for bit. Where none is negative, without a branch, so that several are computed at
+/// once.
+fn log1pf(values: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; values.len()];
+    for (values, out) in values.chunks(64).zip(out.chunks_mut(64)) {
+        let is_simple = values.iter().fold(true, |all, x| all & (x.to_bits() >> 31 == 0));
+        for (x, out) in values.iter().zip(out) {
+            *out = if is_simple { log1pf_of_positive(*x) } else { libm::log1pf(*x) };
+        }
+    }
+    out
+}
+
+/// The algorithm of FreeBSD's msun, `s_log1pf.c`, with its constants: 1 + x is 2^k (1 + f), and log(1 + f) an odd polynomial of
+/// f / (2 + f). What rounding 1 + x loses is added as a correction.
+#[inline(always)]
+fn log1pf_of_positive(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 6.931_381_225_6e-1;
+    const LN2_LOW: f32 = 9.058_000_614_5e-6;
+    const POLYNOMIAL: [f32; 4] = [0.666_666_626_93, 0.400_009_721_52, 0.284_987_866_88, 0.242_790_788_41];
+    const HALF_ROOT: u32 = 0x3F35_04F3;
+    let bits = x.to_bits();
+    let sum = 1.0 + x;
+    let above = sum.to_bits().wrapping_add(0x3F80_0000 - HALF_ROOT);
+    let exponent = (above >> 23) as i32 - 0x7F;
+    let lost = if exponent >= 2 { 1.0 - (sum - x) } else { x - (sum - 1.0) };
+    let correction = if exponent < 25 { lost / sum } else { 0.0 };
+    let reduced = f32::from_bits((above & 0x007F_FFFF) + HALF_ROOT) - 1.0;
+    // Below the root of 2, less 1, x is its own remainder.
+    let is_small = bits < 0x3ED4_13D0;
+    let f = if is_small { x } else { reduced };
+    let k = if is_small { 0.0 } else { exponent as f32 };
+    let c = if is_small { 0.0 } else { correction };
+    let s = f / (2.0 + f);
+    let z = s * s;
+    let w = z * z;
+    let [first, second, third, fourth] = POLYNOMIAL;
+    let r = z * (first + w * third) + w * (second + w * fourth);
+    let half = 0.5 * f * f;
+    let result = s * (half + r) + (k * LN2_LOW + c) - half + f + k * LN2_HIGH;
+    // Tiny, infinite or no number: itself.
+    if bits < 0x3380_0000 || bits >= 0x7F80_0000 { x } else { result }
+}
+
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, Float32Array, Float64Array, Int32Array};
+    use arrow::array::{Array, Float64Array, Int32Array};
 
     use super::*;
     use crate::testing::{column, sql};
@@ -93,6 +138,20 @@ mod tests {
         assert_eq!(got.as_primitive::<Float64Type>(), &Float64Array::from(expect));
         let (_, got) = sql("log1p(x)", vec![column("x", Float64Array::from(vec![-1.5, f64::NAN]))]).unwrap();
         assert!(got.as_primitive::<Float64Type>().values().iter().all(|x| x.is_nan()));
+    }
+
+    #[test]
+    fn several_at_once_are_those_of_libm() {
+        let near = [0x3380_0000_u32, 0x3ED4_13D0, 0x3F35_04F3, 0x3F80_0000, 0x4C00_0000, 0x7F80_0000];
+        let near = near.into_iter().flat_map(|bits| bits - 3000..bits + 3000);
+        let all = (0..=0x7F80_1000).step_by(997).chain(near).chain([0, 1, 0x7FC0_0000]);
+        let values: Vec<f32> = all.map(f32::from_bits).collect();
+        for (x, got) in values.iter().zip(log1pf(&values)) {
+            assert_eq!(got.to_bits(), libm::log1pf(*x).to_bits(), "log1p({x:e})");
+        }
+        let mixed = [1.0, -0.5, -1.0, -2.0, 3.0, f32::NAN, -0.0];
+        let expected = mixed.map(|x| libm::log1pf(x).to_bits());
+        assert_eq!(log1pf(&mixed).iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -80,8 +80,12 @@ fn widen(arguments: &Arguments) -> Result<Widen> {
     if let Some(bad) = std.iter().find(|s| !s.is_normal() || **s < 0.0) {
         return arguments.refuse("std", format_args!("must be above 0 for each channel, got {bad}"));
     }
-    let table = |channel: usize| array::from_fn(|x| (x as f32 / 255.0 - mean[channel]) / std[channel]);
-    Ok(Widen(Box::new(array::from_fn(table))))
+    Ok(table(mean, std))
+}
+
+pub(crate) fn table(mean: [f32; CHANNELS], std: [f32; CHANNELS]) -> Widen {
+    let channel = |channel: usize| array::from_fn(|x| (x as f32 / 255.0 - mean[channel]) / std[channel]);
+    Widen(Box::new(array::from_fn(channel)))
 }
 
 #[cfg(test)]

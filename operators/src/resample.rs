@@ -35,6 +35,11 @@ pub(crate) enum Interpolation {
 }
 
 impl Interpolation {
+    /// Whether the result is much the same where an image was averaged over some pixels before.
+    pub(crate) fn averages(self) -> bool {
+        matches!(self, Self::Kernel(ResizeAlg::Convolution(_)))
+    }
+
     /// The one that a call names.
     pub(crate) fn of(arguments: &Arguments) -> Result<Self> {
         let filter = match arguments.text(INTERPOLATION.name)?.as_str() {
@@ -65,12 +70,13 @@ pub(crate) struct Resampler {
 
 impl Resampler {
     /// Scales a part of an image into `out`. Pixels outside of the part have no influence, as if it had been cropped
-    /// first; the resizer's own crop box would let them in at the edges.
+    /// first; the resizer's own crop box would let them in at the edges. Kernels take `within`, where it is given, for what
+    /// is wanted of the part: left, top, width and height in fractions of its pixels.
     pub(crate) fn run(
         &mut self,
         interpolation: Interpolation,
         image: Image,
-        part: Rectangle,
+        (part, within): (Rectangle, Option<[f64; 4]>),
         out: &mut [u8],
         size: Size,
     ) -> Result<()> {
@@ -87,7 +93,10 @@ impl Resampler {
             TypedCroppedImage::from_ref(&source, left, top, part_width, part_height).map_err(|e| internal(&e))?;
         let mut target =
             TypedImage::<U8x3>::from_buffer(width as u32, height as u32, out).map_err(|e| internal(&e))?;
-        let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
+        let mut options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
+        if let Some([left, top, width, height]) = within {
+            options = options.crop(left, top, width, height);
+        }
         // Typed: a resizer for every type of pixel would be as much code as all operators.
         self.resizer.resize_typed(&source, &mut target, &options).map_err(|e| internal(&e))
     }
@@ -175,7 +184,7 @@ mod tests {
         let image = Image { height: pixels.len() / 3 / width, width, pixels: &pixels };
         let mut out = vec![7; to * to * 3];
         let part = Rectangle::whole(image.size());
-        Resampler::default().run(Interpolation::Area, image, part, &mut out, Size { height: to, width: to }).unwrap();
+        Resampler::default().run(Interpolation::Area, image, (part, None), &mut out, Size { height: to, width: to }).unwrap();
         assert!(out.chunks(3).all(|pixel| pixel[1..] == [0, 255]));
         out.chunks(3).map(|pixel| pixel[0]).collect()
     }

@@ -110,7 +110,7 @@ mod tests {
         let mut out = vec![0; 24 * 16 * 3];
         let part = Rectangle { top: 4, left: 11, height: 20, width: 30 };
         let bilinear = Interpolation::Kernel(ResizeAlg::Convolution(FilterType::Bilinear));
-        Resampler::default().run(bilinear, source, part, &mut out, Size { height: 24, width: 16 }).unwrap();
+        Resampler::default().run(bilinear, source, (part, None), &mut out, Size { height: 24, width: 16 }).unwrap();
         assert_near(&fixed(24, 16, out), "colour_crop_24x16.png", 1);
     }
 

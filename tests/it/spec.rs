@@ -1,8 +1,10 @@
 //! A feed's spec: opened in another process, which has no tables, no pipelines and another folder, it is the same feed.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use forebay_engine::{ErrorKind, Feed, FeedOptions, FeedSpec, Output, ReadOptions, Session, digest};
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use forebay_engine::{ErrorKind, Feed, FeedOptions, FeedSpec, Output, ReadOptions, Session, digest, finish};
 use serde_json::{Value, json};
 
 use crate::support::{Folder, repository};
@@ -31,13 +33,14 @@ fn photos_folder() -> std::path::PathBuf {
     repository().join("examples")
 }
 
-/// What a trainer would see of two epochs: place, token, digest.
-async fn batches(feed: &Feed) -> Vec<(u64, u64, String, String)> {
+/// What a trainer, whose samples have this schema, would see of two epochs: place, token, digest.
+async fn batches(feed: &Feed, schema: &SchemaRef) -> Vec<(u64, u64, String, String)> {
     let mut reader = feed.read(&ReadOptions { epochs: Some(2), ..ReadOptions::default() }).expect("a reader");
     let mut all = Vec::new();
     while let Some(batch) = reader.next().await {
         let batch = batch.expect("a batch");
-        all.push((batch.epoch, batch.offset, batch.token.to_string(), digest(&batch.records)));
+        let records = finish(&batch.records, schema).expect("what is left can be done");
+        all.push((batch.epoch, batch.offset, batch.token.to_string(), digest(&records)));
     }
     all
 }
@@ -75,15 +78,40 @@ async fn a_spec_opens_as_the_same_feed_elsewhere() {
         let elsewhere = worker();
         let opened = elsewhere.open_spec(&spec).await.expect("the same feed");
         assert_eq!((opened.id(), opened.pipeline()), (feed.id(), feed.pipeline()));
-        assert_eq!((opened.schema(), opened.settings()), (feed.schema(), feed.settings()));
+        assert_eq!(opened.settings(), feed.settings());
         assert_eq!(opened.quarantine_url(), feed.quarantine_url());
         assert_eq!(opened.spec(), spec);
-        let expected = batches(&feed).await;
+        let expected = batches(&feed, &feed.schema()).await;
         assert!(expected.len() > 20, "{} batches", expected.len());
-        assert_eq!(batches(&opened).await, expected);
+        assert_eq!(batches(&opened, &feed.schema()).await, expected);
         assert!(elsewhere.pipelines().is_empty());
         let tables = elsewhere.execute("", "SHOW TABLES").await.expect("tables");
         assert!(matches!(tables.as_slice(), [Output::Rows(rows)] if rows.len() == 1), "{tables:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_normalised_last_is_sent_as_pixels() {
+    let columns = "SELECT normalize(crop) AS a, to_chw(normalize(crop)) AS b, crop, normalize(crop, std => [1, 1, 1]) AS c
+        FROM (SELECT random_resized_crop(decode_image(bytes), 8, 8) AS crop FROM photos)";
+    let script = PHOTOS.split_inclusive(';').next().expect("a table").to_owned()
+        + &format!("CREATE PIPELINE train WITH (shuffle = true, seed = 1) AS {columns}");
+    let session = dispatcher(&photos_folder(), &script).await;
+    let feed = session.open("train", &FeedOptions::default()).expect("a feed");
+    // In the same session as in another: who sends samples does not share them with who reads them.
+    for opened in [session.open_spec(&feed.spec()).await, worker().open_spec(&travelled(&feed)).await] {
+        let opened = opened.expect("the same feed");
+        let types = |feed: &Feed| {
+            let item = |field: &Arc<Field>| match field.data_type() {
+                DataType::FixedSizeList(item, _) => item.data_type().clone(),
+                other => other.clone(),
+            };
+            feed.schema().fields().iter().map(item).collect::<Vec<_>>()
+        };
+        let (float, byte) = (DataType::Float32, DataType::UInt8);
+        assert_eq!(types(&opened), [byte.clone(), float.clone(), byte.clone(), byte.clone()]);
+        assert_eq!(types(&feed), [float.clone(), float.clone(), byte, float]);
+        assert_eq!(batches(&opened, &feed.schema()).await, batches(&feed, &feed.schema()).await);
     }
 }
 
@@ -184,7 +212,7 @@ async fn specs_name_their_tables_as_they_like() {
         feeds.push((feed, opened));
     }
     for (feed, opened) in &feeds {
-        assert_eq!(batches(feed).await, batches(opened).await);
+        assert_eq!(batches(feed, &feed.schema()).await, batches(opened, &feed.schema()).await);
     }
     assert_ne!(feeds[0].1.id(), feeds[1].1.id());
     // The worker's own tables are not seen by a spec, nor changed.
@@ -214,9 +242,9 @@ async fn small() -> (Folder, Feed) {
 async fn a_file_that_came_later_does_not_matter_and_one_that_changed_does() {
     let (folder, feed) = small().await;
     let spec = travelled(&feed);
-    let expected = batches(&feed).await;
+    let expected = batches(&feed, &feed.schema()).await;
     folder.write("t/1b.csv", "a\n999\n");
-    assert_eq!(batches(&worker().open_spec(&spec).await.expect("the same feed")).await, expected);
+    assert_eq!(batches(&worker().open_spec(&spec).await.expect("the same feed"), &feed.schema()).await, expected);
     let path = folder.write("t/1.csv", "a\n123\n45\n");
     let feed = worker().open_spec(&spec).await.expect("opening looks at no file");
     let error =
@@ -274,5 +302,5 @@ async fn a_file_that_a_call_names_is_part_of_the_feed() {
     // What was planned before goes on with what it has read.
     let digests =
         |batches: Vec<(u64, u64, String, String)>| batches.into_iter().map(|batch| batch.3).collect::<Vec<_>>();
-    assert_eq!(digests(batches(&first).await), digests(batches(&again).await));
+    assert_eq!(digests(batches(&first, &first.schema()).await), digests(batches(&again, &again.schema()).await));
 }

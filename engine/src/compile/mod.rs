@@ -13,6 +13,7 @@ mod checks;
 mod fingerprint;
 mod hidden;
 mod join;
+mod later;
 mod layer;
 mod lengths;
 mod lookup;
@@ -37,6 +38,7 @@ use forebay_storage::Dataset;
 pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, function_versions, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
+pub use later::{becomes, finish};
 pub(crate) use layer::{Layer, MadeSoFar, slice_bytes};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
@@ -61,6 +63,15 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     Ok(join::resolved(plan, state)?)
 }
 
+/// Who is handed a stage's samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum For {
+    /// Whoever asked for them.
+    User,
+    /// A trainer over the wire, who does the last steps with them: see [`finish`].
+    Trainer,
+}
+
 /// Plans the feed stage of `plan` over `tables`; with `only` the rows are the same, and of their columns those at these
 /// places are computed.
 ///
@@ -71,6 +82,7 @@ pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
     reads_all: bool,
+    for_whom: For,
     tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
@@ -96,7 +108,11 @@ pub(crate) async fn compile(
         None => None,
     };
     let whole = output(unfiltered(woven.top)?, plan, None)?;
-    let whole = LeafPlan::new(state.create_physical_plan(&whole).await?, &leaf)?;
+    let whole = state.create_physical_plan(&whole).await?;
+    let whole = match for_whom {
+        For::User => LeafPlan::new(whole, &leaf)?,
+        For::Trainer => LeafPlan::sending(whole, &leaf)?,
+    };
     let mut stage = match narrow {
         Some(narrow) if is_one_to_one && !reads_all => Stage::new(None, narrow, state.task_ctx()),
         Some(narrow) => Stage::new(select, whole, state.task_ctx()).giving(narrow),

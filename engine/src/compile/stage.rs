@@ -19,6 +19,7 @@ use forebay_operators::image_chain::fuse;
 use futures::FutureExt;
 
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
+use super::later::without_later;
 use super::layer::Layer;
 use super::lookup::LookupPlan;
 use super::window_exec::{WindowExec, bind};
@@ -133,7 +134,7 @@ impl Stage {
 
     /// The output's schema.
     pub(crate) fn schema(&self) -> SchemaRef {
-        self.transform.plan.schema()
+        self.transform.unfinished.clone().unwrap_or_else(|| self.transform.plan.schema())
     }
 
     /// The columns of the driving table that are to be read, ascending.
@@ -189,7 +190,14 @@ impl Stage {
 
     /// The samples that `rows` become. With `stop_at_bad`, what comes after the first bad row is not computed.
     pub(crate) async fn transform(&self, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
-        self.run(&self.transform, &self.columns, rows, stop_at_bad).await
+        let mut done = self.run(&self.transform, &self.columns, rows, stop_at_bad).await?;
+        if let Some(schema) = &self.transform.unfinished {
+            for batch in &mut done.batches {
+                let said = batch.clone().with_schema(Arc::clone(schema));
+                *batch = said.map_err(|error| Error::internal(format!("samples do not fit their schema: {error}")))?;
+            }
+        }
+        Ok(done)
     }
 
     /// Runs `plan` over `rows`, which have the columns `read` of the table.
@@ -265,6 +273,8 @@ impl Stage {
 /// A physical plan over a [`WindowExec`], and what each column of that leaf is.
 pub(crate) struct LeafPlan {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
+    /// The schema of its rows that says what is left to be done with them, if anything is.
+    unfinished: Option<SchemaRef>,
     leaf_schema: SchemaRef,
     inputs: Vec<Input>,
 }
@@ -278,6 +288,18 @@ enum Input {
 
 impl LeafPlan {
     pub(crate) fn new(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
+        Self::of(plan, None, source)
+    }
+
+    /// The same plan without what its reader can do.
+    pub(crate) fn sending(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
+        match without_later(&plan)? {
+            Some((plan, schema)) => Self::of(plan, Some(schema), source),
+            None => Self::of(plan, None, source),
+        }
+    }
+
+    fn of(plan: Arc<dyn ExecutionPlan>, unfinished: Option<SchemaRef>, source: &SchemaRef) -> Result<Self> {
         let plan = fused(plan)?;
         let mut leaf = &plan;
         while let [child] = leaf.children()[..] {
@@ -299,7 +321,7 @@ impl LeafPlan {
             })
             .collect::<std::result::Result<_, _>>()
             .map_err(|error| Error::internal(format!("a planned column is not in the table: {error}")))?;
-        Ok(Self { plan, leaf_schema, inputs })
+        Ok(Self { plan, unfinished, leaf_schema, inputs })
     }
 
     pub(crate) fn display(&self) -> String {

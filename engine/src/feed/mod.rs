@@ -98,8 +98,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// The feeds of a session that somebody holds, by root, id and columns: readers of equal feeds share windows.
-pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>), Weak<Runner>>>;
+/// The feeds of a session that somebody holds, by root, id, columns and who is handed them: readers of equal feeds share windows.
+pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, For), Weak<Runner>>>;
 
 /// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
 const RANGES_PER_WINDOW: u64 = 16;
@@ -138,7 +138,7 @@ impl Feed {
             .with_hint("fill the files, or check the LOCATION of its table"));
         }
         let id = feed_id(&pipeline, &settings);
-        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec));
+        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.for_whom);
         let mut open = parts.open.lock();
         if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(Self { pipeline, runner });

@@ -25,6 +25,8 @@ pub(super) const READS_MAX: usize = 16;
 /// Small reads (a media file is one row) are joined up to this size, so that filtering and gathering have few arrays.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
+/// Rows that lie together are joined, not picked, where runs of them have at least so many.
+const RUN_ROWS: usize = 16;
 /// Splits the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
 const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
 /// In a [`Row`], marks one that is bad: `row` then counts in `Window::bad`.
@@ -216,10 +218,28 @@ impl Window {
         Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
     }
 
+    /// `rows` as runs that lie together, if these are long: joining some is much cheaper than picking rows.
+    fn runs(&self, rows: &[Row]) -> Option<Vec<SourceRows>> {
+        let most = rows.len() / RUN_ROWS;
+        let mut runs: Vec<(Row, usize)> = Vec::new();
+        for row in rows {
+            match runs.last_mut() {
+                Some((first, len)) if first.source == row.source && first.row + *len as u32 == row.row => *len += 1,
+                _ if runs.len() == most => return None,
+                _ => runs.push((*row, 1)),
+            }
+        }
+        let slice = |(first, len): (Row, usize)| self.sources[first.source as usize].slice(first.row as usize, len);
+        Some(runs.into_iter().map(slice).collect())
+    }
+
     /// Puts `rows`, in order, into one batch; copies them, unless they are together already.
     fn gather(&self, rows: &[Row]) -> Result<SourceRows> {
         if let Some(run) = self.run(rows) {
             return Ok(run);
+        }
+        if let Some(runs) = self.runs(rows) {
+            return joined(&runs);
         }
         let mut used: Vec<u32> = rows.iter().map(|row| row.source).collect();
         used.sort_unstable();
@@ -255,6 +275,27 @@ impl Window {
             step_lengths: None,
         })
     }
+}
+
+/// Rows one after the other, copied.
+fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
+    let cannot = |error| Error::internal(format!("cannot join rows: {error}"));
+    let ids = |of: &dyn Fn(&SourceRows) -> UInt64Array| -> Result<UInt64Array> {
+        let parts: Vec<UInt64Array> = parts.iter().map(of).collect();
+        let parts: Vec<&dyn Array> = parts.iter().map(|ids| ids as &dyn Array).collect();
+        Ok(concat(&parts).map_err(cannot)?.to_data().into())
+    };
+    let has_origins = parts.iter().any(|part| part.origins.is_some());
+    Ok(SourceRows {
+        batch: concat_batches(&parts[0].batch.schema(), parts.iter().map(|part| &part.batch)).map_err(cannot)?,
+        sample_ids: ids(&|part| part.sample_ids.clone())?,
+        random_keys: ids(&|part| part.random_keys.clone())?,
+        origins: match has_origins {
+            true => Some(ids(&|part| part.origins.as_ref().unwrap_or(&part.sample_ids).clone())?),
+            false => None,
+        },
+        step_lengths: None,
+    })
 }
 
 struct Builder<'a> {

@@ -1,6 +1,6 @@
 //! JPEG, by our own decoder.
 
-use forebay_jpeg::{Region, Scratch};
+use forebay_jpeg::{Region, Scale, Scratch};
 
 use super::{Header, Size, orientation};
 use crate::tensor::Rectangle;
@@ -12,8 +12,15 @@ pub(super) fn header(file: &[u8]) -> Result<Header, String> {
     Ok(Header { stored: Size { height: header.height, width: header.width }, orientation })
 }
 
-/// Writes the pixels of a part of the stored picture.
-pub(super) fn decode(file: &[u8], part: Rectangle, out: &mut [u8], scratch: &mut Scratch) -> Result<(), String> {
+/// Writes the pixels of a part of the stored picture at a scale.
+pub(super) fn decode(
+    file: &[u8],
+    part: Rectangle,
+    scale: Scale,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), String> {
     let Rectangle { top, left, height, width } = part;
-    forebay_jpeg::decode(file, Region { top, left, height, width }, out, scratch).map_err(|error| error.to_string())
+    let region = Region { top, left, height, width };
+    forebay_jpeg::decode_scaled(file, region, scale, out, scratch).map_err(|error| error.to_string())
 }

@@ -7,7 +7,9 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{Field, Float32Type, UInt8Type};
 use datafusion::common::{Result, exec_datafusion_err};
 
-use super::{Change, Frame, KEPT_BYTES_MAX, Step, Widen};
+use forebay_jpeg::Scale;
+
+use super::{Change, Frame, KEPT_BYTES_MAX, Step, Taken, Widen};
 use crate::decode_image::{self, Files, Header, sized};
 use crate::keyed::Draws;
 use crate::pool;
@@ -18,6 +20,7 @@ use crate::tensor::{self, Image, Images, Layout, Shape, Size};
 #[derive(Debug)]
 pub(super) struct Chain {
     decodes: bool,
+    is_fast: bool,
     /// What happens before the first frame.
     lead: Vec<Keyed<Change>>,
     frames: Vec<Framed>,
@@ -65,14 +68,14 @@ impl Chain {
     ///
     /// A frame that copies comes before changes of single pixels, which gives the same and changes fewer of them.
     pub(super) fn new(steps: Vec<Keyed<Step>>) -> Option<Self> {
-        let mut chain = Self { decodes: false, lead: Vec::new(), frames: Vec::new(), widen: None };
+        let mut chain = Self { decodes: false, is_fast: false, lead: Vec::new(), frames: Vec::new(), widen: None };
         for (at, Keyed { step, site }) in steps.into_iter().enumerate() {
             if chain.widen.is_some() {
                 return None;
             }
             match step {
-                Step::Decode if at == 0 => chain.decodes = true,
-                Step::Decode => return None,
+                Step::Decode { fast } if at == 0 => (chain.decodes, chain.is_fast) = (true, fast),
+                Step::Decode { .. } => return None,
                 Step::Frame(frame) => {
                     let before = chain.changes();
                     let copies = matches!(frame.part, super::PartOf::Copied(_));
@@ -175,15 +178,17 @@ impl Chain {
         }
         let mut step = |Framed { frame, changes }: &Framed, from: &[u8], is_loaded: bool, size: Size, to: &mut [u8]| {
             let placed = frame.step.placed(&mut Draws::new(key, frame.site), size);
-            let (image, part) = match (is_loaded, picture) {
-                (true, _) => (Image { height: size.height, width: size.width, pixels: from }, placed.part),
-                (false, Picture::Pixels(image)) => (image, placed.part),
+            let pixels = |image| Taken { image, part: placed.part, within: None };
+            let taken = match (is_loaded, picture) {
+                (true, _) => pixels(Image { height: size.height, width: size.width, pixels: from }),
+                (false, Picture::Pixels(image)) => pixels(image),
                 (false, Picture::File(file, header)) => {
                     let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
-                    decode_image::part(file, header, placed.part, decoder).map_err(named)?
+                    let scale = if self.is_fast { placed.scale(frame.step.size) } else { Scale::Whole };
+                    decode_image::part(file, header, placed.part, scale, decoder).map_err(named)?
                 }
             };
-            placed.fill(image, part, to, frame.step.size, resampler)?;
+            placed.fill(taken, to, frame.step.size, resampler)?;
             paint(changes, key, to, frame.step.size)
         };
         for framed in before {

@@ -7,14 +7,17 @@
 
 mod chain;
 mod fuse;
+mod later;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{Float32Type, UInt8Type};
+use arrow::datatypes::{Field, Float32Type, UInt8Type};
 use datafusion::common::Result;
+
+use forebay_jpeg::Scale;
 
 use crate::keyed::Draws;
 use crate::operator::Arguments;
@@ -23,6 +26,7 @@ use crate::resample::{Interpolation, Resampler};
 use crate::tensor::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
 
 pub use fuse::fuse;
+pub use later::Later;
 
 /// What a thread keeps of an operator's memory from column to column: a large photograph's pixels, not those of a poster.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
@@ -31,7 +35,10 @@ pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub enum Step {
     /// Makes pixels of a file. Only where a chain begins.
-    Decode,
+    Decode {
+        /// Whether a frame that shrinks may have them of a smaller picture.
+        fast: bool,
+    },
     /// Makes an image of one size of a part of the image.
     Frame(Frame),
     /// Changes pixels where they are.
@@ -131,6 +138,14 @@ struct Placed {
     way: Way,
 }
 
+/// An image in which the part is, and where.
+pub(crate) struct Taken<'a> {
+    pub(crate) image: Image<'a>,
+    pub(crate) part: Rectangle,
+    /// What is wanted of the part, where that is not whole pixels: left, top, width and height from the part's corner.
+    pub(crate) within: Option<[f64; 4]>,
+}
+
 /// How it does.
 enum Way {
     Scaled(Interpolation),
@@ -142,10 +157,26 @@ enum Way {
 }
 
 impl Placed {
-    /// Fills the frame from `image`, in which the part is `part`.
-    fn fill(&self, image: Image, part: Rectangle, out: &mut [u8], size: Size, resampler: &mut Resampler) -> Result<()> {
+    /// At which scale a file may be decoded so that what goes into a frame of this size is much the same: the pixels
+    /// decoded are at least twice as many along each side, which is what Pillow calls a reducing gap of 2.
+    fn scale(&self, size: Size) -> Scale {
+        let suffices = |scale: &Scale| {
+            let least = 2 * scale.denominator();
+            self.part.height >= least * size.height && self.part.width >= least * size.width
+        };
+        match self.way {
+            Way::Scaled(interpolation) if interpolation.averages() => {
+                Scale::ALL.into_iter().rev().find(suffices).unwrap_or(Scale::Whole)
+            }
+            _ => Scale::Whole,
+        }
+    }
+
+    /// Fills the frame from an image.
+    fn fill(&self, taken: Taken, out: &mut [u8], size: Size, resampler: &mut Resampler) -> Result<()> {
+        let Taken { image, part, within } = taken;
         let (top, left) = match self.way {
-            Way::Scaled(interpolation) => return resampler.run(interpolation, image, part, out, size),
+            Way::Scaled(interpolation) => return resampler.run(interpolation, image, (part, within), out, size),
             Way::Copied { top, left } => (top, left),
         };
         if (part.height, part.width) != (size.height, size.width) {
@@ -197,7 +228,8 @@ pub(crate) fn frame_each(operator: &str, arguments: &Arguments, frame: &Frame) -
         match images.get(row)? {
             Some(image) => {
                 let placed = frame.placed(&mut arguments.draws_of(row), image.size());
-                placed.fill(image, placed.part, out, frame.size, &mut resampler)?;
+                let taken = Taken { image, part: placed.part, within: None };
+                placed.fill(taken, out, frame.size, &mut resampler)?;
             }
             None => out.fill(0),
         }
@@ -227,8 +259,11 @@ pub(crate) fn change_each(arguments: &mut Arguments, change: &Change) -> Result<
 /// Runs an operator that is a [`Widen`] over the column `image`.
 pub(crate) fn widen_each(operator: &str, arguments: &Arguments, widen: &Widen) -> Result<ArrayRef> {
     let (field, array) = (arguments.field("image")?, arguments.array("image")?);
-    let images = Images::try_new(field, array)?;
-    let layout = Layout::of(operator, field, &images)?;
+    widen_column(operator, field, &Images::try_new(field, array)?, widen)
+}
+
+fn widen_column(operator: &str, field: &Field, images: &Images, widen: &Widen) -> Result<ArrayRef> {
+    let layout = Layout::of(operator, field, images)?;
     let mut out = pool::outputs().take_filled(layout.values() * size_of::<f32>());
     for row in 0..images.len() {
         let out = &mut out.values::<f32>()[layout.range(row)];

@@ -66,7 +66,9 @@ impl Operator for FillNull {
 fn fill<T: ArrowPrimitiveType>(array: &PrimitiveArray<T>, value: &ArrayRef) -> ArrayRef {
     let value = value.as_primitive::<T>().value(0);
     let Some(nulls) = array.nulls() else { return Arc::new(array.clone()) };
-    let pairs = array.values().iter().zip(nulls.iter());
-    let filled = pairs.map(|(x, is_valid)| if is_valid { *x } else { value });
-    Arc::new(PrimitiveArray::<T>::from_iter_values(filled).with_data_type(array.data_type().clone()))
+    let mut filled = array.values().to_vec();
+    for row in (!nulls.inner()).set_indices() {
+        filled[row] = value;
+    }
+    Arc::new(PrimitiveArray::<T>::new(filled.into(), None).with_data_type(array.data_type().clone()))
 }

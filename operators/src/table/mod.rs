@@ -3,6 +3,7 @@
 
 pub(crate) mod cross;
 pub(crate) mod cyclic;
+mod entries;
 pub(crate) mod fill_null;
 pub(crate) mod first_x;
 pub(crate) mod floats;

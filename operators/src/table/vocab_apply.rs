@@ -10,6 +10,7 @@ use arrow::datatypes::{DataType, Field, Int64Type};
 use datafusion::common::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::entries::Entries;
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::files::Loaded;
 use crate::operator::{Arguments, Operator};
@@ -69,7 +70,7 @@ impl Operator for VocabApply {
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let (start, other) = (arguments.integer("start")?, arguments.integer("other")?);
         let vocabulary = vocabulary(arguments)?;
-        let place = |place: Option<&u32>| place.map_or(other, |place| start.wrapping_add(i64::from(*place)));
+        let place = |place: Option<u32>| place.map_or(other, |place| start.wrapping_add(i64::from(place)));
         let array = arguments.array("value")?;
         let places = vocabulary.places(array, place)?;
         Ok(Arc::new(Int64Array::try_new(places.into(), array.nulls().cloned())?))
@@ -86,33 +87,36 @@ fn vocabulary(arguments: &Arguments) -> Result<Arc<Vocabulary>> {
     found.or_else(|problem| arguments.refuse("vocabulary", problem))
 }
 
-type Places<K> = HashMap<K, u32, BuildHasherDefault<Xxh3>>;
-
 /// The place of each entry, and of each integer that an entry reads as.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    texts: Places<String>,
-    integers: Places<i64>,
+    texts: Entries,
+    integers: HashMap<i64, u32, BuildHasherDefault<Xxh3>>,
 }
 
 impl Vocabulary {
     /// What each value of a column makes of its entry's place; of nulls anything.
-    pub(super) fn places(&self, array: &ArrayRef, place: impl Fn(Option<&u32>) -> i64) -> Result<Vec<i64>> {
+    pub(super) fn places(&self, array: &ArrayRef, place: impl Fn(Option<u32>) -> i64) -> Result<Vec<i64>> {
         if array.data_type().is_integer() {
             // An unsigned integer that no Int64 holds is no entry: the cast makes it null, and it is not one.
             let integers = cast(array, &DataType::Int64)?;
             let integers = integers.as_primitive::<Int64Type>().iter();
-            return Ok(integers.map(|n| place(n.and_then(|n| self.integers.get(&n)))).collect());
+            return Ok(integers.map(|n| place(n.and_then(|n| self.integers.get(&n).copied()))).collect());
+        }
+        if let Some(texts) = array.as_string_opt::<i32>() {
+            let bytes = texts.value_data();
+            let ends = texts.value_offsets().windows(2);
+            return Ok(ends.map(|ends| place(self.texts.get(&bytes[ends[0] as usize..ends[1] as usize]))).collect());
         }
         let texts = Texts::try_new(array)?;
-        Ok(texts.iter().map(|text| place(text.and_then(|text| self.texts.get(text)))).collect())
+        Ok(texts.iter().map(|text| place(text.and_then(|text| self.texts.get(text.as_bytes())))).collect())
     }
 
     pub(super) fn new<'a>(entries: impl Iterator<Item = &'a str>) -> std::result::Result<Self, String> {
-        let mut vocabulary = Self { texts: Places::default(), integers: Places::default() };
-        for (place, entry) in entries.enumerate() {
-            let place = u32::try_from(place).map_err(|_| "has more than 2^32 entries".to_owned())?;
-            if vocabulary.texts.insert(entry.to_owned(), place).is_some() {
+        let entries: Vec<&str> = entries.collect();
+        let mut vocabulary = Self { texts: Entries::with_room_for(&entries)?, integers: HashMap::default() };
+        for (place, entry) in (0..).zip(entries) {
+            if !vocabulary.texts.insert(entry.as_bytes()) {
                 return Err(format!("has the entry {entry:?} twice"));
             }
             if let Some(integer) = entry.parse().ok().filter(|integer: &i64| integer.to_string() == entry) {

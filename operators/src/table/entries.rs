@@ -1,0 +1,126 @@
+//! The places of texts in a vocabulary: one table, made once and looked up in for every row.
+//!
+//! Categories are short: eight bytes are compared as one number, in the slot itself, so finding one touches one cache line.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Open addressing with linear probing, at most three quarters full.
+#[derive(Debug)]
+pub(super) struct Entries {
+    slots: Vec<Slot>,
+    /// How far a product is shifted to number a slot.
+    shift: u32,
+    /// The longer texts, one after the other, and where that of each place begins.
+    long: Vec<u8>,
+    starts: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// The bytes of a short text, the hash of a longer one.
+    key: u64,
+    /// In bytes.
+    len: u32,
+    place: u32,
+}
+
+const EMPTY: u32 = u32::MAX;
+const SHORT: usize = 8;
+
+impl Entries {
+    /// A table for these texts, without them.
+    pub(super) fn with_room_for(texts: &[&str]) -> Result<Self, String> {
+        if texts.len() >= EMPTY as usize || texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
+            return Err("has more than 2^32 - 2 entries, or one of 4 GiB".to_owned());
+        }
+        let slots = (texts.len() * 4 / 3 + 2).next_power_of_two();
+        let empty = Slot { key: 0, len: 0, place: EMPTY };
+        Ok(Self { slots: vec![empty; slots], shift: 64 - slots.trailing_zeros(), long: Vec::new(), starts: Vec::new() })
+    }
+
+    /// Adds the text of the next place. `false` if it is there already.
+    pub(super) fn insert(&mut self, text: &[u8]) -> bool {
+        let key = key(text);
+        let (at, found) = self.find(text, key);
+        if found.is_some() {
+            return false;
+        }
+        self.slots[at] = Slot { key, len: text.len() as u32, place: self.starts.len() as u32 };
+        self.starts.push(self.long.len());
+        if text.len() > SHORT {
+            self.long.extend_from_slice(text);
+        }
+        true
+    }
+
+    /// The place of a text.
+    #[inline]
+    pub(super) fn get(&self, text: &[u8]) -> Option<u32> {
+        self.find(text, key(text)).1
+    }
+
+    /// The slot of a text, or that which it would have, and its place.
+    #[inline]
+    fn find(&self, text: &[u8], key: u64) -> (usize, Option<u32>) {
+        let mixed = (key ^ (key >> 32) ^ text.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut at = (mixed >> self.shift) as usize;
+        loop {
+            let slot = &self.slots[at];
+            if slot.place == EMPTY {
+                return (at, None);
+            }
+            if slot.key == key && slot.len as usize == text.len() && (text.len() <= SHORT || self.is_at(slot, text)) {
+                return (at, Some(slot.place));
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    fn is_at(&self, slot: &Slot, text: &[u8]) -> bool {
+        self.long[self.starts[slot.place as usize]..].starts_with(text)
+    }
+}
+
+#[inline]
+fn key(text: &[u8]) -> u64 {
+    if let Ok(eight) = <[u8; SHORT]>::try_from(text) {
+        return u64::from_le_bytes(eight);
+    }
+    if text.len() > SHORT {
+        return xxh3_64(text);
+    }
+    text.iter().rev().fold(0, |key, byte| key << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_text_is_found_and_no_other() {
+        let long = "x".repeat(70);
+        let texts: Vec<String> = (0..5000)
+            .map(|n| match n % 5 {
+                0 => format!("{n:08x}"),
+                1 => n.to_string(),
+                2 => format!("{long}{n}"),
+                3 => format!("{n}\0"),
+                _ => format!("{n:b}é"),
+            })
+            .chain(["".to_owned(), "\0".to_owned(), "\0\0".to_owned()])
+            .collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let mut entries = Entries::with_room_for(&texts).unwrap();
+        for text in &texts {
+            assert!(entries.insert(text.as_bytes()), "{text:?}");
+        }
+        for (place, text) in texts.iter().enumerate() {
+            assert_eq!(entries.get(text.as_bytes()), Some(place as u32), "{text:?}");
+            assert!(!entries.insert(text.as_bytes()));
+        }
+        for absent in ["x", "00000001\0", "\0\0\0", "99999999", &long] {
+            assert_eq!(entries.get(absent.as_bytes()), None, "{absent:?}");
+        }
+        assert_eq!(Entries::with_room_for(&[]).unwrap().get(b"x"), None);
+    }
+}
