@@ -37,27 +37,28 @@ impl Band {
 
     /// Where a block of the current row of MCUs begins, by its place among those needed.
     pub(crate) fn start(plane: &Plane, row: usize, column: usize) -> (usize, usize) {
-        let first = KEPT_GROUPS * plane.component.vertical;
-        (plane.start + (first + 8 * row) * plane.stride + 8 * column, plane.stride)
+        let first = KEPT_GROUPS * plane.vertical;
+        (plane.start + (first + plane.side * row) * plane.stride + plane.side * column, plane.stride)
     }
 
-    /// Transforms two blocks.
+    /// Transforms two blocks to so many samples to a side.
     #[inline]
     pub(crate) fn pair(
         &mut self,
         cpu: Cpu,
+        side: usize,
         blocks: &mut [i16; 2 * BLOCK],
         lasts: [u8; 2],
         starts: [(usize, usize); 2],
     ) {
-        cpu.pair(blocks, lasts, &mut self.samples, starts);
+        cpu.pair(side, blocks, lasts, &mut self.samples, starts);
     }
 
     /// Writes the pixels that can be made once a row of MCUs is complete, and keeps what the next one needs.
     pub(crate) fn finish(&mut self, cpu: Cpu, layout: &Layout, colour: Colour, mcu_row: usize, out: &mut [u8]) {
         let region = layout.region;
         let lag = if layout.context { layout.vertical } else { 0 };
-        let height = 8 * layout.vertical;
+        let height = layout.unit * layout.vertical;
         let begin = if mcu_row == layout.rows.start { 0 } else { mcu_row * height - lag };
         let bottom = region.top + region.height;
         let end = if mcu_row + 1 == layout.rows.end { bottom } else { (mcu_row + 1) * height - lag };
@@ -67,8 +68,8 @@ impl Band {
         }
         if layout.context {
             for plane in layout.planes() {
-                let group = plane.component.vertical * plane.stride;
-                let last = plane.start + 8 * group..plane.start + (8 + KEPT_GROUPS) * group;
+                let group = plane.vertical * plane.stride;
+                let last = plane.start + layout.unit * group..plane.start + (layout.unit + KEPT_GROUPS) * group;
                 self.samples.copy_within(last, plane.start);
             }
         }
@@ -126,9 +127,8 @@ impl<'a> Source<'a> {
     /// A row of a component from a column on, both counted in its samples.
     fn row(&self, number: usize, row: usize, column: usize) -> &'a [u8] {
         let plane = self.layout.plane(number);
-        let (vertical, horizontal) = (plane.component.vertical, plane.component.horizontal);
-        let row = row + KEPT_GROUPS * vertical - self.mcu_row * 8 * vertical;
-        let column = column - self.layout.columns.start * 8 * horizontal;
+        let row = row + KEPT_GROUPS * plane.vertical - self.mcu_row * self.layout.unit * plane.vertical;
+        let column = column - self.layout.columns.start * self.layout.unit * plane.horizontal;
         let start = plane.start + row * plane.stride;
         &self.samples[start + column..start + plane.stride]
     }

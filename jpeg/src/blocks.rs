@@ -60,13 +60,15 @@ pub(crate) struct Reading<'a> {
     pub(crate) dc: &'a DcTable,
     pub(crate) ac: &'a AcTable,
     pub(crate) steps: &'a Steps,
+    /// Whether only its first coefficient is wanted.
+    pub(crate) mean: bool,
 }
 
 /// The DC values that the next blocks are told relative to.
 pub(crate) type Predictions = [i32; 4];
 
 /// Reads MCUs. Coefficients, multiplied, go to blocks of zeros, one after the other, behind which must be room for one
-/// more; `lasts` is told the last place of each that was coded.
+/// more; `lasts` is told the last place of each that was coded, or 0 where only the mean is wanted.
 #[inline(always)]
 pub(crate) fn read(
     bits: &mut Bits<'_>,
@@ -76,11 +78,18 @@ pub(crate) fn read(
     lasts: &mut [u8],
 ) -> Result<(), Error> {
     let mut reader = *bits;
+    let mut nowhere = [0; 4 * BLOCK];
     let mut at = 0;
     for lasts in lasts.chunks_exact_mut(mcu.len()) {
         for (reading, last) in mcu.iter().zip(lasts) {
             let out = coefficients[at..].first_chunk_mut().expect("room for one more");
-            *last = block::<true>(&mut reader, reading, predictions, out)?;
+            *last = if reading.mean {
+                block::<false>(&mut reader, reading, predictions, &mut nowhere)?;
+                reading.steps.store(0, predictions[reading.component % 4], out);
+                0
+            } else {
+                block::<true>(&mut reader, reading, predictions, out)?
+            };
             at += BLOCK;
         }
     }
@@ -135,7 +144,7 @@ fn block<const STORE: bool>(
     predictions: &mut Predictions,
     out: &mut Room,
 ) -> Result<u8, Error> {
-    let Reading { dc, ac, steps, component } = *reading;
+    let Reading { dc, ac, steps, component, .. } = *reading;
     let entries = &*ac.entries;
     bits.check()?;
     bits.refill();

@@ -7,6 +7,7 @@ use crate::blocks::{self, BLOCK, Predictions, Reading};
 use crate::colour::{self, Pairs, Triple};
 use crate::error::Error;
 use crate::idct;
+use crate::reduced;
 
 /// An implementation. All give the same bytes.
 #[derive(Debug, Clone, Copy)]
@@ -64,18 +65,21 @@ impl Cpu {
         }
     }
 
+    /// Transforms two blocks, each to so many samples to a side: 8, 4, 2 or 1.
     #[inline]
     pub(crate) fn pair(
         self,
+        side: usize,
         blocks: &mut [i16; 2 * BLOCK],
         lasts: [u8; 2],
         samples: &mut [u8],
         starts: [(usize, usize); 2],
     ) {
-        match self {
-            Self::Portable => idct::pair(blocks, lasts, samples, starts),
+        match (side, self) {
+            (8, Self::Portable) => idct::pair(blocks, lasts, samples, starts),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(cpu) => cpu.pair(blocks, lasts, samples, starts),
+            (8, Self::Avx2(cpu)) => cpu.pair(blocks, lasts, samples, starts),
+            _ => reduced::pair(side, blocks, lasts, samples, starts),
         }
     }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::markers::{self, Markers, u16_at};
+use crate::{Region, Scale};
 
 /// What a file tells before its first scan. Reading it takes no memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +91,12 @@ impl Header {
         header.colour = header.colour_by(jfif, adobe);
         header.exif = exif;
         Ok(header)
+    }
+
+    /// All of the picture at a scale.
+    pub fn scaled(&self, scale: Scale) -> Region {
+        let [height, width] = [self.height, self.width].map(|side| side.div_ceil(scale.denominator()));
+        Region { top: 0, left: 0, height, width }
     }
 
     /// The frame's components.

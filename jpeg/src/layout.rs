@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::blocks::{BLOCK, MCU_BLOCKS_MAX};
 use crate::header::{Component, Header};
-use crate::{Error, Region};
+use crate::{Error, Region, Scale};
 
 /// How a component's samples become as many as there are pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,12 @@ pub(crate) enum Upsampling {
 pub(crate) struct Plane {
     pub(crate) component: Component,
     pub(crate) upsampling: Upsampling,
+    /// Samples to a side of a block.
+    pub(crate) side: usize,
+    /// Samples in each direction that share an area of pixels: the sampling factors, or multiples of them where blocks
+    /// are larger than the layout's unit.
+    pub(crate) horizontal: usize,
+    pub(crate) vertical: usize,
     /// Samples of the whole picture, without padding to blocks.
     pub(crate) width: usize,
     pub(crate) height: usize,
@@ -43,7 +49,10 @@ pub(crate) struct Plane {
 /// The geometry of a picture and a region.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
+    /// In pixels of the scaled picture, as all that follows.
     pub(crate) region: Region,
+    /// The side of a block of a component that has a sample for each pixel.
+    pub(crate) unit: usize,
     planes: [Option<Plane>; 4],
     /// The highest vertical sampling factor.
     pub(crate) vertical: usize,
@@ -62,33 +71,42 @@ pub(crate) struct Layout {
 /// Groups of rows that a band keeps of the one above it. A group is as many rows as the sampling factor.
 pub(crate) const KEPT_GROUPS: usize = 2;
 
+/// Coefficients to a side of a block.
+const BLOCK_SIDE: usize = 8;
+
 impl Layout {
-    pub(crate) fn new(header: &Header, region: Region) -> Result<Self, Error> {
+    pub(crate) fn new(header: &Header, scale: Scale, region: Region) -> Result<Self, Error> {
         let fits = |start: usize, len: usize, whole| len > 0 && start.checked_add(len).is_some_and(|end| end <= whole);
-        if !fits(region.top, region.height, header.height) || !fits(region.left, region.width, header.width) {
+        let scaled = header.scaled(scale);
+        if !fits(region.top, region.height, scaled.height) || !fits(region.left, region.width, scaled.width) {
             return Err(Error::Region);
         }
         let components = header.components();
         let most = |factor: fn(&Component) -> usize| components.iter().map(factor).max().unwrap_or(1);
         let (horizontal, vertical) = (most(|c| c.horizontal), most(|c| c.vertical));
-        let mcus_wide = header.width.div_ceil(8 * horizontal);
-        let mcus_high = header.height.div_ceil(8 * vertical);
+        let mcus_wide = header.width.div_ceil(BLOCK_SIDE * horizontal);
+        let mcus_high = header.height.div_ceil(BLOCK_SIDE * vertical);
+        let unit = scale.unit();
         // Interpolation looks one sample further, which is as many pixels as the factor at most.
         let needed = |start: usize, len: usize, factor: usize, mcus: usize| {
-            let last = (start + len + factor).div_ceil(8 * factor);
-            start.saturating_sub(factor) / (8 * factor)..last.min(mcus)
+            let last = (start + len + factor).div_ceil(unit * factor);
+            start.saturating_sub(factor) / (unit * factor)..last.min(mcus)
         };
         let columns = needed(region.left, region.width, horizontal, mcus_wide);
         let rows = needed(region.top, region.height, vertical, mcus_high);
         let mut samples = 0;
         let mut planes = [None; 4];
         for (plane, component) in planes.iter_mut().zip(components) {
-            let width = (header.width * component.horizontal).div_ceil(horizontal);
-            let height = (header.height * component.vertical).div_ceil(vertical);
+            let side = side(component, [horizontal, vertical], unit);
+            let (wide, high) = (component.horizontal * side, component.vertical * side);
+            let width = (header.width * wide).div_ceil(horizontal * BLOCK_SIDE);
+            let height = (header.height * high).div_ceil(vertical * BLOCK_SIDE);
             // The vector code reads whole groups of 32.
-            let stride = columns.len() * 8 * component.horizontal + 64;
-            let upsampling = match (horizontal / component.horizontal, vertical / component.vertical) {
+            let stride = columns.len() * wide + 64;
+            let upsampling = match (horizontal * unit / wide, vertical * unit / high) {
                 (1, 1) => Upsampling::Full,
+                // libjpeg does not look at neighbours where blocks are single samples.
+                (right, down) if unit == 1 => Upsampling::Repeat(right, down),
                 (2, 1) if width > 2 => Upsampling::H2V1,
                 (2, 2) if width > 2 => Upsampling::H2V2,
                 (1, 2) => Upsampling::H1V2,
@@ -97,19 +115,22 @@ impl Layout {
             *plane = Some(Plane {
                 component: *component,
                 upsampling,
+                side,
+                horizontal: wide / unit,
+                vertical: high / unit,
                 width,
                 height,
-                blocks_wide: width.div_ceil(8),
-                blocks_high: height.div_ceil(8),
+                blocks_wide: width.div_ceil(side),
+                blocks_high: height.div_ceil(side),
                 stored_wide: mcus_wide * component.horizontal,
                 stored_high: mcus_high * component.vertical,
                 start: samples,
                 stride,
             });
-            samples += stride * component.vertical * (8 + KEPT_GROUPS);
+            samples += stride * (high / unit) * (unit + KEPT_GROUPS);
         }
         let context = planes.iter().flatten().any(|p| matches!(p.upsampling, Upsampling::H2V2 | Upsampling::H1V2));
-        Ok(Self { region, planes, vertical, mcus_wide, mcus_high, columns, rows, context, samples })
+        Ok(Self { region, unit, planes, vertical, mcus_wide, mcus_high, columns, rows, context, samples })
     }
 
     pub(crate) fn planes(&self) -> impl ExactSizeIterator<Item = &Plane> {
@@ -131,4 +152,17 @@ impl Layout {
         let blocks = |number: usize| self.plane(number).component.horizontal * self.plane(number).component.vertical;
         components.map(blocks).sum::<usize>() <= MCU_BLOCKS_MAX
     }
+}
+
+/// Samples to a side of a component's blocks. A component with fewer samples than pixels has larger blocks where that makes
+/// up for it, up to the whole: then it needs no upsampling (`jpeg_calc_output_dimensions`).
+fn side(component: &Component, [horizontal, vertical]: [usize; 2], unit: usize) -> usize {
+    let mut side = unit;
+    while side < BLOCK_SIDE
+        && (horizontal * unit).is_multiple_of(component.horizontal * side * 2)
+        && (vertical * unit).is_multiple_of(component.vertical * side * 2)
+    {
+        side *= 2;
+    }
+    side
 }

@@ -36,6 +36,8 @@ mod idct;
 mod layout;
 mod markers;
 mod progressive;
+mod reduced;
+mod scale;
 mod scan;
 mod sequential;
 mod standard;
@@ -45,6 +47,7 @@ mod tests;
 
 pub use error::Error;
 pub use header::{Coding, Colour, Component, Header};
+pub use scale::Scale;
 
 use blocks::{BLOCK, Steps};
 use layout::Layout;
@@ -87,8 +90,19 @@ impl Scratch {
 /// Writes the pixels of a region as interleaved RGB, `height * width * 3` bytes of `out`, which may be in any state
 /// after an error.
 pub fn decode(file: &[u8], region: Region, out: &mut [u8], scratch: &mut Scratch) -> Result<(), Error> {
+    decode_scaled(file, region, Scale::Whole, out, scratch)
+}
+
+/// As [`decode`], of the picture at a scale: the region is one of [`Header::scaled`].
+pub fn decode_scaled(
+    file: &[u8],
+    region: Region,
+    scale: Scale,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), Error> {
     let header = Header::read(file)?;
-    let layout = Layout::new(&header, region)?;
+    let layout = Layout::new(&header, scale, region)?;
     if out.len() != region.height * region.width * 3 {
         return Err(Error::Region);
     }

@@ -32,12 +32,6 @@ impl Chunk {
     pub(crate) fn pair(&mut self, first: usize) -> &mut [i16; 2 * BLOCK] {
         self.coefficients[first * BLOCK..].first_chunk_mut().expect("a block behind it")
     }
-
-    /// Makes a block that has no second one its own.
-    pub(crate) fn double(&mut self, first: usize) {
-        let (one, other) = self.pair(first).split_at_mut(BLOCK);
-        other.copy_from_slice(one);
-    }
 }
 
 /// A block of an MCU.
@@ -65,9 +59,11 @@ impl<'a> Mcu<'a> {
         let mut readings = None;
         let mut count = 0;
         for part in scan.parts() {
-            let component = layout.plane(part.component).component;
+            let plane = layout.plane(part.component);
+            let component = plane.component;
             let (dc, ac) = (tables.dc[part.dc].get()?, tables.ac[part.ac].get()?);
-            let reading = Reading { component: part.component, dc, ac, steps: &steps[part.component] };
+            let mean = plane.side == 1;
+            let reading = Reading { component: part.component, dc, ac, steps: &steps[part.component], mean };
             let readings = readings.get_or_insert([reading; MCU_BLOCKS_MAX]);
             // By itself a component has MCUs of one block.
             for at in 0..if alone { 1 } else { component.horizontal * component.vertical } {
@@ -139,17 +135,17 @@ fn transform(
     column: usize,
     blocks: usize,
 ) {
-    let mut places = [(0, 0); MCU_BLOCKS_MAX];
+    let mut places = [(0, (0, 0)); MCU_BLOCKS_MAX];
     let mut steps = [0; MCU_BLOCKS_MAX];
     for (at, place) in mcu.places[..mcu.count].iter().enumerate() {
         let plane = layout.plane(place.component);
-        steps[at] = 8 * plane.component.horizontal;
-        places[at] = Band::start(plane, place.row, column * plane.component.horizontal + place.column);
+        steps[at] = plane.side * plane.component.horizontal;
+        places[at] = (plane.side, Band::start(plane, place.row, column * plane.component.horizontal + place.column));
     }
     let (mut at, mut ahead) = (0, 0);
     let mut next = || {
-        let (start, stride) = places[at];
-        let place = (start + ahead * steps[at], stride);
+        let (side, (start, stride)) = places[at];
+        let place = (side, (start + ahead * steps[at], stride));
         at += 1;
         if at == mcu.count {
             (at, ahead) = (0, ahead + 1);
@@ -157,13 +153,27 @@ fn transform(
         place
     };
     for first in (0..blocks / 2).map(|pair| 2 * pair) {
-        let starts = [next(), next()];
-        let lasts = [chunk.lasts[first], chunk.lasts[first + 1]];
-        band.pair(cpu, chunk.pair(first), lasts, starts);
+        let [(side, start), (other_side, other_start)] = [next(), next()];
+        let [last, other_last] = [chunk.lasts[first], chunk.lasts[first + 1]];
+        let pair = chunk.pair(first);
+        if side == other_side {
+            band.pair(cpu, side, pair, [last, other_last], [start, other_start]);
+        } else {
+            let (one, other) = pair.split_at_mut(BLOCK);
+            alone(cpu, band, one, side, start, last);
+            alone(cpu, band, other, other_side, other_start, other_last);
+        }
     }
     if blocks % 2 == 1 {
-        chunk.double(blocks - 1);
-        let (start, last) = (next(), chunk.lasts[blocks - 1]);
-        band.pair(cpu, chunk.pair(blocks - 1), [last; 2], [start; 2]);
+        let ((side, start), last) = (next(), chunk.lasts[blocks - 1]);
+        alone(cpu, band, &mut chunk.pair(blocks - 1)[..BLOCK], side, start, last);
     }
+}
+
+/// Transforms a block without a second one of its size, as its own second.
+fn alone(cpu: Cpu, band: &mut Band, block: &mut [i16], side: usize, start: (usize, usize), last: u8) {
+    let mut pair = [0; 2 * BLOCK];
+    pair.chunks_exact_mut(BLOCK).for_each(|copy| copy.copy_from_slice(block));
+    block.fill(0);
+    band.pair(cpu, side, &mut pair, [last; 2], [start; 2]);
 }

@@ -176,12 +176,22 @@ impl Stored {
                             both.map(|at| self.block(component, plane, mcu_row * vertical + row, columns.start + at));
                         let pair = chunk.pair(0);
                         for (out, number) in pair.chunks_exact_mut(BLOCK).zip(numbers) {
-                            for ((out, value), factor) in out.iter_mut().zip(self.at(number)).zip(&factors[component]) {
+                            // Of a block that becomes one sample, only the first coefficient counts.
+                            let used = if plane.side == 1 { 1 } else { BLOCK };
+                            for ((out, value), factor) in
+                                out.iter_mut().zip(self.at(number)).zip(&factors[component]).take(used)
+                            {
                                 *out = value.wrapping_mul(*factor);
                             }
                         }
                         let lasts = numbers.map(|number| self.lasts[number]);
-                        band.pair(cpu, pair, lasts, both.map(|at| crate::band::Band::start(plane, row, at)));
+                        band.pair(
+                            cpu,
+                            plane.side,
+                            pair,
+                            lasts,
+                            both.map(|at| crate::band::Band::start(plane, row, at)),
+                        );
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! Whole files: against Pillow's pixels, by region, by implementation, and damaged.
 
+mod scaled;
+
 use crate::cpu::Cpu;
 use crate::{Error, Header, Region, Scratch, decode};
 
@@ -48,10 +50,25 @@ impl Draws {
         (self.0 >> 33) as usize % bound
     }
 
-    fn region(&mut self, header: &Header) -> Region {
-        let (height, width) = (1 + self.below(header.height), 1 + self.below(header.width));
-        let (top, left) = (self.below(header.height - height + 1), self.below(header.width - width + 1));
+    /// A part of a picture of this height and width.
+    fn region(&mut self, high: usize, wide: usize) -> Region {
+        let (height, width) = (1 + self.below(high), 1 + self.below(wide));
+        let (top, left) = (self.below(high - height + 1), self.below(wide - width + 1));
         Region { top, left, height, width }
+    }
+
+    /// Cuts a file short, changes some of its bytes, both or neither.
+    fn damage(&mut self, file: &mut Vec<u8>) {
+        if self.below(6) == 0 {
+            file.truncate(self.below(file.len()));
+        }
+        for _ in 0..self.below(5) {
+            // As often in the header as behind it.
+            let range = if self.below(2) == 0 { file.len().min(620) } else { file.len() };
+            if range > 2 {
+                file[2 + self.below(range - 2)] = self.below(256) as u8;
+            }
+        }
     }
 }
 
@@ -76,7 +93,7 @@ fn a_region_has_the_pixels_of_the_whole() {
         let header = Header::read(&file).unwrap();
         let picture = pixels(&file, whole(&header), &mut scratches[0]).unwrap();
         for at in 0..40 {
-            let region = draws.region(&header);
+            let region = draws.region(header.height, header.width);
             let got = pixels(&file, region, &mut scratches[at % 2]).unwrap();
             assert!(got == cut(&picture, header.width, region), "{name} {region:?}");
         }
@@ -107,16 +124,7 @@ fn damage_is_told_the_same_way_everywhere() {
     let files: Vec<_> = expected().map(|(name, ..)| (name, file(name))).filter(|(_, file)| file.len() < 3000).collect();
     for round in 0..6000 {
         let (name, mut file) = files[draws.below(files.len())].clone();
-        if draws.below(6) == 0 {
-            file.truncate(draws.below(file.len()));
-        }
-        for _ in 0..draws.below(5) {
-            // As often in the header as behind it.
-            let range = if draws.below(2) == 0 { file.len().min(620) } else { file.len() };
-            if range > 2 {
-                file[2 + draws.below(range - 2)] = draws.below(256) as u8;
-            }
-        }
+        draws.damage(&mut file);
         let Ok(header) = Header::read(&file) else { continue };
         if header.height * header.width > 1 << 16 {
             continue;
@@ -125,7 +133,7 @@ fn damage_is_told_the_same_way_everywhere() {
         let context = || format!("{name}, round {round} of seed {seed}");
         assert!(picture == pixels(&file, whole(&header), &mut scratches[1]), "{}", context());
         for scratch in &mut scratches {
-            let region = draws.region(&header);
+            let region = draws.region(header.height, header.width);
             let got = pixels(&file, region, scratch);
             match (&picture, got) {
                 (Ok(picture), Ok(got)) => {
