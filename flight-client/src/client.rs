@@ -13,7 +13,7 @@ use crate::connect::{self, ConnectOptions, Service};
 use crate::dispatcher::{Dispatcher, addresses, call};
 use crate::remote::{Reading, RemoteReader};
 use crate::status::{error_of, not_forebay};
-use crate::wire::{FeedMetadata, StreamRequest, actions};
+use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
 
 /// A connection to a server.
 #[derive(Clone, Debug)]
@@ -143,6 +143,19 @@ impl RemoteFeed {
     /// Samples per epoch over all ranks, where that is known before reading.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.metadata.samples_per_epoch
+    }
+
+    /// Source file and row, from 0, of samples of an epoch, as [`Feed::trace`](forebay_engine::Feed::trace) gives them. The
+    /// server reads and filters their windows; nothing is transformed.
+    ///
+    /// # Errors
+    /// What the server says: of reading the sources; `Invalid` for more than 2^20 samples.
+    pub async fn trace(&self, epoch: u64, of: Traced) -> Result<Vec<(String, u64)>> {
+        let call_of = TraceCall { request: self.request.clone(), epoch, of };
+        let body = serde_json::to_vec(&call_of).expect("plain data becomes JSON");
+        let action = Action::new(actions::FEED_TRACE, body);
+        let mut client = self.client.clone();
+        call(&mut client.service, action).await.map_err(|status| client.error(&status))
     }
 
     /// Begins to read: from the workers that the server names, for as long as there are any.

@@ -4,6 +4,7 @@
 //! JSON rather than protobuf, so that a client with nothing but `pyarrow` can write the one and read the other.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_delivery::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
@@ -222,8 +223,31 @@ pub mod actions {
     pub const CLAIM_SYNC: &str = "claim.sync";
     /// A feed's id to its [`FeedSpec`](forebay_engine::FeedSpec).
     pub const FEED_SPEC: &str = "feed.spec";
+    /// A [`TraceCall`](super::TraceCall) to the files and rows, from 0, of samples in order.
+    pub const FEED_TRACE: &str = "feed.trace";
     /// Nothing to a [`Status`](forebay_delivery::Status).
     pub const STATUS: &str = "status";
+}
+
+/// Which samples' source rows are asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceCall {
+    /// The feed, and how it is read.
+    pub request: StreamRequest,
+    /// In which epoch.
+    pub epoch: u64,
+    /// Which samples of it.
+    pub of: Traced,
+}
+
+/// Samples of an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Traced {
+    /// The rank's batch of a global step.
+    Step(u64),
+    /// Those with these offsets.
+    Offsets(Range<u64>),
 }
 
 /// A worker's message.

@@ -12,7 +12,7 @@ use arrow_flight::{
 use arrow_ipc::writer::IpcWriteOptions;
 use forebay_delivery::ClaimAnswer;
 use forebay_engine::{Delivery, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
-use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WindowRequest, actions};
+use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, TraceCall, Traced, WindowRequest, actions};
 use forebay_flight_client::{ConnectOptions, Dispatch, FeedMetadata, Reading, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -31,6 +31,8 @@ type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
 
 /// Batches that are encoded ahead of the connection, which itself buffers little.
 const ENCODED_AHEAD: usize = 2;
+/// Samples whose sources are told at a time.
+const TRACED_MAX: u64 = 1 << 20;
 
 /// What a process is.
 pub(crate) struct Parts {
@@ -79,6 +81,25 @@ impl Service {
         }
         let positions = feed.check(&request.read_options()).map_err(|error| status(&error))?;
         Ok((feed, positions))
+    }
+
+    /// Source files and rows of samples.
+    async fn trace(&self, call: TraceCall) -> Result<forebay_engine::Result<Vec<(String, u64)>>, Status> {
+        let TraceCall { request, epoch, of } = call;
+        let (feed, _) = self.open(&request)?;
+        let samples = match &of {
+            Traced::Step(_) => feed.resolve(&request.read_options()).map_err(|error| status(&error))?.0.batch_size,
+            Traced::Offsets(offsets) => offsets.end.saturating_sub(offsets.start),
+        };
+        if samples > TRACED_MAX {
+            let message = format!("{samples} samples are asked for, and at most {TRACED_MAX} are traced at a time");
+            return Err(Status::invalid_argument(message));
+        }
+        let rows = match of {
+            Traced::Step(step) => feed.trace(&request.read_options(), epoch, step).await,
+            Traced::Offsets(offsets) => feed.trace_offsets(epoch, offsets).await,
+        };
+        Ok(rows.map(|rows| rows.into_iter().map(|row| (row.file, row.row)).collect()))
     }
 
     /// One rank's stream, for a client that only speaks Flight: computed here, or relayed from wherever it is computed.
@@ -322,6 +343,7 @@ impl FlightService for Service {
             actions::READER_SYNC => answer(&dispatching.reader_sync(read(&body)?).await),
             actions::CLAIM_SYNC => answer(&dispatching.claim_sync(read(&body)?).await),
             actions::FEED_SPEC => answer(&dispatching.spec(&read::<String>(&body)?)),
+            actions::FEED_TRACE => answer(&self.trace(read(&body)?).await?),
             actions::STATUS => answer(&Ok(dispatching.status())),
             other => Err(Status::unimplemented(format!("there is no action \"{other}\""))),
         }?;
@@ -334,6 +356,7 @@ impl FlightService for Service {
             (actions::READER_SYNC, "A trainer's state to where it reads next"),
             (actions::CLAIM_SYNC, "A rank's claims to those it may take next"),
             (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),
+            (actions::FEED_TRACE, "Samples to the source files and rows that they are made of"),
             (actions::FEED_SPEC, "A feed's id to what a worker needs to compute it"),
         ];
         let actions = actions.map(|(name, text)| Ok(ActionType { r#type: name.into(), description: text.into() }));

@@ -127,17 +127,14 @@ impl Mix {
         image: &Field,
         label: &Field,
     ) -> Result<Self> {
-        let refuse =
-            |message: String| Err(DataFusionError::Plan(format!("{}: {message}", descriptor.name)));
+        let refuse = |message: String| Err(DataFusionError::Plan(format!("{}: {message}", descriptor.name)));
         if !(alpha > 0.0 && alpha.is_finite()) {
             return refuse(format!("\"alpha\" must be above 0, got {alpha}"));
         }
         if !(0.0..=1.0).contains(&p) {
             return refuse(format!("\"p\" must be between 0 and 1, got {p}"));
         }
-        let wrong = |what: &str| {
-            format!("\"image\" must be {what}, and \"{}\" is {}", image.name(), wording(image))
-        };
+        let wrong = |what: &str| format!("\"image\" must be {what}, and \"{}\" is {}", image.name(), wording(image));
         let Some(tensor) = Self::image_of(image) else {
             return refuse(wrong("a tensor of uint8 or float32, all of one shape; `resize` makes one"));
         };
@@ -145,7 +142,9 @@ impl Mix {
             Way::Mixup
         } else {
             match tensor.shape[..] {
-                [_, height, width] if tensor.has_names(&["C", "H", "W"]) => Way::Cutmix { height, width, interleaved: 1 },
+                [_, height, width] if tensor.has_names(&["C", "H", "W"]) => {
+                    Way::Cutmix { height, width, interleaved: 1 }
+                }
                 [height, width, interleaved] => Way::Cutmix { height, width, interleaved },
                 _ => return refuse(wrong("height x width x 3")),
             }
@@ -214,7 +213,7 @@ impl Mix {
         let mixes = draws.uniform() < f64::from_bits(self.p);
         let lambda = if mixes { beta(f64::from_bits(self.alpha), &mut draws) } else { 1.0 };
         let own = (lambda * f64::from(Blend::WHOLE)).round() as u32;
-        let Way::Cutmix { height, width, .. } = self.way else { 
+        let Way::Cutmix { height, width, .. } = self.way else {
             return Blend { own, pasted: Rectangle { top: 0, left: 0, height: 0, width: 0 } };
         };
         let half = 0.5 * (1.0 - Blend::share(own)).sqrt();
@@ -420,7 +419,7 @@ impl Mix {
             }
         }
         let nulls = NullBuffer::union(own.nulls(), partner.nulls());
-                let values = Arc::new(Float32Array::from(out));
+        let values = Arc::new(Float32Array::from(out));
         Ok(Arc::new(FixedSizeListArray::try_new(item(DataType::Float32), self.classes as i32, values, nulls)?))
     }
 
@@ -474,7 +473,10 @@ mod tests {
             let variance = shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / 20_000.0;
             let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
             assert!((mean - 0.5).abs() < 0.015, "alpha {alpha}: mean {mean}");
-            assert!((variance / expected - 1.0).abs() < 0.04, "alpha {alpha}: variance {variance}, expected {expected}");
+            assert!(
+                (variance / expected - 1.0).abs() < 0.04,
+                "alpha {alpha}: variance {variance}, expected {expected}"
+            );
         }
     }
 
@@ -550,7 +552,10 @@ mod tests {
             (refusal(1.0, 1.0, Some(3), &image, &soft), "\"num_classes\" is 3, and \"soft\" has 2"),
             (refusal(1.0, 1.0, None, &image, &number), "\"num_classes\" is missing: labels are mixed as one-hot"),
             (refusal(1.0, 1.0, Some(1 << 20), &image, &number), "must be at most 65536, got 1048576"),
-            (refusal(1.0, 1.0, None, &image, &text), "must be an integer or a list of fixed size, and \"text\" is Utf8"),
+            (
+                refusal(1.0, 1.0, None, &image, &text),
+                "must be an integer or a list of fixed size, and \"text\" is Utf8",
+            ),
             (refusal(1.0, 1.0, None, &text, &soft), "\"image\" must be a tensor of uint8 or float32"),
         ] {
             let message = refused.unwrap_err();

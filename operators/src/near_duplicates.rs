@@ -20,8 +20,12 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Drops rows that are similar to an earlier row of their window",
     parameters: &[
         Parameter::input("rows", TypeClass::NumberList, "A subquery or a table with a signature in each row"),
-        Parameter::constant("threshold", ConstantKind::Number, "The share of equal numbers from which rows are similar")
-            .or("0.8"),
+        Parameter::constant(
+            "threshold",
+            ConstantKind::Number,
+            "The share of equal numbers from which rows are similar",
+        )
+        .or("0.8"),
         Parameter::constant("column", ConstantKind::Text, "The column of the signatures, where there are several")
             .or("NULL"),
     ],
@@ -81,9 +85,7 @@ impl NearDuplicates {
     pub fn stay<'a>(&self, signatures: impl ExactSizeIterator<Item = Option<&'a [u32]>>) -> Vec<bool> {
         // Two rows differ in so few numbers that one of this many bands is equal.
         let bands = self.length - self.equal + 1;
-        let band = |band: usize| -> Range<usize> {
-            band * self.length / bands..(band + 1) * self.length / bands
-        };
+        let band = |band: usize| -> Range<usize> { band * self.length / bands..(band + 1) * self.length / bands };
         let mut kept: Vec<&[u32]> = Vec::new();
         // The last kept row with some band, and of each band of each kept row the one before it.
         let mut last: HashMap<u64, u32> = HashMap::new();
@@ -99,9 +101,8 @@ impl NearDuplicates {
             let hashes: Vec<u64> = (0..bands)
                 .map(|index| xxh3_64_with_seed(bytemuck::cast_slice(&signature[band(index)]), index as u64))
                 .collect();
-            let is_similar = |other: &[u32]| {
-                signature.iter().zip(other).filter(|(one, other)| one == other).count() >= self.equal
-            };
+            let is_similar =
+                |other: &[u32]| signature.iter().zip(other).filter(|(one, other)| one == other).count() >= self.equal;
             let mut is_duplicate = false;
             'bands: for (index, hash) in hashes.iter().enumerate() {
                 let mut candidate = last.get(hash).copied();
@@ -162,8 +163,7 @@ mod tests {
             for row in 0..400 {
                 let fresh = rows.is_empty() || draws.uniform() < 0.3;
                 let from = if fresh { None } else { rows[draws.below(row) as usize].clone() };
-                let mut signature =
-                    from.unwrap_or_else(|| (0..length).map(|_| draws.below(1 << 32) as u32).collect());
+                let mut signature = from.unwrap_or_else(|| (0..length).map(|_| draws.below(1 << 32) as u32).collect());
                 for _ in 0..draws.below(length as u64 / 3 + 1) {
                     signature[draws.below(length as u64) as usize] = draws.below(1 << 32) as u32;
                 }

@@ -197,6 +197,7 @@ mod tests {
     fn the_part_is_scaled() {
         let mut arguments = vec![col("image"), lit(37), lit(53)];
         arguments.extend([1.0, 1.0, 1.4, 1.45].map(lit));
+        arguments.extend([lit("bilinear"), lit(true)]);
         let call = keyed("random_resized_crop", arguments);
         let images = decoded(&["colour.jpg.png"]);
         let got = select(call, vec![images.clone(), keys(1)]).unwrap();

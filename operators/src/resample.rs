@@ -91,8 +91,7 @@ impl Resampler {
         let [left, top, part_width, part_height] = [part.left, part.top, part.width, part.height].map(|n| n as u32);
         let source =
             TypedCroppedImage::from_ref(&source, left, top, part_width, part_height).map_err(|e| internal(&e))?;
-        let mut target =
-            TypedImage::<U8x3>::from_buffer(width as u32, height as u32, out).map_err(|e| internal(&e))?;
+        let mut target = TypedImage::<U8x3>::from_buffer(width as u32, height as u32, out).map_err(|e| internal(&e))?;
         let mut options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
         if let Some([left, top, width, height]) = within {
             options = options.crop(left, top, width, height);
@@ -184,7 +183,9 @@ mod tests {
         let image = Image { height: pixels.len() / 3 / width, width, pixels: &pixels };
         let mut out = vec![7; to * to * 3];
         let part = Rectangle::whole(image.size());
-        Resampler::default().run(Interpolation::Area, image, (part, None), &mut out, Size { height: to, width: to }).unwrap();
+        Resampler::default()
+            .run(Interpolation::Area, image, (part, None), &mut out, Size { height: to, width: to })
+            .unwrap();
         assert!(out.chunks(3).all(|pixel| pixel[1..] == [0, 255]));
         out.chunks(3).map(|pixel| pixel[0]).collect()
     }

@@ -32,8 +32,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
            are averaged and not sampled; without it, it is 2, 4 or 6 pixels wide. Area is the mean of all that a pixel \
            covers, nearest the pixel below its centre. The aspect ratio is not kept. An image that already has the size is copied \
            unchanged. Null in, null out.",
-    source: "Pillow's `Image.resize` with `BILINEAR`, `BICUBIC`, `LANCZOS` and `NEAREST`; without antialias torchvision's \
-             `resize(antialias=False)`; area is OpenCV's `INTER_AREA` when shrinking. The result is within one level of them",
+    source: "Pillow's `Image.resize` with `BILINEAR`, `BICUBIC`, `LANCZOS` and `NEAREST`; without antialias TensorFlow's \
+             `tf.image.resize`, whose `area` is that of here. The result is within one level of them",
     examples: &[Example {
         sql: "resize(decode_image(bytes), height => 224, width => 224)",
         result: "a tensor of 224 x 224 x 3",

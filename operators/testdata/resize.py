@@ -1,18 +1,14 @@
-"""What Pillow, torchvision and TensorFlow make of `testing::noise` at other sizes, as PNG files in resize/.
+"""What Pillow and TensorFlow make of `testing::noise` at other sizes, as PNG files in resize/.
 
-    pip install torch torchvision pillow tensorflow-cpu
+    pip install numpy pillow tensorflow-cpu
     python resize.py
 """
 
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
-import torch
+import tensorflow as tf
 from PIL import Image
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as F
 
 OUT = pathlib.Path(__file__).parent / "resize"
 OUT.mkdir(exist_ok=True)
@@ -24,33 +20,21 @@ def pillow(method):
     return lambda height, width: np.array(Image.fromarray(noise).resize((width, height), method))
 
 
-def sampled(mode):
-    image = torch.from_numpy(noise).permute(2, 0, 1)
-    return lambda height, width: F.resize(image, [height, width], mode, antialias=False).permute(1, 2, 0).numpy()
+def tensorflow(method):
+    def resize(height, width):
+        resized = tf.image.resize(noise, (height, width), method).numpy()
+        return np.floor(np.clip(resized, 0, 255) + 0.5).astype(np.uint8)
 
-
-# TensorFlow and PyTorch do not go into one process.
-AREA = """
-import sys, numpy as np, tensorflow as tf
-noise = np.frombuffer(sys.stdin.buffer.read(), np.uint8).reshape(9, 13, 3)
-resized = tf.image.resize(noise, tuple(map(int, sys.argv[1:])), "area").numpy()
-sys.stdout.buffer.write(np.floor(resized + 0.5).astype(np.uint8).tobytes())
-"""
-
-
-def area(height, width):
-    command = [sys.executable, "-c", AREA, str(height), str(width)]
-    resized = subprocess.run(command, input=noise.tobytes(), stdout=subprocess.PIPE, check=True).stdout
-    return np.frombuffer(resized, np.uint8).reshape(height, width, 3)
+    return resize
 
 
 made = {
     "nearest_true": pillow(Image.NEAREST),
     "bicubic_true": pillow(Image.BICUBIC),
     "lanczos_true": pillow(Image.LANCZOS),
-    "area_true": area,
-    "bilinear_false": sampled(InterpolationMode.BILINEAR),
-    "bicubic_false": sampled(InterpolationMode.BICUBIC),
+    "area_true": tensorflow("area"),
+    "bilinear_false": tensorflow("bilinear"),
+    "bicubic_false": tensorflow("bicubic"),
 }
 for height, width in [(5, 7), (18, 20), (9, 40)]:
     for name, resized in made.items():

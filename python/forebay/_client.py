@@ -129,17 +129,10 @@ class RemoteFeed:
         return None
 
     def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]:
-        raise _untraced()
+        return self._open(options).trace(epoch, step)
 
     def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]:
-        raise _untraced()
-
-
-def _untraced() -> InvalidError:
-    return InvalidError(
-        "a cluster's feed cannot be traced",
-        "trace it in process: forebay.load with the same pipeline and settings; trace(batch) takes the cluster's batches",
-    )
+        return self._open({}).trace_offsets(epoch, first, count)
 
 
 def _path(value: Any) -> str | None:

@@ -34,7 +34,11 @@ _FEED = (
 
 
 class Session:
-    """Tables, pipelines, and the threads that compute them. The module's functions use one that all share."""
+    """Tables, pipelines, and the threads that compute them. The module's functions use one that all share.
+
+    `window_memory_limit` is for windows held ahead of readers (128 MiB), `lookup_memory_limit` for the tables that a feed
+    joins (1 GiB): bytes, or text such as "64MiB".
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Session:
         base: str | os.PathLike[str] | None = None,
         root: str | os.PathLike[str] | None = None,
         window_memory_limit: int | str | None = None,
+        lookup_memory_limit: int | str | None = None,
     ):
         self._functions: dict[str, Udf] = {}
         self._native = _native.Session(
@@ -50,6 +55,7 @@ class Session:
             arguments.path("base", base),
             arguments.path("root", root),
             arguments.size("window_memory_limit", window_memory_limit),
+            arguments.size("lookup_memory_limit", lookup_memory_limit),
         )
 
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | None":

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forebay_flight_client::wire::Traced;
 use forebay_flight_client::{ClientTls, ConnectOptions, StreamRequest};
 use pyo3::prelude::*;
 
@@ -108,6 +109,17 @@ impl RemoteFeed {
     #[getter]
     fn identity(&self) -> String {
         self.feed.metadata().identity.to_string()
+    }
+
+    /// Source file and row of each sample of the rank's batch of a step.
+    fn trace(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<Vec<(String, u64)>> {
+        self.runtime.wait(py, self.feed.trace(epoch, Traced::Step(step)))?.or_raise(py)
+    }
+
+    /// Source file and row of each sample of an epoch with one of `count` offsets from `first` on.
+    fn trace_offsets(&self, py: Python<'_>, epoch: u64, first: u64, count: u64) -> PyResult<Vec<(String, u64)>> {
+        let wanted = first..first.saturating_add(count);
+        self.runtime.wait(py, self.feed.trace(epoch, Traced::Offsets(wanted)))?.or_raise(py)
     }
 
     /// Begins to read, up to `ahead` batches before they are asked for.

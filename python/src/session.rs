@@ -23,13 +23,14 @@ pub(crate) struct Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (threads = None, base = None, root = None, window_memory_limit = None))]
+    #[pyo3(signature = (threads = None, base = None, root = None, window_memory_limit = None, lookup_memory_limit = None))]
     fn new(
         py: Python<'_>,
         threads: Option<usize>,
         base: Option<&str>,
         root: Option<&str>,
         window_memory_limit: Option<u64>,
+        lookup_memory_limit: Option<u64>,
     ) -> PyResult<Self> {
         let mut builder = forebay_engine::Session::builder();
         if let Some(threads) = threads {
@@ -43,6 +44,9 @@ impl Session {
         }
         if let Some(bytes) = window_memory_limit {
             builder = builder.window_memory_bytes(bytes);
+        }
+        if let Some(bytes) = lookup_memory_limit {
+            builder = builder.lookup_memory_bytes(bytes);
         }
         let session = OfProcess::new(Arc::new(builder.build().or_raise(py)?));
         Ok(Self { session, runtime: Runtime::new().or_raise(py)? })

@@ -92,7 +92,8 @@ async fn a_spec_opens_as_the_same_feed_elsewhere() {
 
 #[tokio::test]
 async fn what_is_normalised_last_is_sent_as_pixels() {
-    let columns = "SELECT normalize(crop) AS a, to_chw(normalize(crop)) AS b, crop, normalize(crop, std => [1, 1, 1]) AS c
+    let columns =
+        "SELECT normalize(crop) AS a, to_chw(normalize(crop, mean => [0, 0, 0])) AS b, crop, normalize(crop, std => [1, 1, 1]) AS c
         FROM (SELECT random_resized_crop(decode_image(bytes), 8, 8) AS crop FROM photos)";
     let script = PHOTOS.split_inclusive(';').next().expect("a table").to_owned()
         + &format!("CREATE PIPELINE train WITH (shuffle = true, seed = 1) AS {columns}");

@@ -147,7 +147,8 @@ impl Layer {
             }
             Change::NearDuplicates(distinct) => {
                 let mut stay = distinct.stay(passed).into_iter();
-                let make = |rows| self.derived(rows, |rows, _| distinct.make(&rows.batch, &self.made, &mut stay), so_far);
+                let make =
+                    |rows| self.derived(rows, |rows, _| distinct.make(&rows.batch, &self.made, &mut stay), so_far);
                 passed.iter().map(make).collect()
             }
         }

@@ -33,9 +33,8 @@ impl NearDuplicates {
             let (size, values) = (lists.value_length() as usize, lists.values().as_primitive::<UInt32Type>());
             for at in 0..lists.len() {
                 let numbers = at * size..(at + 1) * size;
-                let is_whole = lists.is_valid(at) && values.nulls().is_none_or(|nulls| {
-                    nulls.slice(numbers.start, size).null_count() == 0
-                });
+                let is_whole = lists.is_valid(at)
+                    && values.nulls().is_none_or(|nulls| nulls.slice(numbers.start, size).null_count() == 0);
                 let signature = is_whole.then(|| &values.values()[numbers]);
                 places.push(((rows.origin(at), rows.sample_ids.value(at)), places.len(), signature));
             }
@@ -64,6 +63,10 @@ impl NearDuplicates {
             filter(input.column(at), &stay).map_err(|error| Error::internal(format!("cannot drop rows: {error}")))
         };
         let parents: Vec<u32> = stay.values().set_indices_u32().collect();
-        Ok(Made { columns: made.iter().map(column).collect::<Result<_>>()?, ordinals: vec![None; parents.len()], parents })
+        Ok(Made {
+            columns: made.iter().map(column).collect::<Result<_>>()?,
+            ordinals: vec![None; parents.len()],
+            parents,
+        })
     }
 }

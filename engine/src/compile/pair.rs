@@ -63,9 +63,8 @@ impl<'a> Pairs<'a> {
     /// The columns `made` for one part of the window.
     pub(crate) fn make(&self, part: usize, made: &[usize]) -> Result<Made> {
         let (needed, partners) = (self.pair.needs(made), &self.partners[part]);
-        let place = |column: usize| {
-            needed.binary_search(&column).map_err(|_| Error::internal("a pair of rows lacks a column"))
-        };
+        let place =
+            |column: usize| needed.binary_search(&column).map_err(|_| Error::internal("a pair of rows lacks a column"));
         let column = |&column: &usize| -> Result<ArrayRef> {
             if column < self.pair.columns {
                 return Ok(Arc::clone(self.passed[part].batch.column(place(column)?)));

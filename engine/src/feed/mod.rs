@@ -43,7 +43,7 @@ pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowKey, WindowRows, WindowStore};
 pub use trace::SourceRow;
 
-use crate::compile::{BadRow, Lengths, Lookup, LookupPlan, Stage};
+use crate::compile::{BadRow, For, Lengths, Lookup, LookupPlan, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::pipeline::Pipeline;

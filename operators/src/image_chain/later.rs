@@ -52,7 +52,8 @@ impl Later {
     /// Metadata that no [`left_in`](Self::left_in) made.
     pub fn of(field: &Field) -> Result<Option<Self>> {
         let Some(text) = field.metadata().get(KEY) else { return Ok(None) };
-        let broken = || DataFusionError::Execution(format!("column \"{}\" says wrongly how it is widened", field.name()));
+        let broken =
+            || DataFusionError::Execution(format!("column \"{}\" says wrongly how it is widened", field.name()));
         let bytes = STANDARD.decode(text).map_err(|_| broken())?;
         let (floats, []) = bytes.as_chunks::<4>() else { return Err(broken()) };
         let mut table = Box::new([[0.0; 256]; CHANNELS]);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BinaryArray, RecordBatch};
-use arrow::datatypes::Schema;
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch};
+use arrow::datatypes::{Schema, UInt8Type};
 use datafusion::common::DFSchema;
 use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
@@ -41,12 +41,19 @@ fn step(draws: &mut Draws, image: Expr) -> Expr {
         udf(name).call(args)
     };
     match draws.below(11) {
-        0 => udf("resize").call(vec![image, side(draws), side(draws)]),
+        0 => {
+            let interpolation = ["nearest", "bilinear", "bicubic", "area", "lanczos"][draws.below(5) as usize];
+            let antialias = lit(draws.below(2) == 0);
+            udf("resize").call(vec![image, side(draws), side(draws), lit(interpolation), antialias])
+        }
         1 => udf("center_crop").call(vec![image, side(draws), side(draws)]),
         2 => keyed("random_crop", vec![image, side(draws), side(draws), lit(draws.below(3) as i64)]),
         3 => {
             let [low, high] = [0.1, 1.0].map(lit);
-            keyed("random_resized_crop", vec![image, side(draws), side(draws), low, high, lit(0.5), lit(2.0)])
+            keyed(
+                "random_resized_crop",
+                vec![image, side(draws), side(draws), low, high, lit(0.5), lit(2.0), lit("area"), lit(true)],
+            )
         }
         4 => keyed("random_hflip", vec![image, lit(0.5)]),
         5 => keyed("random_vflip", vec![image, lit(0.5)]),
@@ -151,4 +158,57 @@ fn what_is_no_chain_stays_as_it_is() {
     let expect = "image_chain[decode_image() > resize(4, 5) > normalize()](bytes@0)";
     assert_eq!(shown(normalized.clone()), expect);
     assert!(shown(udf("cast_tensor").call(vec![normalized, lit("float16")])).contains(expect), "within other calls");
+}
+
+/// The bound that `decode_image`'s description states, over the sample photographs at the smallest reductions that are done
+/// (a half or a quarter) and at the largest.
+#[test]
+fn fast_decoding_is_near_to_exact() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/photos");
+    let classes = std::fs::read_dir(folder).unwrap().map(|class| class.unwrap().path());
+    let photos = classes.filter(|path| path.is_dir()).flat_map(|class| std::fs::read_dir(class).unwrap());
+    let mut photos: Vec<_> = photos.map(|photo| photo.unwrap().path()).collect();
+    photos.sort();
+    let bytes = photos.iter().step_by(6).map(|photo| std::fs::read(photo).unwrap());
+    let plan = Plan::new(vec![column("bytes", BinaryArray::from_iter_values(bytes))]);
+    let (mut worst_mean, mut worst) = (0.0_f64, 0);
+    for side in [60, 58, 30, 15, 4] {
+        for interpolation in ["bilinear", "bicubic", "lanczos"] {
+            let resized = |fast: bool| {
+                let decoded = udf("decode_image").call(vec![col("bytes"), lit(fast)]);
+                let call = udf("resize").call(vec![decoded, lit(side), lit(side), lit(interpolation), lit(true)]);
+                let images = plan.run(&plan.fused(&call)).unwrap();
+                images.as_fixed_size_list().values().as_primitive::<UInt8Type>().values().to_vec()
+            };
+            let (fast, exact) = (resized(true), resized(false));
+            assert_ne!(fast, exact, "a smaller picture was decoded");
+            for (fast, exact) in
+                fast.chunks(side as usize * side as usize * 3).zip(exact.chunks(side as usize * side as usize * 3))
+            {
+                let apart: Vec<u8> = fast.iter().zip(exact).map(|(fast, exact)| fast.abs_diff(*exact)).collect();
+                let mean = apart.iter().map(|apart| f64::from(*apart)).sum::<f64>() / apart.len() as f64;
+                worst_mean = worst_mean.max(mean);
+                worst = worst.max(*apart.iter().max().unwrap());
+            }
+        }
+    }
+    println!("at most {worst_mean:.2} on average over an image, {worst} at a value");
+    assert!(worst_mean < 2.0 && worst <= 24, "{worst_mean} on average, {worst} at a value");
+}
+
+#[test]
+fn fast_decoding_changes_nothing_where_little_is_shrunk() {
+    let plan = Plan::new(vec![files(&FILES)]);
+    let call = |fast: bool, last: &dyn Fn(Expr) -> Expr| {
+        plan.run(&plan.fused(&last(udf("decode_image").call(vec![col("bytes"), lit(fast)])))).unwrap()
+    };
+    let side = |n: i64| lit(n);
+    for last in [
+        &(|image| udf("resize").call(vec![image, side(400), side(400)])) as &dyn Fn(Expr) -> Expr,
+        &|image| udf("resize").call(vec![image, side(4), side(4), lit("bilinear"), lit(false)]),
+        &|image| udf("resize").call(vec![image, side(4), side(4), lit("area")]),
+        &|image| udf("center_crop").call(vec![image, side(4), side(4)]),
+    ] {
+        assert!(call(true, last).as_ref() == call(false, last).as_ref());
+    }
 }

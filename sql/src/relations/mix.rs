@@ -20,8 +20,7 @@ pub(super) fn plan(constants: &Constants, rows: &DFSchema) -> Result<(RowsCall, 
     let classes = constants.integer("num_classes")?.and_then(|classes| usize::try_from(classes).ok());
     let mix = Mix::try_new(descriptor, numbers, classes, rows.field(image), rows.field(label))?;
     let qualifier = TableReference::bare(descriptor.name);
-    let mut fields: Vec<_> =
-        rows.fields().iter().map(|field| (Some(qualifier.clone()), Arc::clone(field))).collect();
+    let mut fields: Vec<_> = rows.fields().iter().map(|field| (Some(qualifier.clone()), Arc::clone(field))).collect();
     let nullable = rows.field(label).is_nullable();
     fields[label].1 = Arc::new(mix.label(rows.field(label).name(), nullable)?);
     let schema = DFSchema::new_with_metadata(fields, rows.metadata().clone())?;

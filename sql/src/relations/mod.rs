@@ -263,7 +263,12 @@ impl UserDefinedLogicalNodeCore for RowsNode {
             }
             RowsCall::Mix { mix, image, label } => {
                 let version = version(mix.descriptor());
-                write!(f, "{schema}: version={version}, image={:?}, label={:?}, {mix:?}", column(*image), column(*label))
+                write!(
+                    f,
+                    "{schema}: version={version}, image={:?}, label={:?}, {mix:?}",
+                    column(*image),
+                    column(*label)
+                )
             }
             RowsCall::NearDuplicates { call, column: at } => {
                 let version = version(&forebay_operators::near_duplicates::DESCRIPTOR);

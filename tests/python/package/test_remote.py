@@ -144,10 +144,20 @@ def test_dynamic_delivery_gives_each_sample_to_one_of_two_loaders(cluster):
     assert sorted(values(got[0]) + values(got[1])) == sorted([*range(COUNT)] * 2)
 
 
-def test_a_feed_on_a_cluster_is_not_traced(cluster):
-    with pytest.raises(forebay.InvalidError, match="cannot be traced") as raised:
-        cluster.load("numbers", format="arrow").trace(0)
-    assert "forebay.load" in raised.value.hint
+def test_a_feed_on_a_cluster_is_traced_as_in_this_process(cluster, local):
+    for name in ("numbers", "filtered"):
+        there, here = cluster.load(name, epochs=2, format="numpy"), local.load(name, epochs=2, format="numpy")
+        for batch in there:
+            rows = there.trace(batch)
+            assert rows == here.trace(batch) == there.trace(batch.step, epoch=batch.epoch)
+            assert [int(file[-len("0.parquet")]) * 40 + row for file, row in rows] == batch["n"].tolist()
+    assert cluster.load("numbers", format="numpy", rank=1, world_size=2).trace(1) == of_rank(local, 1)
+    with pytest.raises(forebay.InvalidError, match="1048576 are traced at a time"):
+        cluster.load("numbers", batch_size=1 << 21, format="numpy").trace(0)
+
+
+def of_rank(local, step):
+    return local.load("numbers", format="numpy", rank=1, world_size=2).trace(step)
 
 
 def test_stats_count_what_came(cluster):
