@@ -1,5 +1,6 @@
 //! Whole files: against Pillow's pixels, by region, by implementation, and damaged.
 
+mod resized;
 mod scaled;
 
 use crate::cpu::Cpu;
