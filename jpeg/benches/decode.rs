@@ -1,4 +1,4 @@
-//! Whole photographs and crops of them, beside zune-jpeg: `cargo bench -p forebay-jpeg`.
+//! Whole photographs, reduced ones and crops, beside zune-jpeg: `cargo bench -p forebay-jpeg`.
 //!
 //! The files are the sample photographs, or the `.jpg` files of the folder in `FOREBAY_JPEGS`; `photographs.py` writes 240 of
 //! 500 x 375 with about 46 KB each. Crops are drawn as for a random resized crop, scale 0.08 to 1, aspect 3/4 to 4/3.
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use forebay_jpeg::{Header, Region, Scratch, decode};
+use forebay_jpeg::{Header, Region, Scale, Scratch, decode_scaled};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -23,18 +23,33 @@ fn main() {
 
 #[divan::bench]
 fn whole(bencher: Bencher) {
-    bench(bencher, |header, _| Region { top: 0, left: 0, height: header.height, width: header.width });
+    bench(bencher, Scale::Whole, |header, _| header.scaled(Scale::Whole));
+}
+
+#[divan::bench]
+fn half(bencher: Bencher) {
+    bench(bencher, Scale::Half, |header, _| header.scaled(Scale::Half));
+}
+
+#[divan::bench]
+fn quarter(bencher: Bencher) {
+    bench(bencher, Scale::Quarter, |header, _| header.scaled(Scale::Quarter));
+}
+
+#[divan::bench]
+fn eighth(bencher: Bencher) {
+    bench(bencher, Scale::Eighth, |header, _| header.scaled(Scale::Eighth));
 }
 
 #[divan::bench]
 fn crops(bencher: Bencher) {
-    bench(bencher, crop);
+    bench(bencher, Scale::Whole, crop);
 }
 
 /// What is left when nothing is transformed.
 #[divan::bench]
 fn entropy_decoding(bencher: Bencher) {
-    bench(bencher, |_, _| Region { top: 0, left: 0, height: 1, width: 1 });
+    bench(bencher, Scale::Whole, |_, _| Region { top: 0, left: 0, height: 1, width: 1 });
 }
 
 #[divan::bench]
@@ -52,7 +67,7 @@ fn whole_by_zune_jpeg(bencher: Bencher) {
     });
 }
 
-fn bench(bencher: Bencher, region: impl Fn(&Header, &mut u64) -> Region) {
+fn bench(bencher: Bencher, scale: Scale, region: impl Fn(&Header, &mut u64) -> Region) {
     let files = files();
     let mut state = 1;
     let regions: Vec<_> =
@@ -62,7 +77,7 @@ fn bench(bencher: Bencher, region: impl Fn(&Header, &mut u64) -> Region) {
     bencher.counter(ItemsCount::new(files.len())).bench_local(|| {
         for (file, region) in files.iter().zip(&regions) {
             out.resize(region.height * region.width * 3, 0);
-            decode(file, *region, &mut out, &mut scratch).expect("the photograph is sound");
+            decode_scaled(file, *region, scale, &mut out, &mut scratch).expect("the photograph is sound");
         }
     });
 }

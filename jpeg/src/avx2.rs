@@ -10,6 +10,7 @@ use crate::blocks::{self, BLOCK, Predictions, Reading};
 use crate::colour::{self, Pairs, Triple};
 use crate::error::Error;
 use crate::idct::*;
+use crate::reduced::{self, *};
 
 /// Proof that the processor has the instructions.
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +98,35 @@ impl Avx2 {
         }
     }
 
+    /// As `reduced::pair`.
+    #[inline]
+    pub(crate) fn reduced(
+        self,
+        side: usize,
+        blocks: &mut [i16; 2 * BLOCK],
+        lasts: [u8; 2],
+        samples: &mut [u8],
+        starts: [(usize, usize); 2],
+    ) {
+        let last = lasts[0].max(lasts[1]);
+        if last == 0 {
+            return reduced::pair(side, blocks, lasts, samples, starts);
+        }
+        assert!(side == 4 || side == 2);
+        for (start, stride) in starts {
+            assert!(stride.max(start) <= samples.len() && start + (side - 1) * stride + side <= samples.len());
+        }
+        // SAFETY: `detect` found the features; all rows of both blocks lie in the samples, as was asserted.
+        unsafe {
+            match (side, last <= QUARTER) {
+                (4, true) => four::<true>(blocks, samples, starts),
+                (4, false) => four::<false>(blocks, samples, starts),
+                (_, true) => two::<true>(blocks, samples, starts),
+                (_, false) => two::<false>(blocks, samples, starts),
+            }
+        }
+    }
+
     /// As `colour::sums`.
     pub(crate) fn sums(self, near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
         #[target_feature(enable = "avx2")]
@@ -170,21 +200,7 @@ unsafe fn levels(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(us
 /// Eight rows of eight samples lie behind each start.
 #[target_feature(enable = "avx2")]
 unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
-    let zero = _mm256_setzero_si256();
-    let mut rows = [zero; 8];
-    let used = if QUARTER { 4 } else { 8 };
-    let at = blocks.as_mut_ptr();
-    for (number, row) in rows[..used].iter_mut().enumerate() {
-        // SAFETY: row `number` of both blocks lies in them.
-        unsafe {
-            let low = at.add(number * 8).cast::<__m128i>();
-            let high = at.add(BLOCK + number * 8).cast::<__m128i>();
-            *row = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(low)), _mm_loadu_si128(high), 1);
-            _mm_storeu_si128(low, _mm_setzero_si128());
-            _mm_storeu_si128(high, _mm_setzero_si128());
-        }
-    }
-    let columns = transpose::<QUARTER>(pass::<{ DESCALE[0] as i32 }, QUARTER>(rows));
+    let columns = transpose::<QUARTER>(pass::<{ DESCALE[0] as i32 }, QUARTER>(take::<QUARTER>(blocks)));
     let x = pass::<{ DESCALE[1] as i32 }, QUARTER>(columns);
 
     // Columns of words to rows of bytes.
@@ -202,8 +218,7 @@ unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut
         _mm256_unpackhi_epi32(left_below, right_below),
     ];
     for (number, rows) in twice.into_iter().enumerate() {
-        let halves = [_mm256_castsi256_si128(rows), _mm256_extracti128_si256(rows, 1)];
-        for (half, (start, stride)) in halves.into_iter().zip(starts) {
+        for (half, (start, stride)) in halves(rows).into_iter().zip(starts) {
             // SAFETY: rows `2 * number` and the next lie in the samples, by this function's condition.
             unsafe {
                 let to = samples.as_mut_ptr().add(start + 2 * number * stride);
@@ -214,14 +229,148 @@ unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut
     }
 }
 
+/// The rows of two blocks, the first in the lower lanes, of which zeros are left. With `QUARTER` only four rows are looked at.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn take<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK]) -> [__m256i; 8] {
+    let mut rows = [_mm256_setzero_si256(); 8];
+    let used = if QUARTER { 4 } else { 8 };
+    let at = blocks.as_mut_ptr();
+    for (number, row) in rows[..used].iter_mut().enumerate() {
+        // SAFETY: row `number` of both blocks lies in them.
+        unsafe {
+            let low = at.add(number * 8).cast::<__m128i>();
+            let high = at.add(BLOCK + number * 8).cast::<__m128i>();
+            *row = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(low)), _mm_loadu_si128(high), 1);
+            _mm_storeu_si128(low, _mm_setzero_si128());
+            _mm_storeu_si128(high, _mm_setzero_si128());
+        }
+    }
+    rows
+}
+
+/// Pairs of words, each multiplied by its factor and added.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn mul(pairs: __m256i, a: i16, b: i16) -> __m256i {
+    _mm256_madd_epi16(pairs, _mm256_set1_epi32(i32::from(a) & 0xFFFF | i32::from(b) << 16))
+}
+
+/// Two blocks to 4 x 4 samples each, the first in the lower lanes: `reduced::four`.
+///
+/// # Safety
+/// Four rows of four samples lie behind each start.
+#[target_feature(enable = "avx2")]
+unsafe fn four<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
+    // Words of row 0 above zeros, pairs of rows 2 and 6, 1 and 3, 5 and 7, to rows of sums.
+    let pass = |x0, x26, x13, x57, rounding: i32| {
+        let (even, odd) = (_mm256_srai_epi32(x0, 2), [mul(x13, F_2_562, F_0_899), mul(x13, F_1_061, -F_2_172)]);
+        let even = _mm256_add_epi32(even, _mm256_set1_epi32(rounding));
+        let second = mul(x26, F_1_847, -F_0_765);
+        let odd = if QUARTER {
+            odd
+        } else {
+            let more = [mul(x57, -F_0_601, -F_0_509), mul(x57, F_1_451, -F_0_211)];
+            [_mm256_add_epi32(odd[0], more[0]), _mm256_add_epi32(odd[1], more[1])]
+        };
+        let even = [_mm256_add_epi32(even, second), _mm256_sub_epi32(even, second)];
+        [
+            _mm256_add_epi32(even[0], odd[0]),
+            _mm256_add_epi32(even[1], odd[1]),
+            _mm256_sub_epi32(even[1], odd[1]),
+            _mm256_sub_epi32(even[0], odd[0]),
+        ]
+    };
+    let (low, high) = (|a, b| _mm256_unpacklo_epi16(a, b), |a, b| _mm256_unpackhi_epi16(a, b));
+    const ROUNDING: [i32; 2] = [1 << (DESCALE_4[0] - 1), 1 << (DESCALE_4[1] - 1)];
+    let zero = _mm256_setzero_si256();
+
+    let x = take::<QUARTER>(blocks);
+    let left = pass(low(zero, x[0]), low(x[2], x[6]), low(x[1], x[3]), low(x[5], x[7]), ROUNDING[0]);
+    let right = if QUARTER {
+        left
+    } else {
+        pass(high(zero, x[0]), high(x[2], x[6]), high(x[1], x[3]), high(x[5], x[7]), ROUNDING[0])
+    };
+    let down = |sum| _mm256_srai_epi32::<{ DESCALE_4[0] as i32 }>(sum);
+    let y: [__m256i; 4] = std::array::from_fn(|row| _mm256_packs_epi32(down(left[row]), down(right[row])));
+
+    // Each holds two columns, one after the other.
+    let columns = |a, b| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
+    let [c01, c23] = columns(low(y[0], y[1]), low(y[2], y[3]));
+    let [c45, c67] = if QUARTER { [zero; 2] } else { columns(high(y[0], y[1]), high(y[2], y[3])) };
+    let sums = pass(low(zero, c01), low(c23, c67), high(c01, c23), high(c45, c67), ROUNDING[1]);
+    let [a, b, c, d] = sums.map(|sum| _mm256_srai_epi32::<{ DESCALE_4[1] as i32 }>(sum));
+    let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    let bytes = _mm256_add_epi8(bytes, _mm256_set1_epi8(-128));
+    let places = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    let rows = _mm256_shuffle_epi8(bytes, places);
+    for (half, (start, stride)) in halves(rows).into_iter().zip(starts) {
+        let rows = [
+            _mm_extract_epi32::<0>(half),
+            _mm_extract_epi32::<1>(half),
+            _mm_extract_epi32::<2>(half),
+            _mm_extract_epi32::<3>(half),
+        ];
+        for (number, row) in rows.into_iter().enumerate() {
+            // SAFETY: the row lies in the samples, by this function's condition.
+            unsafe { samples.as_mut_ptr().add(start + number * stride).cast::<i32>().write_unaligned(row) };
+        }
+    }
+}
+
+/// Two blocks to 2 x 2 samples each, the first in the lower lanes: `reduced::two`.
+///
+/// # Safety
+/// Two rows of two samples lie behind each start.
+#[target_feature(enable = "avx2")]
+unsafe fn two<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
+    let zero = _mm256_setzero_si256();
+    let x = take::<QUARTER>(blocks);
+    let pass = |x0, x13, x57| {
+        let even = _mm256_add_epi32(_mm256_srai_epi32(x0, 1), _mm256_set1_epi32(1 << (DESCALE_2[0] - 1)));
+        let odd = mul(x13, F_3_624, -F_1_272);
+        let odd = if QUARTER { odd } else { _mm256_add_epi32(odd, mul(x57, F_0_850, -F_0_720)) };
+        [_mm256_add_epi32(even, odd), _mm256_sub_epi32(even, odd)]
+            .map(|sum| _mm256_srai_epi32::<{ DESCALE_2[0] as i32 }>(sum))
+    };
+    let (low, high) = (|a, b| _mm256_unpacklo_epi16(a, b), |a, b| _mm256_unpackhi_epi16(a, b));
+    let left = pass(low(zero, x[0]), low(x[1], x[3]), low(x[5], x[7]));
+    let right = if QUARTER { left } else { pass(high(zero, x[0]), high(x[1], x[3]), high(x[5], x[7])) };
+    let (upper, lower) = (_mm256_packs_epi32(left[0], right[0]), _mm256_packs_epi32(left[1], right[1]));
+
+    // Words of even number add nothing.
+    let [c, d] = if QUARTER { [0; 2] } else { [F_0_850, -F_0_720] };
+    let factors = _mm256_broadcastsi128_si256(_mm_setr_epi16(0, F_3_624, 0, -F_1_272, 0, c, 0, d));
+    let odd = _mm256_hadd_epi32(_mm256_madd_epi16(upper, factors), _mm256_madd_epi16(lower, factors));
+    let odd = _mm256_hadd_epi32(odd, odd);
+    let even = _mm256_srai_epi32(low(zero, low(upper, lower)), 1);
+    let even = _mm256_add_epi32(even, _mm256_set1_epi32(1 << (DESCALE_2[1] - 1)));
+    let sums = _mm256_unpacklo_epi32(_mm256_add_epi32(even, odd), _mm256_sub_epi32(even, odd));
+    let words = _mm256_packs_epi32(_mm256_srai_epi32::<{ DESCALE_2[1] as i32 }>(sums), zero);
+    let bytes = _mm256_add_epi8(_mm256_packs_epi16(words, zero), _mm256_set1_epi8(-128));
+    for (half, (start, stride)) in halves(bytes).into_iter().zip(starts) {
+        let rows = _mm_cvtsi128_si32(half);
+        for (number, row) in [rows as i16, (rows >> 16) as i16].into_iter().enumerate() {
+            // SAFETY: the row lies in the samples, by this function's condition.
+            unsafe { samples.as_mut_ptr().add(start + number * stride).cast::<i16>().write_unaligned(row) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn halves(whole: __m256i) -> [__m128i; 2] {
+    [_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)]
+}
+
 /// One dimension of the transform for eight columns of each of two blocks: `idct::one_dimension`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] {
     let zero = _mm256_setzero_si256();
-    let factors = |a: i16, b: i16| _mm256_set1_epi32(i32::from(a) & 0xFFFF | i32::from(b) << 16);
     let wide = |a, b| [_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b)];
-    let mul = |pairs: [__m256i; 2], a: i16, b: i16| pairs.map(|pair| _mm256_madd_epi16(pair, factors(a, b)));
+    let mul = |pairs: [__m256i; 2], a: i16, b: i16| pairs.map(|pair| self::mul(pair, a, b));
     let add = |a: [__m256i; 2], b: [__m256i; 2]| [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])];
     let sub = |a: [__m256i; 2], b: [__m256i; 2]| [_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])];
     // A word above a word of zeros, shifted down by 3, is the word times 2^13.

@@ -76,10 +76,13 @@ impl Cpu {
         starts: [(usize, usize); 2],
     ) {
         match (side, self) {
+            (1, _) => reduced::means(blocks, samples, starts),
             (8, Self::Portable) => idct::pair(blocks, lasts, samples, starts),
             #[cfg(target_arch = "x86_64")]
             (8, Self::Avx2(cpu)) => cpu.pair(blocks, lasts, samples, starts),
-            _ => reduced::pair(side, blocks, lasts, samples, starts),
+            (_, Self::Portable) => reduced::pair(side, blocks, lasts, samples, starts),
+            #[cfg(target_arch = "x86_64")]
+            (_, Self::Avx2(cpu)) => cpu.reduced(side, blocks, lasts, samples, starts),
         }
     }
 

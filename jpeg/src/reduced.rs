@@ -22,7 +22,15 @@ pub(crate) const F_3_624: i16 = 29692;
 pub(crate) const DESCALE_4: [u32; 2] = [DESCALE[0] + 1, DESCALE[1] + 1];
 pub(crate) const DESCALE_2: [u32; 2] = [DESCALE[0] + 2, DESCALE[1] + 2];
 
-/// As `idct::pair`, to so many samples to a side: 4, 2 or 1. For one sample only the first coefficient may be there.
+/// Two blocks to a sample each, of which only the first coefficient may be there.
+#[inline(always)]
+pub(crate) fn means(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
+    for (at, (start, _)) in starts.into_iter().enumerate() {
+        samples[start] = mean(std::mem::take(&mut blocks[at * BLOCK]));
+    }
+}
+
+/// As `idct::pair`, to four or two samples to a side.
 pub(crate) fn pair(
     side: usize,
     blocks: &mut [i16; 2 * BLOCK],
@@ -31,46 +39,43 @@ pub(crate) fn pair(
     starts: [(usize, usize); 2],
 ) {
     for ((block, last), (start, stride)) in blocks.chunks_exact_mut(BLOCK).zip(lasts).zip(starts) {
-        if side == 1 || last == 0 {
-            let value = if side == 1 { mean(block[0]) } else { level(block[0]) };
-            block[0] = 0;
-            (0..side).for_each(|row| samples[start + row * stride..][..side].fill(value));
-            continue;
+        match (side, last) {
+            (2, 0) => put([[level(std::mem::take(&mut block[0])); 2]; 2], samples, start, stride),
+            (_, 0) => put([[level(std::mem::take(&mut block[0])); 4]; 4], samples, start, stride),
+            (2, _) => put(square(block, two::<{ DESCALE_2[0] }>, two::<{ DESCALE_2[1] }>), samples, start, stride),
+            _ => put(square(block, four::<{ DESCALE_4[0] }>, four::<{ DESCALE_4[1] }>), samples, start, stride),
         }
-        if side == 4 {
-            let out = square(block, four::<{ DESCALE_4[0] }>, four::<{ DESCALE_4[1] }>);
-            put(&out, samples, start, stride);
-        } else {
-            let out = square(block, two::<{ DESCALE_2[0] }>, two::<{ DESCALE_2[1] }>);
-            put(&out, samples, start, stride);
-        }
-        block.fill(0);
     }
 }
 
 /// The sample that a block becomes. Beyond four times the range it begins again, which libjpeg does here alone.
 #[inline(always)]
 fn mean(dc: i16) -> u8 {
-    let value = dc.wrapping_add(4) << 3 >> 6;
+    sample(dc.wrapping_add(4) << 3 >> 6)
+}
+
+#[inline(always)]
+fn sample(value: i16) -> u8 {
     (value.clamp(-128, 127) + 128) as u8
 }
 
-/// Columns, then rows.
+/// Columns, then rows; the block is left zero.
 #[inline(always)]
 fn square<const SIDE: usize>(
-    block: &[i16],
+    block: &mut [i16],
     columns: impl Fn([i16; 8]) -> [i16; SIDE],
     rows: impl Fn([i16; 8]) -> [i16; SIDE],
-) -> [[i16; SIDE]; SIDE] {
+) -> [[u8; SIDE]; SIDE] {
     let between: [[i16; SIDE]; 8] =
         std::array::from_fn(|column| columns(std::array::from_fn(|row| block[row * 8 + column])));
-    std::array::from_fn(|row| rows(std::array::from_fn(|column| between[column][row])))
+    block.fill(0);
+    std::array::from_fn(|row| rows(std::array::from_fn(|column| between[column][row])).map(sample))
 }
 
-fn put<const SIDE: usize>(rows: &[[i16; SIDE]; SIDE], samples: &mut [u8], start: usize, stride: usize) {
+#[inline(always)]
+fn put<const SIDE: usize>(rows: [[u8; SIDE]; SIDE], samples: &mut [u8], start: usize, stride: usize) {
     for (number, row) in rows.iter().enumerate() {
-        let out = &mut samples[start + number * stride..][..SIDE];
-        out.iter_mut().zip(row).for_each(|(out, value)| *out = (value.clamp(&-128, &127) + 128) as u8);
+        samples[start + number * stride..][..SIDE].copy_from_slice(row);
     }
 }
 

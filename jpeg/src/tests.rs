@@ -1,5 +1,6 @@
 //! Whole files: against Pillow's pixels, by region, by implementation, and damaged.
 
+mod resized;
 mod scaled;
 
 use crate::cpu::Cpu;
@@ -209,11 +210,13 @@ fn both_transforms_agree_on_any_coefficients() {
             }
         }
         let starts = [(3, 16), (11, 16)];
-        let (mut one, mut other) = ([0; 160], [0; 160]);
-        let before = blocks;
-        crate::idct::pair(&mut blocks.clone(), [last; 2], &mut one, starts);
-        cpu.pair(&mut blocks, [last; 2], &mut other, starts);
-        assert!(one == other, "{before:?}");
-        assert_eq!(blocks, [0; 128]);
+        for side in [8, 4, 2] {
+            let (mut one, mut other) = ([0; 160], [0; 160]);
+            let mut left = [blocks; 2];
+            Cpu::Portable.pair(side, &mut left[0], [last; 2], &mut one, starts);
+            Cpu::Avx2(cpu).pair(side, &mut left[1], [last; 2], &mut other, starts);
+            assert!(one == other, "to {side}: {blocks:?}");
+            assert_eq!(left, [[0; 128]; 2]);
+        }
     }
 }

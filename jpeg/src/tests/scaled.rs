@@ -5,7 +5,7 @@ use crate::{Error, Header, Region, Scale, Scratch, decode_scaled};
 
 const REDUCED: [Scale; 3] = [Scale::Half, Scale::Quarter, Scale::Eighth];
 
-fn scaled(file: &[u8], region: Region, scale: Scale, scratch: &mut Scratch) -> Result<Vec<u8>, Error> {
+pub(super) fn scaled(file: &[u8], region: Region, scale: Scale, scratch: &mut Scratch) -> Result<Vec<u8>, Error> {
     let mut out = vec![0; region.height * region.width * 3];
     decode_scaled(file, region, scale, &mut out, scratch).map(|()| out)
 }
