@@ -147,12 +147,16 @@ def scaling(forebay: str, rows: int) -> list[dict]:
     return figures
 
 
+# Of `sharing`: others, such as some of 500 x 375 that jpeg/benches/photographs.py writes.
+PHOTOS = pathlib.Path(os.environ.get("PHOTOGRAPHS", ROOT / "examples/photos"))
+
+
 def sharing(forebay: str, copies: int, rounds: int) -> list[dict]:
     seconds: dict[int, list[dict[str, float]]] = {1: [], 4: []}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for copy in range(copies):
-            shutil.copytree(ROOT / "examples/photos", folder / "photos" / str(copy))
+            shutil.copytree(PHOTOS, folder / "photos" / str(copy))
         script = folder / "photos.sql"
         script.write_text(
             "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos';"

@@ -13,6 +13,7 @@ use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArg
 use datafusion::scalar::ScalarValue;
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use forebay_operators::mix::{self, Mix, Part};
 
 const ROWS: usize = 32;
 
@@ -72,6 +73,38 @@ fn whole_chain(bencher: Bencher) {
         let images = call("decode_image", files.clone(), &[]);
         let images = call("random_resized_crop", images, &[224, 224]);
         call("normalize", call("random_hflip", images, &[]), &[])
+    });
+}
+
+#[divan::bench(args = ["nearest", "bilinear", "bicubic", "area", "lanczos"])]
+fn interpolations(bencher: Bencher, interpolation: &str) {
+    let images = decoded();
+    let sides = [224, 224].map(|side| ScalarValue::Int64(Some(side)));
+    let constants = [sides[0].clone(), sides[1].clone(), interpolation.into()];
+    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| call_with("resize", images.clone(), &constants));
+}
+
+#[divan::bench(args = ["mixup", "cutmix"])]
+fn mixed(bencher: Bencher, operator: &str) {
+    let descriptor = if operator == "mixup" { &mix::MIXUP } else { &mix::CUTMIX };
+    let (image, images) = cropped();
+    let label = Field::new("label", DataType::Int64, false);
+    let mix = Mix::try_new(descriptor, (1.0, 1.0), Some(10), &image, &label).expect("images and labels");
+    let keys: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..ROWS as u64));
+    let sites: ArrayRef = Arc::new(UInt64Array::from_value(7, ROWS));
+    let arguments = [&images, &images, &keys, &sites].map(|array| ColumnarValue::Array(Arc::clone(array)));
+    let number = Arc::new(Field::new("key", DataType::UInt64, false));
+    let fields = vec![Arc::clone(&image), Arc::clone(&image), Arc::clone(&number), number];
+    let function = mix.function(Part::Image);
+    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| {
+        let args = ScalarFunctionArgs {
+            args: arguments.to_vec(),
+            arg_fields: fields.clone(),
+            number_rows: ROWS,
+            return_field: Arc::clone(&image),
+            config_options: Arc::new(ConfigOptions::default()),
+        };
+        function.invoke_with_args(args).expect("mixed images")
     });
 }
 

@@ -12,6 +12,8 @@ use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArg
 use datafusion::scalar::ScalarValue;
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use forebay_operators::Draws;
+use forebay_operators::near_duplicates::NearDuplicates;
 
 const ROWS: usize = 1024;
 
@@ -39,6 +41,28 @@ fn ngram(bencher: Bencher) {
     let ids = ListArray::from_iter_primitive::<Int32Type, _, _>(rows);
     let constants = [2, 1_000_003, 0].map(|n| ScalarValue::Int64(Some(n)));
     bench(bencher, "ngram", &[Arc::new(ids)], &constants);
+}
+
+/// Signatures of 128 numbers, a third of the rows a copy with ten numbers changed: 26 bands of four or five.
+#[divan::bench]
+fn drop_near_duplicates(bencher: Bencher) {
+    let mut draws = Draws::new(1, 0);
+    let mut rows: Vec<Vec<u32>> = Vec::new();
+    for row in 0..ROWS {
+        let mut signature: Vec<u32> = match row % 3 {
+            2 => rows[row - 2].clone(),
+            _ => (0..128).map(|_| draws.below(1 << 32) as u32).collect(),
+        };
+        for _ in 0..if row % 3 == 2 { 10 } else { 0 } {
+            signature[draws.below(128) as usize] = draws.below(1 << 32) as u32;
+        }
+        rows.push(signature);
+    }
+    let field = Field::new_fixed_size_list("g", Field::new_list_field(DataType::UInt32, true), 128, true);
+    let call = NearDuplicates::new(0.8, &field).expect("signatures");
+    let run = || call.stay(rows.iter().map(|row| Some(row.as_slice())));
+    assert_eq!(run().iter().filter(|stays| **stays).count(), ROWS - ROWS / 3);
+    bencher.counter(ItemsCount::new(ROWS)).bench_local(run);
 }
 
 /// Lists that lie one after the other: nothing is copied.

@@ -16,8 +16,8 @@ noise = np.array([[[(x * 19 + y * 31 + c * 57 + x * y * 7) % 256 for c in range(
                  np.uint8)
 
 
-def pillow(method):
-    return lambda height, width: np.array(Image.fromarray(noise).resize((width, height), method))
+def pillow(method, pixels=noise):
+    return lambda height, width: np.array(Image.fromarray(pixels).resize((width, height), method))
 
 
 def tensorflow(method):
@@ -36,6 +36,11 @@ made = {
     "bilinear_false": tensorflow("bilinear"),
     "bicubic_false": tensorflow("bicubic"),
 }
+colour = np.array(Image.open(OUT.parent / "colour.jpg.png").convert("RGB"))
+for height, width in [(18, 20), (64, 90)]:
+    for name, method in [("bicubic", Image.BICUBIC), ("lanczos", Image.LANCZOS)]:
+        resized = pillow(method, colour)(height, width)
+        Image.fromarray(resized).save(OUT / f"colour_{name}_{height}x{width}.png", optimize=True)
 for height, width in [(5, 7), (18, 20), (9, 40)]:
     for name, resized in made.items():
         Image.fromarray(np.ascontiguousarray(resized(height, width))).save(OUT / f"{name}_{height}x{width}.png", optimize=True)
