@@ -143,7 +143,8 @@ def main() -> None:
     if given.one:
         measurement, peer, folder = given.one
         return one(measurement, peer, pathlib.Path(folder))
-    environment = os.environ | {"POLARS_MAX_THREADS": "1"}
+    # NumPy's threads would spin beside whoever is measured.
+    environment = os.environ | {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as name:
         generate(pathlib.Path(name), given.rows)
         for measurement, peers in MEASUREMENTS.items():

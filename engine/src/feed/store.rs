@@ -196,7 +196,12 @@ impl WindowStore {
                 self.0.news.notify_one();
             }
             None => {
-                let task = self.0.executor.spawn(prepare(Arc::downgrade(&stored)));
+                // Reading ahead goes over an epoch's end before its windows are done with.
+                let is_twin = |other: &&Arc<StoredWindow>| {
+                    repeats && other.key.0 == key.0 && other.key.1.index == key.1.index && other.key != key
+                };
+                let twin = state.windows.values().find(is_twin).cloned();
+                let task = self.0.executor.spawn(prepare(Arc::downgrade(&stored), twin));
                 *stored.preparing.lock() = Some(task);
             }
         }
@@ -266,13 +271,24 @@ impl WindowStore {
     }
 }
 
-/// Holds the window only weakly: one that is dropped is not computed on.
-async fn prepare(stored: Weak<StoredWindow>) {
+/// Holds the window only weakly: one that is dropped is not computed on. A `twin` has the same rows.
+async fn prepare(stored: Weak<StoredWindow>, twin: Option<Arc<StoredWindow>>) {
     let Some((core, window)) = stored.upgrade().map(|stored| (Arc::clone(&stored.core), stored.key.1)) else { return };
-    let prepared = match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
-        Ok(prepared) => prepared.map(Prepared::new),
-        Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
+    let shared = match &twin {
+        // One that was kept has no source rows: then this is kept as well, or was found to be before.
+        Some(twin) => {
+            twin.wait().await.ok().filter(|prepared| !prepared.was_kept).map(|prepared| prepared.window.clone())
+        }
+        None => None,
     };
+    let prepared = match shared {
+        Some(window) => Ok(Prepared::new(window)),
+        None => match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
+            Ok(prepared) => prepared.map(Prepared::new),
+            Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
+        },
+    };
+    drop(twin);
     let Some(stored) = stored.upgrade() else { return };
     let _ = stored.prepared.set(prepared);
     stored.changed.notify_waiters();

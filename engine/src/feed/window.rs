@@ -36,7 +36,8 @@ const GAP: Row = Row { source: u32::MAX - 1, row: 0 };
 /// Splits the hash space of the order of groups from that of rows.
 const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 
-/// A prepared window.
+/// A prepared window. A clone shares its rows.
+#[derive(Clone)]
 pub(crate) struct Window {
     sources: Vec<SourceRows>,
     order: Vec<Row>,
@@ -200,6 +201,13 @@ impl Window {
         let source_rows: usize = self.sources.iter().map(|rows| rows.batch.num_rows()).sum();
         self.is_shared = self.order.len() >= source_rows / 2;
         self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shares_sources(&self, other: &Self) -> bool {
+        let columns =
+            |window: &Self| window.sources.iter().flat_map(|rows| rows.batch.columns().to_vec()).collect::<Vec<_>>();
+        columns(self).iter().zip(&columns(other)).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// The same window for whoever has its samples already, of so many bytes: where they lie, not what they were made of.

@@ -189,6 +189,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_epoch_that_is_read_ahead_shares_rows_with_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(&folder).await;
+        for (name, is_shared) in [("same", true), ("shuffled", false)] {
+            let feed = session.open(name, &FeedOptions::default()).unwrap();
+            let store = WindowStore::new(&session, 4 << 20);
+            let stored = [0, 1, 2].map(|epoch| {
+                let window = WindowId { epoch, index: 0 };
+                store.start(&feed, window);
+                store.get(&(feed.id().into(), window)).unwrap()
+            });
+            let mut windows = Vec::new();
+            for stored in &stored {
+                windows.push(&stored.wait().await.unwrap().window);
+            }
+            let shares = |one: usize, other: usize| windows[one].shares_sources(windows[other]);
+            assert_eq!([shares(0, 1), shares(0, 2)], [is_shared; 2], "{name}");
+        }
+    }
+
+    #[tokio::test]
     async fn half_of_the_memory_is_for_what_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let session = session(&folder).await;
