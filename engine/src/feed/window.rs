@@ -226,7 +226,8 @@ impl Window {
         Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
     }
 
-    /// `rows` as runs that lie together, if these are long: joining some is much cheaper than picking rows.
+    /// `rows` as runs that lie together, if these are long: joining some is much cheaper than picking rows. Two at least, since
+    /// Arrow does not copy what it joins to nothing.
     fn runs(&self, rows: &[Row]) -> Option<Vec<SourceRows>> {
         let most = rows.len() / RUN_ROWS;
         let mut runs: Vec<(Row, usize)> = Vec::new();
@@ -240,6 +241,10 @@ impl Window {
             if runs.len() > most {
                 return None;
             }
+        }
+        if let [(first, len)] = runs[..] {
+            let half = len / 2;
+            runs = vec![(first, half), (Row { row: first.row + half as u32, ..first }, len - half)];
         }
         let slice = |(first, len): (Row, usize)| self.sources[first.source as usize].slice(first.row as usize, len);
         Some(runs.into_iter().map(slice).collect())
