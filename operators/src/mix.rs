@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::keyed::Draws;
-use crate::tensor::{Rectangle, item, value_type, wording};
+use crate::tensor::{CHANNELS, Rectangle, item, value_type, wording};
 use crate::tensors::{Fixed, whole};
 
 const ROWS: Parameter =
@@ -145,8 +145,12 @@ impl Mix {
                 [_, height, width] if tensor.has_names(&["C", "H", "W"]) => {
                     Way::Cutmix { height, width, interleaved: 1 }
                 }
-                [height, width, interleaved] => Way::Cutmix { height, width, interleaved },
-                _ => return refuse(wrong("height x width x 3")),
+                [height, width, CHANNELS] => Way::Cutmix { height, width, interleaved: CHANNELS },
+                _ => {
+                    return refuse(wrong(
+                        "height x width x 3, or 3 x height x width with dimensions named as `to_chw` names them",
+                    ));
+                }
             }
         };
         let classes = match (label.data_type(), num_classes) {
@@ -430,7 +434,11 @@ impl Mix {
             let floats = cast(whole(name, labels)?.values(), &DataType::Float32)?;
             return Ok(floats.as_primitive::<Float32Type>().values().to_vec());
         }
+        let given = labels.null_count();
         let labels = cast(labels, &DataType::Int64)?;
+        if labels.null_count() > given {
+            return exec_err!("{name}: a label from 2^63 on is none of {} classes", self.classes);
+        }
         let mut out = vec![0.0; labels.len() * self.classes];
         for (label, out) in labels.as_primitive::<Int64Type>().iter().zip(out.chunks_exact_mut(self.classes)) {
             let Some(label) = label else { continue };

@@ -4,7 +4,6 @@
 //! not depend on how the window is shuffled.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use arrow::datatypes::{DataType, Field};
@@ -37,8 +36,9 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     commutes: Commutes::NONE,
     docs: "Signatures are those of `minhash_signature`: two rows are similar where at least threshold of their numbers \
            are equal at the same place, which estimates the Jaccard similarity of their texts. Of similar rows, the first \
-           in file order stays; a row without a signature stays. Candidates are found by bands of the signature, so narrow \
-           that no pair above the threshold is missed. Rows meet those of their window only: with shuffling that is \
+           in file order stays; a row without a signature stays. Candidates share two bands of the signature, so narrow \
+           that no pair above the threshold is missed. Where rows share so much that comparing them does not end soon, \
+           reading fails with resources exhausted and wants smaller windows. Rows meet those of their window only: with shuffling that is \
            another set each epoch. Duplicates across a dataset are found beforehand.",
     source: "Broder, On the resemblance and containment of documents (1997); bands as in Leskovec et al., Mining of \
              Massive Datasets, chapter 3",
@@ -47,6 +47,11 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         result: "the texts, without near-duplicates",
     }],
 };
+
+/// In place of a row, none.
+const NONE: u32 = u32::MAX;
+/// Meetings of rows in a band: some ten seconds.
+const MEETINGS_MAX: u64 = 1 << 31;
 
 /// A call of `drop_near_duplicates`, without its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
@@ -81,17 +86,25 @@ impl NearDuplicates {
         Some(Self { length, equal })
     }
 
-    /// Whether each row stays.
-    pub fn stay<'a>(&self, signatures: impl ExactSizeIterator<Item = Option<&'a [u32]>>) -> Vec<bool> {
-        // Two rows differ in so few numbers that one of this many bands is equal.
-        let bands = self.length - self.equal + 1;
+    /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows share parts of
+    /// their signatures that comparing them does not end soon.
+    pub fn stay<'a>(
+        &self,
+        signatures: impl ExactSizeIterator<Item = Option<&'a [u32]>>,
+        bytes_max: u64,
+    ) -> Option<Vec<bool>> {
+        // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too often; but
+        // there are no more bands than numbers.
+        let apart = self.length - self.equal;
+        let (bands, meetings_least) = if apart + 2 <= self.length { (apart + 2, 2) } else { (apart + 1, 1) };
         let band = |band: usize| -> Range<usize> { band * self.length / bands..(band + 1) * self.length / bands };
         let mut kept: Vec<&[u32]> = Vec::new();
         // The last kept row with some band, and of each band of each kept row the one before it.
         let mut last: HashMap<u64, u32> = HashMap::new();
-        let mut before: Vec<Option<u32>> = Vec::new();
-        // The row that each kept row was last compared with.
-        let mut compared: Vec<usize> = Vec::new();
+        let mut before: Vec<u32> = Vec::new();
+        // The row that last met each kept row in a band, and in how many.
+        let mut met: Vec<(usize, u32)> = Vec::new();
+        let mut meetings = 0_u64;
         let mut stay = Vec::with_capacity(signatures.len());
         for (row, signature) in signatures.enumerate() {
             let Some(signature) = signature else {
@@ -101,21 +114,27 @@ impl NearDuplicates {
             let hashes: Vec<u64> = (0..bands)
                 .map(|index| xxh3_64_with_seed(bytemuck::cast_slice(&signature[band(index)]), index as u64))
                 .collect();
-            let is_similar =
-                |other: &[u32]| signature.iter().zip(other).filter(|(one, other)| one == other).count() >= self.equal;
+            let is_similar = |other: &[u32]| {
+                let differing = signature.iter().zip(other).filter(|(one, other)| one != other);
+                differing.take(apart + 1).count() <= apart
+            };
             let mut is_duplicate = false;
             'bands: for (index, hash) in hashes.iter().enumerate() {
-                let mut candidate = last.get(hash).copied();
-                while let Some(other) = candidate {
-                    let other = other as usize;
-                    if compared[other] != row {
-                        compared[other] = row;
-                        if is_similar(kept[other]) {
-                            is_duplicate = true;
-                            break 'bands;
-                        }
+                let mut candidate = last.get(hash).copied().unwrap_or(NONE);
+                while candidate != NONE {
+                    let other = candidate as usize;
+                    let (by, bands_met) = &mut met[other];
+                    *bands_met = if *by == row { *bands_met + 1 } else { 1 };
+                    *by = row;
+                    meetings += 1;
+                    if *bands_met == meetings_least && is_similar(kept[other]) {
+                        is_duplicate = true;
+                        break 'bands;
                     }
                     candidate = before[other * bands + index];
+                }
+                if meetings > MEETINGS_MAX {
+                    return None;
                 }
             }
             stay.push(!is_duplicate);
@@ -124,18 +143,16 @@ impl NearDuplicates {
             }
             let this = kept.len() as u32;
             for hash in hashes {
-                before.push(match last.entry(hash) {
-                    Entry::Occupied(mut entry) => Some(entry.insert(this)),
-                    Entry::Vacant(entry) => {
-                        entry.insert(this);
-                        None
-                    }
-                });
+                before.push(last.insert(hash, this).unwrap_or(NONE));
             }
             kept.push(signature);
-            compared.push(usize::MAX);
+            met.push((usize::MAX, 0));
+            let index_bytes = last.capacity() * size_of::<(u64, u32)>() + before.len() * size_of::<u32>();
+            if index_bytes as u64 > bytes_max {
+                return None;
+            }
         }
-        stay
+        Some(stay)
     }
 }
 
@@ -169,7 +186,7 @@ mod tests {
                 }
                 rows.push((draws.uniform() < 0.95).then_some(signature));
             }
-            let stay = call.stay(rows.iter().map(Option::as_deref));
+            let stay = call.stay(rows.iter().map(Option::as_deref), 1 << 30).unwrap();
             let mut kept: Vec<&Vec<u32>> = Vec::new();
             let mut dropped = 0;
             for (row, stays) in rows.iter().zip(stay) {
@@ -183,6 +200,19 @@ mod tests {
             }
             assert!(dropped > 50 && kept.len() > 5, "{dropped} dropped, {} kept", kept.len());
         }
+    }
+
+    #[test]
+    fn rows_that_share_a_part_are_bounded_in_memory() {
+        // The first half is the same in all.
+        let mut draws = Draws::new(3, 0);
+        let rows: Vec<Vec<u32>> = (0..2000)
+            .map(|_| (0..64).map(|at| if at < 32 { at } else { draws.below(1 << 32) as u32 }).collect())
+            .collect();
+        let call = call(64, 0.8).unwrap();
+        let run = |bytes_max| call.stay(rows.iter().map(|row| Some(row.as_slice())), bytes_max);
+        assert_eq!(run(1 << 30), Some(vec![true; 2000]));
+        assert_eq!(run(1 << 10), None);
     }
 
     #[test]

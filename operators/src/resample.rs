@@ -1,9 +1,9 @@
 //! Resampling: a part of an image, scaled to another size.
 
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err};
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
-use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::{Filter, FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::descriptor::{ConstantKind, Parameter};
 use crate::operator::Arguments;
@@ -47,7 +47,9 @@ impl Interpolation {
             "area" => return Ok(Self::Area),
             "bilinear" => FilterType::Bilinear,
             "bicubic" => FilterType::CatmullRom,
-            "lanczos" => FilterType::Lanczos3,
+            "lanczos" => {
+                FilterType::Custom(Filter::new("lanczos", lanczos, 3.0).map_err(|e| exec_datafusion_err!("{e}"))?)
+            }
             other => {
                 let accepted = "'nearest', 'bilinear', 'bicubic', 'area' or 'lanczos'";
                 return arguments.refuse(INTERPOLATION.name, format_args!("must be {accepted}, got '{other}'"));
@@ -58,6 +60,16 @@ impl Interpolation {
             false => ResizeAlg::Interpolation(filter),
         }))
     }
+}
+
+/// The sinc function, windowed by its main lobe at three times the width. By `libm`, since the platform's sine may differ in the
+/// last bit.
+fn lanczos(x: f64) -> f64 {
+    let sinc = |x: f64| {
+        let x = x * std::f64::consts::PI;
+        if x == 0.0 { 1.0 } else { libm::sin(x) / x }
+    };
+    if (-3.0..3.0).contains(&x) { sinc(x) * sinc(x / 3.0) } else { 0.0 }
 }
 
 /// Resamples images one after the other, with memory that is kept between them.

@@ -6,7 +6,7 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Float32Type, UInt8Type};
 use forebay_engine::{FeedOptions, ReadOptions};
 
-use crate::rows::{integers, is_a_feed, open, read};
+use crate::rows::{integers, is_a_feed, open, read, session};
 use crate::support::{Folder, repository};
 
 const PHOTOS: usize = 24;
@@ -176,4 +176,55 @@ async fn signatures_are_kept_as_columns_and_rows_without_one_stay() {
     let ids: Vec<i64> = batches.iter().flat_map(|batch| integers(&batch.records, "id")).collect();
     assert_eq!(ids, (0..60).filter(|&id| id >= 30 || !is_copy(id)).collect::<Vec<_>>());
     assert!(batches.iter().all(|batch| batch.records["signature"].as_fixed_size_list().value_length() == 128));
+}
+
+#[tokio::test]
+async fn mixing_is_another_in_each_epoch_wherever_it_is_computed() {
+    // Nothing else is random, so that a worker might take the windows of all epochs for the same.
+    for operator in ["mixup", "cutmix"] {
+        let (folder, script) = photos(&format!(
+            "SELECT image, label FROM {operator}((SELECT resize(decode_image(bytes), 12, 16) AS image,
+                 CAST(substr(path, 1, 3) AS BIGINT) AS label FROM photos), num_classes => {PHOTOS});"
+        ));
+        let script_text =
+            std::fs::read_to_string(&script).expect("the script").replace("shuffle = true", "shuffle = false");
+        let script = folder.script(&script_text.replace("epochs = 2", "epochs = 8"));
+        let feed = open(&folder, &script, &FeedOptions::default()).await;
+        assert_eq!(feed.calls_not_to_keep(), [operator]);
+        is_a_feed(&folder, &script).await;
+    }
+}
+
+#[tokio::test]
+async fn rows_are_mixed_again_with_others() {
+    let (folder, script) = photos(&format!(
+        "SELECT image, label FROM cutmix((SELECT * FROM mixup(rows, num_classes => {PHOTOS})), alpha => 0.5);"
+    ));
+    let feed = open(&folder, &script, &FeedOptions::default()).await;
+    let mut parts = 0;
+    for batch in read(&feed, &ReadOptions::default()).await {
+        let labels = batch.records["label"].as_fixed_size_list();
+        for row in 0..labels.len() {
+            let weights = labels.value(row).as_primitive::<Float32Type>().values().to_vec();
+            parts = parts.max(weights.iter().filter(|weight| **weight > 0.0).count());
+        }
+    }
+    assert_eq!(parts, 4, "two rows that were each two");
+}
+
+#[tokio::test]
+async fn what_is_decoded_fast_does_not_depend_on_the_columns_asked_for() {
+    let (folder, script) = photos(
+        "SELECT resize(decode_image(bytes, fast => true), 32, 32) AS a, resize(decode_image(bytes, fast => true), 24, 24) AS b,
+             resize(image, 20, 20) AS c, image FROM (SELECT bytes, decode_image(bytes, fast => true) AS image FROM photos);",
+    );
+    let session = session(&folder, &script).await;
+    let whole = session.open("train", &FeedOptions::default()).expect("a feed");
+    let whole = read(&whole, &ReadOptions::default()).await;
+    for column in ["a", "b", "c"] {
+        let one = session.open_columns("train", &FeedOptions::default(), &[column.to_owned()]).expect("a feed");
+        for (one, whole) in read(&one, &ReadOptions::default()).await.iter().zip(&whole) {
+            assert_eq!(&one.records[column], &whole.records[column], "{column}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use forebay_operators::Determinism;
+use forebay_sql::{RowsCall, RowsNode};
 
 use crate::feed::digest;
 use crate::function::FunctionUdf;
@@ -95,6 +96,15 @@ pub(crate) fn calls_not_to_keep(plan: &LogicalPlan) -> Result<Vec<String>> {
             calls.insert(call.name().to_owned());
         }
         Ok(())
+    })?;
+    plan.apply(|node| {
+        if let LogicalPlan::Extension(extension) = node
+            && let Some(node) = extension.node.as_any().downcast_ref::<RowsNode>()
+            && let RowsCall::Mix { mix, .. } = node.call()
+        {
+            calls.insert(mix.descriptor().name.to_owned());
+        }
+        Ok(TreeNodeRecursion::Continue)
     })?;
     let unversioned = function_versions(plan)?.into_iter().filter(|(_, version)| version.is_none());
     calls.extend(unversioned.map(|(name, _)| name));

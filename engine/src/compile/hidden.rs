@@ -33,6 +33,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::changes::Change;
 use super::checks;
+use super::fast;
 use super::join::Condition;
 use super::lookup::{Join, Right};
 use super::near_duplicates::NearDuplicates;
@@ -133,6 +134,8 @@ pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
 #[derive(Default)]
 struct Weaver {
     calls: HashMap<String, u64>,
+    /// Calls that decode reduced pictures.
+    fast_calls: u64,
     layers: Vec<WovenLayer>,
 }
 
@@ -276,19 +279,22 @@ impl Weaver {
         let (base, selected) = flattened(input)?;
         let columns = base.schema().fields().len() - HIDDEN.len();
         let own = base.schema().iter().take(columns).map(|(qualifier, field)| (qualifier.cloned(), Arc::clone(field)));
-        let partner_name = |at: usize| format!("{PARTNER}_{at}");
+        // Mixed rows may be mixed again, each time with others.
+        let layer = self.layers.len();
+        let (partner_name, partner_key) =
+            (|at: usize| format!("{PARTNER}_{layer}_{at}"), format!("{PARTNER_KEY}_{layer}"));
         let partner = base.schema().fields().iter().take(columns).enumerate();
         let partner = partner.map(|(at, field)| (None, Arc::new(field.as_ref().clone().with_name(partner_name(at)))));
-        let key = (None, Arc::new(Field::new(PARTNER_KEY, DataType::UInt64, false)));
+        let key = (None, Arc::new(Field::new(&partner_key, DataType::UInt64, false)));
         let made = DFSchema::new_with_metadata(own.chain(partner).chain([key]).collect(), HashMap::new())?;
         let below = Arc::clone(base.schema());
-        let paired = self.cut(base, Change::Pair(mix.descriptor().name, Pair::new(columns)), &made)?;
+        let paired = self.cut(base, Change::Pair(mix.descriptor().name, Pair::new(columns, layer)), &made)?;
         let over_pair = |expr: &Expr, of_partner: bool| {
             expr.clone().transform_up(|expr| {
                 let Expr::Column(column) = &expr else { return Ok(Transformed::no(expr)) };
                 let at = below.index_of_column(column)?;
                 let column = match below.field(at).name().as_str() {
-                    RANDOM_KEY if of_partner => Column::from_name(PARTNER_KEY),
+                    RANDOM_KEY if of_partner => Column::from_name(&partner_key),
                     name if at >= columns => hidden_column(&paired, name)?,
                     _ if of_partner => Column::from_name(partner_name(at)),
                     _ => return Ok(Transformed::no(expr)),
@@ -346,7 +352,7 @@ impl Weaver {
         let name = expr.schema_name().to_string();
         let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
         let id = hidden_column(input, SAMPLE_ID)?;
-        let woven = expr
+        let woven = fast::settled(expr, &mut self.fast_calls)?
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
                 let mut args = call.args.clone();
@@ -386,7 +392,21 @@ fn flattened(plan: LogicalPlan) -> Result<(LogicalPlan, Vec<Expr>)> {
         LogicalPlan::SubqueryAlias(alias) => flattened(Arc::unwrap_or_clone(alias.input)),
         LogicalPlan::Projection(projection) => {
             let schema = Arc::clone(projection.input.schema());
-            let (base, below) = flattened(Arc::unwrap_or_clone(projection.input))?;
+            let (mut base, mut below) = flattened(projection.input.as_ref().clone())?;
+            // What is computed once below and used twice stays below: else it would multiply from projection to projection.
+            let mut used = vec![0; below.len()];
+            for expr in &projection.expr {
+                expr.apply(|expr| {
+                    if let Expr::Column(column) = expr {
+                        used[schema.index_of_column(column)?] += 1;
+                    }
+                    Ok(TreeNodeRecursion::Continue)
+                })?;
+            }
+            if below.iter().zip(used).any(|(expr, used)| used > 1 && !matches!(expr, Expr::Column(_))) {
+                base = projection.input.as_ref().clone();
+                below = schema.columns().into_iter().map(Expr::Column).collect();
+            }
             let over_base = |expr: Expr| {
                 expr.unalias().transform_down(|expr| match &expr {
                     Expr::Column(column) => {

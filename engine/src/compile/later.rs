@@ -44,7 +44,8 @@ pub fn finish(records: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> 
     let wrong = |error: &dyn std::fmt::Display| Error::internal(format!("samples cannot be finished: {error}"));
     let columns = records.schema_ref().fields().iter().zip(records.columns()).map(|(field, column)| {
         match Later::of(field).map_err(|error| wrong(&error))? {
-            Some(later) => later.apply(field, column).map_err(|error| wrong(&error)),
+            // As `normalize` itself fails: with too many pixels for one column.
+            Some(later) => later.apply(field, column).map_err(Error::from),
             None => Ok(Arc::clone(column)),
         }
     });

@@ -146,7 +146,14 @@ impl Layer {
                 passed.iter().enumerate().map(make).collect()
             }
             Change::NearDuplicates(distinct) => {
-                let mut stay = distinct.stay(passed).into_iter();
+                let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
+                let stay = distinct.stay(passed, room).ok_or_else(|| {
+                    let message =
+                        "DROP_NEAR_DUPLICATES finds too many rows in one window that share parts of their signatures";
+                    Error::new(ErrorKind::Exhausted, message)
+                        .with_hint("lower window_rows or window_bytes, or raise threshold")
+                })?;
+                let mut stay = stay.into_iter();
                 let make =
                     |rows| self.derived(rows, |rows, _| distinct.make(&rows.batch, &self.made, &mut stay), so_far);
                 passed.iter().map(make).collect()

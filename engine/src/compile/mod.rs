@@ -10,6 +10,7 @@
 
 mod changes;
 mod checks;
+mod fast;
 mod fingerprint;
 mod hidden;
 mod join;

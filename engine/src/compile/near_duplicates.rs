@@ -26,7 +26,8 @@ impl NearDuplicates {
     }
 
     /// Whether each row stays, over all of `passed`; which of two similar ones does is decided by their order in the files.
-    pub(crate) fn stay(&self, passed: &[SourceRows]) -> Vec<bool> {
+    /// `None` where finding out takes more than `bytes_max`, or too long.
+    pub(crate) fn stay(&self, passed: &[SourceRows], bytes_max: u64) -> Option<Vec<bool>> {
         let mut places = Vec::new();
         for rows in passed {
             let lists = rows.batch.column(0).as_fixed_size_list();
@@ -40,12 +41,12 @@ impl NearDuplicates {
             }
         }
         places.sort_unstable_by_key(|(order, ..)| *order);
-        let stays = self.call.stay(places.iter().map(|(.., signature)| *signature));
+        let stays = self.call.stay(places.iter().map(|(.., signature)| *signature), bytes_max)?;
         let mut stay = vec![false; stays.len()];
         for ((_, index, _), stays) in places.iter().zip(stays) {
             stay[*index] = stays;
         }
-        stay
+        Some(stay)
     }
 
     /// The rows of `input` that stay, as the next of `stay` say, with the columns `made`.

@@ -15,11 +15,13 @@ const PARTNER_DOMAIN: u64 = 0x7061_6972_0000;
 /// What is made of so many columns: these, then those of the partner, then the partner's random key.
 pub(crate) struct Pair {
     columns: usize,
+    /// Which layer it is: another has other partners.
+    layer: usize,
 }
 
 impl Pair {
-    pub(crate) fn new(columns: usize) -> Self {
-        Self { columns }
+    pub(crate) fn new(columns: usize, layer: usize) -> Self {
+        Self { columns, layer }
     }
 
     /// The columns of the input, ascending, that the columns `made` are made of.
@@ -47,7 +49,7 @@ impl<'a> Pairs<'a> {
             passed.iter().map(|rows| vec![(0, 0); rows.sample_ids.len()]).collect();
         let rows = passed.iter().enumerate().flat_map(|(part, rows)| {
             (0..rows.sample_ids.len()).map(move |at| {
-                let order = random_key(rows.random_keys.value(at), PARTNER_DOMAIN, 0);
+                let order = random_key(rows.random_keys.value(at), PARTNER_DOMAIN, pair.layer as u64);
                 (order, rows.origin(at), rows.sample_ids.value(at), part, at)
             })
         });
