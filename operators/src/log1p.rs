@@ -88,6 +88,7 @@ fn log1pf(values: &[f32]) -> Vec<f32> {
 /// The algorithm of FreeBSD's msun, `s_log1pf.c`, with its constants: 1 + x is 2^k (1 + f), and log(1 + f) an odd polynomial of
 /// f / (2 + f). What rounding 1 + x loses is added as a correction.
 #[inline(always)]
+#[expect(clippy::excessive_precision, reason = "the digits that msun gives")]
 fn log1pf_of_positive(x: f32) -> f32 {
     const LN2_HIGH: f32 = 6.931_381_225_6e-1;
     const LN2_LOW: f32 = 9.058_000_614_5e-6;
@@ -113,7 +114,7 @@ fn log1pf_of_positive(x: f32) -> f32 {
     let half = 0.5 * f * f;
     let result = s * (half + r) + (k * LN2_LOW + c) - half + f + k * LN2_HIGH;
     // Tiny, infinite or no number: itself.
-    if bits < 0x3380_0000 || bits >= 0x7F80_0000 { x } else { result }
+    if (0x3380_0000..0x7F80_0000).contains(&bits) { result } else { x }
 }
 
 #[cfg(test)]

@@ -532,11 +532,11 @@ mod tests {
                 assert_eq!(pasted, rows * columns * 3);
                 assert_eq!(blend.of_label(call.way), 1.0 - (rows * columns) as f32 / (height * width) as f32);
                 sizes.insert(pasted);
-                for at in 0..120 {
+                for (at, value) in image.iter().enumerate() {
                     let pixel = if names[0] == "H" { at / 3 } else { at % 40 };
                     let inside = (top..top + rows).contains(&(pixel / width))
                         && (left..left + columns).contains(&(pixel % width));
-                    assert_eq!(image[at] == 2, inside);
+                    assert_eq!(*value == 2, inside);
                 }
             }
             assert!(sizes.len() > 10 && sizes.contains(&0), "{sizes:?}");

@@ -192,7 +192,6 @@ fn fast_decoding_is_near_to_exact() {
             }
         }
     }
-    println!("at most {worst_mean:.2} on average over an image, {worst} at a value");
     assert!(worst_mean < 2.0 && worst <= 24, "{worst_mean} on average, {worst} at a value");
 }
 

@@ -54,7 +54,7 @@ impl Operator for IndexOf {
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let other = arguments.integer("other")?;
         let array = arguments.array("value")?;
-        let places = vocabulary(arguments)?.places(array, |place| place.map_or(other, |place| i64::from(place)))?;
+        let places = vocabulary(arguments)?.places(array, |place| place.map_or(other, i64::from))?;
         Ok(Arc::new(Int64Array::try_new(places.into(), array.nulls().cloned())?))
     }
 }
