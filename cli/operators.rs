@@ -3,7 +3,9 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use forebay_engine::nearest;
-use forebay_engine::operators::{Descriptor, Determinism, OPERATORS, find, reference};
+use forebay_engine::operators::{
+    Descriptor, Determinism, OPERATORS, TABLE_OPERATORS, find, find_table_operator, reference,
+};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -25,12 +27,14 @@ enum Format {
 }
 
 pub(crate) fn execute(arguments: &Arguments) -> Result<()> {
-    let chosen: Vec<&Descriptor> = match &arguments.name {
-        None => OPERATORS.iter().map(|operator| operator.descriptor()).collect(),
-        Some(name) => match find(name) {
-            Some(operator) => vec![operator.descriptor()],
+    let of_rows = OPERATORS.iter().map(|operator| operator.descriptor());
+    let all: Vec<&Descriptor> = of_rows.chain(TABLE_OPERATORS.iter().copied()).collect();
+    let chosen = match &arguments.name {
+        None => all,
+        Some(name) => match find(name).map(|operator| operator.descriptor()).or_else(|| find_table_operator(name)) {
+            Some(descriptor) => vec![descriptor],
             None => {
-                let hint = match nearest(name, OPERATORS.iter().map(|operator| operator.descriptor().name)) {
+                let hint = match nearest(name, all.iter().map(|descriptor| descriptor.name)) {
                     Some(nearest) => format!("did you mean \"{nearest}\"?"),
                     None => "`forebay operators` lists them all".to_owned(),
                 };

@@ -60,7 +60,8 @@ fn drop_near_duplicates(bencher: Bencher) {
     }
     let field = Field::new_fixed_size_list("g", Field::new_list_field(DataType::UInt32, true), 128, true);
     let call = NearDuplicates::new(0.8, &field).expect("signatures");
-    let run = || call.stay(rows.iter().map(|row| Some(row.as_slice())), 1 << 30).expect("a bounded search");
+    let signatures: Vec<_> = rows.iter().map(|row| Some(row.as_slice())).collect();
+    let run = || call.stay(&signatures, 1 << 30).expect("a bounded search");
     assert_eq!(run().iter().filter(|stays| **stays).count(), ROWS - ROWS / 3);
     bencher.counter(ItemsCount::new(ROWS)).bench_local(run);
 }

@@ -16,7 +16,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "drop_near_duplicates",
     version: 1,
     category: "list",
-    summary: "Drops rows that are similar to an earlier row of their window",
+    summary: "Drops rows that are similar to an earlier row of their window that stays",
     parameters: &[
         Parameter::input("rows", TypeClass::NumberList, "A subquery or a table with a signature in each row"),
         Parameter::constant(
@@ -88,11 +88,7 @@ impl NearDuplicates {
 
     /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows share parts of
     /// their signatures that comparing them does not end soon.
-    pub fn stay<'a>(
-        &self,
-        signatures: impl ExactSizeIterator<Item = Option<&'a [u32]>>,
-        bytes_max: u64,
-    ) -> Option<Vec<bool>> {
+    pub fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
         // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too often; but
         // there are no more bands than numbers.
         let apart = self.length - self.equal;
@@ -106,8 +102,8 @@ impl NearDuplicates {
         let mut met: Vec<(usize, u32)> = Vec::new();
         let mut meetings = 0_u64;
         let mut stay = Vec::with_capacity(signatures.len());
-        for (row, signature) in signatures.enumerate() {
-            let Some(signature) = signature else {
+        for (row, signature) in signatures.iter().enumerate() {
+            let Some(signature) = *signature else {
                 stay.push(true);
                 continue;
             };
@@ -186,7 +182,7 @@ mod tests {
                 }
                 rows.push((draws.uniform() < 0.95).then_some(signature));
             }
-            let stay = call.stay(rows.iter().map(Option::as_deref), 1 << 30).unwrap();
+            let stay = call.stay(&rows.iter().map(Option::as_deref).collect::<Vec<_>>(), 1 << 30).unwrap();
             let mut kept: Vec<&Vec<u32>> = Vec::new();
             let mut dropped = 0;
             for (row, stays) in rows.iter().zip(stay) {
@@ -210,7 +206,8 @@ mod tests {
             .map(|_| (0..64).map(|at| if at < 32 { at } else { draws.below(1 << 32) as u32 }).collect())
             .collect();
         let call = call(64, 0.8).unwrap();
-        let run = |bytes_max| call.stay(rows.iter().map(|row| Some(row.as_slice())), bytes_max);
+        let signatures: Vec<_> = rows.iter().map(|row| Some(row.as_slice())).collect();
+        let run = |bytes_max| call.stay(&signatures, bytes_max);
         assert_eq!(run(1 << 30), Some(vec![true; 2000]));
         assert_eq!(run(1 << 10), None);
     }

@@ -106,6 +106,11 @@ impl Layer {
         self.lookup.as_ref()
     }
 
+    /// Whether its rows have the columns of others beside their own.
+    pub(crate) fn pairs(&self) -> bool {
+        matches!(self.change, Change::Pair(..))
+    }
+
     /// Whether it needs all rows of a window before it makes any.
     pub(crate) fn is_of_window(&self) -> bool {
         self.change.is_of_window()

@@ -41,7 +41,8 @@ impl NearDuplicates {
             }
         }
         places.sort_unstable_by_key(|(order, ..)| *order);
-        let stays = self.call.stay(places.iter().map(|(.., signature)| *signature), bytes_max)?;
+        let signatures: Vec<_> = places.iter().map(|(.., signature)| *signature).collect();
+        let stays = self.call.stay(&signatures, bytes_max)?;
         let mut stay = vec![false; stays.len()];
         for ((_, index, _), stays) in places.iter().zip(stays) {
             stay[*index] = stays;

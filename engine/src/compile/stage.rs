@@ -222,11 +222,12 @@ impl Stage {
                     tracing::debug!(rows = range.len(), %error, "bisecting rows that failed");
                 }
                 Err(error) if error.kind() == ErrorKind::Data => {
-                    done.bad.push(BadRow {
-                        sample_id: rows.sample_ids.value(range.start),
-                        origin: rows.origin(range.start),
-                        reason: error.message().trim_end().to_owned(),
-                    });
+                    let mut reason = error.message().trim_end().to_owned();
+                    if self.layers.last().is_some_and(Layer::pairs) {
+                        reason += " (in this row, or in the one that it is mixed with)";
+                    }
+                    let (sample_id, origin) = (rows.sample_ids.value(range.start), rows.origin(range.start));
+                    done.bad.push(BadRow { sample_id, origin, reason });
                     if stop_at_bad {
                         break;
                     }

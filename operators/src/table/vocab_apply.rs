@@ -81,7 +81,9 @@ fn vocabulary(arguments: &Arguments) -> Result<Arc<Vocabulary>> {
     let found = match arguments.texts("vocabulary") {
         Ok(entries) => Vocabulary::new(entries.iter().map(String::as_str)).map(Arc::new),
         Err(_) => LOADED.get(&arguments.text("vocabulary")?, |bytes| {
-            Vocabulary::new(std::str::from_utf8(bytes).map_err(|e| e.to_string())?.lines())
+            let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
+            // Windows puts a mark before the first entry.
+            Vocabulary::new(text.strip_prefix('\u{feff}').unwrap_or(text).lines())
         }),
     };
     found.or_else(|problem| arguments.refuse("vocabulary", problem))

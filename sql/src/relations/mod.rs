@@ -45,7 +45,14 @@ impl RelationPlanner for TableOperators {
         context: &mut dyn RelationPlannerContext,
     ) -> Result<RelationPlanning> {
         match relation {
-            TableFactor::Table { name, args: Some(args), alias, .. } if calls::table_operator(&name).is_some() => {
+            TableFactor::Table { name, args: Some(args), alias, sample, .. }
+                if calls::table_operator(&name).is_some() =>
+            {
+                if sample.is_some() {
+                    return plan_err!(
+                        "TABLESAMPLE takes rows of a table by their number, and {name} makes rows: sample its input"
+                    );
+                }
                 let Some(descriptor) = calls::table_operator(&name) else { return internal_err!("looked at above") };
                 let plan = plan_call(descriptor, args, context)?;
                 Ok(RelationPlanning::Planned(Box::new(PlannedRelation { plan, alias })))
