@@ -6,10 +6,14 @@ use std::sync::Arc;
 use crate::claims::{Base, Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, Granted};
 use crate::position::{ClaimMarks, RankMarks, Token};
 use crate::rules::{Rule, holds};
-use crate::{Error, ReadSettings, sessions};
+use crate::{Error, Millis, ReadSettings, sessions};
 
 /// Batches in a claim: few, so that ranks end together; several, so that a claim is worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
+/// A rank that waits for others leaves a dispatcher when its clock shows a multiple of this: the first, another.
+const TURNS_MS: (Millis, Millis) = (9_000, 3_000);
+/// But not so soon after it came.
+const STAY_MS: Millis = 3_000;
 
 /// A rank that takes batches as they come.
 #[derive(Debug)]
@@ -33,6 +37,10 @@ pub struct Claimer {
     answered: u64,
     known: u64,
     latest: Option<ClaimReply>,
+    /// What the clock of its dispatcher said last, if others are awaited there.
+    awaits_at: Option<Millis>,
+    /// When it goes on to the next, by that clock.
+    turn_at: Option<Millis>,
 }
 
 impl Claimer {
@@ -83,6 +91,8 @@ impl Claimer {
             answered: 0,
             known: 0,
             latest: None,
+            awaits_at: None,
+            turn_at: None,
         })
     }
 
@@ -135,12 +145,25 @@ impl Claimer {
     pub fn turn(&mut self) {
         self.known = 0;
         self.since = self.seq + 1;
+        (self.awaits_at, self.turn_at) = (None, None);
+    }
+
+    /// Whether to go on to the next dispatcher now, because ranks that are awaited may be there. All ranks at a dispatcher
+    /// leave at the same moments of its clock, seldom where the list of dispatchers begins (`is_first`); so those that met
+    /// once stay together, and all are at the first at the same time, if they can reach it.
+    pub fn should_turn(&mut self, is_first: bool) -> bool {
+        let Some(clock) = self.awaits_at else {
+            self.turn_at = None;
+            return false;
+        };
+        let every = if is_first { TURNS_MS.0 } else { TURNS_MS.1 };
+        clock >= *self.turn_at.get_or_insert((clock + STAY_MS).next_multiple_of(every))
     }
 
     /// Takes the dispatcher's answer. One to an older message than was answered before, or of a dispatcher that was left,
     /// changes nothing.
     pub fn reply(&mut self, answer: ClaimAnswer) {
-        let ClaimAnswer { version, seq, reply } = answer;
+        let ClaimAnswer { version, seq, clock_ms, reply } = answer;
         if seq < self.since || (seq, version) < (self.answered, self.known) {
             return;
         }
@@ -157,6 +180,7 @@ impl Claimer {
                 self.marks.furthest = self.marks.furthest.max(Some(*granted));
             }
         }
+        self.awaits_at = (!reply.awaited.is_empty()).then_some(clock_ms);
         self.latest = Some(reply);
     }
 
@@ -248,7 +272,7 @@ mod tests {
             workers: 1,
             failed: None,
         };
-        ClaimAnswer { version: 10 * seq, seq, reply }
+        ClaimAnswer { version: 10 * seq, seq, clock_ms: 0, reply }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Millis;
 use crate::messages::Report;
 use crate::position::RankMarks;
 use crate::rules::{Rule, holds};
@@ -192,6 +193,9 @@ pub struct ClaimAnswer {
     pub version: u64,
     /// The message that it answers.
     pub seq: u64,
+    /// What the dispatcher's clock says: ranks that wait for others go on to the next dispatcher by it.
+    #[serde(default)]
+    pub clock_ms: Millis,
     /// The rank's claims.
     pub reply: ClaimReply,
 }

@@ -38,8 +38,9 @@ pub trait Dispatch: Send + Sync {
     /// Says what a rank has taken dynamically, and hears what it may take.
     async fn claim(&self, call: &ClaimCall) -> Result<ClaimAnswer>;
 
-    /// Goes on with the next of several, because this one did not answer or knows no workers.
-    fn rotate(&self);
+    /// Goes on with the one after `from`, the [`name`](Self::name) of one that knows no workers; unless another call has
+    /// done so already.
+    fn rotate(&self, from: &str);
 
     /// The same dispatchers, from the first on, for somebody who goes from one to the next by himself.
     fn apart(&self) -> Arc<dyn Dispatch>;
@@ -78,10 +79,12 @@ impl Dispatcher {
         self.addresses.len()
     }
 
-    /// Goes on with the next address.
-    pub fn rotate(&self) {
+    /// Goes on with the address after `from`, if that is still the one in use: another call may have gone on already.
+    pub fn rotate(&self, from: &str) {
         let mut at = self.at.lock();
-        *at = ((at.0 + 1) % self.addresses.len().max(1), None);
+        if self.addresses.get(at.0).is_some_and(|address| address == from) {
+            *at = ((at.0 + 1) % self.addresses.len(), None);
+        }
     }
 
     /// Calls an action.
@@ -124,11 +127,7 @@ impl Dispatcher {
         self.is_known.fetch_or(answer.is_ok(), Ordering::Relaxed);
         if is_gone(&answer) {
             // A connection that failed once is not worth a second try, and the next may answer.
-            let mut at = self.at.lock();
-            if at.0 == index {
-                // Only from there: another call may have gone on already.
-                *at = ((index + 1) % self.addresses.len().max(1), None);
-            }
+            self.rotate(&uri);
         }
         answer
     }
@@ -144,8 +143,8 @@ impl Dispatch for Dispatcher {
         self.call(actions::CLAIM_SYNC, call).await
     }
 
-    fn rotate(&self) {
-        Self::rotate(self);
+    fn rotate(&self, from: &str) {
+        Self::rotate(self, from);
     }
 
     fn apart(&self) -> Arc<dyn Dispatch> {

@@ -20,8 +20,6 @@ use crate::remote::Reading;
 use crate::streams::Workers;
 use crate::wire::{ClaimCall, StreamRequest};
 
-/// After others were waited for at a dispatcher for so long, they may be at the next.
-const AWAITING: Duration = Duration::from_secs(3);
 /// After so long it is said for whom the rank waits.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -196,7 +194,8 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
     let request = StreamRequest { from: Start::default(), ..what.request };
     // An old process of this rank may ask any of them.
     let others = dispatch.others();
-    let announced = (!others.is_empty()).then(|| shared.claimer.lock().announce());
+    let has_others = !others.is_empty();
+    let announced = has_others.then(|| shared.claimer.lock().announce());
     let mut announcing = FuturesUnordered::new();
     for (other, message) in others.into_iter().zip(announced.into_iter().cycle()) {
         let call = ClaimCall { request: request.clone(), message };
@@ -219,7 +218,7 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
                 let _ = timeout(FAREWELL, dispatch.claim(&call)).await;
                 return;
             }
-            calls.push(async move { dispatch.claim(&call).await }.boxed());
+            calls.push(async move { (dispatch.name(), dispatch.claim(&call).await) }.boxed());
         }
         tokio::select! {
             Some(answer) = announcing.next() => {
@@ -229,31 +228,34 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
                     return;
                 }
             }
-            Some(answer) = calls.next() => match answer {
+            Some((asked, answer)) = calls.next() => match answer {
                 Ok(answer) => {
                     let reply = &answer.reply;
-                    let idle = (reply.workers == 0).then(|| no_workers(&dispatch.name()));
+                    let idle = (reply.workers == 0).then(|| no_workers(&asked));
                     let awaited = awaited(&reply.awaited);
                     awaiting = awaited.is_some().then(|| awaiting.unwrap_or_else(Instant::now));
                     if let Some(error) = awaited.as_ref().filter(|_| awaiting.is_some_and(|since| since.elapsed() > SILENCE)) {
                         if !std::mem::replace(&mut has_said, true) {
-                            tracing::warn!(dispatcher = %dispatch.name(), "{}", error.message());
+                            tracing::warn!(dispatcher = asked, "{}", error.message());
                         }
                     } else if awaited.is_none() && std::mem::take(&mut has_said) {
-                        tracing::info!(dispatcher = %dispatch.name(), "all ranks are there");
+                        tracing::info!(dispatcher = asked, "all ranks are there");
                     }
-                    // Those that are waited for may be elsewhere. All wait longest at the first, so that they meet there.
-                    let patience = if dispatch.name() == first { 3 * AWAITING } else { AWAITING };
-                    let must_turn = idle.is_some() || awaiting.is_some_and(|since| since.elapsed() > patience);
+                    let is_idle = idle.is_some();
                     let trouble = reply.failed.as_ref().map(Error::from).or(idle).or(awaited);
-                    shared.claimer.lock().reply(answer);
+                    let must_turn = {
+                        let mut claimer = shared.claimer.lock();
+                        claimer.reply(answer);
+                        // Those that are waited for may be elsewhere.
+                        is_idle || (has_others && claimer.should_turn(asked == first))
+                    };
                     match trouble {
                         Some(error) => lasting(&mut shared.state.lock().trouble, error),
                         None => shared.state.lock().trouble = None,
                     }
                     shared.moved.notify_one();
                     if must_turn {
-                        dispatch.rotate();
+                        dispatch.rotate(&asked);
                         shared.claimer.lock().turn();
                         (pause, awaiting) = (Instant::now() + PAUSE, None);
                     }

@@ -297,40 +297,37 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
                 // The workers may have gone to another dispatcher, although this one answers.
                 if sync.waiting.is_some_and(|(_, waited)| waited > STUCK_MS) && rotated.elapsed() > STUCK {
                     rotated = Instant::now();
-                    dispatch.rotate();
+                    dispatch.rotate(&dispatch.name());
                 }
                 let call = ReaderCall { request: request.clone(), secret_key: secret_key.clone(), sync };
                 let dispatch = Arc::clone(&dispatch);
-                calls.push(async move { dispatch.sync(&call).await }.boxed());
+                calls.push(async move { (dispatch.name(), dispatch.sync(&call).await) }.boxed());
             }
             streams.open(trainer.opens(shared.now()));
             trainer.retry_at().map(|millis| shared.began + Duration::from_millis(millis))
         };
         let wake = [is_paused.then_some(pause), retry_at].into_iter().flatten().min();
         tokio::select! {
-            Some(answer) = calls.next() => match answer {
+            Some((asked, answer)) = calls.next() => match answer {
                 Ok(ReaderAnswer { reply, ticket }) => {
                     if reply.workers == 0 {
-                        let error = no_workers(&dispatch.name());
-                        held_up(&mut is_held_up, &dispatch.name(), &error);
+                        let error = no_workers(&asked);
+                        held_up(&mut is_held_up, &asked, &error);
                         shared.dispatcher_trouble(error);
-                        // Two answers may say so.
-                        if !is_paused {
-                            dispatch.rotate();
-                        }
+                        dispatch.rotate(&asked);
                         pause = Instant::now() + PAUSE;
                     } else {
                         shared.state.lock().dispatcher_trouble = None;
                     }
                     if reply.workers > 0 && std::mem::take(&mut is_held_up) {
-                        tracing::info!(dispatcher = %dispatch.name(), workers = reply.workers, "the dispatcher answers again");
+                        tracing::info!(dispatcher = asked, workers = reply.workers, "the dispatcher answers again");
                     }
                     streams.set_ticket(ticket);
                     shared.trainer.lock().reply(reply);
                     shared.moved.notify_one();
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
-                    held_up(&mut is_held_up, &dispatch.name(), &error);
+                    held_up(&mut is_held_up, &asked, &error);
                     shared.dispatcher_trouble(error);
                     pause = Instant::now() + PAUSE;
                 }

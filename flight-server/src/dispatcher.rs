@@ -164,7 +164,7 @@ impl Dispatching {
         let refused = |why: Unanswered| Error::from(&why.report());
         self.act(|state| state.dispatcher.claim_sync(message, self.now())).map_err(refused)?;
         let answer = self.poll(("claims", message.session), |state| {
-            let answer = state.dispatcher.claim_answer(message).map_err(refused)?;
+            let answer = state.dispatcher.claim_answer(message, self.now()).map_err(refused)?;
             Ok((answer.version != message.known || answer.seq > message.seq, answer))
         });
         answer.await

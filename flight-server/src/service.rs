@@ -206,7 +206,7 @@ impl Dispatch for Here {
         self.0.claim_sync(call.clone()).await
     }
 
-    fn rotate(&self) {}
+    fn rotate(&self, _: &str) {}
 
     fn apart(&self) -> Arc<dyn Dispatch> {
         Arc::new(Self(Arc::clone(&self.0)))

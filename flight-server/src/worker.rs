@@ -60,9 +60,9 @@ impl Link {
         }
     }
 
-    fn rotate(&self) {
+    fn rotate(&self, from: &str) {
         if let Self::There(dispatcher) = self {
-            dispatcher.rotate();
+            dispatcher.rotate(from);
         }
     }
 
@@ -181,14 +181,14 @@ impl Working {
             if !is_paused && (calls.is_empty() || (has_news && calls.len() < CALLS_MAX)) {
                 has_news = false;
                 let (link, call) = (Arc::clone(&link), self.call(false));
-                calls.push(async move { link.sync(call).await }.boxed());
+                calls.push(async move { (link.name(), link.sync(call).await) }.boxed());
             }
             let wake = [is_paused.then_some(pause), drain_until].into_iter().flatten().min();
             tokio::select! {
-                Some(answer) = calls.next() => match answer {
+                Some((asked, answer)) = calls.next() => match answer {
                     Ok(answer) => {
                         if is_reachable != Some(true) {
-                            tracing::info!(dispatcher = %link.name(), "a dispatcher answers");
+                            tracing::info!(dispatcher = asked, "a dispatcher answers");
                             is_reachable = Some(true);
                             self.metrics.reachable(true);
                         }
@@ -196,17 +196,17 @@ impl Working {
                             busy = Instant::now();
                         } else if link.has_others() && busy.elapsed() >= IDLE {
                             busy = Instant::now();
-                            link.rotate();
+                            link.rotate(&asked);
                         }
                     }
                     Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
                         if is_reachable != Some(false) && drain_until.is_none() {
                             let error = error.message();
-                            tracing::warn!(dispatcher = %link.name(), error, "the dispatcher does not answer; trying on");
+                            tracing::warn!(dispatcher = asked, error, "the dispatcher does not answer; trying on");
                             is_reachable = Some(false);
                         }
                         self.metrics.reachable(false);
-                        link.rotate();
+                        link.rotate(&asked);
                         pause = Instant::now() + PAUSE;
                     }
                     Err(error) => return Err(error),

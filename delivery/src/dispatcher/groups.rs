@@ -5,6 +5,10 @@
 //! there: nothing is granted until every rank has named an answer of this era, which shows that it was here since. A rank
 //! that goes elsewhere takes no answer any more from where it was; thus of two dispatchers only the one that all ranks
 //! came to last can grant anything that a rank takes.
+//!
+//! Ranks that wait for others look for them at the next dispatcher, and must not miss each other for ever. They leave by the
+//! dispatcher's clock, all at the same moments ([`Claimer::should_turn`](crate::Claimer::should_turn)): so those that met
+//! once stay together.
 
 use std::collections::BTreeMap;
 
@@ -205,11 +209,17 @@ impl<P: Plan> Dispatcher<P> {
         Ok(())
     }
 
+    /// Jobs with dynamic delivery, those that began anew counted again until they are forgotten.
+    #[cfg(test)]
+    pub(crate) fn groups(&self) -> usize {
+        self.feeds.values().map(|feed| feed.groups.len()).sum()
+    }
+
     /// What a rank should know about its claims; a new version whenever that changed.
     ///
     /// # Errors
     /// Why it should know nothing any more.
-    pub fn claim_answer(&mut self, message: &ClaimMessage) -> Result<ClaimAnswer, Unanswered> {
+    pub fn claim_answer(&mut self, message: &ClaimMessage, now: Millis) -> Result<ClaimAnswer, Unanswered> {
         let new_version = self.number();
         let feed = self.feeds.get_mut(&message.feed).ok_or(Unanswered::Gone)?;
         let group = feed.groups.get_mut(&GroupKey::of(message)).ok_or(Unanswered::Gone)?;
@@ -234,7 +244,7 @@ impl<P: Plan> Dispatcher<P> {
             contact.told = Some(reply.clone());
             contact.version = new_version;
         }
-        Ok(ClaimAnswer { version: contact.version, seq: contact.seq, reply })
+        Ok(ClaimAnswer { version: contact.version, seq: contact.seq, clock_ms: now, reply })
     }
 }
 

@@ -306,7 +306,7 @@ fn rank(rank: u64, session: u64) -> crate::Claimer {
 fn claim(dispatcher: &mut Dispatcher<Even>, rank: &mut crate::Claimer) -> Result<usize, Unanswered> {
     let message = rank.sync();
     dispatcher.claim_sync(&message, LATER)?;
-    let answer = dispatcher.claim_answer(&message)?;
+    let answer = dispatcher.claim_answer(&message, LATER)?;
     let granted = answer.reply.granted.len();
     rank.reply(answer);
     Ok(granted)
@@ -327,7 +327,7 @@ fn of_two_living_processes_of_a_rank_the_older_is_told_at_once_and_given_nothing
     dispatcher.claim_sync(&waiting, LATER).expect("still the newest");
     claim(&mut dispatcher, &mut new).expect("the newest");
     let replaced = Unanswered::Replaced { rank: 0, job: "j".to_owned() };
-    assert_eq!(dispatcher.claim_answer(&waiting), Err(replaced.clone()));
+    assert_eq!(dispatcher.claim_answer(&waiting, LATER), Err(replaced.clone()));
     assert_eq!(claim(&mut dispatcher, &mut old), Err(replaced.clone()));
     assert!(replaced.report().message.contains("rank 0 of job \"j\""), "{:?}", replaced.report());
     for _ in 0..6 {

@@ -1,5 +1,8 @@
 //! How workers and trainers reach a dispatcher: one message at a time, and the next dispatcher when one is silent.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use super::faults::Fault;
 use super::world::{NodeId, Process, Timer, World};
 use crate::Millis;
@@ -7,8 +10,13 @@ use crate::Millis;
 /// A message that was not answered for so long is given up.
 const UNANSWERED_MS: Millis = 1_500;
 
+/// The dispatcher that a process talks to. Claims that a process reads share theirs.
+pub(super) type At = Rc<Cell<NodeId>>;
+
 pub(super) struct Contact {
-    pub(super) dispatcher: NodeId,
+    at: At,
+    /// Where the newest message went.
+    asked: NodeId,
     /// The newest message, unless it was answered.
     outstanding: Option<u64>,
     /// Since when there is something to do here.
@@ -17,11 +25,25 @@ pub(super) struct Contact {
 
 impl Contact {
     pub(super) fn new(world: &mut World) -> Self {
-        let dispatcher = world.random.below(world.dispatchers as u64) as usize;
-        Self { dispatcher, outstanding: None, useless_since: None }
+        Self::sharing(&Self::anywhere(world))
+    }
+
+    /// One of the dispatchers.
+    pub(super) fn anywhere(world: &mut World) -> At {
+        Rc::new(Cell::new(world.random.below(world.dispatchers as u64) as usize))
+    }
+
+    /// Whoever shares a place with others goes on with them.
+    pub(super) fn sharing(at: &At) -> Self {
+        Self { at: Rc::clone(at), asked: at.get(), outstanding: None, useless_since: None }
+    }
+
+    pub(super) fn dispatcher(&self) -> NodeId {
+        self.at.get()
     }
 
     pub(super) fn sent(&mut self, world: &mut World, process: Process, seq: u64) {
+        self.asked = self.at.get();
         self.outstanding = Some(seq);
         world.timer(world.now + UNANSWERED_MS, process, Timer::Unanswered(seq));
     }
@@ -41,12 +63,13 @@ impl Contact {
         self.outstanding.is_none()
     }
 
-    /// Goes on with the next dispatcher.
+    /// Goes on with the dispatcher after the one that was asked last.
     pub(super) fn rotate(&mut self, world: &mut World) {
         self.outstanding = None;
         self.useless_since = None;
-        if world.dispatchers > 1 {
-            self.dispatcher = (self.dispatcher + 1) % world.dispatchers;
+        // Another may have gone on already.
+        if world.dispatchers > 1 && self.at.get() == self.asked {
+            self.at.set((self.asked + 1) % world.dispatchers);
             world.faults.fired(Fault::FailedOver);
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::faults::Fault;
+use super::worker::COMPUTING_MAX;
 use super::world::{Message, Process, ROW_BYTES, SimulatedPlan, Timer, World};
 use crate::messages::WorkerReply;
 use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
@@ -180,7 +181,7 @@ impl DispatcherNode {
                     let Some(reply) = dispatcher.reader_reply(feed, *session) else { return false };
                     (reply.version, Message::ReaderReply(reply))
                 }
-                Who::Claims(message) => match dispatcher.claim_answer(message) {
+                Who::Claims(message) => match dispatcher.claim_answer(message, now) {
                     Ok(answer) => {
                         let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
                         if newest.get(&(job, message.rank)).is_some_and(|&newest| newest > message.session) {
@@ -237,8 +238,9 @@ fn check_memory(
     let status = dispatcher.status(world.now);
     let limit = status.workers.iter().find(|it| it.worker == worker).map_or(0, |it| it.memory_bytes);
     // A reader's window, and those of its streams that broke and are leased a second time; and those where jobs with
-    // dynamic delivery are.
-    let spare = (4 * readers_max + 2 * status.feeds.len() + 2) as u64 * largest;
+    // dynamic delivery are, or were before they changed their size. What it computes for another dispatcher is not thrown
+    // away when it comes from there, and what it was leased here before is not either.
+    let spare = (4 * readers_max + 2 * dispatcher.groups() + 2 + COMPUTING_MAX) as u64 * largest;
     if held > limit + spare {
         world.violated(|| format!("worker {worker} is to hold {held} bytes of {limit} and {spare}: {reply:?}"));
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::faults::Fault;
 use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
-use super::reader::Rank;
 use super::world::{Event, Message, Process, Timer, World, trainer_node};
 use crate::rules::{Rule, holds};
 use crate::{Claim, ClaimMarks, Claimer, Granted, Millis, Origin, ReadSettings, Start, Trainer};
@@ -401,9 +400,8 @@ impl Job {
         let feed = Arc::clone(&world.feeds[self.feed]);
         let session = world.random.next();
         let trainer = Trainer::new(feed, session, settings, begin, self.buffer_limit).until(granted.end);
-        let reader = Rank::new(world, process, trainer);
         if let Some(member) = self.member(place) {
-            member.reading.push_back((granted, reader));
+            member.read(world, process, granted, trainer);
         }
     }
 

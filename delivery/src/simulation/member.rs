@@ -2,15 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::contact::Contact;
+use super::contact::{At, Contact};
 use super::faults::Fault;
 use super::reader::Rank;
 use super::world::{Message, Process, Rows, Timer, World};
 use crate::messages::Report;
-use crate::{Claimer, Delivery, Granted, Millis, Next};
+use crate::{Claimer, Delivery, Granted, Millis, Next, Trainer};
 
-/// A rank that is told for so long that others are missing tries another dispatcher: if they are at the first, sooner.
-const AWAITING_MS: (Millis, Millis) = (2_000, 6_000);
 /// After a dispatcher could not be reached, or knew no workers.
 const PAUSE_MS: Millis = 200;
 /// A rank that is told for so long why nothing can be granted gives up.
@@ -22,14 +20,16 @@ pub(super) struct Member {
     pub(super) process: Process,
     pub(super) claimer: Claimer,
     pub(super) contact: Contact,
+    /// Where its claims' readers ask for windows.
+    readers_at: At,
     /// Claims that are being read, in the order in which they were taken.
     pub(super) reading: VecDeque<(Granted, Rank)>,
     pub(super) busy_until: Millis,
     pub(super) has_news: bool,
     /// After a dispatcher was of no use.
     pub(super) paused_until: Option<Millis>,
+    /// Since when others are waited for, at any dispatcher.
     pub(super) awaiting_since: Option<Millis>,
-    pub(super) turned_at: Millis,
     pub(super) failed_since: Option<Millis>,
 }
 
@@ -46,21 +46,27 @@ impl Member {
             process,
             claimer,
             contact: Contact::new(world),
+            readers_at: Contact::anywhere(world),
             reading: VecDeque::new(),
             busy_until: 0,
             has_news: true,
             paused_until: None,
             awaiting_since: None,
-            turned_at: 0,
             failed_since: None,
         }
+    }
+
+    /// Begins to read a claim.
+    pub(super) fn read(&mut self, world: &mut World, process: Process, granted: Granted, trainer: Trainer<Rows>) {
+        let contact = Contact::sharing(&self.readers_at);
+        self.reading.push_back((granted, Rank::new(world, process, trainer, contact)));
     }
 
     /// Tells the other dispatchers that it is there, if they can be reached.
     pub(super) fn announce(&mut self, world: &mut World) {
         if world.dispatchers > 1 && !world.strikes(500, Fault::Lost) {
             let message = Message::ClaimSync(Box::new(self.claimer.announce()));
-            let others = (0..world.dispatchers).filter(|&it| it != self.contact.dispatcher);
+            let others = (0..world.dispatchers).filter(|&it| it != self.contact.dispatcher());
             others.for_each(|other| world.send(self.process, other, None, message.clone()));
         }
     }
@@ -69,19 +75,18 @@ impl Member {
         self.has_news = false;
         let message = self.claimer.sync();
         self.contact.sent(world, self.process, message.seq);
-        world.send(self.process, self.contact.dispatcher, None, Message::ClaimSync(Box::new(message)));
+        world.send(self.process, self.contact.dispatcher(), None, Message::ClaimSync(Box::new(message)));
     }
 
     pub(super) fn leave(&mut self, world: &mut World) {
         let message = self.claimer.leave();
-        world.send(self.process, self.contact.dispatcher, None, Message::ClaimSync(Box::new(message)));
+        world.send(self.process, self.contact.dispatcher(), None, Message::ClaimSync(Box::new(message)));
     }
 
     /// Goes on with another dispatcher, or with what is there in place of this one.
     pub(super) fn turn(&mut self, world: &mut World) {
         self.contact.rotate(world);
         self.claimer.turn();
-        self.turned_at = world.now;
         self.sync(world);
     }
 
@@ -95,17 +100,15 @@ impl Member {
                 self.contact.answered(answer.seq);
                 self.claimer.reply(*answer);
                 let latest = self.claimer.latest();
-                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
                 let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
-                let since = |is: bool, before: Option<Millis>| is.then(|| before.unwrap_or(world.now));
-                self.awaiting_since = since(is_awaiting, self.awaiting_since);
-                self.failed_since = since(is_failed, self.failed_since);
-                let patience = if self.contact.dispatcher == 0 { AWAITING_MS.1 } else { AWAITING_MS.0 };
-                if world.dispatchers > 1
-                    && self.awaiting_since.is_some_and(|since| since.max(self.turned_at) + patience <= world.now)
-                {
+                let is_idle = latest.is_some_and(|reply| reply.workers == 0);
+                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
+                self.failed_since = is_failed.then(|| self.failed_since.unwrap_or(world.now));
+                self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(world.now));
+                let is_first = self.contact.dispatcher() == 0;
+                if world.dispatchers > 1 && self.claimer.should_turn(is_first) {
                     self.turn(world);
-                } else if latest.is_some_and(|reply| reply.workers == 0) {
+                } else if is_idle {
                     self.pause(world);
                 } else if self.contact.is_quiet() && self.paused_until.is_none() {
                     self.sync(world);

@@ -158,7 +158,8 @@ impl Reader {
             let feed = Arc::clone(&world.feeds[self.feed]);
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
             let trainer = Trainer::new(feed, session, settings, origin, self.buffer_limit);
-            self.ranks.push(Rank::new(world, process, trainer));
+            let contact = Contact::new(world);
+            self.ranks.push(Rank::new(world, process, trainer, contact));
         }
     }
 
@@ -286,14 +287,14 @@ impl Reader {
 }
 
 impl Rank {
-    pub(super) fn new(world: &mut World, process: Process, trainer: Trainer<Rows>) -> Self {
+    pub(super) fn new(world: &mut World, process: Process, trainer: Trainer<Rows>, contact: Contact) -> Self {
         world.timer(world.now, process, Timer::Pump);
         world.timer(world.now + SILENT_MS, process, Timer::Check);
         Self {
             process,
             feed: Arc::clone(trainer.feed()),
             trainer,
-            contact: Contact::new(world),
+            contact,
             streams: BTreeMap::new(),
             busy_until: 0,
             pump_at: 0,
@@ -388,13 +389,13 @@ impl Rank {
             self.contact.rotate(world);
         }
         self.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, self.contact.dispatcher, None, Message::ReaderSync(sync));
+        world.send(self.process, self.contact.dispatcher(), None, Message::ReaderSync(sync));
     }
 
     pub(super) fn end(&mut self, world: &mut World) {
         self.ended = true;
         let leave = self.trainer.leave(world.now);
-        world.send(self.process, self.contact.dispatcher, None, Message::ReaderSync(leave));
+        world.send(self.process, self.contact.dispatcher(), None, Message::ReaderSync(leave));
     }
 
     /// Opens the streams that the trainer asks for.

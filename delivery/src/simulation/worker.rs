@@ -11,6 +11,8 @@ use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, Work
 
 /// Fragments that may be under way in one stream.
 const CREDIT: u32 = 3;
+/// Windows that a worker computes at a time, at most.
+pub(super) const COMPUTING_MAX: usize = 3;
 /// A worker that holds nothing for so long tries another dispatcher.
 const IDLE_MS: Millis = 4_000;
 /// A worker that was told to stop stops after this at the latest.
@@ -93,7 +95,7 @@ impl WorkerNode {
             4 => world.random.between(1, 8 * window),
             _ => 1 << 40,
         };
-        let computing = world.random.between(1, 3) as usize;
+        let computing = world.random.between(1, COMPUTING_MAX as u64) as usize;
         let worker = world.random.next() >> 1;
         let refuses = may_refuse && world.strikes(world.faults.rates.refused, Fault::Refused);
         self.state = Some(State {
@@ -115,7 +117,7 @@ impl WorkerNode {
         let Some(mut state) = self.state.take() else { return };
         if noticed {
             let hung_up = Message::HungUp(state.worker.sync().worker);
-            world.send(self.process, state.contact.dispatcher, None, hung_up);
+            world.send(self.process, state.contact.dispatcher(), None, hung_up);
             for (&stream, serving) in &mut state.streams {
                 world.stream(self.process, serving.to, &mut serving.clock, Message::Ended { stream, how: Ended::Lost });
             }
@@ -137,14 +139,14 @@ impl WorkerNode {
         let Some(state) = &mut self.state else { return };
         let sync = state.worker.sync();
         state.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, state.contact.dispatcher, None, Message::WorkerSync(sync));
+        world.send(self.process, state.contact.dispatcher(), None, Message::WorkerSync(sync));
     }
 
     /// Says that it is gone, and is.
     fn leave(&mut self, world: &mut World) {
         if let Some(state) = &mut self.state {
             let sync = WorkerSync { leaving: true, ..state.worker.sync() };
-            world.send(self.process, state.contact.dispatcher, None, Message::WorkerSync(sync));
+            world.send(self.process, state.contact.dispatcher(), None, Message::WorkerSync(sync));
         }
         self.kill(world, true);
     }
