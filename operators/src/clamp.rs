@@ -1,13 +1,12 @@
 //! `clamp`: numbers into a range.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray, downcast_integer_array};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, downcast_integer};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
+use crate::reuse;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "clamp",
@@ -56,23 +55,22 @@ impl Operator for Clamp {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let array = arguments.array("x")?;
+        let array = arguments.take_array("x")?;
         let (min, max) = (arguments.number("min")?, arguments.number("max")?);
         match array.data_type() {
-            DataType::Float32 => {
-                let floats = array.as_primitive::<Float32Type>();
-                Ok(Arc::new(floats.unary::<_, Float32Type>(|x| x.clamp(min as f32, max as f32))))
-            }
-            DataType::Float64 => {
-                let floats = array.as_primitive::<Float64Type>();
-                Ok(Arc::new(floats.unary::<_, Float64Type>(|x| x.clamp(min, max))))
-            }
+            DataType::Float32 => Ok(reuse::map::<Float32Type>(array, |x| x.clamp(min as f32, max as f32))),
+            DataType::Float64 => Ok(reuse::map::<Float64Type>(array, |x| x.clamp(min, max))),
             data_type => {
                 let (min, max) = integer_bounds(arguments, data_type)?;
-                downcast_integer_array!(
-                    array => clamp_integers(array, min, max),
+                macro_rules! clamped {
+                    ($t:ty) => {
+                        clamp_integers::<$t>(array, min, max)
+                    };
+                }
+                downcast_integer! {
+                    data_type => (clamped),
                     other => internal_err!("clamp got {other}, which its type class refuses")
-                )
+                }
             }
         }
     }
@@ -106,18 +104,20 @@ fn integer_bounds(arguments: &Arguments, data_type: &DataType) -> Result<(i64, i
     Ok((bound("min")?, bound("max")?))
 }
 
-fn clamp_integers<T: ArrowPrimitiveType>(array: &PrimitiveArray<T>, min: i64, max: i64) -> Result<ArrayRef>
+fn clamp_integers<T: ArrowPrimitiveType>(array: ArrayRef, min: i64, max: i64) -> Result<ArrayRef>
 where
     T::Native: Ord + TryFrom<i64>,
 {
     let (Ok(min), Ok(max)) = (T::Native::try_from(min), T::Native::try_from(max)) else {
         return internal_err!("the bounds {min} and {max} do not fit {}", T::DATA_TYPE);
     };
-    Ok(Arc::new(array.unary::<_, T>(|x| x.clamp(min, max))))
+    Ok(reuse::map::<T>(array, |x| x.clamp(min, max)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arrow::array::{Float32Array, Float64Array, Int64Array, UInt8Array};
 
     use super::*;

@@ -72,6 +72,7 @@ pub mod reference;
 pub mod registry;
 mod resample;
 mod resize;
+mod reuse;
 mod sleep;
 mod table;
 pub mod tensor;

@@ -1,13 +1,12 @@
 //! `log1p`: ln(1 + x).
 
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array};
+use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
 use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
+use crate::reuse::{self, Own};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "log1p",
@@ -60,29 +59,28 @@ impl Operator for Log1p {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let array = arguments.array("x")?;
+        let array = arguments.take_array("x")?;
         match array.data_type() {
             DataType::Float32 => {
-                let floats = array.as_primitive::<Float32Type>();
-                Ok(Arc::new(Float32Array::new(log1pf(floats.values()).into(), floats.nulls().cloned())))
+                let mut own = Own::take_or_copy::<Float32Type>(array);
+                log1pf(own.values_mut::<Float32Type>());
+                Ok(own.finish::<Float32Type>())
             }
-            DataType::Float64 => Ok(Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(libm::log1p))),
+            DataType::Float64 => Ok(reuse::map::<Float64Type>(array, libm::log1p)),
             other => internal_err!("log1p got {other}, which coercion removes"),
         }
     }
 }
 
-/// [`libm::log1pf`] of each value, bit for bit. Where none is negative, without a branch, so that several are computed at
-/// once.
-fn log1pf(values: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; values.len()];
-    for (values, out) in values.chunks(64).zip(out.chunks_mut(64)) {
+/// Makes [`libm::log1pf`] of each value, bit for bit. Where none is negative, without a branch, so that several are computed
+/// at once.
+fn log1pf(values: &mut [f32]) {
+    for values in values.chunks_mut(64) {
         let is_simple = values.iter().fold(true, |all, x| all & (x.to_bits() >> 31 == 0));
-        for (x, out) in values.iter().zip(out) {
-            *out = if is_simple { log1pf_of_positive(*x) } else { libm::log1pf(*x) };
+        for x in values {
+            *x = if is_simple { log1pf_of_positive(*x) } else { libm::log1pf(*x) };
         }
     }
-    out
 }
 
 /// The algorithm of FreeBSD's msun, `s_log1pf.c`, with its constants: 1 + x is 2^k (1 + f), and log(1 + f) an odd polynomial of
@@ -119,7 +117,7 @@ fn log1pf_of_positive(x: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, Float64Array, Int32Array};
+    use arrow::array::{Array, AsArray, Float32Array, Float64Array, Int32Array};
 
     use super::*;
     use crate::testing::{column, sql};
@@ -147,12 +145,15 @@ mod tests {
         let near = near.into_iter().flat_map(|bits| bits - 3000..bits + 3000);
         let all = (0..=0x7F80_1000).step_by(997).chain(near).chain([0, 1, 0x7FC0_0000]);
         let values: Vec<f32> = all.map(f32::from_bits).collect();
-        for (x, got) in values.iter().zip(log1pf(&values)) {
+        let mut logarithms = values.clone();
+        log1pf(&mut logarithms);
+        for (x, got) in values.iter().zip(logarithms) {
             assert_eq!(got.to_bits(), libm::log1pf(*x).to_bits(), "log1p({x:e})");
         }
-        let mixed = [1.0, -0.5, -1.0, -2.0, 3.0, f32::NAN, -0.0];
+        let mut mixed = [1.0, -0.5, -1.0, -2.0, 3.0, f32::NAN, -0.0];
         let expected = mixed.map(|x| libm::log1pf(x).to_bits());
-        assert_eq!(log1pf(&mixed).iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected);
+        log1pf(&mut mixed);
+        assert_eq!(mixed.map(f32::to_bits), expected);
     }
 
     #[test]

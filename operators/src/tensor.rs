@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray, NullArray, PrimitiveArray, StructArray,
-    UInt8Array,
 };
-use arrow::buffer::{Buffer, MutableBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Fields, Int32Type, UInt8Type};
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 
+use crate::reuse::Own;
 use crate::tensors::Fixed;
 
 /// Red, green, blue.
@@ -335,19 +335,9 @@ pub(crate) fn change_pixels(array: ArrayRef, change: impl FnOnce(&mut [u8])) -> 
 }
 
 fn change_values(values: ArrayRef, change: impl FnOnce(&mut [u8])) -> ArrayRef {
-    let (_, pixels, nulls) = values.as_primitive::<UInt8Type>().clone().into_parts();
-    drop(values);
-    let mut pixels = match pixels.into_inner().into_mutable() {
-        Ok(own) => own,
-        // Somebody else's, or the pool's.
-        Err(shared) => {
-            let mut copy = MutableBuffer::with_capacity(shared.len());
-            copy.extend_from_slice(&shared);
-            copy
-        }
-    };
-    change(pixels.as_slice_mut());
-    Arc::new(UInt8Array::new(Buffer::from(pixels).into(), nulls))
+    let mut pixels = Own::take_or_copy::<UInt8Type>(values);
+    change(pixels.values_mut::<UInt8Type>());
+    pixels.finish::<UInt8Type>()
 }
 
 /// Where the images of a column lie that is being made.

@@ -1,14 +1,13 @@
 //! `fill_null`: a number in place of nulls.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray, downcast_primitive_array};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, downcast_primitive};
 use arrow::datatypes::Field;
 use datafusion::common::{Result, internal_err};
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::pad_to::padding;
+use crate::reuse::Own;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "fill_null",
@@ -55,20 +54,23 @@ impl Operator for FillNull {
             return Ok(array);
         }
         let value = padding(arguments, array.data_type())?.to_array()?;
-        let array = array.as_ref();
-        downcast_primitive_array!(
-            array => Ok(fill(array, &value)),
+        macro_rules! filled {
+            ($t:ty) => {
+                Ok(fill::<$t>(array, &value))
+            };
+        }
+        downcast_primitive! {
+            array.data_type() => (filled),
             other => internal_err!("fill_null got {other}, which its type class refuses")
-        )
+        }
     }
 }
 
-fn fill<T: ArrowPrimitiveType>(array: &PrimitiveArray<T>, value: &ArrayRef) -> ArrayRef {
+fn fill<T: ArrowPrimitiveType>(array: ArrayRef, value: &ArrayRef) -> ArrayRef {
     let value = value.as_primitive::<T>().value(0);
-    let Some(nulls) = array.nulls() else { return Arc::new(array.clone()) };
-    let mut filled = array.values().to_vec();
-    for row in (!nulls.inner()).set_indices() {
-        filled[row] = value;
-    }
-    Arc::new(PrimitiveArray::<T>::new(filled.into(), None).with_data_type(array.data_type().clone()))
+    let Some(nulls) = array.nulls().cloned() else { return array };
+    let mut own = Own::take_or_copy::<T>(array).without_nulls();
+    let values = own.values_mut::<T>();
+    (!nulls.inner()).set_indices().for_each(|row| values[row] = value);
+    own.finish::<T>()
 }

@@ -11,6 +11,7 @@ use datafusion::common::Result;
 use super::{on_values, with_value_type};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
+use crate::reuse;
 
 /// An operator that maps numbers to integers.
 #[derive(Debug)]
@@ -43,7 +44,11 @@ impl Operator for IntegerMap {
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let map = (self.prepare)(arguments)?;
-        on_values(arguments.array("x")?, |values| match map {
+        let array = arguments.take_array("x")?;
+        if let (Map::PositiveMod(divisor), DataType::Int64) = (&map, array.data_type()) {
+            return Ok(reuse::map::<Int64Type>(array, modulo(*divisor)));
+        }
+        on_values(&array, |values| match map {
             Map::Bucketize(borders) => {
                 floats::<Int32Type>(values, |x| borders.partition_point(|border| *border < x || x.is_nan()) as i32)
             }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, Float64Array, PrimitiveArray};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, Float64Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{
@@ -18,6 +18,7 @@ use half::f16;
 use super::{Fixed, whole};
 use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
+use crate::reuse::Own;
 
 /// An arithmetic operator.
 #[derive(Debug)]
@@ -244,17 +245,10 @@ impl Operands {
 
     /// Changes the values of each tensor, in their own memory when nobody else holds it.
     fn with_rows<T: ArrowPrimitiveType>(self, mut change: impl FnMut(usize, &mut [T::Native])) -> Result<ArrayRef> {
-        let values = self.a.as_primitive::<T>().clone();
-        drop(self.a);
-        let mut builder = values.into_builder().unwrap_or_else(|shared| {
-            let mut copy = PrimitiveArray::<T>::builder(shared.len());
-            copy.append_slice(shared.values());
-            copy
-        });
-        builder.values_slice_mut().chunks_exact_mut(self.size).enumerate().for_each(|(row, out)| change(row, out));
         // Values below a null row may be null; a tensor's are not.
-        let (_, values, _) = builder.finish().into_parts();
-        Ok(Arc::new(PrimitiveArray::<T>::new(values, None)))
+        let mut own = Own::take_or_copy::<T>(self.a).without_nulls();
+        own.values_mut::<T>().chunks_exact_mut(self.size).enumerate().for_each(|(row, out)| change(row, out));
+        Ok(own.finish::<T>())
     }
 }
 
@@ -354,6 +348,8 @@ float! {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use arrow::array::PrimitiveArray;
 
     use super::*;
     use crate::testing::{Column, call, fixed, noise, sql};
