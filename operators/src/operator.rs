@@ -44,6 +44,12 @@ pub trait Operator: Debug + Send + Sync {
     /// nobody else holds it, work in its memory.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
 
+    /// Whether [`evaluate`](Self::evaluate) takes texts as views too, though plans say that they are plain: a source then gives
+    /// them so where that is cheaper.
+    fn takes_views(&self) -> bool {
+        false
+    }
+
     /// What the operator does with one image, if that is all it does: lets chains of such operators run as one.
     fn image_step(&self, _arguments: &Arguments) -> Result<Option<Step>> {
         Ok(None)

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::listing;
 use crate::media;
-use crate::parquet_file::ParquetFiles;
+use crate::parquet_file::{ParquetFiles, viewed};
 use crate::pinned::PinnedFile;
 use crate::snapshot::{RowGroup, RowRange, Snapshot};
 use crate::text::{self, Decoded, Text};
@@ -227,13 +227,24 @@ impl Dataset {
         self.inner.snapshot.row_ranges(range_bytes_target)
     }
 
+    /// Whether its texts can be read as views for less than as they are.
+    pub fn has_views(&self) -> bool {
+        matches!(self.inner.source, Source::Parquet(_))
+    }
+
     /// Reads `columns` of `schema()`, in that order, of the rows in `range`.
     ///
     /// Decodes on the calling task. Only cells that are asked for are read: a bad cell in another column goes unnoticed.
     /// Likewise a read that needs no bytes, of no columns or of a media file's name, does not look at the file.
     pub async fn read(&self, range: &RowRange, columns: &[usize]) -> Result<Rows> {
+        self.read_with_views(range, columns, &[]).await
+    }
+
+    /// As [`read`](Self::read), with texts of the columns `views` as views where the source [has them](Self::has_views).
+    pub async fn read_with_views(&self, range: &RowRange, columns: &[usize], views: &[usize]) -> Result<Rows> {
         let inner = &*self.inner;
-        let schema = match inner.schema.project(columns) {
+        let whole = if self.has_views() { viewed(&inner.schema, views) } else { Arc::clone(&inner.schema) };
+        let schema = match whole.project(columns) {
             Ok(schema) => Arc::new(schema),
             Err(e) => {
                 return Err(Error::internal("a read asks for a column that the dataset lacks").with_source(e));
@@ -244,7 +255,7 @@ impl Dataset {
         match &inner.source {
             Source::Parquet(source) => {
                 let groups = &inner.snapshot.files()[range.file as usize].groups;
-                let arrays = source.read(file, &inner.schema, groups, range, columns).await?;
+                let arrays = source.read(file, &inner.schema, groups, range, columns, views).await?;
                 Rows::all_good(schema, arrays, range.rows, first_sample_id)
             }
             Source::Media => {

@@ -120,6 +120,7 @@ impl ParquetFiles {
         groups: &[RowGroup],
         range: &RowRange,
         columns: &[usize],
+        views: &[usize],
     ) -> Result<Vec<ArrayRef>> {
         if columns.is_empty() {
             return Ok(Vec::new());
@@ -127,7 +128,18 @@ impl ParquetFiles {
         let footer = self.footer(range.file as usize, file, schema, groups).await?;
         let group = &groups[range.group as usize];
         let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
-        let batch = guarded(file, decode(file, &footer.metadata, group, range, &roots)).await?;
+        let views: Vec<usize> = views.iter().map(|c| footer.columns[*c]).collect();
+        let decoding = async {
+            let metadata = match views.is_empty() {
+                true => footer.metadata.clone(),
+                false => {
+                    let options = ArrowReaderOptions::new().with_schema(viewed(footer.metadata.schema(), &views));
+                    ArrowReaderMetadata::try_new(Arc::clone(footer.metadata.metadata()), options)?
+                }
+            };
+            decode(file, metadata, group, range, &roots).await
+        };
+        let batch = guarded(file, decoding).await?;
         if batch.num_rows() as u64 != range.rows {
             let (found, expected) = (batch.num_rows(), range.rows);
             return Err(damaged(file, &format!("{found} rows where the footer says {expected}")));
@@ -144,14 +156,25 @@ impl ParquetFiles {
     }
 }
 
+/// The schema with views in place of the texts at these places.
+pub(crate) fn viewed(schema: &Schema, views: &[usize]) -> SchemaRef {
+    let view = |(at, field): (usize, &FieldRef)| match views.contains(&at) && *field.data_type() == DataType::Utf8 {
+        true => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8View)),
+        false => Arc::clone(field),
+    };
+    let fields: Vec<FieldRef> = schema.fields().iter().enumerate().map(view).collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
 async fn decode(
     file: &PinnedFile,
-    footer: &ArrowReaderMetadata,
+    footer: ArrowReaderMetadata,
     group: &RowGroup,
     range: &RowRange,
     roots: &[usize],
 ) -> Result<RecordBatch, ParquetError> {
-    let columns = footer.metadata().file_metadata().schema_descr();
+    let metadata = Arc::clone(footer.metadata());
+    let columns = metadata.file_metadata().schema_descr();
     let mask = ProjectionMask::roots(columns, roots.iter().copied());
     let is_list = |leaf: usize| mask.leaf_included(leaf) && columns.column(leaf).max_rep_level() > 0;
     let at_a_time = match (0..columns.num_columns()).any(is_list) {
@@ -159,7 +182,7 @@ async fn decode(
         false => range.rows,
     };
     let reader = PinnedReader(file.clone());
-    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer.clone())
+    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
         .with_projection(mask)
         .with_row_groups(vec![range.group as usize])
         .with_batch_size(at_a_time as usize);

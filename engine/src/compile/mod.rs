@@ -23,6 +23,7 @@ mod pack;
 mod pair;
 mod stage;
 mod unnest;
+mod views;
 mod window_exec;
 
 use std::collections::BTreeMap;
@@ -128,7 +129,10 @@ pub(crate) async fn compile(
         made = layer.columns().to_vec();
         stage.push_below(layer);
     }
-    Ok(stage)
+    match tables[&table].has_views() {
+        true => stage.with_views(),
+        false => Ok(stage),
+    }
 }
 
 /// Plans each condition that rows must meet at any level of `plan` by itself.

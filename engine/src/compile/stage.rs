@@ -10,7 +10,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::datatypes::{SchemaRef, UInt64Type};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, SchemaRef, UInt64Type};
 use datafusion::common::tree_node::{Transformed as Rewritten, TransformedResult, TreeNode};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
@@ -22,6 +23,7 @@ use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
 use super::later::without_later;
 use super::layer::Layer;
 use super::lookup::LookupPlan;
+use super::views;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
@@ -34,6 +36,8 @@ pub(crate) struct Stage {
     select: Option<Select>,
     transform: LeafPlan,
     columns: Vec<usize>,
+    /// Of these, texts that are read as views: see [`views`].
+    views: Vec<usize>,
     context: Arc<TaskContext>,
 }
 
@@ -109,7 +113,7 @@ pub(crate) fn ascending(columns: impl Iterator<Item = usize>) -> Vec<usize> {
 impl Stage {
     pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
         let columns = ascending(select.iter().flat_map(Select::columns).chain(transform.columns()));
-        Self { layers: Vec::new(), select, transform, columns, context }
+        Self { layers: Vec::new(), select, transform, columns, views: Vec::new(), context }
     }
 
     /// The same stage with samples of fewer columns. It reads as much as before.
@@ -142,6 +146,34 @@ impl Stage {
         self.layers.first().map_or(&self.columns, Layer::columns)
     }
 
+    /// Of the columns that are to be read, those to be read as views.
+    pub(crate) fn read_views(&self) -> &[usize] {
+        &self.views
+    }
+
+    /// The same stage, with views in place of texts that only its transform reads, and only by operators that take them.
+    pub(crate) fn with_views(mut self) -> Result<Self> {
+        if !self.layers.is_empty() {
+            return Ok(self);
+        }
+        let selected: Vec<usize> = self.select.iter().flat_map(Select::columns).collect();
+        let mut viewable = views::viewable(&self.transform.plan);
+        viewable.retain(|&at| match &self.transform.inputs[at] {
+            Input::Column(column) => !selected.contains(column),
+            Input::SampleId | Input::RandomKey | Input::StepLength => false,
+        });
+        if !viewable.is_empty() {
+            let column = |&at: &usize| match &self.transform.inputs[at] {
+                Input::Column(column) => Some(*column),
+                Input::SampleId | Input::RandomKey | Input::StepLength => None,
+            };
+            self.views = ascending(viewable.iter().filter_map(column));
+            let (plan, leaf_schema) = views::with_views(Arc::clone(&self.transform.plan), &viewable)?;
+            self.transform = LeafPlan { plan, leaf_schema, ..self.transform };
+        }
+        Ok(self)
+    }
+
     /// The columns of the topmost layer, or of the driving table, that select and transform need, ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
@@ -149,7 +181,7 @@ impl Stage {
 
     /// Whether each source row gives one sample, so that offsets are known before anything is read.
     pub(crate) fn is_one_to_one(&self) -> bool {
-        self.select.is_none() && self.layers.is_empty()
+        self.select.is_none() && self.layers.iter().all(Layer::is_one_to_one)
     }
 
     /// The ids of the rows that pass the filters, as `None` if there are none to pass.
@@ -352,9 +384,14 @@ impl LeafPlan {
                 }),
             }
         });
+        // What is read as views for one plan may be plain text to another.
+        let columns = columns.zip(self.leaf_schema.fields()).map(|(column, field)| match field.data_type() {
+            DataType::Utf8 if *column.data_type() == DataType::Utf8View => cast(&column, &DataType::Utf8),
+            _ => Ok(column),
+        });
         RecordBatch::try_new_with_options(
             Arc::clone(&self.leaf_schema),
-            columns.collect(),
+            columns.collect::<std::result::Result<_, _>>().map_err(|error| Error::internal(error.to_string()))?,
             &RecordBatchOptions::new().with_row_count(Some(len)),
         )
         .map_err(|error| Error::internal(format!("rows read do not fit the plan: {error}")))

@@ -37,6 +37,11 @@ impl WindowExec {
         ));
         Self { table, rows: None, properties }
     }
+
+    /// The same leaf for rows of another schema.
+    pub(crate) fn with_schema(&self, schema: SchemaRef) -> Self {
+        Self::new(self.table.clone(), schema)
+    }
 }
 
 /// The same plan over `rows`, with metrics of its own: the shared ones would grow with every run.

@@ -6,6 +6,7 @@
 //! to keep.
 
 mod buckets;
+mod detach;
 mod digest;
 mod lookups;
 mod materialize;

@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
 use super::buckets::Grouped;
+use super::detach::detached;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
@@ -71,8 +72,10 @@ impl Window {
         let mut reads = stream::iter(core.plan.ranges(id))
             .map(|range| {
                 let reader = Arc::clone(core);
-                let mut task =
-                    core.executor.spawn(async move { reader.dataset.read(&range, reader.stage.read_columns()).await });
+                let mut task = core.executor.spawn(async move {
+                    let (columns, views) = (reader.stage.read_columns(), reader.stage.read_views());
+                    reader.dataset.read_with_views(&range, columns, views).await
+                });
                 async move { Ok::<_, Error>(task.join().await??) }
             })
             .buffered(READS_MAX);
@@ -140,9 +143,14 @@ impl Window {
         if good.is_empty() {
             return Ok(TransformedRows { batches: Vec::new(), bad });
         }
-        let mut rows = self.gather(&good)?;
+        let run = self.run(&good);
+        let is_copied = run.is_none();
+        let mut rows = run.map_or_else(|| self.gather(&good), Ok)?;
         rows.step_lengths = self.groups.is_some().then(|| step_lengths.into());
         let mut transformed = core.stage.transform(&rows, stop_at_bad).await?;
+        if !is_copied && !self.is_shared {
+            transformed.batches = detached(transformed.batches, &rows.batch)?;
+        }
         if !stop_at_bad || transformed.bad.is_empty() {
             transformed.bad.extend(bad);
         }
@@ -220,14 +228,13 @@ impl Window {
     fn run(&self, rows: &[Row]) -> Option<SourceRows> {
         let first = rows[0];
         let is_next = |(row, after): (&Row, u32)| row.source == first.source && row.row == after;
-        if !self.is_shared || !rows.iter().zip(first.row..).all(is_next) {
+        if !rows.iter().zip(first.row..).all(is_next) {
             return None;
         }
         Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
     }
 
-    /// `rows` as runs that lie together, if these are long: joining some is much cheaper than picking rows. Two at least, since
-    /// Arrow does not copy what it joins to nothing.
+    /// `rows` as runs that lie together, if these are long: joining some is much cheaper than picking rows. They are not one run.
     fn runs(&self, rows: &[Row]) -> Option<Vec<SourceRows>> {
         let most = rows.len() / RUN_ROWS;
         let mut runs: Vec<(Row, usize)> = Vec::new();
@@ -242,19 +249,12 @@ impl Window {
                 return None;
             }
         }
-        if let [(first, len)] = runs[..] {
-            let half = len / 2;
-            runs = vec![(first, half), (Row { row: first.row + half as u32, ..first }, len - half)];
-        }
         let slice = |(first, len): (Row, usize)| self.sources[first.source as usize].slice(first.row as usize, len);
         Some(runs.into_iter().map(slice).collect())
     }
 
-    /// Puts `rows`, in order, into one batch; copies them, unless they are together already.
+    /// Puts `rows`, in order, into one batch; copies them.
     fn gather(&self, rows: &[Row]) -> Result<SourceRows> {
-        if let Some(run) = self.run(rows) {
-            return Ok(run);
-        }
         if let Some(runs) = self.runs(rows) {
             return joined(&runs);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, StringViewArray};
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_err};
 
@@ -42,9 +42,17 @@ impl Operator for HexToInt {
         Ok(Field::new("id", DataType::Int64, arguments.field("text")?.is_nullable()))
     }
 
+    fn takes_views(&self) -> bool {
+        true
+    }
+
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let array = arguments.array("text")?;
-        if let Some(integers) = array.as_string_opt::<i32>().and_then(all_eight) {
+        let integers = match array.as_string_view_opt() {
+            Some(views) => all_eight_in(views),
+            None => array.as_string_opt::<i32>().and_then(all_eight),
+        };
+        if let Some(integers) = integers {
             return Ok(Arc::new(Int64Array::try_new(integers.into(), array.nulls().cloned())?));
         }
         let texts = Texts::try_new(array)?;
@@ -93,6 +101,34 @@ fn all_eight(texts: &StringArray) -> Option<Vec<i64>> {
     Some(integers)
 }
 
+/// The same of views, which hold texts of eight bytes themselves: behind four of their length.
+fn all_eight_in(texts: &StringViewArray) -> Option<Vec<i64>> {
+    const CHUNK: usize = 64;
+    let valid = texts.nulls().map(|nulls| nulls.inner().bit_chunks());
+    let mut valid = valid.iter().flat_map(|bits| bits.iter_padded());
+    let mut integers = Vec::with_capacity(texts.len());
+    for views in texts.views().chunks(CHUNK) {
+        let (mut empty, mut wrong) = (0_u64, 0);
+        let mut words = [0; CHUNK];
+        for (at, (word, view)) in words.iter_mut().zip(views).enumerate() {
+            let length = *view as u32;
+            empty |= u64::from(length == 0) << at;
+            wrong |= u64::from(length != 0 && length != 8);
+            *word = if length == 0 { 0x3030_3030_3030_3030 } else { ((*view >> 32) as u64).swap_bytes() };
+        }
+        integers.extend(words[..views.len()].iter().map(|word| {
+            let (integer, is_wrong) = eight(*word);
+            wrong |= is_wrong;
+            i64::from(integer)
+        }));
+        // Only a null may be empty.
+        if wrong != 0 || empty & valid.next().unwrap_or(u64::MAX) != 0 {
+            return None;
+        }
+    }
+    Some(integers)
+}
+
 fn parse(digits: &[u8]) -> Option<u64> {
     if let Ok(digits) = <[u8; 8]>::try_from(digits) {
         let (integer, wrong) = eight(u64::from_be_bytes(digits));
@@ -120,4 +156,44 @@ fn eight(word: u64) -> (u32, u64) {
     let pairs = (nibbles | (nibbles >> 4)) & 0x00FF_00FF_00FF_00FF;
     let fours = (pairs | (pairs >> 8)) & 0x0000_FFFF_0000_FFFF;
     ((fours | (fours >> 16)) as u32, wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyed::Draws;
+    use crate::testing::{column, sql};
+
+    /// Texts of eight digits, with nulls, and now and then something else.
+    fn texts(draws: &mut Draws, others: u64) -> Vec<Option<String>> {
+        let text = |draws: &mut Draws| match draws.below(1000) {
+            other if other < others => ["", "f", "Ab3", "0123456789abcdef", "123456789"][other as usize % 5].to_owned(),
+            _ => format!("{:08x}", draws.below(1 << 32)),
+        };
+        (0..draws.below(300)).map(|_| (draws.below(10) > 0).then(|| text(draws))).collect()
+    }
+
+    #[test]
+    fn views_give_what_texts_give() {
+        for seed in 0..200 {
+            let mut draws = Draws::new(seed, 17);
+            let texts = texts(&mut draws, 5 * (seed % 2));
+            let from = draws.below(texts.len() as u64 + 1) as usize;
+            let plain = StringArray::from(texts.clone()).slice(from, texts.len() - from);
+            let views = StringViewArray::from_iter(texts).slice(from, plain.len());
+            let integers = |texts| sql("hex_to_int(text)", vec![texts]).map(|(_, integers)| integers);
+            assert_eq!(integers(column("text", views)), integers(column("text", plain)), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn an_empty_text_is_refused_in_views_too() {
+        for texts in [vec![Some("0000000a"), Some("")], vec![None, Some("")], vec![Some("0000000g")]] {
+            let views = column("text", StringViewArray::from_iter(texts));
+            assert!(sql("hex_to_int(text)", vec![views]).is_err());
+        }
+        let views = StringViewArray::from_iter([None, Some("0000000a")]);
+        assert_eq!(all_eight_in(&views), Some(vec![0, 10]));
+        assert_eq!(all_eight_in(&StringViewArray::from(vec!["0000000a", "", "b"])), None);
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringViewArray};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, write_parquet};
 use parquet::file::properties::WriterProperties;
@@ -52,6 +52,24 @@ async fn views_are_read_as_plain_types() {
     assert_eq!(dataset.schema().field(0).data_type(), &DataType::Utf8);
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
     assert_eq!(rows.batch.column(0).as_string::<i32>().value(0), "a");
+}
+
+#[tokio::test]
+async fn texts_are_read_as_views_where_asked_for() {
+    let place = Place::memory();
+    let texts = |n: i64| (n % 5 > 0).then(|| format!("text {n}, which is {}", if n % 3 == 0 { "long" } else { "" }));
+    let plain: StringArray = (0..1000).map(|n| texts(n % 90)).collect();
+    let numbers = Int64Array::from_iter_values(0..1000);
+    let columns =
+        [("n", Arc::new(numbers) as ArrayRef), ("a", Arc::new(plain.clone())), ("b", Arc::new(plain.clone()))];
+    place.put("a.parquet", write(&RecordBatch::try_from_iter(columns).unwrap(), WriterProperties::default())).await;
+    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    assert!(dataset.has_views());
+    // A number asked for as a view stays a number.
+    let rows = dataset.read_with_views(&dataset.row_ranges(u64::MAX)[0], &[2, 1, 0], &[0, 2]).await.unwrap();
+    assert_eq!(rows.batch.column(0).as_string_view(), &plain.iter().collect::<StringViewArray>());
+    assert_eq!(rows.batch.column(1).as_string::<i32>(), &plain);
+    assert_eq!(rows.batch.column(2).as_primitive::<Int64Type>().value(999), 999);
 }
 
 #[tokio::test]
