@@ -47,6 +47,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     serving.say(&listening, json!({ "uri": uri, "pipelines": pipelines }), &text)?;
     let worker_memory_bytes = (!no_worker).then_some(serving.memory_limit);
     let Listening { server, connect, .. } = listening;
-    let roles = Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise: serving.advertise, connect };
+    let local_socket = !serving.no_local_socket;
+    let roles =
+        Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise: serving.advertise, local_socket, connect };
     Ok(server.run(Arc::new(session), roles, stop).await?)
 }

@@ -23,6 +23,9 @@ pub(crate) struct ServingArguments {
     /// Where trainers reach this process, if not at the address it listens on: behind NAT or in a container.
     #[arg(long, value_name = "URI")]
     pub(crate) advertise: Option<String>,
+    /// Make trainers on this machine read over the port too, not over a local socket.
+    #[arg(long)]
+    pub(crate) no_local_socket: bool,
     /// Memory for windows that are computed here, such as 4GiB: half for source rows, half for processed ones.
     #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
     pub(crate) memory_limit: u64,

@@ -61,6 +61,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     serving.say(&listening, json!({ "uri": uri, "dispatchers": dispatchers }), &[text])?;
     let Listening { server, connect, .. } = listening;
     let worker_memory_bytes = Some(serving.memory_limit);
-    let roles = Roles { dispatchers, worker_memory_bytes, advertise: serving.advertise, connect };
+    let local_socket = !serving.no_local_socket;
+    let roles = Roles { dispatchers, worker_memory_bytes, advertise: serving.advertise, local_socket, connect };
     Ok(server.run(Arc::new(session), roles, stop).await?)
 }

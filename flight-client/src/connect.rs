@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
@@ -13,6 +13,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
+use crate::local;
 use crate::pem::PemFile;
 use crate::status::{root_cause, tls_failure};
 
@@ -37,7 +38,8 @@ pub struct ConnectOptions {
     pub tls: ClientTls,
     /// Sends the token over plain text to other machines too, where anyone on the way can read it.
     pub insecure: bool,
-    /// How long a server or all workers may be gone before reading gives up; 30 seconds if nothing is said.
+    /// How long a server or all workers may be gone before reading gives up; 30 seconds if nothing is said. If it is said, a server
+    /// that is not there yet is waited for as long.
     pub patience: Option<Duration>,
     /// Bytes to receive ahead of the loop, about; 64 MiB if nothing is said.
     pub buffer_bytes: Option<u64>,
@@ -151,12 +153,12 @@ impl Interceptor for Bearer {
 /// `Invalid` for a URI of another kind, for unusable files, and for a token that anyone on the way could read;
 /// `Unavailable` if nothing answers within five seconds; `Denied` if no secure connection comes about.
 pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<Service> {
-    let carrier = carrier(uri, options).await?;
+    let carrier = carrier(uri, None, options).await?;
     Ok(FlightServiceClient::new(carrier).max_decoding_message_size(usize::MAX))
 }
 
-/// As [`connect`], for requests that are not made by tonic.
-pub(crate) async fn carrier(uri: &str, options: &ConnectOptions) -> Result<Carrier> {
+/// As [`connect`], for requests that are not made by tonic; over the socket `local`, if that is on this machine.
+pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOptions) -> Result<Carrier> {
     let bearer = Bearer::new(options.token.as_deref())?;
     let (tls, address) = split(uri)?;
     let endpoint = Endpoint::from_shared(format!("{}://{address}", if tls { "https" } else { "http" }));
@@ -164,6 +166,13 @@ pub(crate) async fn carrier(uri: &str, options: &ConnectOptions) -> Result<Carri
         Error::new(ErrorKind::Invalid, format!("\"{uri}\" is not an address: {error}"))
             .with_hint("write grpc://HOST:PORT")
     })?;
+    if let Some(authority) = endpoint.uri().authority()
+        && authority.port_u16().is_none()
+        && !authority.as_str().ends_with(authority.host())
+    {
+        let message = format!("\"{uri}\" is not an address: its port is no number up to 65535");
+        return Err(invalid(&message, "write grpc://HOST:PORT"));
+    }
     let mut endpoint = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
@@ -174,6 +183,12 @@ pub(crate) async fn carrier(uri: &str, options: &ConnectOptions) -> Result<Carri
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .max_frame_size(FRAME_BYTES);
+    // TLS may ask for certificates, so it is never gone round.
+    if let Some(local) = local.filter(|_| !tls)
+        && let Some(channel) = local::connect(local, &endpoint).await
+    {
+        return Ok(InterceptedService::new(channel, bearer));
+    }
     if tls {
         let config = options.tls.config()?;
         endpoint = endpoint.tls_config(config).map_err(|error| options.tls.unusable(&root_cause(&error)))?;

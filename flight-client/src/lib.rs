@@ -23,6 +23,7 @@ mod client;
 mod connect;
 mod dispatcher;
 mod dynamic;
+pub mod local;
 mod messages;
 pub mod pem;
 mod probe;

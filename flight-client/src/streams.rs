@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::Ticket;
-use forebay_delivery::{Ended, Fragment, Open, WindowId};
+use forebay_delivery::{Ended, Fragment, Open, WindowId, WorkerId};
 use forebay_engine::{Error, ErrorKind};
 use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use crate::connect::{self, Carrier, ConnectOptions};
+use crate::local;
 use crate::reader::{Piece, Shared};
 use crate::receive::{Broken, Received, Receiving};
 use crate::status::{error_of, lost};
@@ -34,10 +35,10 @@ pub(crate) struct Streams {
     open: HashMap<WindowId, AbortHandle>,
 }
 
-/// Connections to workers, by address, and the memory that their messages come in.
+/// Connections to workers, and the memory that their messages come in.
 pub(crate) struct Workers {
     options: ConnectOptions,
-    carriers: Mutex<HashMap<String, Carrier>>,
+    carriers: Mutex<HashMap<WorkerId, Carrier>>,
     pool: Arc<Pool>,
 }
 
@@ -76,10 +77,10 @@ impl Streams {
 }
 
 async fn receive(shared: Arc<Shared>, workers: Arc<Workers>, ticket: String, secret: String, open: Open) {
-    let (window, lease, address) = (open.window, open.lease, open.address.clone());
+    let (window, lease, worker, address) = (open.window, open.lease, open.worker, open.address.clone());
     let how = match try_receive(&shared, &workers, ticket, secret, open).await {
         Ok(()) => Ended::Complete,
-        Err(failed) => workers.judge(&shared, &address, failed),
+        Err(failed) => workers.judge(&shared, worker, &address, failed),
     };
     shared.trainer.lock().ended(window, lease, how, shared.now());
     shared.news.notify_one();
@@ -104,12 +105,12 @@ async fn try_receive(
     secret: String,
     open: Open,
 ) -> Result<(), Failed> {
-    let Open { window, lease, address, slice, from_row, .. } = open;
+    let Open { window, lease, worker, address, slice, from_row } = open;
     let feed = shared.trainer.lock().feed().clone();
     let request = WindowRequest { ticket, secret, feed, window, slice, from_row };
     let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
     let stream = timeout(OPEN_TIMEOUT, async {
-        let carrier = workers.carrier(&address).await.map_err(Failed::Other)?;
+        let carrier = workers.carrier(worker, &address).await.map_err(Failed::Other)?;
         Ok::<_, Failed>(Receiving::open(carrier, ticket, Arc::clone(&workers.pool)).await.map_err(Broken::from)?)
     });
     let mut stream = stream.await.unwrap_or_else(|_| Err(Failed::Other(lost(&address, "it does not answer"))))?;
@@ -160,22 +161,22 @@ impl Workers {
         Arc::new(Self { options, carriers: Mutex::default(), pool: Pool::new(POOL_BYTES) })
     }
 
-    async fn carrier(&self, address: &str) -> forebay_engine::Result<Carrier> {
-        if let Some(carrier) = self.carriers.lock().get(address) {
+    async fn carrier(&self, worker: WorkerId, address: &str) -> forebay_engine::Result<Carrier> {
+        if let Some(carrier) = self.carriers.lock().get(&worker) {
             return Ok(carrier.clone());
         }
-        let carrier = connect::carrier(address, &self.options).await?;
-        self.carriers.lock().insert(address.to_owned(), carrier.clone());
+        let carrier = connect::carrier(address, Some(&local::socket(worker)), &self.options).await?;
+        self.carriers.lock().insert(worker, carrier.clone());
         Ok(carrier)
     }
 
     /// What the end of a stream means for the reader.
-    fn judge(&self, shared: &Shared, address: &str, failed: Failed) -> Ended {
+    fn judge(&self, shared: &Shared, worker: WorkerId, address: &str, failed: Failed) -> Ended {
         let (is_ticket, error) = match failed {
             Failed::Stream(Broken::Status(status)) if status.code() == Code::NotFound => return Ended::Missing,
             // Whatever listens at that address is no worker: another worker's may be right.
             Failed::Stream(Broken::Status(status)) if status.code() == Code::Unimplemented => {
-                self.carriers.lock().remove(address);
+                self.carriers.lock().remove(&worker);
                 shared.stream_trouble(at(address, &error_of(address, &status, |cause| lost(address, cause))));
                 return Ended::Lost;
             }
@@ -189,7 +190,7 @@ impl Workers {
             }
             // A worker that cannot be reached as it says is its own misfortune, not the reader's.
             Failed::Other(error) => {
-                self.carriers.lock().remove(address);
+                self.carriers.lock().remove(&worker);
                 shared.stream_trouble(at(address, &error));
                 return Ended::Lost;
             }
@@ -204,7 +205,7 @@ impl Workers {
                 Ended::Lost
             }
             ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Unavailable | ErrorKind::Exhausted => {
-                self.carriers.lock().remove(address);
+                self.carriers.lock().remove(&worker);
                 shared.stream_trouble(error);
                 Ended::Lost
             }

@@ -9,10 +9,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use forebay_delivery::WorkerId;
 use forebay_engine::{Error, ErrorKind, Result};
 use futures::stream::{self, Stream};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -24,24 +26,29 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const HANDSHAKES_MAX: usize = 1024;
 /// After a failure that will not pass by itself, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What a local socket takes at a time. With the usual 208 KiB both sides wait for each other within every frame.
+const LOCAL_BUFFER_BYTES: usize = 1 << 20;
 /// `PRI * HTTP/2.0`, and so on: what an HTTP/2 client says first.
 const PREFACE_BYTES: usize = 24;
 
 struct Listening {
     listener: TcpListener,
+    /// For trainers on this machine; never with TLS.
+    local: Option<UnixListener>,
     tls: Option<TlsAcceptor>,
     patience: Duration,
     /// Ended with the listener.
     handshakes: JoinSet<Option<Connection>>,
 }
 
-/// The connections of a listener. Each has `patience` for the TLS handshake, if there is one, and for its first words.
+/// The connections of a listener, and of a local one. Each has `patience` for the TLS handshake, if there is one, and for its first words.
 pub(crate) fn connections(
     listener: TcpListener,
+    local: Option<UnixListener>,
     tls: Option<TlsAcceptor>,
     patience: Duration,
 ) -> impl Stream<Item = io::Result<Connection>> {
-    let listening = Listening { listener, tls, patience, handshakes: JoinSet::new() };
+    let listening = Listening { listener, local, tls, patience, handshakes: JoinSet::new() };
     stream::unfold(listening, |mut listening| async move {
         let connection = listening.next().await;
         Some((Ok(connection), listening))
@@ -70,6 +77,10 @@ impl Listening {
                         Some(tls) => { self.handshakes.spawn(handshake(tls.clone(), tcp, self.patience)); }
                     }
                 }
+                accepted = accept(self.local.as_ref()) => match accepted {
+                    Ok(stream) => return Connection::new(nobody(), stream, self.patience),
+                    Err(error) => pause(&error).await,
+                },
                 Some(done) = self.handshakes.join_next() => {
                     if let Ok(Some(connection)) = done {
                         return connection;
@@ -78,6 +89,31 @@ impl Listening {
             }
         }
     }
+}
+
+/// The next connection of a local listener, never if there is none.
+async fn accept(listener: Option<&UnixListener>) -> io::Result<UnixStream> {
+    match listener {
+        Some(listener) => {
+            let (stream, _) = listener.accept().await?;
+            // The system may allow less, which is only slower.
+            let _ = SockRef::from(&stream).set_send_buffer_size(LOCAL_BUFFER_BYTES);
+            Ok(stream)
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// A peer on this machine has no address.
+fn nobody() -> TcpConnectInfo {
+    TcpConnectInfo { local_addr: None, remote_addr: None }
+}
+
+/// Listens for trainers on this machine; trainers use the port where that cannot be done.
+pub(crate) fn local(worker: WorkerId) -> Option<UnixListener> {
+    UnixListener::bind(forebay_flight_client::local::socket(worker))
+        .inspect_err(|error| tracing::debug!(%error, "no local socket"))
+        .ok()
 }
 
 /// Takes a port; port 0 takes a free one. `flag` is what gave it.
@@ -232,7 +268,7 @@ mod tests {
     async fn a_silent_connection_ends() {
         for said in [&b""[..], &b"PRI * HTTP/2.0"[..]] {
             let (listener, mut client) = listener().await;
-            let mut connections = std::pin::pin!(connections(listener, None, SHORT));
+            let mut connections = std::pin::pin!(connections(listener, None, None, SHORT));
             let mut connection = connections.next().await.unwrap().unwrap();
             client.write_all(said).await.unwrap();
             let mut heard = Vec::new();
@@ -244,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_spoke_may_be_silent() {
         let (listener, mut client) = listener().await;
-        let mut connections = std::pin::pin!(connections(listener, None, SHORT));
+        let mut connections = std::pin::pin!(connections(listener, None, None, SHORT));
         let mut connection = connections.next().await.unwrap().unwrap();
         client.write_all(&[b' '; PREFACE_BYTES]).await.unwrap();
         connection.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
@@ -252,10 +288,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_local_connection_is_one_of_them() {
+        let (listener, mut by_port) = listener().await;
+        let worker = u64::from(std::process::id());
+        let local = local(worker).unwrap();
+        let socket = forebay_flight_client::local::socket(worker);
+        let mut locally = UnixStream::connect(&socket).await.unwrap();
+        let mut connections = std::pin::pin!(connections(listener, Some(local), None, SHORT));
+        let mut heard = Vec::new();
+        by_port.write_all(&[b'p'; PREFACE_BYTES]).await.unwrap();
+        locally.write_all(&[b'l'; PREFACE_BYTES]).await.unwrap();
+        for _ in 0..2 {
+            let mut connection = connections.next().await.unwrap().unwrap();
+            let mut bytes = [0; PREFACE_BYTES];
+            connection.read_exact(&mut bytes).await.unwrap();
+            heard.push(bytes[0]);
+        }
+        heard.sort_unstable();
+        assert_eq!(heard, b"lp");
+        // Nobody else takes the name.
+        assert!(super::local(worker).is_none());
+    }
+
+    #[tokio::test]
     async fn a_silent_tls_handshake_ends() {
         let (listener, mut client) = listener().await;
         let address = listener.local_addr().unwrap();
-        let mut connections = std::pin::pin!(connections(listener, Some(tls()), SHORT));
+        let mut connections = std::pin::pin!(connections(listener, None, Some(tls()), SHORT));
         // Not TLS at all is told so at once, and closed.
         let mut other = TcpStream::connect(address).await.unwrap();
         other.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use forebay_engine::{Error, ErrorKind, Result, Session};
 use forebay_flight_client::{ConnectOptions, Dispatcher};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
@@ -51,6 +51,8 @@ pub struct Roles {
     pub worker_memory_bytes: Option<u64>,
     /// Where trainers reach the worker, if not at the address it listens on.
     pub advertise: Option<String>,
+    /// Whether trainers on this machine may read over a local socket, where the server speaks plain text.
+    pub local_socket: bool,
     /// How this process reaches the others.
     pub connect: ConnectOptions,
 }
@@ -58,7 +60,13 @@ pub struct Roles {
 impl Default for Roles {
     fn default() -> Self {
         let connect = ConnectOptions::default();
-        Self { dispatchers: Vec::new(), worker_memory_bytes: Some(1 << 30), advertise: None, connect }
+        Self {
+            dispatchers: Vec::new(),
+            worker_memory_bytes: Some(1 << 30),
+            advertise: None,
+            local_socket: true,
+            connect,
+        }
     }
 }
 
@@ -168,7 +176,9 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
-        let serving = self.answer(service, stop);
+        let has_local = roles.local_socket && self.security.tls.is_none();
+        let local = working.as_ref().filter(|_| has_local).and_then(|working| listen::local(working.id()));
+        let serving = self.answer(service, local, stop);
         tokio::pin!(serving, watching, computing, measuring);
         let mut drained = Some(drained);
         loop {
@@ -188,6 +198,7 @@ impl Server {
     pub(crate) async fn answer(
         self,
         service: impl FlightService,
+        local: Option<UnixListener>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
         let (stopped, told) = tokio::sync::oneshot::channel();
@@ -196,7 +207,7 @@ impl Server {
             let _ = stopped.send(());
         };
         let tls = self.security.tls.as_ref().map(ServerTls::acceptor);
-        let incoming = connections(self.listener, tls, listen::PATIENCE);
+        let incoming = connections(self.listener, local, tls, listen::PATIENCE);
         let service = FlightServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
         let service = Direction(service);
         let serving = TonicServer::builder()

@@ -1,5 +1,6 @@
 //! Several processes, one feed: whoever computes, joins, leaves or is killed, every rank gets the same batches.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -48,12 +49,14 @@ pub(crate) struct Cluster {
     script: String,
     dispatchers: Vec<Server>,
     workers: Vec<Server>,
+    /// How many workers were started so far.
+    started: Cell<usize>,
 }
 
 impl Cluster {
     pub(crate) fn start(script: &str, dispatchers: usize, workers: usize) -> Self {
         let dispatchers = (0..dispatchers).map(|_| Server::start(script, &["--no-worker"])).collect();
-        let mut cluster = Self { script: script.to_owned(), dispatchers, workers: Vec::new() };
+        let mut cluster = Self { script: script.to_owned(), dispatchers, workers: Vec::new(), started: Cell::new(0) };
         for _ in 0..workers {
             cluster.workers.push(cluster.worker("0"));
         }
@@ -68,7 +71,10 @@ impl Cluster {
     fn worker(&self, port: &str) -> Server {
         let uris = self.uris();
         let arguments = ["worker", "--dispatcher", &uris, "--port", port, "--threads", "1", "--output", "json"];
-        Server::launch(forebay(arguments).stderr(Stdio::null()))
+        let started = self.started.replace(self.started.get() + 1);
+        // Some are read over their ports, as from another machine.
+        let port_only = (started % 2 == 1).then_some("--no-local-socket");
+        Server::launch(forebay(arguments).args(port_only).stderr(Stdio::null()))
     }
 
     /// A dispatcher in place of one that was killed.
@@ -410,6 +416,30 @@ fn without_workers_readers_are_told() {
     wait_for(uri, "a reader", |status| status["feeds"][0]["readers"].as_array().is_some_and(|all| !all.is_empty()));
     let _worker = Server::launch(&mut forebay(["worker", "--dispatcher", uri, "--output", "json"]));
     assert!(waiting.end().1.success());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn trainers_on_its_machine_read_over_a_worker_s_socket() {
+    let (_folder, script) = photos(20);
+    let cluster = Cluster::start(&script, 1, 2);
+    let uri = &cluster.uris();
+    let arguments = ["run", "--connect", uri, "--pipeline", "slow", "--epochs", "50", "--output", "json"];
+    let _reading = Running::start(&mut forebay(arguments));
+    let status = wait_for(uri, "a window at each worker", |status| busy(status) == 2);
+    let by_port = |port: String| {
+        let worker =
+            workers(&status).iter().find(|worker| worker["address"].as_str().is_some_and(|it| it.ends_with(&port)));
+        worker.and_then(|worker| worker["worker"].as_str()).expect("an id").to_owned()
+    };
+    let sockets = |id: &str| {
+        let all = std::fs::read_to_string("/proc/net/unix").expect("Linux has it");
+        all.lines().filter(|line| line.ends_with(&format!("@forebay-worker-{id}"))).count()
+    };
+    let [local, port_only] = [0, 1].map(|worker: usize| by_port(cluster.workers[worker].port()));
+    // One that listens, and one for each connection.
+    wait_for(uri, "a connection", |_| sockets(&local) == 2);
+    assert_eq!(sockets(&port_only), 0);
 }
 
 #[test]
