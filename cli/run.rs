@@ -8,8 +8,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
-use forebay_engine::{Batch, Delivery, ErrorKind, ReadOptions, Reader, Start, Token, digest};
-use forebay_flight_client::{Client, ConnectOptions, RemoteReader, StreamRequest};
+use forebay_engine::{Batch, Delivery, ReadOptions, Reader, Start, Token, digest};
+use forebay_flight_client::{Client, RemoteReader, StreamRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,9 +18,6 @@ use crate::output::{self, Format};
 use crate::script::{self, FeedArguments, ScriptArguments, SessionArguments};
 use crate::security::{ClientSecurity, ReadingArguments};
 use crate::usage;
-
-/// Before a server that does not answer is tried again.
-const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -228,7 +225,7 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
     };
     let from_environment = || std::env::var("FOREBAY_URI").ok().filter(|_| arguments.file.is_none());
     if let Some(uri) = &arguments.connect.clone().or_else(from_environment) {
-        let mut client = connect(uri, &arguments.reading.options(&arguments.security)).await?;
+        let mut client = Client::connect_with(uri, &arguments.reading.options(&arguments.security)).await?;
         let pipeline = match &arguments.pipeline {
             Some(name) => name.clone(),
             None => match &client.pipelines().await?[..] {
@@ -267,20 +264,6 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
         quarantine: quarantines.then(|| feed.quarantine_url().to_owned()),
         source: Source::Local(Box::new(feed.read(&read)?)),
     })
-}
-
-/// Connects, and waits for a server that is not there yet for as long as for one that goes away.
-async fn connect(uri: &str, options: &ConnectOptions) -> Result<Client> {
-    let patience = options.patience.unwrap_or_default();
-    let until = tokio::time::Instant::now() + patience;
-    loop {
-        match Client::connect_with(uri, options).await {
-            Err(error) if error.kind() == ErrorKind::Unavailable && tokio::time::Instant::now() < until => {
-                tokio::time::sleep(CONNECT_PAUSE.min(patience)).await;
-            }
-            connected => return Ok(connected?),
-        }
-    }
 }
 
 /// A bar on a terminal; nothing elsewhere, and nothing between lines of JSON.

@@ -1,6 +1,7 @@
 //! A pipeline: a named query, checked and compiled when it is created, with its settings.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -20,6 +21,7 @@ pub struct Pipeline {
     name: String,
     table: String,
     statement: String,
+    base: PathBuf,
     fingerprint: String,
     operators: BTreeMap<String, u32>,
     options: Vec<(String, String)>,
@@ -50,15 +52,17 @@ const OPTIONS: [&str; 11] = [
 ];
 
 impl Pipeline {
-    /// Checks and compiles `definition` over those of `tables` that it reads.
+    /// Checks and compiles `definition` over those of `tables` that it reads. Paths of files that it calls operators with
+    /// begin at `base`.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
         for_whom: For,
         tables: &BTreeMap<String, Dataset>,
+        base: &Path,
         state: &SessionState,
     ) -> Result<Self, Refusal> {
         let (feed_options, read_defaults) = options(&definition.options)?;
-        let plan = forebay_sql::plan(definition, state).await.map_err(Refusal::Placed)?;
+        let plan = forebay_sql::plan(definition, base, state).await.map_err(Refusal::Placed)?;
         // Of the plan, not the text: the same query made in another way has the same samples.
         let fingerprint = compile::fingerprint(&plan).map_err(crate::Error::from)?;
         let plan = compile::resolved(plan, state)?;
@@ -75,6 +79,7 @@ impl Pipeline {
             name: definition.name.clone(),
             table,
             statement: definition.statement.clone(),
+            base: base.to_owned(),
             fingerprint,
             operators,
             options: definition.options.iter().map(|option| (option.name.clone(), text(&option.value))).collect(),
@@ -116,6 +121,11 @@ impl Pipeline {
     /// The text of its `CREATE PIPELINE`.
     pub fn statement(&self) -> &str {
         &self.statement
+    }
+
+    /// Where paths of files that it calls operators with begin.
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
     }
 
     /// The table whose rows it reads, then those that it joins.

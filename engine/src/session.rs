@@ -54,7 +54,7 @@ impl SessionBuilder {
         self
     }
 
-    /// The folder that relative locations are relative to; the current one by default.
+    /// The folder that relative locations and paths are relative to; the current one by default.
     #[must_use]
     pub fn base(mut self, folder: impl Into<PathBuf>) -> Self {
         self.base = folder.into();
@@ -101,6 +101,7 @@ impl SessionBuilder {
             executing: tokio::sync::Mutex::new(()),
             unnamed: Mutex::default(),
             stores: Stores::new().with_base(&self.base),
+            base: std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base),
             executor: Arc::new(Executor::new(self.threads)?),
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,
@@ -138,6 +139,8 @@ pub struct Session {
     /// How many hold each table in memory that was given no name.
     pub(crate) unnamed: Mutex<BTreeMap<String, usize>>,
     pub(crate) stores: Stores,
+    /// Where paths of files that operators are called with begin.
+    base: PathBuf,
     executor: Arc<Executor>,
     root: String,
     window_memory_bytes: u64,
@@ -229,7 +232,7 @@ impl Session {
             );
         };
         let tables = self.tables.read().clone();
-        match Pipeline::compile(&definition, For::User, &tables, &self.context.state()).await {
+        match Pipeline::compile(&definition, For::User, &tables, &self.base, &self.context.state()).await {
             Err(Refusal::Placed(error)) => Err(placed(&error)),
             Err(Refusal::Whole(error)) => Err(error),
             Ok(pipeline) => Ok(pipeline),
@@ -283,10 +286,11 @@ impl Session {
                     return Err(Failure::At(definition.name_place, error));
                 }
                 let tables = self.tables.read().clone();
-                let pipeline = match Pipeline::compile(&definition, For::User, &tables, &self.context.state()).await {
-                    Err(Refusal::Whole(error)) => return Err(Failure::At(definition.place, error)),
-                    compiled => compiled.map_err(Failure::Refused)?,
-                };
+                let pipeline =
+                    match Pipeline::compile(&definition, For::User, &tables, &self.base, &self.context.state()).await {
+                        Err(Refusal::Whole(error)) => return Err(Failure::At(definition.place, error)),
+                        compiled => compiled.map_err(Failure::Refused)?,
+                    };
                 self.pipelines.write().insert(name.clone(), Arc::new(pipeline));
                 Ok(Output::Done(format!("created pipeline \"{name}\"")))
             }
@@ -466,7 +470,8 @@ impl Session {
             let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
             context.register_table(name(table), Arc::new(provider))?;
         }
-        let compiled = Pipeline::compile(&definition, For::Trainer, &tables, &context.state()).await;
+        let compiled =
+            Pipeline::compile(&definition, For::Trainer, &tables, spec.base.as_ref(), &context.state()).await;
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
         Ok(pipeline)

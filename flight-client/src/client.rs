@@ -7,6 +7,7 @@ use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo};
 use forebay_delivery::Status as ClusterStatus;
 use forebay_engine::{Error, ErrorKind, Result};
 use futures::TryStreamExt;
+use tokio::time::{Duration, Instant, sleep};
 use tonic::Status;
 
 use crate::connect::{self, ConnectOptions, Service};
@@ -14,6 +15,9 @@ use crate::dispatcher::{Dispatcher, addresses, call};
 use crate::remote::{Reading, RemoteReader};
 use crate::status::{error_of, not_forebay};
 use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
+
+/// Between attempts to reach a server that is not there yet.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A connection to a server.
 #[derive(Clone, Debug)]
@@ -42,11 +46,25 @@ impl Client {
         Self::connect_with(uri, &ConnectOptions::default()).await
     }
 
-    /// Connects to `uri`, such as `grpc+tls://feeds.example.org:7070`, with a token or over TLS.
+    /// Connects to `uri`, such as `grpc+tls://feeds.example.org:7070`, with a token or over TLS. A server that is not there
+    /// yet is waited for as long as one that goes away, if `options` say how long that is.
     ///
     /// # Errors
     /// As [`Client::connect`]; `Denied` if no secure connection comes about.
     pub async fn connect_with(uri: &str, options: &ConnectOptions) -> Result<Self> {
+        let patience = options.patience.unwrap_or_default();
+        let began = Instant::now();
+        loop {
+            match Self::connect_once(uri, options).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable && began.elapsed() < patience => {
+                    sleep(RETRY_PAUSE.min(patience)).await;
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    async fn connect_once(uri: &str, options: &ConnectOptions) -> Result<Self> {
         let addresses = addresses(uri);
         let mut failed = None;
         for uri in &addresses {

@@ -5,6 +5,7 @@
 //! by words, the modulus by multiplication 1 ns. So a row should take 13 x 12 + 26 x 4 = 260 ns. A token of a byte-level
 //! BPE takes a look into a cache of words, some 35 ns.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
@@ -67,7 +68,7 @@ fn vocab_apply(bencher: Bencher) {
     entries.sort_unstable();
     entries.dedup();
     std::fs::write(&path, entries.join("\n")).expect("a folder for temporary files");
-    let pinned = forebay_operators::files::pin(&path.to_string_lossy()).expect("it was just written");
+    let pinned = forebay_operators::files::pin(&path.to_string_lossy(), Path::new("")).expect("it was just written");
     bench(bencher, texts, &Call::new("vocab_apply", vec![pinned.into()]));
     let _ = std::fs::remove_file(path);
 }
@@ -91,7 +92,7 @@ fn chunk_text(bencher: Bencher) {
 #[divan::bench]
 fn tokenize(bencher: Bencher) {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tokenizers/gpt2.json");
-    let pinned = forebay_operators::files::pin(file).expect("it is in the repository");
+    let pinned = forebay_operators::files::pin(file, Path::new("")).expect("it is in the repository");
     let pages = [include_str!("../../ARCHITECTURE.md"), include_str!("../../CONTRIBUTING.md")];
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values(pages.iter().cycle().take(64)));
     let call = Call::new("tokenize", vec![pinned.into()]);

@@ -6,6 +6,7 @@
 //! computes the call reads the file once, checks the digest, and keeps what it made of it.
 
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The greatest file that is read: enough for any tokenizer, little enough to read while a query is planned.
@@ -13,11 +14,15 @@ const BYTES_MAX: u64 = 1 << 28;
 
 const DIGITS: usize = 32;
 
-/// A path with the digest of the file's bytes. A text that is pinned already is checked.
+/// The absolute path of a file with the digest of its bytes; a relative one begins at `base`. A text that is pinned already
+/// is checked.
 ///
 /// The error reads after the parameter's name: `cannot be read: …`.
-pub fn pin(text: &str) -> Result<String, String> {
-    read(text).map(|(_, pinned)| pinned)
+pub fn pin(text: &str, base: &Path) -> Result<String, String> {
+    let (path, _) = parts(text);
+    let absolute = std::path::absolute(base.join(path)).map_err(|e| format!("is no path: {e}"))?;
+    let (_, digest) = read(text, &absolute)?;
+    Ok(format!("{}#{digest}", absolute.display()))
 }
 
 /// What a pinned text says: the path, and the digest where there is one.
@@ -30,25 +35,25 @@ fn parts(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The file's bytes, and its pinned text.
-fn read(text: &str) -> Result<(Vec<u8>, String), String> {
+/// The bytes of `file`, which the text names, and their digest.
+fn read(text: &str, file: &Path) -> Result<(Vec<u8>, String), String> {
     let (path, pinned) = parts(text);
     let unreadable =
         |problem: &dyn std::fmt::Display| format!("names a file that cannot be read: \"{path}\": {problem}");
-    let about = fs::metadata(path).map_err(|e| unreadable(&e))?;
+    let about = fs::metadata(file).map_err(|e| unreadable(&e))?;
     if !about.is_file() {
         return Err(unreadable(&"it is not a file"));
     }
     if about.len() > BYTES_MAX {
         return Err(unreadable(&format_args!("it has {} bytes, more than {BYTES_MAX}", about.len())));
     }
-    let bytes = fs::read(path).map_err(|e| unreadable(&e))?;
+    let bytes = fs::read(file).map_err(|e| unreadable(&e))?;
     let digest = &blake3::hash(&bytes).to_hex()[..DIGITS];
     match pinned {
         Some(pinned) if pinned != digest => {
             Err(format!("names a file that has changed: \"{path}\" now has the digest {digest}, not {pinned}"))
         }
-        _ => Ok((bytes, format!("{path}#{digest}"))),
+        _ => Ok((bytes, digest.to_owned())),
     }
 }
 
@@ -83,11 +88,12 @@ impl<T> Loaded<T> {
             return Ok(found);
         }
         // Without the lock, so that other calls go on meanwhile; two may load the same file, which does no harm.
-        let (bytes, pinned) = read(text)?;
+        let (path, _) = parts(text);
+        let (bytes, digest) = read(text, Path::new(path))?;
+        let pinned = format!("{path}#{digest}");
         if let Some(found) = self.find(&pinned, way) {
             return Ok(found);
         }
-        let (path, _) = parts(text);
         let made = Arc::new(
             load(&bytes).map_err(|problem| format!("names a file that cannot be used: \"{path}\": {problem}"))?,
         );
@@ -119,23 +125,23 @@ mod tests {
     #[test]
     fn another_content_is_another_constant() {
         let path = write("pin", "one");
-        let one = pin(&path).unwrap();
+        let one = pin(&path, Path::new("")).unwrap();
         assert_eq!(parts(&one), (path.as_str(), Some(&blake3::hash(b"one").to_hex()[..32])));
-        assert_eq!(pin(&one).as_ref(), Ok(&one), "pinned twice");
+        assert_eq!(pin(&one, Path::new("")).as_ref(), Ok(&one), "pinned twice");
         fs::write(&path, "two").unwrap();
-        assert_ne!(pin(&path).unwrap(), one);
-        let changed = pin(&one).unwrap_err();
+        assert_ne!(pin(&path, Path::new("")).unwrap(), one);
+        let changed = pin(&one, Path::new("")).unwrap_err();
         assert!(changed.starts_with("names a file that has changed: "), "{changed}");
         fs::remove_file(&path).unwrap();
-        assert!(pin(&path).unwrap_err().starts_with("names a file that cannot be read: "));
-        assert!(pin("/").unwrap_err().ends_with("it is not a file"));
+        assert!(pin(&path, Path::new("")).unwrap_err().starts_with("names a file that cannot be read: "));
+        assert!(pin("/", Path::new("")).unwrap_err().ends_with("it is not a file"));
     }
 
     #[test]
     fn a_file_is_loaded_once_per_content() {
         let loaded = Loaded::new(8);
         let path = write("load", "one");
-        let pinned = pin(&path).unwrap();
+        let pinned = pin(&path, Path::new("")).unwrap();
         let get = |text: &str| loaded.get(text, |bytes| Ok(bytes.to_vec())).unwrap();
         let first = get(&pinned);
         assert!(Arc::ptr_eq(&first, &get(&path)), "the same bytes, by another text");

@@ -52,7 +52,7 @@ pub static MIXUP: Descriptor = Descriptor {
     commutes: Commutes::NONE,
     docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and for \
            labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are the \
-           window's rows in a random cycle: each is a partner once, and a row that is alone is its own. An integer label is \
+           window's rows in a random cycle: each is a partner once, and a row that is alone is its own. An integer label, or a boolean one as 0 and 1, is \
            one-hot before it is mixed; a list of fixed size is mixed as it is. Functions in the subquery's SELECT run for \
            the row and again for its partner, with the partner's randomness; other columns are the row's own. Null where \
            either is null.",
@@ -153,12 +153,13 @@ impl Mix {
                 }
             }
         };
+        let is_class = |data_type: &DataType| data_type.is_integer() || *data_type == DataType::Boolean;
         let classes = match (label.data_type(), num_classes) {
-            (data_type, Some(classes)) if data_type.is_integer() && classes <= CLASSES_MAX => classes,
-            (data_type, Some(classes)) if data_type.is_integer() => {
+            (data_type, Some(classes)) if is_class(data_type) && classes <= CLASSES_MAX => classes,
+            (data_type, Some(classes)) if is_class(data_type) => {
                 return refuse(format!("\"num_classes\" must be at most {CLASSES_MAX}, got {classes}"));
             }
-            (data_type, None) if data_type.is_integer() => {
+            (data_type, None) if is_class(data_type) => {
                 return refuse(format!(
                     "\"num_classes\" is missing: labels are mixed as one-hot, and \"{}\" is {data_type}",
                     label.name()
@@ -172,7 +173,7 @@ impl Mix {
                 }
                 _ => {
                     return refuse(format!(
-                        "\"label\" must be an integer or a list of fixed size, and \"{}\" is {data_type}",
+                        "\"label\" must be an integer, a boolean or a list of fixed size, and \"{}\" is {data_type}",
                         label.name()
                     ));
                 }
@@ -427,7 +428,7 @@ impl Mix {
         Ok(Arc::new(FixedSizeListArray::try_new(item(DataType::Float32), self.classes as i32, values, nulls)?))
     }
 
-    /// Labels as floats, integers one-hot.
+    /// Labels as floats, integers and booleans one-hot.
     fn one_hot(&self, labels: &ArrayRef) -> Result<Vec<f32>> {
         let name = self.descriptor().name;
         if let DataType::FixedSizeList(..) = labels.data_type() {
@@ -554,6 +555,7 @@ mod tests {
         let text = Field::new("text", DataType::Utf8, true);
         let number = Field::new("label", DataType::Int32, true);
         assert_eq!(refusal(1.0, 1.0, None, &image, &soft), Ok(2));
+        assert_eq!(refusal(1.0, 1.0, Some(2), &image, &Field::new("is_cat", DataType::Boolean, true)), Ok(2));
         for (refused, expected) in [
             (refusal(0.0, 1.0, None, &image, &soft), "\"alpha\" must be above 0, got 0"),
             (refusal(1.0, 1.5, None, &image, &soft), "\"p\" must be between 0 and 1, got 1.5"),
@@ -562,7 +564,7 @@ mod tests {
             (refusal(1.0, 1.0, Some(1 << 20), &image, &number), "must be at most 65536, got 1048576"),
             (
                 refusal(1.0, 1.0, None, &image, &text),
-                "must be an integer or a list of fixed size, and \"text\" is Utf8",
+                "must be an integer, a boolean or a list of fixed size, and \"text\" is Utf8",
             ),
             (refusal(1.0, 1.0, None, &text, &soft), "\"image\" must be a tensor of uint8 or float32"),
         ] {

@@ -104,7 +104,14 @@ pub(crate) fn padding(arguments: &Arguments, item: &DataType) -> Result<ScalarVa
             integer.map(|integer| ScalarValue::Int64(Some(integer)))
         }
     };
-    match value.and_then(|value| value.cast_to(item).ok()).filter(|value| !value.is_null()) {
+    let cast = value.and_then(|value| value.cast_to(item).ok());
+    // A float that is too large becomes infinity instead of null.
+    let holds = |value: &ScalarValue| match value {
+        ScalarValue::Float16(Some(value)) => value.is_infinite() == number.is_infinite(),
+        ScalarValue::Float32(Some(value)) => value.is_infinite() == number.is_infinite(),
+        value => !value.is_null(),
+    };
+    match cast.filter(holds) {
         Some(value) => Ok(value),
         None => arguments.refuse("value", format_args!("must be a value that {item} can hold, got {number}")),
     }

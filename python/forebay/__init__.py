@@ -131,7 +131,8 @@ def connect(
     - `token`: what proves that this client may read; by default FOREBAY_TOKEN.
     - `tls`: PEM files and names: `{"ca": …, "cert": …, "key": …, "server_name": …}`.
     - `insecure`: send the token over plain text to other machines too.
-    - `retry_for` (30): seconds that servers may be gone before reading raises `UnavailableError`.
+    - `retry_for` (30): seconds that servers may be gone before reading raises `UnavailableError`. If given, a
+      server that is not up yet is waited for as long.
     - `buffer_limit` (64 MiB): bytes to receive ahead of the loop.
     """
     return Cluster(

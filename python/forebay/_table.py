@@ -152,7 +152,7 @@ class Table:
         return self.pipeline().materialize(to, **options)
 
     def _of_rows(self, operator: str, **constants: Any) -> "Table":
-        given = ", ".join(f"{name} => {_literal(value)}" for name, value in constants.items())
+        given = ", ".join(f"{name} => {_literal(name, value)}" for name, value in constants.items())
         return self._other(f"{operator}(({self.sql}), {given})")
 
     def _other(self, source: str, **parts: Any) -> "Table":
@@ -206,11 +206,11 @@ def with_tables(query: str, tables: dict[str, Table]) -> str:
     return f"WITH {named}\n{query}"
 
 
-def _literal(value: Any) -> str:
-    """A value as SQL writes it; NumPy's scalars as what they hold."""
+def _literal(name: str, value: Any) -> str:
+    """The value of the argument `name` as SQL writes it; NumPy's scalars as what they hold."""
     if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
         if getattr(value.dtype, "kind", "") == "M":
-            return _literal_time(value)
+            return _literal_time(name, value)
         value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -225,15 +225,15 @@ def _literal(value: Any) -> str:
     if isinstance(value, datetime.date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
-    raise arguments.refuse("option", "a finite number, a text, a time, True, False or a list of these", value)
+        return "[" + ", ".join(_literal(name, item) for item in value) + "]"
+    raise arguments.refuse(name, "a finite number, a text, a time, True, False or a list of these", value)
 
 
-def _literal_time(value: Any) -> str:
+def _literal_time(name: str, value: Any) -> str:
     """NumPy's times may be finer or further away than Python's."""
     text = str(value)
     if text == "NaT":
-        raise arguments.refuse("option", "a time", value)
+        raise arguments.refuse(name, "a time", value)
     if "T" not in text:
         return f"DATE '{value.astype('M8[D]')}'"
     # Hours and minutes alone are no time in SQL.

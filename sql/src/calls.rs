@@ -6,6 +6,7 @@
 //! each argument is at hand.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast::{
@@ -33,8 +34,8 @@ pub(crate) struct Call {
 
 /// Rewrites all calls of operators in a query, subqueries included. A call that is wrong stays as it is and adds to
 /// `errors`.
-pub(crate) fn resolve(query: &mut Query, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<Call> {
-    let mut resolver = Resolver { tokens, errors, calls: Vec::new() };
+pub(crate) fn resolve(query: &mut Query, base: &Path, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<Call> {
+    let mut resolver = Resolver { base, tokens, errors, calls: Vec::new() };
     let _ = VisitMut::visit(query, &mut resolver);
     resolver.calls
 }
@@ -52,6 +53,8 @@ pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static Descriptor> {
 }
 
 struct Resolver<'a> {
+    /// Where relative paths of files begin.
+    base: &'a Path,
     tokens: &'a Tokens,
     errors: &'a mut Vec<Error>,
     calls: Vec<Call>,
@@ -64,7 +67,7 @@ impl VisitorMut for Resolver<'_> {
         if let Expr::Function(function) = expr
             && let Some(descriptor) = operator(&function.name)
         {
-            match rewrite(function, descriptor, self.tokens) {
+            match rewrite(function, descriptor, self.base, self.tokens) {
                 Ok(call) => self.calls.push(call),
                 Err(error) => self.errors.push(error),
             }
@@ -76,7 +79,7 @@ impl VisitorMut for Resolver<'_> {
         if let TableFactor::Table { name, args: Some(args), .. } = factor
             && let Some(descriptor) = table_operator(name)
         {
-            match rewrite_table(name, &mut args.args, descriptor, self.tokens) {
+            match rewrite_table(name, &mut args.args, descriptor, self.base, self.tokens) {
                 Ok(call) => self.calls.push(call),
                 Err(error) => self.errors.push(error),
             }
@@ -90,6 +93,7 @@ fn rewrite_table(
     name: &mut ObjectName,
     args: &mut Vec<FunctionArg>,
     descriptor: &'static Descriptor,
+    base: &Path,
     tokens: &Tokens,
 ) -> Result<Call> {
     let list = FunctionArgumentList { duplicate_treatment: None, args: args.clone(), clauses: Vec::new() };
@@ -103,7 +107,7 @@ fn rewrite_table(
         over: None,
         within_group: Vec::new(),
     };
-    let call = rewrite(&mut function, descriptor, tokens)?;
+    let call = rewrite(&mut function, descriptor, base, tokens)?;
     if let FunctionArguments::List(list) = function.args {
         *args = list.args;
     }
@@ -136,7 +140,7 @@ fn all_of(table: &Expr) -> Result<Query> {
     Ok(*query)
 }
 
-fn rewrite(function: &mut Function, descriptor: &'static Descriptor, tokens: &Tokens) -> Result<Call> {
+fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path, tokens: &Tokens) -> Result<Call> {
     let operator = descriptor.name;
     let place = Place::start(function.name.span()).unwrap_or(Place::START);
     let refuse = |message: &str| Error::new(format!("{operator}: {message}")).with_place(place);
@@ -195,7 +199,7 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, tokens: &To
         let expr = match slot {
             Some(argument) => {
                 call.arguments.push((parameter.name, argument.place));
-                check(argument, parameter, descriptor)?
+                check(argument, parameter, descriptor, base)?
             }
             None => default(parameter, descriptor, place)?,
         };
@@ -264,11 +268,11 @@ fn equals_for_arrow(expr: &Expr, descriptor: &Descriptor) -> Option<Error> {
 }
 
 /// Checks a value that was given. Whether an input's type fits is known when the query is planned.
-fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor) -> Result<Expr> {
+fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor, base: &Path) -> Result<Expr> {
     let ParameterKind::Constant(kind) = parameter.kind else { return Ok(argument.expr) };
     let problem = match literal(&argument.expr) {
         Some(value) => match parameter.kind.check(&value) {
-            Ok(()) => match pinned(kind, &value) {
+            Ok(()) => match pinned(kind, &value, base) {
                 Ok(None) => return Ok(unnested(argument.expr)),
                 Ok(Some(pinned)) => return Ok(pinned),
                 Err(problem) => {
@@ -286,20 +290,20 @@ fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor) -> 
             format!("must be {} written as a constant, got {got}", parameter.kind.wording())
         }
     };
-    let example = parameter.default.unwrap_or(example(kind));
+    let example = parameter.default.filter(|&default| default != "NULL").unwrap_or(example(kind));
     Err(Error::new(format!("{}: \"{}\" {problem}", descriptor.name, parameter.name))
         .with_place(argument.place)
         .with_hint(format!("write `{} => {example}`", parameter.name)))
 }
 
-const FILE_HINT: &str = "a path is relative to the directory that the process runs in";
+const FILE_HINT: &str = "relative paths begin at the script's folder, or the session's base";
 
-/// The path of a file with the digest of its content, which identifies the call.
-fn pinned(kind: ConstantKind, value: &ScalarValue) -> std::result::Result<Option<Expr>, String> {
+/// The absolute path of a file with the digest of its content, which identifies the call.
+fn pinned(kind: ConstantKind, value: &ScalarValue, base: &Path) -> std::result::Result<Option<Expr>, String> {
     let (ConstantKind::File | ConstantKind::Vocabulary, ScalarValue::Utf8(Some(path))) = (kind, value) else {
         return Ok(None);
     };
-    let text = forebay_operators::files::pin(path)?;
+    let text = forebay_operators::files::pin(path, base)?;
     Ok(Some(Expr::Value(Value::SingleQuotedString(text).into())))
 }
 

@@ -33,7 +33,8 @@ pub(crate) async fn diagnose(error: DataFusionError, query: &Query, mut state: S
     if let Some(call) = calls.iter().find(|call| message_of(&error).starts_with(&format!("{}: ", call.operator))) {
         let message = message_of(&error);
         let place = Search::new(query, &state, &message).call(call.operator, calls).await;
-        return worded.or_place(place.or(Some(call.place)));
+        // A table operator is no expression, so the search does not meet it.
+        return worded.or_place(place.or_else(|| Some(blamed(call, &message))));
     }
     let span = error.diagnostic().and_then(|diagnostic| diagnostic.span);
     let place = span.map(|span| Place { line: span.start.line, column: span.start.column });
@@ -44,6 +45,13 @@ pub(crate) async fn diagnose(error: DataFusionError, query: &Query, mut state: S
             worded.or_place(Search::new(query, &state, &message).place().await)
         }
     }
+}
+
+/// The place of the argument that an operator complains about, or of the call.
+fn blamed(call: &Call, message: &str) -> Place {
+    let parameter = message.strip_prefix(&format!("{}: \"", call.operator)).and_then(|rest| rest.split('"').next());
+    let argument = call.arguments.iter().find(|(name, _)| Some(*name) == parameter);
+    argument.map_or(call.place, |(_, place)| *place)
 }
 
 /// The innermost message, without the prefix for its kind.
@@ -291,7 +299,6 @@ impl<'a> Search<'a> {
 
     /// The place of the call of an operator that complains, or of the argument that it complains about.
     async fn call(mut self, operator: &str, calls: &[Call]) -> Option<Place> {
-        let parameter = self.message.split('"').nth(1).filter(|_| self.message.starts_with(&format!("{operator}: \"")));
         let outermost = self.outermost().await;
         let mut candidates: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].operator == Some(operator))
@@ -309,9 +316,7 @@ impl<'a> Search<'a> {
             }
         }
         let place = self.nodes[node].place?;
-        let call = calls.iter().find(|call| call.place == place);
-        let argument = call.and_then(|call| call.arguments.iter().find(|(name, _)| Some(*name) == parameter));
-        Some(argument.map_or(place, |(_, place)| *place))
+        Some(calls.iter().find(|call| call.place == place).map_or(place, |call| blamed(call, self.message)))
     }
 
     /// The whole expression (of a SELECT list, a WHERE) that takes the error with it, or else changes it.

@@ -27,7 +27,7 @@
 //! let text = "CREATE PIPELINE train WITH (seed = 17) AS\n  SELECT hash_bucket(path, buckets => 10) AS fold FROM photos";
 //! let Some(Statement::CreatePipeline(pipeline)) = parse(text).unwrap().pop() else { unreachable!() };
 //! assert_eq!(pipeline.name, "train");
-//! let plan = plan(&pipeline, &session.state()).await.unwrap();
+//! let plan = plan(&pipeline, "".as_ref(), &session.state()).await.unwrap();
 //! assert!(plan.to_string().starts_with("Projection: hash_bucket(photos.path, Int64(10), Int64(0)) AS fold"));
 //!
 //! let error = parse("CREATE PIPLINE train AS SELECT path FROM photos").unwrap_err();

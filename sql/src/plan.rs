@@ -4,6 +4,8 @@
 //! mistakes of the first two steps are found together and the first in the text is reported, so that a user fixes a
 //! query from top to bottom. A mistake that DataFusion finds is worded and located in `diagnosis`.
 
+use std::path::Path;
+
 use datafusion::error::Result as DataFusionResult;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
@@ -17,16 +19,18 @@ use crate::{Result, calls, diagnosis, refusals};
 /// Plans a pipeline's query against the tables and functions of a session, which has [`crate::expr_planner`] among its
 /// planners of expressions and the operators among its functions.
 ///
+/// Relative paths of files that operators are called with begin at `base`.
+///
 /// The plan is as DataFusion made it: types are checked, but nothing is coerced or optimized yet.
 ///
 /// # Errors
 ///
 /// The first thing in the query that a feed cannot do, that is not there, or that does not fit, with its place.
-pub async fn plan(pipeline: &PipelineDefinition, state: &SessionState) -> Result<LogicalPlan> {
+pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionState) -> Result<LogicalPlan> {
     let tokens = Tokens::of_part(&pipeline.text, pipeline.place)?;
     let mut errors = refusals::find(&pipeline.query, state, &tokens, pipeline.place);
     let mut query = pipeline.query.clone();
-    let calls = calls::resolve(&mut query, &tokens, &mut errors);
+    let calls = calls::resolve(&mut query, base, &tokens, &mut errors);
     if let Some(first) = errors.into_iter().min_by_key(|error| error.place()) {
         return Err(first);
     }

@@ -144,7 +144,7 @@ fn the_operators_examples_are_true() {
         database.run(table).await.expect("the table exists");
         for operator in forebay_engine::operators::OPERATORS {
             for example in operator.descriptor().examples {
-                let sql = example.sql.replace("'tokenizer.json'", "'operators/testdata/tokenizers/gpt2.json'");
+                let sql = example.sql.replace("'tokenizer.json'", "'../../operators/testdata/tokenizers/gpt2.json'");
                 let result = database.run(&format!("SELECT {sql} AS example FROM numbers WHERE id = 0")).await;
                 let got = match result {
                     Ok(DBOutput::Rows { rows, .. }) => rows[0][0].clone(),

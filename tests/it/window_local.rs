@@ -53,7 +53,7 @@ async fn rows_are_mixed_with_another_of_their_window_as_it_is_in_that_epoch() {
         let (folder, script) =
             photos(&format!("SELECT image, label, path FROM {operator}(rows, num_classes => {PHOTOS}, alpha => 0.8);"));
         let feed = open(&folder, &script, &FeedOptions::default()).await;
-        assert_eq!(feed.samples_per_epoch(), None);
+        assert_eq!(feed.samples_per_epoch(), Some(PHOTOS as u64));
         let (mut partners, mut pairs) = ([BTreeSet::new(), BTreeSet::new()], [BTreeSet::new(), BTreeSet::new()]);
         let mut mixed_rows = 0;
         for batch in read(&feed, &ReadOptions::default()).await {

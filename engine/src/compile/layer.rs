@@ -106,6 +106,11 @@ impl Layer {
         self.lookup.as_ref()
     }
 
+    /// Whether it makes one row of each row of the layer or table below.
+    pub(crate) fn is_one_to_one(&self) -> bool {
+        self.pairs() && self.below.conjuncts.is_empty()
+    }
+
     /// Whether its rows have the columns of others beside their own.
     pub(crate) fn pairs(&self) -> bool {
         matches!(self.change, Change::Pair(..))

@@ -5,6 +5,7 @@
 //! the spec is there to say what differs when it did not.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -31,6 +32,9 @@ pub struct FeedSpec {
     pub pipeline: String,
     /// The text of its `CREATE PIPELINE`.
     pub statement: String,
+    /// Where relative paths of files in it begin: an absolute path.
+    #[serde(default)]
+    pub base: PathBuf,
     /// The driving table's name.
     pub table: String,
     /// What the table was made from, with an absolute location.
@@ -115,6 +119,7 @@ impl Feed {
             forebay: VERSION.to_owned(),
             pipeline: pipeline.name().to_owned(),
             statement: pipeline.statement().to_owned(),
+            base: pipeline.base().to_owned(),
             table: pipeline.table().to_owned(),
             dataset: pipeline.dataset.spec().clone(),
             schema: Arc::clone(pipeline.dataset.schema()),

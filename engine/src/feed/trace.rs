@@ -7,7 +7,7 @@ use forebay_delivery::{Plan, Start, WindowId};
 use super::Feed;
 use super::options::ReadOptions;
 use super::plan::WindowPlan;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A row of a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +20,13 @@ pub struct SourceRow {
 
 impl Feed {
     /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order, of a sample that is
-    /// made of several rows the first; rows that turn out to be bad are among them. Empty for a step that has no batch.
+    /// made of several rows the first; rows that turn out to be bad are among them. Empty for a rank that has no part in the epoch's last step.
     ///
     /// Steps are those of reading with `options`: in the epoch where that begins they follow one another from where it
     /// begins, which need not be a multiple of the global batch.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), and of reading the sources.
+    /// Those of [`read`](Self::read), and of reading the sources; `Invalid` for a step that the epoch does not have.
     pub async fn trace(&self, options: &ReadOptions, epoch: u64, step: u64) -> Result<Vec<SourceRow>> {
         let (settings, begin) = self.resolve(options)?;
         let global = settings.batch_size.saturating_mul(settings.world_size);
@@ -38,8 +38,12 @@ impl Feed {
         };
         let first = step_at.saturating_add(settings.rank * settings.batch_size);
         let wanted = first..first.saturating_add(settings.batch_size);
-        let whole = if settings.drop_last { step_at.saturating_add(global) } else { 0 };
-        self.trace_offsets_of(epoch, wanted, whole).await
+        let at_least = step_at.saturating_add(if settings.drop_last { global } else { 1 });
+        self.trace_offsets_of(epoch, wanted, at_least).await?.map_err(|samples| {
+            let dropped = if settings.drop_last { ", without the last if it is incomplete" } else { "" };
+            Error::invalid(format!("epoch {epoch} has no step {step}"))
+                .with_hint(format!("it has {samples} samples, in global batches of {global}{dropped}"))
+        })
     }
 
     /// The source rows of `wanted` offsets of `epoch`, as [`trace`](Self::trace) gives them; fewer past the epoch's end.
@@ -47,15 +51,20 @@ impl Feed {
     /// # Errors
     /// Those of [`trace`](Self::trace).
     pub async fn trace_offsets(&self, epoch: u64, wanted: Range<u64>) -> Result<Vec<SourceRow>> {
-        self.trace_offsets_of(epoch, wanted, 0).await
+        Ok(self.trace_offsets_of(epoch, wanted, 0).await?.unwrap_or_default())
     }
 
-    /// None, if the epoch has fewer than `at_least` offsets.
-    async fn trace_offsets_of(&self, epoch: u64, wanted: Range<u64>, at_least: u64) -> Result<Vec<SourceRow>> {
+    /// Says how many offsets the epoch has, if they are fewer than `at_least`.
+    async fn trace_offsets_of(
+        &self,
+        epoch: u64,
+        wanted: Range<u64>,
+        at_least: u64,
+    ) -> Result<Result<Vec<SourceRow>, u64>> {
         // From the window that holds the step, where that is known; otherwise windows are counted from the epoch's first.
         let known = self.offsets_per_epoch();
-        if known.is_some_and(|offsets| wanted.start >= offsets || at_least > offsets) {
-            return Ok(Vec::new());
+        if let Some(offsets) = known.filter(|&offsets| wanted.start >= offsets || at_least > offsets) {
+            return Ok(if at_least > offsets { Err(offsets) } else { Ok(Vec::new()) });
         }
         let from = Start::Offset { epoch, offset: if known.is_some() { wanted.start } else { 0 } };
         let (_, begin) = self.resolve(&ReadOptions { from, ..ReadOptions::default() })?;
@@ -78,9 +87,6 @@ impl Feed {
             id = WindowId { index: id.index + 1, ..id };
             reading.advance(id);
         }
-        if known.is_none() && offset < at_least {
-            rows.clear();
-        }
-        Ok(rows)
+        Ok(if known.is_none() && offset < at_least { Err(offset) } else { Ok(rows) })
     }
 }

@@ -53,6 +53,11 @@ impl Entries {
         true
     }
 
+    /// How many were added.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
     /// The place of a text.
     #[inline]
     pub(super) fn get(&self, text: &[u8]) -> Option<u32> {

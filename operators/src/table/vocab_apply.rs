@@ -63,14 +63,21 @@ impl Operator for VocabApply {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        vocabulary(arguments)?;
+        let (start, entries) = (arguments.integer("start")?, vocabulary(arguments)?.len());
+        if i64::try_from(entries).ok().and_then(|entries| start.checked_add(entries)).is_none() {
+            return arguments.refuse("start", format_args!("leaves no room for {entries} entries, got {start}"));
+        }
         Ok(Field::new("index", DataType::Int64, arguments.field("value")?.is_nullable()))
+    }
+
+    fn takes_views(&self) -> bool {
+        true
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let (start, other) = (arguments.integer("start")?, arguments.integer("other")?);
         let vocabulary = vocabulary(arguments)?;
-        let place = |place: Option<u32>| place.map_or(other, |place| start.wrapping_add(i64::from(place)));
+        let place = |place: Option<u32>| place.map_or(other, |place| start + i64::from(place));
         let array = arguments.array("value")?;
         let places = vocabulary.places(array, place)?;
         Ok(Arc::new(Int64Array::try_new(places.into(), array.nulls().cloned())?))
@@ -97,6 +104,11 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
+    /// How many entries it has.
+    fn len(&self) -> usize {
+        self.texts.len()
+    }
+
     /// What each value of a column makes of its entry's place; of nulls anything.
     pub(super) fn places(&self, array: &ArrayRef, place: impl Fn(Option<u32>) -> i64) -> Result<Vec<i64>> {
         if array.data_type().is_integer() {
@@ -109,6 +121,10 @@ impl Vocabulary {
             let bytes = texts.value_data();
             let ends = texts.value_offsets().windows(2);
             return Ok(ends.map(|ends| place(self.texts.get(&bytes[ends[0] as usize..ends[1] as usize]))).collect());
+        }
+        if let Some(texts) = array.as_string_view_opt() {
+            let bytes = |row| -> &[u8] { texts.value(row).as_bytes() };
+            return Ok((0..texts.len()).map(|row| place(self.texts.get(bytes(row)))).collect());
         }
         let texts = Texts::try_new(array)?;
         Ok(texts.iter().map(|text| place(text.and_then(|text| self.texts.get(text.as_bytes())))).collect())

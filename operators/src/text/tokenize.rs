@@ -56,7 +56,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
            it. For a max_length below the number of special tokens every row is an error.\n\nA vocabulary of tiktoken has a token \
            in base64 and its rank on each line. Special tokens are not in such a file and are read as text. The ids \
            are tiktoken's. With a `tokenizer.json`, which says itself how to split, the pattern has no effect.\n\nThe file is read when the query \
-           is planned, relative to the working directory of the process, and identifies the query by its content: other \
+           is planned, relative to the script's folder or the session's base, and identifies the query by its content: other \
            bytes under the same path are another feed, and a worker whose file differs refuses it. Null in, null out; an \
            empty text gives what the template adds.",
     source: "Hugging Face's `tokenizers` 1.0.0-rc.3; ids tested against 0.23",

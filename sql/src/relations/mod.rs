@@ -177,8 +177,9 @@ impl Constants {
             (None, []) => plan_err!("{operator}: \"rows\" has no column with {what}"),
             (None, _) => {
                 let names = names().collect::<Vec<_>>().join(", ");
-                let several = what.split_once(' ').map_or(what, |(_, rest)| rest).replacen("list", "lists", 1);
-                plan_err!("{operator}: \"rows\" has several {several} ({names}). Name one of them with {name}")
+                plan_err!(
+                    "{operator}: \"rows\" has several columns with {what} ({names}). Name one of them with {name}"
+                )
             }
         }
     }

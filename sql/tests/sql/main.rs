@@ -58,5 +58,5 @@ fn pipeline(text: &str) -> Result<PipelineDefinition> {
 /// Plans a pipeline on this thread; tests have two megabytes of stack, as the threads of a server.
 fn planned(pipeline: &PipelineDefinition, state: &SessionState) -> Result<LogicalPlan> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(plan(pipeline, state))
+    runtime.block_on(plan(pipeline, "".as_ref(), state))
 }

@@ -78,7 +78,7 @@ fn mutated_scripts_never_panic() {
             };
             for statement in statements {
                 if let Statement::CreatePipeline(pipeline) = statement {
-                    match runtime.block_on(plan(&pipeline, &state)) {
+                    match runtime.block_on(plan(&pipeline, "".as_ref(), &state)) {
                         Ok(_) => planned += 1,
                         Err(error) => {
                             assert!(error.place().is_some(), "no place: {error}");
