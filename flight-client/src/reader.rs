@@ -280,7 +280,7 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
     let mut streams = Streams::new(Arc::clone(&shared), workers, secret);
     let mut calls = FuturesUnordered::new();
     let (mut pause, mut rotated) = (Instant::now(), Instant::now());
-    let mut is_held_up = false;
+    let (mut is_held_up, has_others) = (false, !dispatch.others().is_empty());
     loop {
         if shared.state.lock().has_left {
             let sync = shared.trainer.lock().leave(shared.now());
@@ -309,9 +309,11 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
         let wake = [is_paused.then_some(pause), retry_at].into_iter().flatten().min();
         tokio::select! {
             Some((asked, answer)) = calls.next() => match answer {
-                Ok(ReaderAnswer { reply, ticket }) => {
+                Ok(ReaderAnswer { mut reply, ticket }) => {
                     if reply.workers == 0 {
-                        let error = no_workers(&asked);
+                        // Workers that refuse the feed are none; those of another dispatcher may not.
+                        let refusal = if has_others { reply.failed.take() } else { None };
+                        let error = refusal.as_ref().map_or_else(|| no_workers(&asked), Error::from);
                         held_up(&mut is_held_up, &asked, &error);
                         shared.dispatcher_trouble(error);
                         dispatch.rotate(&asked);

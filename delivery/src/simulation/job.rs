@@ -56,6 +56,8 @@ pub(super) struct Job {
     old: Option<(usize, Vec<Taken>, String)>,
     /// Whether no rank came back alone since all began.
     is_clean: bool,
+    /// Claims that a rank may hold.
+    held_max: u64,
     generation: u32,
     buffer_limit: u64,
     pub(super) ledger: Ledger,
@@ -101,6 +103,7 @@ impl Job {
             zombie: None,
             old: None,
             is_clean: true,
+            held_max: 2,
             generation: 0,
             buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
             ledger: Ledger::new(plan, settings, start),
@@ -251,7 +254,10 @@ impl Job {
             let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
             let sizes: Vec<u64> = (1..=4).filter(|&size| size != self.settings.world_size).collect();
             if changes_world {
+                let before = self.settings.world_size;
                 self.settings.world_size = world.random.pick(&sizes);
+                // Fewer ranks go on with what more held.
+                self.held_max *= before.div_ceil(self.settings.world_size);
                 // As one text or, as a request has it, read and written again.
                 let start: Start = joined.parse().expect("checked when it was saved");
                 self.start = if world.random.chance(500) { joined } else { start.to_string() };
@@ -497,7 +503,7 @@ impl Job {
             self.is_done = true;
         }
         let missing = self.ledger.missing();
-        let held_max = others * 2 * Claimer::claim_rows(&self.settings);
+        let held_max = others * self.held_max * Claimer::claim_rows(&self.settings);
         if missing > if self.is_clean { held_max } else { u64::MAX * others.min(1) } {
             world
                 .violated(|| format!("rank {rank} ended, {others} others have not, and {missing} samples are missing"));

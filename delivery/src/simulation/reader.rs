@@ -312,8 +312,12 @@ impl Rank {
 
     pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
         match message {
-            Message::ReaderReply(reply) => {
+            Message::ReaderReply(mut reply) => {
                 self.contact.answered(reply.seq);
+                // Workers that refuse the feed are none; those of another dispatcher may not.
+                if reply.workers == 0 && world.dispatchers > 1 {
+                    reply.failed = None;
+                }
                 self.trainer.reply(reply);
                 self.contact.judge(world, self.trainer.workers() > 0, NO_WORKERS_MS);
                 if self.contact.is_quiet() && !self.ended {

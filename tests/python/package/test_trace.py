@@ -48,13 +48,15 @@ def test_steps_are_those_of_the_loop_that_was_in_the_epoch(rows):
 
 
 @pytest.mark.parametrize("query", ["SELECT n FROM {table}", "SELECT n FROM {table} WHERE n % 10 <> 9"])
-def test_a_step_that_drop_last_leaves_out_has_no_rows(query):
+def test_a_step_that_drop_last_leaves_out_is_refused(query):
     made = pipeline({"n": range_of(100)}, query)
     loader = made.load(format="numpy", batch_size=8, rank=0, world_size=2, drop_last=True)
     steps = {batch.step: batch["n"].tolist() for batch in loader}
     last = max(steps)
     assert [row for _, row in loader.trace(last, epoch=0)] == steps[last]
-    assert loader.trace(last + 1, epoch=0) == []
+    with pytest.raises(forebay.InvalidError, match=f"epoch 0 has no step {last + 1}") as refused:
+        loader.trace(last + 1, epoch=0)
+    assert "in global batches of 16, without the last if it is incomplete" in str(refused.value)
     # Without drop_last that step is there.
     whole = made.load(format="numpy", batch_size=8, rank=0, world_size=2)
     assert [row for _, row in whole.trace(last + 1)] == [batch["n"].tolist() for batch in whole][-1]
