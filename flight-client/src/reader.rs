@@ -313,7 +313,7 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
                     if reply.workers == 0 {
                         // Workers that refuse the feed are none; those of another dispatcher may not.
                         let refusal = if has_others { reply.failed.take() } else { None };
-                        let error = refusal.as_ref().map_or_else(|| no_workers(&asked), Error::from);
+                        let error = refusal.as_ref().map_or_else(|| no_workers(&asked), |(_, why)| Error::from(why));
                         held_up(&mut is_held_up, &asked, &error);
                         shared.dispatcher_trouble(error);
                         dispatch.rotate(&asked);
