@@ -96,7 +96,13 @@ fn log() {
         }),
     };
     let stderr = std::io::stderr;
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal()).with_writer(stderr).init();
+    // That a log cannot be written is told to stderr, which panics where nobody reads that any more.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(stderr().is_terminal())
+        .with_writer(stderr)
+        .log_internal_errors(false)
+        .init();
 }
 
 fn report(error: &anyhow::Error) {

@@ -142,6 +142,11 @@ impl Worker {
         self.refused.insert(feed, report);
     }
 
+    /// This feed may be tried again.
+    pub fn forgive(&mut self, feed: &str) {
+        self.refused.remove(feed);
+    }
+
     /// From now on nothing new is taken.
     pub fn drain(&mut self) {
         self.draining = true;
@@ -233,5 +238,7 @@ mod tests {
         let sync = worker.sync();
         assert!(sync.draining && !sync.leaving);
         assert_eq!(sync.refused, [("f".into(), report)]);
+        worker.forgive("f");
+        assert_eq!(worker.sync().refused, []);
     }
 }

@@ -92,6 +92,8 @@ impl SessionBuilder {
         builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
         builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
         let state = builder.build();
+        // Absolute from here on: the process may go elsewhere.
+        let base = std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base);
         Ok(Session {
             context: SessionContext::new_with_state(state),
             tables: RwLock::new(BTreeMap::new()),
@@ -100,8 +102,8 @@ impl SessionBuilder {
             specs: Mutex::default(),
             executing: tokio::sync::Mutex::new(()),
             unnamed: Mutex::default(),
-            stores: Stores::new().with_base(&self.base),
-            base: std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base),
+            stores: Stores::new().with_base(&base),
+            base,
             executor: Arc::new(Executor::new(self.threads)?),
             root: absolute(self.root)?,
             window_memory_bytes: self.window_memory_bytes,

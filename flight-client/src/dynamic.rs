@@ -15,7 +15,9 @@ use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
 
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::reader::{BUFFER_BYTES, CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, lasting, no_workers, random};
+use crate::reader::{
+    BUFFER_BYTES, CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, gone, lasting, moved, no_workers, random,
+};
 use crate::remote::Reading;
 use crate::streams::Workers;
 use crate::wire::{ClaimCall, StreamRequest};
@@ -137,14 +139,18 @@ impl DynamicReader {
             if self.shared.claimer.lock().is_finished() {
                 return Ok(None);
             }
+            if self.driver.is_empty() {
+                return Err(gone());
+            }
             let trouble = self.shared.state.lock().trouble.clone();
             match trouble {
                 Some((since, error)) => {
-                    if timeout_at(since + self.patience, self.shared.moved.notified()).await.is_err() {
+                    let moved = moved(&self.shared.moved, &mut self.driver);
+                    if timeout_at(since + self.patience, moved).await.is_err() {
                         return Err(error);
                     }
                 }
-                None => self.shared.moved.notified().await,
+                None => moved(&self.shared.moved, &mut self.driver).await,
             }
         }
     }

@@ -1,9 +1,11 @@
 //! The socket over which trainers read from workers on their own machine.
 //!
 //! Loopback TCP cuts what is sent into packets and acknowledges them, all on the sender's time; a local socket only copies,
-//! for half of the CPU. It serves what the port serves, to whoever has the same token and ticket.
+//! for less of the CPU. It serves what the port serves, to whoever has the same token and ticket. And it is only used where
+//! this process's own user, or root, listens: anybody may take a name that no worker has, and would be sent the token.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +29,30 @@ pub(crate) async fn connect(socket: &Path, endpoint: &Endpoint) -> Option<Channe
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_| {
         let socket = socket.clone();
-        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        async move {
+            let stream = UnixStream::connect(socket).await?;
+            let (peer, own) = (stream.peer_cred()?.uid(), UnixStream::pair()?.0.peer_cred()?.uid());
+            match is_trusted(peer, own) {
+                true => Ok(TokioIo::new(stream)),
+                false => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
+            }
+        }
     });
     endpoint.clone().connect_timeout(TIMEOUT).connect_with_connector(connector).await.ok()
+}
+
+/// Whether a listener that this user started is a worker of ours as far as a user can tell.
+fn is_trusted(listener: u32, own: u32) -> bool {
+    listener == own || listener == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_user_and_root_are_trusted() {
+        assert!(is_trusted(1000, 1000) && is_trusted(0, 1000));
+        assert!(!is_trusted(1001, 1000) && !is_trusted(1000, 0));
+    }
 }

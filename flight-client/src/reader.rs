@@ -210,16 +210,20 @@ impl RankReader {
             if let Some(error) = self.shared.state.lock().fatal.take() {
                 return Err(self.with_way_on(error));
             }
+            if self.driver.is_empty() {
+                return Err(self.with_way_on(gone()));
+            }
             let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
+            let moved = moved(&self.shared.moved, &mut self.driver);
             match self.shared.trouble() {
                 Some((since, error)) => {
                     let deadline = since.max(waits_since) + self.patience;
-                    if timeout_at(deadline, self.shared.moved.notified()).await.is_err() {
+                    if timeout_at(deadline, moved).await.is_err() {
                         return Err(self.with_way_on(error));
                     }
                 }
                 // A window may take its time, as long as somebody computes it.
-                None => self.shared.moved.notified().await,
+                None => moved.await,
             }
         }
     }
@@ -271,6 +275,19 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the system has random numbers");
     bytes
+}
+
+/// Waits until there may be something for the loop, or there never will be because the driver is gone.
+pub(crate) async fn moved(moved: &Notify, driver: &mut JoinSet<()>) {
+    tokio::select! {
+        () = moved.notified() => {}
+        Some(_) = driver.join_next() => {}
+    }
+}
+
+/// A driver ends only when it is told to, or has said why.
+pub(crate) fn gone() -> Error {
+    Error::new(ErrorKind::Internal, "the task that talks to the dispatcher is gone")
 }
 
 /// Talks to the dispatcher and opens streams, until the reader leaves.

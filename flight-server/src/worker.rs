@@ -32,6 +32,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How long trainers may go on reading from a worker that was told to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
+/// A feed that cannot be computed here is tried again after so long: a file that it names may be there by then.
+const REFUSAL: Duration = Duration::from_secs(10);
 /// How long a feed stays open, with what is kept of it, after its last window: as long as the dispatcher keeps it.
 const FEED_KEPT: Duration = Duration::from_secs(60);
 /// Windows that are read and filtered at a time ahead of the readers.
@@ -168,12 +170,17 @@ impl Working {
             link: Arc::clone(&link),
             all: HashMap::new(),
             opening: JoinSet::new(),
+            refused: Vec::new(),
         };
         let mut calls = FuturesUnordered::new();
         let (mut pause, mut busy, mut drain_until) = (Instant::now(), Instant::now(), None);
         let (mut has_news, mut is_reachable) = (false, None);
         loop {
             has_news |= self.take_stock();
+            for (feed, _) in feeds.refused.extract_if(.., |(_, since)| since.elapsed() >= REFUSAL) {
+                self.machine.lock().forgive(&feed);
+                has_news = true;
+            }
             if drain_until.is_some_and(|until| Instant::now() >= until || self.machine.lock().is_empty()) {
                 return self.leave(&link).await;
             }
@@ -304,6 +311,7 @@ impl Working {
             }
             Err(error) => {
                 tracing::warn!(feed = %id, error = error.message(), "the feed cannot be computed here");
+                feeds.refused.push((Arc::clone(&id), Instant::now()));
                 self.machine.lock().refuse(id, error.report());
             }
         }
@@ -347,6 +355,8 @@ struct Feeds {
     link: Arc<Link>,
     all: HashMap<Arc<str>, Opening>,
     opening: JoinSet<(Arc<str>, Result<Feed>)>,
+    /// What cannot be computed here, since when.
+    refused: Vec<(Arc<str>, Instant)>,
 }
 
 enum Opening {

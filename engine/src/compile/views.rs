@@ -13,6 +13,7 @@ use datafusion::common::tree_node::{Transformed as Rewritten, TransformedResult,
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use super::window_exec::WindowExec;
@@ -35,15 +36,11 @@ pub(super) fn with_views(
 ) -> Result<(Arc<dyn ExecutionPlan>, SchemaRef)> {
     let mut schema = plan.schema();
     let rewritten = plan.transform_up(|node| {
-        let any = node.as_ref() as &dyn Any;
-        if let Some(leaf) = any.downcast_ref::<WindowExec>() {
-            schema = viewed(&leaf.schema(), |column| columns.contains(&column));
-            return Ok(Rewritten::yes(Arc::new(leaf.with_schema(Arc::clone(&schema))) as Arc<dyn ExecutionPlan>));
-        }
-        let Some(projection) = any.downcast_ref::<ProjectionExec>() else { return Ok(Rewritten::no(node)) };
-        let (exprs, input) = (projection.expr().to_vec(), Arc::clone(projection.input()));
-        let rebuilt = ProjectionExec::try_new_with_schema_metadata(exprs, input, &projection.schema())?;
-        Ok(Rewritten::yes(Arc::new(rebuilt) as Arc<dyn ExecutionPlan>))
+        let Some(leaf) = (node.as_ref() as &dyn Any).downcast_ref::<WindowExec>() else {
+            return Ok(Rewritten::no(node));
+        };
+        schema = viewed(&leaf.schema(), |column| columns.contains(&column));
+        Ok(Rewritten::yes(Arc::new(leaf.with_schema(Arc::clone(&schema))) as Arc<dyn ExecutionPlan>))
     });
     Ok((rewritten.data()?, schema))
 }
@@ -60,7 +57,10 @@ fn viewed(schema: &Schema, is_view: impl Fn(usize) -> bool) -> SchemaRef {
 /// The projection that reads the leaf, if the plan is projections all the way down.
 fn bottom(plan: &Arc<dyn ExecutionPlan>) -> Option<&ProjectionExec> {
     let projection = (plan.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>()?;
-    let input = projection.input();
+    let mut input = projection.input();
+    while let Some(same) = (input.as_ref() as &dyn Any).downcast_ref::<CooperativeExec>() {
+        input = same.input();
+    }
     match (input.as_ref() as &dyn Any).is::<WindowExec>() {
         true => Some(projection),
         false => bottom(input),

@@ -154,6 +154,13 @@ pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<Strin
     names.into_iter().filter_map(difference).collect()
 }
 
+/// The files that a query names, with the digests of their contents: in its plan as text, `Utf8("path#digest")`.
+fn files(fingerprint: &str) -> BTreeMap<&str, &str> {
+    let literals = fingerprint.split("Utf8(\\\"").skip(1).filter_map(|rest| rest.split("\\\")").next());
+    let is_digest = |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    literals.filter_map(|text| text.rsplit_once('#')).filter(|(_, digest)| is_digest(digest)).collect()
+}
+
 impl FeedSpec {
     /// Refuses what no build could open, or this one could not.
     pub(crate) fn check(&self) -> Result<()> {
@@ -219,7 +226,16 @@ impl FeedSpec {
         }
         let mut differences = operator_differences(pipeline.operators(), &self.operators);
         if pipeline.fingerprint() != self.fingerprint {
-            differences.push("its query is not the one that the feed was opened with".to_owned());
+            let (here, there) = (files(pipeline.fingerprint()), files(&self.fingerprint));
+            let changed: Vec<&str> = here
+                .iter()
+                .filter(|(path, digest)| there.get(*path).is_some_and(|it| it != *digest))
+                .map(|it| *it.0)
+                .collect();
+            differences.push(match changed.is_empty() {
+                true => "its query is not the one that the feed was opened with".to_owned(),
+                false => format!("\"{}\" has another content here", changed.join("\", \"")),
+            });
         }
         // The snapshot vouches for itself, and of the settings nothing else is known.
         if differences.is_empty() && self.forebay == VERSION {
@@ -236,7 +252,7 @@ impl FeedSpec {
         let differences: Vec<String> = version.into_iter().chain(differences).collect();
         let message = format!("feed {} cannot be opened here: {}", self.feed, differences.join("; "));
         Error::new(ErrorKind::Conflict, message)
-            .with_hint("give dispatcher and workers the same build, and each feed the spec that its dispatcher made")
+            .with_hint("give dispatcher and workers the same build and the same files; a worker tries again every ten seconds")
     }
 }
 

@@ -170,7 +170,7 @@ impl Constants {
                 }
                 None => {
                     let near = nearest(column, names()).map(|near| format!(". Did you mean \"{near}\"?"));
-                    plan_err!("{operator}: there is no column \"{column}\"{}", near.unwrap_or_default())
+                    plan_err!("{operator}: \"{name}\" names no column: \"{column}\"{}", near.unwrap_or_default())
                 }
             },
             (None, [(at, _)]) => Ok(*at),
