@@ -251,8 +251,9 @@ impl FeedSpec {
             (self.forebay != VERSION).then(|| format!("forebay is version {VERSION} here and {} there", self.forebay));
         let differences: Vec<String> = version.into_iter().chain(differences).collect();
         let message = format!("feed {} cannot be opened here: {}", self.feed, differences.join("; "));
-        Error::new(ErrorKind::Conflict, message)
-            .with_hint("give dispatcher and workers the same build and the same files; a worker tries again every ten seconds")
+        Error::new(ErrorKind::Conflict, message).with_hint(
+            "give dispatcher and workers the same build and the same files; a worker tries again every ten seconds",
+        )
     }
 }
 
