@@ -10,8 +10,8 @@ use crate::{Error, Millis, ReadSettings, sessions};
 
 /// Batches in a claim: few, so that ranks end together; several, so that a claim is worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
-/// A rank that waits for others leaves a dispatcher when its clock shows a multiple of this: the first, another.
-const TURNS_MS: (Millis, Millis) = (9_000, 3_000);
+/// A rank that waits for others leaves a dispatcher when its clock shows a multiple of this; the first seldom.
+const TURN_MS: Millis = 3_000;
 /// But not so soon after it came.
 const STAY_MS: Millis = 3_000;
 
@@ -150,13 +150,18 @@ impl Claimer {
 
     /// Whether to go on to the next dispatcher now, because ranks that are awaited may be there. All ranks at a dispatcher
     /// leave at the same moments of its clock, seldom where the list of dispatchers begins (`is_first`); so those that met
-    /// once stay together, and all are at the first at the same time, if they can reach it.
-    pub fn should_turn(&mut self, is_first: bool) -> bool {
+    /// once mostly stay together, and all are at the first at the same time, if they can reach it.
+    pub fn should_turn(&mut self, is_first: bool, dispatchers: usize) -> bool {
         let Some(clock) = self.awaits_at else {
             self.turn_at = None;
             return false;
         };
-        let every = if is_first { TURNS_MS.0 } else { TURNS_MS.1 };
+        // Whoever goes round the others must be back before the first is left again.
+        let every = match dispatchers as Millis {
+            _ if !is_first => TURN_MS,
+            0..=2 => 3 * TURN_MS,
+            more => 3 * TURN_MS * (more - 1) + STAY_MS,
+        };
         clock >= *self.turn_at.get_or_insert((clock + STAY_MS).next_multiple_of(every))
     }
 

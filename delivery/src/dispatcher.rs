@@ -131,7 +131,7 @@ struct Reader {
     version: u64,
 }
 
-type Told = (Vec<Route>, Option<(WindowId, Report)>, usize);
+type Told = (Vec<Route>, Option<(WindowId, Report)>, usize, bool);
 
 impl<P: Plan> Dispatcher<P> {
     /// A dispatcher that knows nothing. `instance` should differ from that of every dispatcher before it: take some
@@ -399,15 +399,15 @@ impl<P: Plan> Dispatcher<P> {
         let (workers, refusal) = computing(&self.workers, feed);
         // With nobody left to compute it, the reason why they do not is the reader's to know; but others may be on their
         // way to a young dispatcher.
-        let failed = failed
-            .or_else(|| refusal.filter(|_| routes.is_empty() && !self.young).map(|report| (window, report.clone())));
-        let told = (routes, failed, workers);
+        let refusal = refusal.filter(|_| failed.is_none() && routes.is_empty() && !self.young);
+        let refused = refusal.is_some();
+        let told = (routes, failed.or_else(|| Some((window, refusal?.clone()))), workers, refused);
         if reader.told != told {
             reader.told = told;
             reader.version = new_version;
         }
-        let (routes, failed, workers) = reader.told.clone();
-        Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers })
+        let (routes, failed, workers, refused) = reader.told.clone();
+        Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers, refused })
     }
 
     /// Grows with every change of what workers and trainers should know, but for how often rows are still to be taken.

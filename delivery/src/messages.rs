@@ -168,6 +168,9 @@ pub struct ReaderReply {
     pub failed: Option<(WindowId, Report)>,
     /// Workers that compute this feed.
     pub workers: usize,
+    /// Whether that is because all refuse this feed; `failed` then says why.
+    #[serde(default)]
+    pub refused: bool,
 }
 
 /// Where a window can be read.
@@ -249,6 +252,7 @@ mod tests {
             routes: vec![route],
             failed: Some((window, report)),
             workers: 0,
+            refused: true,
         });
     }
 }

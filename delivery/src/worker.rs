@@ -137,12 +137,12 @@ impl Worker {
         }
     }
 
-    /// This feed cannot be computed here.
-    pub fn refuse(&mut self, feed: Arc<str>, report: Report) {
-        self.refused.insert(feed, report);
+    /// This feed cannot be computed here. Whether that is news.
+    pub fn refuse(&mut self, feed: Arc<str>, report: Report) -> bool {
+        self.refused.insert(feed, report).is_none()
     }
 
-    /// This feed may be tried again.
+    /// This feed can be computed here after all.
     pub fn forgive(&mut self, feed: &str) {
         self.refused.remove(feed);
     }

@@ -183,12 +183,6 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .max_frame_size(FRAME_BYTES);
-    // TLS may ask for certificates, so it is never gone round.
-    if let Some(local) = local.filter(|_| !tls)
-        && let Some(channel) = local::connect(local, &endpoint).await
-    {
-        return Ok(InterceptedService::new(channel, bearer));
-    }
     if tls {
         let config = options.tls.config()?;
         endpoint = endpoint.tls_config(config).map_err(|error| options.tls.unusable(&root_cause(&error)))?;
@@ -199,6 +193,12 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         let message = format!("the token would go to {uri} as plain text, which anyone on the way can read");
         let hint = "write grpc+tls:// for a server with TLS, or add --insecure on a network you trust";
         return Err(invalid(&message, hint));
+    }
+    // TLS may ask for certificates, so it is never gone round.
+    if let Some(local) = local.filter(|_| !tls)
+        && let Some(channel) = local::connect(local, &endpoint).await
+    {
+        return Ok(InterceptedService::new(channel, bearer));
     }
     let channel = endpoint.connect().await.map_err(|error| {
         let cause = root_cause(&error);

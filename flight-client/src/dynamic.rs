@@ -200,8 +200,8 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
     let request = StreamRequest { from: Start::default(), ..what.request };
     // An old process of this rank may ask any of them.
     let others = dispatch.others();
-    let has_others = !others.is_empty();
-    let announced = has_others.then(|| shared.claimer.lock().announce());
+    let dispatchers = others.len() + 1;
+    let announced = (dispatchers > 1).then(|| shared.claimer.lock().announce());
     let mut announcing = FuturesUnordered::new();
     for (other, message) in others.into_iter().zip(announced.into_iter().cycle()) {
         let call = ClaimCall { request: request.clone(), message };
@@ -253,7 +253,8 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) 
                         let mut claimer = shared.claimer.lock();
                         claimer.reply(answer);
                         // Those that are waited for may be elsewhere.
-                        is_idle || (has_others && claimer.should_turn(asked == first))
+                        let is_newest = dispatch.name() == asked;
+                        is_newest && (is_idle || (dispatchers > 1 && claimer.should_turn(asked == first, dispatchers)))
                     };
                     match trouble {
                         Some(error) => lasting(&mut shared.state.lock().trouble, error),

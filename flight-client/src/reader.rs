@@ -329,7 +329,7 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
                 Ok(ReaderAnswer { mut reply, ticket }) => {
                     if reply.workers == 0 {
                         // Workers that refuse the feed are none; those of another dispatcher may not.
-                        let refusal = if has_others { reply.failed.take() } else { None };
+                        let refusal = if has_others && reply.refused { reply.failed.take() } else { None };
                         let error = refusal.as_ref().map_or_else(|| no_workers(&asked), |(_, why)| Error::from(why));
                         held_up(&mut is_held_up, &asked, &error);
                         shared.dispatcher_trouble(error);
@@ -365,8 +365,10 @@ async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: Stream
 
 /// Keeps since when there is trouble, and what it is now.
 pub(crate) fn lasting(trouble: &mut Option<(Instant, Error)>, error: Error) {
-    let since = trouble.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-    *trouble = Some((since, error));
+    let (since, before) = trouble.take().map_or_else(|| (Instant::now(), None), |(since, error)| (since, Some(error)));
+    // What a worker refuses says more than that there are none elsewhere.
+    let says_more = |before: &Error| before.kind() != ErrorKind::Unavailable && error.kind() == ErrorKind::Unavailable;
+    *trouble = Some((since, before.filter(says_more).unwrap_or(error)));
 }
 
 /// Says once that something is wrong with the dispatcher: it is asked again and again.

@@ -177,10 +177,7 @@ impl Working {
         let (mut has_news, mut is_reachable) = (false, None);
         loop {
             has_news |= self.take_stock();
-            for (feed, _) in feeds.refused.extract_if(.., |(_, since)| since.elapsed() >= REFUSAL) {
-                self.machine.lock().forgive(&feed);
-                has_news = true;
-            }
+            feeds.retry();
             if drain_until.is_some_and(|until| Instant::now() >= until || self.machine.lock().is_empty()) {
                 return self.leave(&link).await;
             }
@@ -299,6 +296,7 @@ impl Working {
         let Some(Opening::Under(keys)) = feeds.all.remove(&id) else { return };
         match opened {
             Ok(feed) => {
+                self.machine.lock().forgive(&id);
                 tracing::info!(feed = %id, pipeline = feed.pipeline(), "feed opened");
                 self.metrics.opened(&id, feed.pipeline());
                 keys.iter().for_each(|key| self.start(&feed, key));
@@ -307,12 +305,14 @@ impl Working {
             // A dispatcher that is gone or new: the leases still stand, or will be taken back.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound) => {
                 tracing::debug!(feed = %id, error = error.message(), "the feed's spec is not to be had now");
+                self.machine.lock().forgive(&id);
                 keys.iter().for_each(|key| drop(feeds.wanted(key)));
             }
             Err(error) => {
-                tracing::warn!(feed = %id, error = error.message(), "the feed cannot be computed here");
                 feeds.refused.push((Arc::clone(&id), Instant::now()));
-                self.machine.lock().refuse(id, error.report());
+                if self.machine.lock().refuse(Arc::clone(&id), error.report()) {
+                    tracing::warn!(feed = %id, error = error.message(), "the feed cannot be computed here");
+                }
             }
         }
     }
@@ -375,23 +375,36 @@ impl Feeds {
         match self.all.get_mut(&key.0) {
             Some(Opening::Done { feed, .. }) => return Some(feed.clone()),
             Some(Opening::Under(keys)) => keys.push(key.clone()),
-            None => {
-                self.all.insert(Arc::clone(&key.0), Opening::Under(vec![key.clone()]));
-                let (session, link, id) = (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(&key.0));
-                self.opening.spawn(async move {
-                    let opened = match link.spec(&id).await {
-                        Ok(spec) => session.open_spec(&spec).await,
-                        Err(error) => {
-                            // It is asked for again at once.
-                            sleep(PAUSE).await;
-                            Err(error)
-                        }
-                    };
-                    (id, opened)
-                });
-            }
+            None => self.open(&key.0, vec![key.clone()]),
         }
         None
+    }
+
+    /// Opens a feed, and then starts these windows.
+    fn open(&mut self, id: &Arc<str>, keys: Vec<WindowKey>) {
+        self.all.insert(Arc::clone(id), Opening::Under(keys));
+        let (session, link, id) = (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(id));
+        self.opening.spawn(async move {
+            let opened = match link.spec(&id).await {
+                Ok(spec) => session.open_spec(&spec).await,
+                Err(error) => {
+                    // It is asked for again at once.
+                    sleep(PAUSE).await;
+                    Err(error)
+                }
+            };
+            (id, opened)
+        });
+    }
+
+    /// Opens what could not be opened a while ago. It stays refused until that succeeds.
+    fn retry(&mut self) {
+        let due: Vec<_> = self.refused.extract_if(.., |(_, since)| since.elapsed() >= REFUSAL).collect();
+        for (id, _) in due {
+            if !self.all.contains_key(&id) {
+                self.open(&id, Vec::new());
+            }
+        }
     }
 
     /// A window is not to be started after all.

@@ -5,8 +5,9 @@
 //! hexadecimal digits. The pinned text is what identifies the call, so a feed's id changes when the file does. Whoever
 //! computes the call reads the file once, checks the digest, and keeps what it made of it.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The greatest file that is read: enough for any tokenizer, little enough to read while a query is planned.
@@ -14,15 +15,27 @@ const BYTES_MAX: u64 = 1 << 28;
 
 const DIGITS: usize = 32;
 
-/// The absolute path of a file with the digest of its bytes; a relative one begins at `base`. A text that is pinned already
-/// is checked.
+/// The path of a file, as it is written, with the digest of its bytes. A relative one begins at `base`, which is no part of the
+/// text: the same files elsewhere are the same call. A text that is pinned already is checked.
 ///
 /// The error reads after the parameter's name: `cannot be read: …`.
 pub fn pin(text: &str, base: &Path) -> Result<String, String> {
     let (path, _) = parts(text);
     let absolute = std::path::absolute(base.join(path)).map_err(|e| format!("is no path: {e}"))?;
     let (_, digest) = read(text, &absolute)?;
-    Ok(format!("{}#{digest}", absolute.display()))
+    let pinned = format!("{path}#{digest}");
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, absolute);
+    Ok(pinned)
+}
+
+/// Where this process has found what has these digests.
+static PLACES: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+
+/// Where to look for the file that a text names.
+fn place(text: &str) -> PathBuf {
+    let (path, digest) = parts(text);
+    let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+    digest.and_then(|digest| places.get(digest)).map_or_else(|| path.into(), PathBuf::clone)
 }
 
 /// What a pinned text says: the path, and the digest where there is one.
@@ -89,7 +102,7 @@ impl<T> Loaded<T> {
         }
         // Without the lock, so that other calls go on meanwhile; two may load the same file, which does no harm.
         let (path, _) = parts(text);
-        let (bytes, digest) = read(text, Path::new(path))?;
+        let (bytes, digest) = read(text, &place(text))?;
         let pinned = format!("{path}#{digest}");
         if let Some(found) = self.find(&pinned, way) {
             return Ok(found);

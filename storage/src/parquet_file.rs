@@ -6,11 +6,12 @@
 use std::any::Any;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::concat_batches;
+use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::error::ArrowError;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use futures::future::{BoxFuture, FutureExt};
@@ -66,6 +67,46 @@ struct Footer {
     metadata: ArrowReaderMetadata,
     /// Where the dataset's columns are in this file.
     columns: Vec<usize>,
+    /// The first leaf of each of the file's columns.
+    leaves: Vec<usize>,
+    /// The metadata for reading these columns as views, as last asked for: a feed always asks for the same.
+    viewed: std::sync::Mutex<Option<(Vec<usize>, ArrowReaderMetadata)>>,
+}
+
+impl Footer {
+    fn new(columns: Vec<usize>, metadata: ArrowReaderMetadata) -> Self {
+        let schema = metadata.metadata().file_metadata().schema_descr();
+        let mut leaves = Vec::new();
+        for leaf in 0..schema.num_columns() {
+            if schema.get_column_root_idx(leaf) == leaves.len() {
+                leaves.push(leaf);
+            }
+        }
+        Self { metadata, columns, leaves, viewed: std::sync::Mutex::default() }
+    }
+
+    /// Whether a column's texts are worth to be read as views here: they then keep the pages that they were in, which is little
+    /// of a dictionary, and all that was fetched where nothing is compressed.
+    fn has_views(&self, range: &RowRange, column: usize) -> bool {
+        let group = self.metadata.metadata().row_group(range.group as usize);
+        let chunk = self.leaves.get(column).map(|leaf| group.column(*leaf));
+        chunk.is_some_and(|it| it.dictionary_page_offset().is_some() && it.compression() != Compression::UNCOMPRESSED)
+    }
+
+    /// The metadata for reading these columns as views.
+    fn with_views(&self, columns: Vec<usize>) -> Result<ArrowReaderMetadata, ParquetError> {
+        if columns.is_empty() {
+            return Ok(self.metadata.clone());
+        }
+        let mut last = self.viewed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, metadata)) = last.as_ref().filter(|(those, _)| *those == columns) {
+            return Ok(metadata.clone());
+        }
+        let options = ArrowReaderOptions::new().with_schema(viewed(self.metadata.schema(), &columns));
+        let metadata = ArrowReaderMetadata::try_new(Arc::clone(self.metadata.metadata()), options)?;
+        *last = Some((columns, metadata.clone()));
+        Ok(metadata)
+    }
 }
 
 impl ParquetFiles {
@@ -79,7 +120,7 @@ impl ParquetFiles {
             .collect::<Result<_>>()?;
         let footer = |metadata: ArrowReaderMetadata| {
             let columns = positions(&schema, metadata.schema()).expect("merge_schemas found all columns in all files");
-            LazyFooter { footer: Footer { columns, metadata }.into(), reading: Mutex::default() }
+            LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() }
         };
         let files = footers.into_iter().map(footer).collect();
         Ok((schema, groups, Self { files }))
@@ -103,7 +144,7 @@ impl ParquetFiles {
         let metadata = read_footer(file).await?;
         match positions(schema, metadata.schema()) {
             Some(columns) if row_groups(file, metadata.metadata())? == groups => {
-                Ok(lazy.footer.get_or_init(|| Footer { columns, metadata }))
+                Ok(lazy.footer.get_or_init(|| Footer::new(columns, metadata)))
             }
             _ => Err(Error::conflict(format!(
                 "\"{}\" has not the columns and row groups of the feed's snapshot; create its table again (restart the run or server) to read the new file",
@@ -128,17 +169,9 @@ impl ParquetFiles {
         let footer = self.footer(range.file as usize, file, schema, groups).await?;
         let group = &groups[range.group as usize];
         let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
-        let views: Vec<usize> = views.iter().map(|c| footer.columns[*c]).collect();
-        let decoding = async {
-            let metadata = match views.is_empty() {
-                true => footer.metadata.clone(),
-                false => {
-                    let options = ArrowReaderOptions::new().with_schema(viewed(footer.metadata.schema(), &views));
-                    ArrowReaderMetadata::try_new(Arc::clone(footer.metadata.metadata()), options)?
-                }
-            };
-            decode(file, metadata, group, range, &roots).await
-        };
+        let native: Vec<usize> =
+            views.iter().map(|c| footer.columns[*c]).filter(|c| footer.has_views(range, *c)).collect();
+        let decoding = async { decode(file, footer.with_views(native)?, group, range, &roots).await };
         let batch = guarded(file, decoding).await?;
         if batch.num_rows() as u64 != range.rows {
             let (found, expected) = (batch.num_rows(), range.rows);
@@ -152,7 +185,11 @@ impl ParquetFiles {
             let at = in_file_order.partition_point(|r| r < root);
             Arc::clone(batch.column(at))
         });
-        Ok(arrays.collect())
+        let arrays = arrays.zip(columns).map(|(array, column)| match array.data_type() {
+            DataType::Utf8 if views.contains(column) => Ok(cast(&array, &DataType::Utf8View)?),
+            _ => Ok(array),
+        });
+        arrays.collect::<Result<_, ArrowError>>().map_err(|e| damaged(file, &e.to_string()))
     }
 }
 

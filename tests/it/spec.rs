@@ -282,7 +282,7 @@ async fn a_spec_opened_again_shares_its_windows() {
 async fn a_file_that_a_call_names_is_part_of_the_feed() {
     let folder = Folder::new();
     folder.write("rows.jsonl", "{\"colour\": \"red\"}\n{\"colour\": \"green\"}\n");
-    let file = folder.write("colours.txt", "red\ngreen\n");
+    folder.write("colours.txt", "red\ngreen\n");
     // Where the table's is, wherever the process or a worker is.
     let script = "CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl';
          CREATE PIPELINE p AS SELECT vocab_apply(colour, vocabulary => 'colours.txt') AS place FROM t";
@@ -297,7 +297,7 @@ async fn a_file_that_a_call_names_is_part_of_the_feed() {
     assert_ne!(opened().await.id(), first.id());
     let refused = worker().open_spec(&spec).await.err().expect("another file");
     assert_eq!(refused.kind(), ErrorKind::Conflict);
-    assert!(refused.message().contains(&format!("\"{}\" has another content here", file.display())), "{refused}");
+    assert!(refused.message().contains(&"\"colours.txt\" has another content here"), "{refused}");
     // What was planned before goes on with what it has read.
     let digests =
         |batches: Vec<(u64, u64, String, String)>| batches.into_iter().map(|batch| batch.3).collect::<Vec<_>>();

@@ -8,7 +8,7 @@
 //!
 //! Ranks that wait for others look for them at the next dispatcher, and must not miss each other for ever. They leave by the
 //! dispatcher's clock, all at the same moments ([`Claimer::should_turn`](crate::Claimer::should_turn)): so those that met
-//! once stay together.
+//! once mostly stay together.
 
 use std::collections::BTreeMap;
 

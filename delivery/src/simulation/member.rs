@@ -106,7 +106,7 @@ impl Member {
                 self.failed_since = is_failed.then(|| self.failed_since.unwrap_or(world.now));
                 self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(world.now));
                 let is_first = self.contact.dispatcher() == 0;
-                if world.dispatchers > 1 && self.claimer.should_turn(is_first) {
+                if world.dispatchers > 1 && self.claimer.should_turn(is_first, world.dispatchers) {
                     self.turn(world);
                 } else if is_idle {
                     self.pause(world);

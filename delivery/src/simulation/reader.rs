@@ -315,7 +315,7 @@ impl Rank {
             Message::ReaderReply(mut reply) => {
                 self.contact.answered(reply.seq);
                 // Workers that refuse the feed are none; those of another dispatcher may not.
-                if reply.workers == 0 && world.dispatchers > 1 {
+                if reply.refused && world.dispatchers > 1 {
                     reply.failed = None;
                 }
                 self.trainer.reply(reply);

@@ -21,7 +21,7 @@ fn route(window: WindowId, rows: u64, last: bool, lease: LeaseId) -> Route {
 
 fn reply(trainer: &mut Trainer<Vec<u64>>, routes: Vec<Route>, failed: Option<(WindowId, Report)>) {
     let seq = trainer.sync(0).seq;
-    trainer.reply(ReaderReply { version: seq, seq, routes, failed, workers: 1 });
+    trainer.reply(ReaderReply { version: seq, seq, routes, failed, workers: 1, refused: false });
 }
 
 /// Epochs of windows of six and three rows.
@@ -162,7 +162,14 @@ fn a_broken_stream_is_told_until_it_was_heard_and_opened_again_later_and_later()
     assert!(trainer.has_news());
     // The answer to what was said before does not make it heard.
     let version = sync.seq;
-    trainer.reply(ReaderReply { version, seq: sync.seq, routes: routes(0..1), failed: None, workers: 1 });
+    trainer.reply(ReaderReply {
+        version,
+        seq: sync.seq,
+        routes: routes(0..1),
+        failed: None,
+        workers: 1,
+        refused: false,
+    });
     let broken = Broken { window: at(0, 0), lease: 1, worker: 11, missing: false };
     assert_eq!(trainer.sync(0).broken, [broken]);
     assert_eq!(trainer.sync(0).broken, [broken]);
@@ -186,7 +193,7 @@ fn an_answer_to_an_older_message_changes_nothing() {
     let mut trainer = trainer(1, false, LIMIT);
     let old = trainer.sync(0).seq;
     reply(&mut trainer, routes(0..1), None);
-    trainer.reply(ReaderReply { version: 77, seq: old, routes: Vec::new(), failed: None, workers: 0 });
+    trainer.reply(ReaderReply { version: 77, seq: old, routes: Vec::new(), failed: None, workers: 0, refused: false });
     assert_eq!((trainer.opens(0).len(), trainer.workers()), (2, 1));
 }
 

@@ -91,3 +91,36 @@ impl Uses {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    use forebay_storage::{Stores, write_parquet};
+
+    use super::*;
+    use crate::{FeedOptions, Session};
+
+    #[tokio::test]
+    async fn only_what_operators_alone_look_at_is_read_as_views() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet").display().to_string();
+        let column = || Arc::new(StringArray::from(vec!["0a", "0b"])) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("a", column()), ("b", column()), ("c", column())]).unwrap();
+        write_parquet(&Stores::new(), &path, &batch).await.unwrap();
+        for (query, expected) in [
+            ("SELECT hex_to_int(a) AS x, c FROM t", &[0][..]),
+            ("SELECT clamp(hex_to_int(b), 0, 9) AS x, vocab_apply(c, ['q']) AS y FROM t", &[1, 2]),
+            ("SELECT hex_to_int(a) AS x, a FROM t", &[]),
+            ("SELECT hex_to_int(upper(a)) AS x FROM t", &[]),
+            ("SELECT hex_to_int(a) AS x FROM t WHERE a <> b", &[]),
+            ("SELECT hex_to_int(a) AS x FROM t WHERE b <> c", &[0]),
+        ] {
+            let session = Session::builder().threads(1).build().unwrap();
+            let script =
+                format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{path}'; CREATE PIPELINE p AS {query}");
+            session.execute("test", &script).await.unwrap();
+            let feed = session.open("p", &FeedOptions::default()).unwrap();
+            assert_eq!(feed.stage().read_views(), expected, "{query}");
+        }
+    }
+}

@@ -181,6 +181,11 @@ impl Feed {
         self.runner.core()
     }
 
+    #[cfg(test)]
+    pub(crate) fn stage(&self) -> &Stage {
+        &self.core().stage
+    }
+
     /// The feed's id: a hash of query, operator versions, snapshot and settings.
     pub fn id(&self) -> &str {
         &self.core().id

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, write_parquet};
+use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
 use crate::support::{Place, batch, parquet_bytes, parquet_bytes_split, write};
@@ -62,14 +63,18 @@ async fn texts_are_read_as_views_where_asked_for() {
     let numbers = Int64Array::from_iter_values(0..1000);
     let columns =
         [("n", Arc::new(numbers) as ArrayRef), ("a", Arc::new(plain.clone())), ("b", Arc::new(plain.clone()))];
-    place.put("a.parquet", write(&RecordBatch::try_from_iter(columns).unwrap(), WriterProperties::default())).await;
-    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
-    assert!(dataset.has_views());
-    // A number asked for as a view stays a number.
-    let rows = dataset.read_with_views(&dataset.row_ranges(u64::MAX)[0], &[2, 1, 0], &[0, 2]).await.unwrap();
-    assert_eq!(rows.batch.column(0).as_string_view(), &plain.iter().collect::<StringViewArray>());
-    assert_eq!(rows.batch.column(1).as_string::<i32>(), &plain);
-    assert_eq!(rows.batch.column(2).as_primitive::<Int64Type>().value(999), 999);
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    for compression in [Compression::SNAPPY, Compression::UNCOMPRESSED] {
+        let properties = WriterProperties::builder().set_compression(compression).build();
+        place.put("a.parquet", write(&batch, properties)).await;
+        let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+        assert!(dataset.has_views());
+        // A number asked for as a view stays a number.
+        let rows = dataset.read_with_views(&dataset.row_ranges(u64::MAX)[0], &[2, 1, 0], &[0, 2]).await.unwrap();
+        assert_eq!(rows.batch.column(0).as_string_view(), &plain.iter().collect::<StringViewArray>());
+        assert_eq!(rows.batch.column(1).as_string::<i32>(), &plain);
+        assert_eq!(rows.batch.column(2).as_primitive::<Int64Type>().value(999), 999);
+    }
 }
 
 #[tokio::test]
