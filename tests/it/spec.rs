@@ -297,7 +297,7 @@ async fn a_file_that_a_call_names_is_part_of_the_feed() {
     assert_ne!(opened().await.id(), first.id());
     let refused = worker().open_spec(&spec).await.err().expect("another file");
     assert_eq!(refused.kind(), ErrorKind::Conflict);
-    assert!(refused.message().contains(&"\"colours.txt\" has another content here"), "{refused}");
+    assert!(refused.message().contains("\"colours.txt\" has another content here"), "{refused}");
     // What was planned before goes on with what it has read.
     let digests =
         |batches: Vec<(u64, u64, String, String)>| batches.into_iter().map(|batch| batch.3).collect::<Vec<_>>();
