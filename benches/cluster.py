@@ -274,7 +274,9 @@ def slow_reader(forebay: str, rounds: int) -> list[dict]:
                                 time.sleep(1)
 
                         threading.Thread(target=drag, daemon=True).start()
-                    done = reader(forebay, dispatcher.uri, "--epochs", "4")
+                        # It is slow once its pipe, which holds some hundred lines, is full.
+                        time.sleep(6)
+                    done = reader(forebay, dispatcher.uri, "--epochs", "20")
                     *_, last = done.stdout
                     summary = json.loads(last)
                     assert done.wait() == 0
