@@ -425,7 +425,7 @@ fn trainers_on_its_machine_read_over_a_worker_s_socket() {
     let cluster = Cluster::start(&script, 1, 2);
     let uri = &cluster.uris();
     let arguments = ["run", "--connect", uri, "--pipeline", "slow", "--epochs", "50", "--output", "json"];
-    let _reading = Running::start(&mut forebay(arguments));
+    let reading = Running::start(&mut forebay(arguments));
     let status = wait_for(uri, "a window at each worker", |status| busy(status) == 2);
     let by_port = |port: String| {
         let worker =
@@ -440,6 +440,7 @@ fn trainers_on_its_machine_read_over_a_worker_s_socket() {
     // One that listens, and one for each connection.
     wait_for(uri, "a connection", |_| sockets(&local) == 2);
     assert_eq!(sockets(&port_only), 0);
+    reading.hang_up();
 }
 
 #[test]
