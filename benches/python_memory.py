@@ -115,6 +115,9 @@ def main():
         end(local)
         left[end.__name__ + ", in process"] = soon(before)
         server = session.serve()
+        # It answers, so all that it listens on is there.
+        forebay.connect(server.uri).pipelines()
+        gc.collect()
         before = held()
         end(lambda: forebay.connect(server.uri).load("p", format=format))
         left[end.__name__ + ", from a cluster"] = soon(before)
