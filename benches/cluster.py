@@ -13,7 +13,8 @@ Linux only (`/proc`), nothing but Python's standard library. Every process is on
   that the dead one held (its log says when), until `forebay status` misses the dead one, and the trainer's longest
   wait between two batches in the two seconds around.
 - `slow_reader`: batches a second of a reader, and the worker's peak memory (`VmHWM`), alone and beside a reader of the same
-  feed that takes one batch a second.
+  feed that takes one batch a second: of a reader that takes what it gets, so that nothing is ever computed ahead of it, and of
+  one that trains for 20 ms a step.
 - `restart`: the dispatcher is killed (SIGKILL) and comes back after some seconds, at the same port, while a trainer with a
   full queue takes a batch every 50 ms; the trainer's longest wait between two batches from the kill until three seconds
   after it came back, beside the same without a kill.
@@ -94,7 +95,8 @@ def status(forebay: str, uri: str) -> dict:
 
 def reader(forebay: str, uri: str, *more: str, output: str = "json") -> subprocess.Popen:
     arguments = [forebay, "run", "--connect", uri, "--output", output, *more]
-    return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    # A small pipe: who reads slowly is felt soon.
+    return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, pipesize=4096)
 
 
 def cluster(stack: contextlib.ExitStack, forebay: str, script: pathlib.Path, workers: int, *options: str, log: str = ""):
@@ -247,8 +249,11 @@ def failover(forebay: str, kills: int) -> list[dict]:
 
 
 def slow_reader(forebay: str, rounds: int) -> list[dict]:
-    rates: dict[str, list[float]] = {"alone": [], "beside": []}
-    peaks: dict[str, list[float]] = {"alone": [], "beside": []}
+    def drag(lines, seconds: float):
+        for _ in lines:
+            time.sleep(seconds)
+
+    figures = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for copy in range(4):
@@ -260,39 +265,37 @@ def slow_reader(forebay: str, rounds: int) -> list[dict]:
             " random_hflip(random_resized_crop(decode_image(bytes), height => 224, width => 224)) AS image, label"
             " FROM photos;"
         )
-        for _ in range(rounds):
-            for what in rates:
-                with contextlib.ExitStack() as stack:
-                    dispatcher, [worker] = cluster(stack, forebay, script, 1, "--memory-limit", "256MiB")
-                    slow = None
-                    if what == "beside":
-                        slow = reader(forebay, dispatcher.uri, "--epochs", "1000", "--buffer-limit", "16MiB")
-                        stack.callback(slow.kill)
 
-                        def drag(lines=slow.stdout):
-                            for _ in lines:
-                                time.sleep(1)
+        def measure(epochs: int, step: float, is_beside: bool) -> tuple[float, float]:
+            with contextlib.ExitStack() as stack:
+                dispatcher, [worker] = cluster(stack, forebay, script, 1, "--memory-limit", "256MiB")
+                if is_beside:
+                    slow = reader(forebay, dispatcher.uri, "--epochs", "1000", "--buffer-limit", "16MiB")
+                    stack.callback(slow.kill)
+                    threading.Thread(target=drag, args=(slow.stdout, 1.0), daemon=True).start()
+                    # It is slow once its pipe, which holds some hundred lines, is full.
+                    time.sleep(6)
+                done = reader(forebay, dispatcher.uri, "--epochs", str(epochs))
+                last = ""
+                for last in done.stdout:
+                    time.sleep(step)
+                assert done.wait() == 0
+                summary = json.loads(last)
+                return summary["batches"] / summary["seconds"], worker.peak_mb()
 
-                        threading.Thread(target=drag, daemon=True).start()
-                        # It is slow once its pipe, which holds some hundred lines, is full.
-                        time.sleep(6)
-                    done = reader(forebay, dispatcher.uri, "--epochs", "20")
-                    *_, last = done.stdout
-                    summary = json.loads(last)
-                    assert done.wait() == 0
-                    rates[what].append(summary["batches"] / summary["seconds"])
-                    peaks[what].append(worker.peak_mb())
-    return [
-        {
-            "measurement": "slow_reader",
-            "reader": what,
-            "batches_per_second": round(statistics.median(rates[what]), 1),
-            "worker_peak_mb": round(statistics.median(peaks[what])),
-            "rate_to_alone": round(statistics.median(b / a for a, b in zip(rates["alone"], rates[what])), 3),
-            "peak_to_alone": round(statistics.median(b / a for a, b in zip(peaks["alone"], peaks[what])), 3),
-        }
-        for what in rates
-    ]
+        for trainer, epochs, step in (("as fast as it can", 20, 0.0), ("20 ms a step", 10, 0.02)):
+            runs = [[measure(epochs, step, is_beside) for is_beside in (False, True)] for _ in range(rounds)]
+            for at, what in enumerate(("alone", "beside")):
+                figures.append({
+                    "measurement": "slow_reader",
+                    "trainer": trainer,
+                    "reader": what,
+                    "batches_per_second": round(statistics.median(run[at][0] for run in runs), 1),
+                    "worker_peak_mb": round(statistics.median(run[at][1] for run in runs)),
+                    "rate_to_alone": round(statistics.median(run[at][0] / run[0][0] for run in runs), 3),
+                    "peak_to_alone": round(statistics.median(run[at][1] / run[0][1] for run in runs), 3),
+                })
+    return figures
 
 
 def restart(forebay: str, kills: int) -> list[dict]:

@@ -6,8 +6,9 @@
 //!
 //! - A reader's current window is always leased, whatever the memory limit says: without it nobody would move.
 //! - Windows ahead of the readers are leased in order while workers have room, so computing overlaps reading.
-//! - A window is kept until every reader has passed it. When a current window needs room, the windows whose readers
-//!   are furthest away go first; they are computed again when their reader comes, never skipped.
+//! - A window is kept until every reader has passed it. When a current window needs room, or one that is much nearer to a
+//!   reader, the windows whose readers are furthest away go first; they are computed again when their reader comes, never
+//!   skipped.
 //! - The windows of a worker that is lost are leased to others. A window that keeps losing its workers is given up.
 //! - A window whose reader waits too long is leased a second time; whichever is ready first is right, for both are equal.
 //!   So is one whose only worker cannot be reached, before anybody waits for it.

@@ -10,7 +10,10 @@ use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
 /// At most this many windows are looked at ahead of one reader; what bounds them usually is memory.
-const LOOKAHEAD_WINDOWS_MAX: usize = 64;
+const LOOKAHEAD_WINDOWS_MAX: u64 = 64;
+
+/// A window makes room for one that is so many times nearer to a reader, before anybody waits for that.
+const MUCH_NEARER: u64 = 4;
 
 /// The readers that stand at one place: how many there are of each share.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +64,11 @@ impl Load {
     fn has_room(&self, worker: &Worker, bytes: u64) -> bool {
         let limits = worker.limits;
         let fits = self.held_bytes + bytes <= limits.memory_bytes || self.holds < limits.windows_at_least;
-        self.computing < limits.computing && fits
+        self.has_time(worker) && fits
+    }
+
+    fn has_time(&self, worker: &Worker) -> bool {
+        self.computing < worker.limits.computing
     }
 }
 
@@ -77,7 +84,7 @@ impl<P: Plan> Sequencer<P> {
         {
             let mut loads = self.loads();
             if let Some(worker) = self.idlest(&loads, |id, _, _| id != only.worker) {
-                self.make_room(&mut loads, worker, self.plan.bytes(window));
+                self.make_room(&mut loads, worker, self.plan.bytes(window), 0);
                 self.grant(&mut loads, window, worker);
                 return true;
             }
@@ -94,7 +101,7 @@ impl<P: Plan> Sequencer<P> {
         let mut loads = self.loads();
         let may = |id, worker: &Worker, load: &Load| id != than && (is_current || load.has_room(worker, bytes));
         if let Some(worker) = self.idlest(&loads, may) {
-            self.make_room(&mut loads, worker, bytes);
+            self.make_room(&mut loads, worker, bytes, 0);
             self.grant(&mut loads, window, worker);
         }
     }
@@ -109,10 +116,13 @@ impl<P: Plan> Sequencer<P> {
         self.places
             .keys()
             .filter(|&&place| needs(place, window))
-            // Only compared, so epochs may be taken as longer than any other distance.
-            .map(|&(at, _)| {
-                let epochs = window.epoch - at.epoch;
-                (epochs << 32) + u64::from(window.index) - u64::from(at.index) * u64::from(epochs == 0)
+            .map(|&(at, _)| match window.epoch - at.epoch {
+                0 => u64::from(window.index - at.index),
+                // Only compared, so the epochs between may be taken to be as long as this one.
+                epochs => {
+                    let before = epochs.saturating_mul(self.plan.windows(at.epoch).into());
+                    before.saturating_add(window.index.into()).saturating_sub(at.index.into())
+                }
             })
             .min()
     }
@@ -168,7 +178,7 @@ impl<P: Plan> Sequencer<P> {
                     holds(Rule::CurrentIsLeasedOverTheLimit) || load.has_room(worker, bytes)
                 })
             {
-                self.make_room(loads, worker, bytes);
+                self.make_room(loads, worker, bytes, 0);
                 self.grant(loads, window, worker);
             }
         }
@@ -176,14 +186,36 @@ impl<P: Plan> Sequencer<P> {
 
     fn lease_ahead(&mut self, loads: &mut Loads) {
         // Before the windows ahead are looked at: mostly all are busy.
-        if self.idlest(loads, |_, worker, load| load.has_room(worker, 0)).is_none() {
+        if self.idlest(loads, |_, worker, load| load.has_time(worker)).is_none() {
             return;
         }
-        for window in self.ahead() {
-            let bytes = self.plan.bytes(window);
-            let Some(worker) = self.idlest(loads, |_, worker, load| load.has_room(worker, bytes)) else { break };
+        for (distance, window) in self.ahead() {
+            let (bytes, beyond) = (self.plan.bytes(window), distance.saturating_mul(MUCH_NEARER));
+            let has_room = |_, worker: &Worker, load: &Load| load.has_room(worker, bytes);
+            let worker = self.idlest(loads, has_room).or_else(|| self.idlest_with_room(loads, bytes, beyond));
+            let Some(worker) = worker else { break };
+            self.make_room(loads, worker, bytes, beyond);
             self.grant(loads, window, worker);
         }
+    }
+
+    /// The idlest worker that has time, and room for `bytes` if it lets go of finished windows `beyond` that distance.
+    fn idlest_with_room(&self, loads: &Loads, bytes: u64, beyond: u64) -> Option<WorkerId> {
+        if self.keeps_all {
+            return None;
+        }
+        let mut room: BTreeMap<WorkerId, u64> = BTreeMap::new();
+        for (&window, held) in &self.windows {
+            if self.distance(window).is_none_or(|distance| distance > beyond) {
+                for copy in held.copies.iter().filter(|copy| copy.state != CopyState::Leased) {
+                    *room.entry(copy.worker).or_default() += copy.bytes;
+                }
+            }
+        }
+        self.idlest(loads, |id, worker, load| {
+            let let_go = room.get(&id).copied().unwrap_or_default();
+            load.has_time(worker) && load.held_bytes + bytes <= worker.limits.memory_bytes.saturating_add(let_go)
+        })
     }
 
     fn loads(&self) -> Loads {
@@ -206,8 +238,8 @@ impl<P: Plan> Sequencer<P> {
             .map(|(_, _, id)| id)
     }
 
-    /// Windows ahead of the readers that nobody computes yet, nearest first.
-    fn ahead(&self) -> Vec<WindowId> {
+    /// Windows ahead of the readers that nobody computes yet, and how far; nearest first.
+    fn ahead(&self) -> Vec<(u64, WindowId)> {
         let mut ahead = BTreeMap::new();
         for &(at, until_epoch) in self.places.keys() {
             let mut window = at;
@@ -224,18 +256,19 @@ impl<P: Plan> Sequencer<P> {
         }
         let mut ahead: Vec<_> = ahead.into_iter().map(|(window, distance)| (distance, window)).collect();
         ahead.sort_unstable();
-        ahead.into_iter().map(|(_, window)| window).collect()
+        ahead
     }
 
-    /// Forgets finished windows that no reader is at, the furthest away first, until `bytes` more fit.
-    fn make_room(&mut self, loads: &mut Loads, worker: WorkerId, bytes: u64) {
+    /// Forgets finished windows that are `beyond` that distance from a reader, the furthest away first, until `bytes` more
+    /// fit.
+    fn make_room(&mut self, loads: &mut Loads, worker: WorkerId, bytes: u64, beyond: u64) {
         let Some(limit) = self.workers.get(&worker).map(|worker| worker.limits.memory_bytes) else { return };
         while loads.get(&worker).is_some_and(|load| load.held_bytes + bytes > limit) {
             let furthest = self
                 .copies_of(worker)
                 .filter(|(_, copy)| copy.state != CopyState::Leased)
                 .map(|(window, copy)| (self.distance(window).unwrap_or(u64::MAX), window, copy.lease))
-                .filter(|&(distance, ..)| distance > 0)
+                .filter(|&(distance, ..)| distance > beyond)
                 .max();
             let Some((_, window, lease)) = furthest else { break };
             let held = self.windows.get_mut(&window).expect("it has a copy");

@@ -77,7 +77,11 @@ fn finish_all(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
     while let Some((window, _)) =
         sequencer.leases(worker).into_iter().find(|&(window, lease)| !sequencer.is_ready(window, lease))
     {
-        finish(sequencer, worker, window.index);
+        count(sequencer, worker, window.index);
+        // It may have made room for another as soon as it was there.
+        if held(sequencer, worker).contains(&window.index) {
+            finish(sequencer, worker, window.index);
+        }
     }
 }
 
@@ -338,6 +342,24 @@ fn windows_of_a_dispatcher_that_is_gone_are_taken_over_while_all_is_kept() {
 }
 
 #[test]
+fn what_may_still_be_asked_for_makes_no_room_for_what_lies_ahead() {
+    let mut sequencer = sequencer(99, 1, 40);
+    sequencer.set_keeps_all(true);
+    for index in 50..54 {
+        sequencer.adopt(1, window(index), index.into(), true);
+        finish(&mut sequencer, 1, index);
+    }
+    read(&mut sequencer, 1, 0);
+    finish_all(&mut sequencer, 1);
+    // Its window is always leased; the others wait.
+    assert_eq!(held(&sequencer, 1), [0, 50, 51, 52]);
+    sequencer.set_keeps_all(false);
+    advance(&mut sequencer, 1, 1);
+    finish_all(&mut sequencer, 1);
+    assert_eq!(held(&sequencer, 1), [1, 2, 3, 4]);
+}
+
+#[test]
 fn what_nobody_needs_is_not_taken_over() {
     let mut sequencer = sequencer(9, 1, 10);
     sequencer.adopt(1, window(3), 7, true);
@@ -422,4 +444,50 @@ fn a_rerun_is_not_computed_again() {
         sequencer.handle(Event::ReaderLeft { reader }).expect("pure");
     }
     assert_eq!((sequencer.granted(), sequencer.recomputed()), (10, 0));
+}
+
+/// Of what worker 1 holds, the windows from `from` on, but before `to`.
+fn held_between(sequencer: &Sequencer<Even>, from: u32, to: u32) -> usize {
+    held(sequencer, 1).into_iter().filter(|index| (from..to).contains(index)).count()
+}
+
+#[test]
+fn a_reader_that_stands_still_does_not_keep_another_from_what_lies_ahead() {
+    let mut sequencer = sequencer(1_000, 1, 200);
+    read(&mut sequencer, 1, 500);
+    read(&mut sequencer, 2, 0);
+    for index in 500..600 {
+        advance(&mut sequencer, 1, index);
+        finish_all(&mut sequencer, 1);
+        assert_eq!((held_between(&sequencer, index, 1_000), held_between(&sequencer, 0, 500)), (10, 10));
+    }
+    assert_eq!(sequencer.recomputed(), 0);
+}
+
+#[test]
+fn what_others_left_for_a_reader_is_kept_while_it_is_near() {
+    let mut sequencer = sequencer(1_000, 1, 200);
+    read(&mut sequencer, 1, 0);
+    read(&mut sequencer, 2, 0);
+    for index in 1..=12 {
+        finish_all(&mut sequencer, 1);
+        advance(&mut sequencer, 1, index);
+    }
+    // They go on side by side, and what lies ahead of the first takes nothing from the second.
+    for index in 1..100 {
+        finish_all(&mut sequencer, 1);
+        assert_eq!(held_between(&sequencer, index - 1, index + 12), 13);
+        advance(&mut sequencer, 2, index);
+        advance(&mut sequencer, 1, index + 12);
+    }
+    assert_eq!(sequencer.recomputed(), 0);
+}
+
+#[test]
+fn the_next_epoch_is_as_near_as_it_is() {
+    let mut sequencer = sequencer(5, 1, 40);
+    let event = Event::ReaderJoined { reader: 1, at: window(3), until_epoch: 2, share: 1.0 };
+    sequencer.handle(event).expect("pure");
+    assert_eq!(sequencer.distance(WindowId { epoch: 1, index: 1 }), Some(3));
+    assert_eq!(sequencer.distance(WindowId { epoch: 2, index: 0 }), None);
 }

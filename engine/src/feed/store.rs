@@ -8,6 +8,8 @@
 mod chunk;
 mod kept;
 mod reading;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -103,8 +105,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     windows: HashMap<WindowKey, Arc<StoredWindow>>,
-    /// Which window will be read first.
-    order: Vec<WindowKey>,
+    /// Which window will be read first, and how often each is still to be read.
+    order: Vec<(WindowKey, f64)>,
     chunk_bytes: u64,
     kept: Kept,
     chunks_computed: u64,
@@ -120,6 +122,8 @@ pub struct StoredWindow {
     /// Its rows are the same in every epoch.
     repeats: bool,
     store: Weak<Inner>,
+    /// How often each row is to be taken: as many readers as were known at a time.
+    shares: Mutex<f64>,
     prepared: OnceLock<Result<Prepared>>,
     /// Preparing ended, or a chunk was computed.
     changed: Notify,
@@ -136,8 +140,6 @@ struct Prepared {
 
 struct Chunks {
     all: Vec<Chunk>,
-    /// How often each row is to be taken: as many readers as were known at a time.
-    shares: f64,
     /// The largest result so far, to guess the next.
     bytes_max: u64,
 }
@@ -180,16 +182,18 @@ impl WindowStore {
         let core = Arc::clone(feed.runner.core());
         let key = (Arc::clone(&core.id), window);
         let repeats = kept::repeats(feed);
+        let mut state = self.0.state.lock();
+        let shares = state.order.iter().find_map(|(at, shares)| (*at == key).then_some(*shares));
         let stored = Arc::new(StoredWindow {
             key: key.clone(),
             core,
             repeats,
             store: Arc::downgrade(&self.0),
+            shares: Mutex::new(shares.unwrap_or_default()),
             prepared: OnceLock::new(),
             changed: Notify::new(),
             preparing: Mutex::new(None),
         });
-        let mut state = self.0.state.lock();
         match state.kept.get(&key) {
             Some(kept) => {
                 let _ = stored.prepared.set(Ok(kept));
@@ -230,13 +234,13 @@ impl WindowStore {
     /// fractions.
     pub fn prioritise(&self, order: &[(WindowKey, f64)]) {
         let mut state = self.0.state.lock();
-        state.order = order.iter().map(|(key, _)| key.clone()).collect();
         for (key, shares) in order {
-            if let Some(Ok(prepared)) = state.windows.get(key).and_then(|stored| stored.prepared.get()) {
-                let mut chunks = prepared.chunks.lock();
-                chunks.shares = chunks.shares.max(*shares);
+            if let Some(stored) = state.windows.get(key) {
+                let mut most = stored.shares.lock();
+                *most = most.max(*shares);
             }
         }
+        state.order = order.to_vec();
         self.0.fill(&mut state);
     }
 
@@ -303,7 +307,7 @@ impl Prepared {
         let row_bytes = (window.bytes() / window.len().max(1)).max(1);
         let chunk_rows = (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS);
         let all = (0..window.len().div_ceil(chunk_rows)).map(|_| Chunk::default()).collect();
-        let chunks = Mutex::new(Chunks { all, shares: 0.0, bytes_max: 0 });
+        let chunks = Mutex::new(Chunks { all, bytes_max: 0 });
         Self { window: window.sharing(), chunk_rows, chunks, was_kept: false }
     }
 
@@ -323,7 +327,7 @@ impl Inner {
         let was_full = state.is_full;
         state.is_full = false;
         let mut is_news = false;
-        'windows: for key in state.order.clone() {
+        'windows: for (key, _) in state.order.clone() {
             let Some(stored) = state.windows.get(&key).cloned() else { continue };
             let Some(Ok(prepared)) = stored.prepared.get() else { continue };
             let mut chunks = prepared.chunks.lock();
@@ -331,8 +335,7 @@ impl Inner {
                 if self.filling.load(Ordering::Relaxed) >= self.executor.threads() {
                     break 'windows;
                 }
-                let chunk = &chunks.all[index];
-                if chunk.is_spent || !matches!(chunk.state, ChunkState::Absent) {
+                if !chunks.all[index].is_to_come() {
                     continue;
                 }
                 if state.chunk_bytes + state.kept.bytes() + chunks.bytes_max > self.chunk_limit_bytes {
@@ -350,7 +353,7 @@ impl Inner {
 
     /// Lets go of chunks that will be read last, until memory is within its limit.
     fn make_room(&self, state: &mut State, spared: (&WindowKey, usize)) {
-        for key in state.order.clone().iter().rev() {
+        for (key, _) in state.order.clone().iter().rev() {
             let Some(Ok(prepared)) = state.windows.get(key).and_then(|stored| stored.prepared.get()) else { continue };
             let mut chunks = prepared.chunks.lock();
             for (index, chunk) in chunks.all.iter_mut().enumerate().rev() {
@@ -362,6 +365,19 @@ impl Inner {
                 }
             }
         }
+    }
+}
+
+impl Chunk {
+    /// Whether it has yet to be computed ahead. One that was let go waits until it is asked for: what is read last would
+    /// else be computed over and over, whenever there is room for a moment.
+    fn is_to_come(&self) -> bool {
+        self.is_awaited() && matches!(self.state, ChunkState::Absent)
+    }
+
+    /// Whether its window is not ready without it.
+    fn is_awaited(&self) -> bool {
+        !self.is_spent && !self.was_computed
     }
 }
 
@@ -381,8 +397,7 @@ impl StoredWindow {
             Some(Err(error)) => StoredState::Failed(error.clone()),
             Some(Ok(prepared)) => {
                 let (rows, bytes) = (prepared.window.len(), prepared.window.bytes());
-                let is_absent = |chunk: &Chunk| !chunk.is_spent && !matches!(chunk.state, ChunkState::Done(_));
-                match is_full || !prepared.chunks.lock().all.iter().any(is_absent) {
+                match is_full || !prepared.chunks.lock().all.iter().any(Chunk::is_awaited) {
                     true => StoredState::Ready { rows, bytes },
                     false => StoredState::Counted { rows, bytes },
                 }
@@ -490,7 +505,7 @@ impl StoredWindow {
         let is_held = state.windows.get(&self.key).is_some_and(|held| Arc::ptr_eq(held, self));
         let freed = {
             let mut chunks = prepared.chunks.lock();
-            let expected = chunks.shares * (prepared.rows(index).end - prepared.rows(index).start) as f64;
+            let expected = *self.shares.lock() * (prepared.rows(index).end - prepared.rows(index).start) as f64;
             let chunk = &mut chunks.all[index];
             chunk.rows_taken += rows;
             // Fractions of ranks do not add up exactly.

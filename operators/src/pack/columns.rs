@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray};
+use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type};
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
@@ -85,8 +86,20 @@ impl Column {
             Self::Labels => pack.ignore_index,
             _ => 0,
         };
-        let mut values = Vec::with_capacity(first.len() * pack.length);
-        for row in 0..first.len() {
+        let values = match lists.all() {
+            // Nothing is missing, so no sequence is padded, and they lie there as they are wanted.
+            all if self == Self::InputIds && all.len() == first.len() * pack.length => all,
+            _ => ScalarBuffer::from(self.values(pack, arrays, fill)),
+        };
+        let values = Arc::new(Int32Array::new(values, None));
+        Ok(Arc::new(FixedSizeListArray::try_new_with_length(item(), pack.length as i32, values, None, first.len())?))
+    }
+
+    /// The values of whole sequences.
+    fn values(self, pack: &Pack, arrays: &[ArrayRef], fill: i32) -> Vec<i32> {
+        let (rows, lists) = (arrays[0].len(), Lists::of(&arrays[0]));
+        let mut values = Vec::with_capacity(rows * pack.length);
+        for row in 0..rows {
             let end = (row + 1) * pack.length;
             match self {
                 Self::PositionIds => {
@@ -107,8 +120,7 @@ impl Column {
                 }
             }
         }
-        let values = Arc::new(Int32Array::from(values));
-        Ok(Arc::new(FixedSizeListArray::try_new_with_length(item(), pack.length as i32, values, None, first.len())?))
+        values
     }
 }
 
@@ -119,13 +131,19 @@ fn item() -> FieldRef {
 /// The rows of a column of lists of int32 without nulls.
 struct Lists<'a> {
     offsets: &'a [i32],
-    values: &'a [i32],
+    values: &'a ScalarBuffer<i32>,
 }
 
 impl<'a> Lists<'a> {
     fn of(array: &'a ArrayRef) -> Self {
         let list = array.as_list::<i32>();
         Self { offsets: list.value_offsets(), values: list.values().as_primitive::<Int32Type>().values() }
+    }
+
+    /// What all rows hold, one after the other.
+    fn all(&self) -> ScalarBuffer<i32> {
+        let (first, last) = (self.offsets[0] as usize, self.offsets[self.offsets.len() - 1] as usize);
+        self.values.slice(first, last - first)
     }
 
     fn row(&self, row: usize) -> &'a [i32] {
@@ -215,12 +233,13 @@ mod tests {
     #[test]
     fn columns_restart_with_each_document_and_ignore_padding() {
         let pack = Pack { length: 6, strategy: Strategy::Concat, separator: Some(9), pad_id: -1, ignore_index: -100 };
-        let documents: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
+        let documents: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6, 7, 8, 10, 11, 12]];
         let layout = Layout::new(&pack, documents.iter().map(|document| document.len()));
         let all = 0..layout.len();
         let (tokens, bounds) = (layout.tokens(&pack, &documents, all.clone()), layout.bounds(all));
-        for from in 0..2 {
-            let (tokens, bounds) = (tokens.slice(from, 2 - from), bounds.slice(from, 2 - from));
+        for taken in [0..3, 0..2, 1..2, 1..3, 2..3] {
+            let slice = |array: &ArrayRef| array.slice(taken.start, taken.len());
+            let (tokens, bounds) = (slice(&tokens), slice(&bounds));
             let column = |column: Column, arrays: &[&ArrayRef]| {
                 let arrays: Vec<ArrayRef> = arrays.iter().map(|array| Arc::clone(array)).collect();
                 let made = column.compute(&pack, &arrays).unwrap();
@@ -229,15 +248,22 @@ mod tests {
             };
             let rows =
                 |array: ArrayRef| array.as_fixed_size_list().values().as_primitive::<Int32Type>().values().to_vec();
-            let expect = |array: ArrayRef, expected: [[i32; 6]; 2]| assert_eq!(rows(array), expected[from..].concat());
-            expect(column(Column::InputIds, &[&tokens]), [[1, 2, 3, 9, 4, 9], [5, 6, 9, -1, -1, -1]]);
+            let expect =
+                |array: ArrayRef, expected: [[i32; 6]; 3]| assert_eq!(rows(array), expected[taken.clone()].concat());
+            expect(
+                column(Column::InputIds, &[&tokens]),
+                [[1, 2, 3, 9, 4, 9], [5, 6, 7, 8, 10, 11], [12, 9, -1, -1, -1, -1]],
+            );
             expect(
                 column(Column::Labels, &[&tokens, &bounds]),
-                [[-100, 2, 3, 9, -100, 9], [-100, 6, 9, -100, -100, -100]],
+                [[-100, 2, 3, 9, -100, 9], [-100, 6, 7, 8, 10, 11], [-100, 9, -100, -100, -100, -100]],
             );
-            expect(column(Column::PositionIds, &[&bounds]), [[0, 1, 2, 3, 0, 1], [0, 1, 2, 0, 0, 0]]);
+            expect(
+                column(Column::PositionIds, &[&bounds]),
+                [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4, 5], [0, 1, 0, 0, 0, 0]],
+            );
             let used = column(Column::Tokens, &[&bounds]);
-            assert_eq!(used.as_primitive::<Int32Type>().values()[..], [6, 3][from..]);
+            assert_eq!(used.as_primitive::<Int32Type>().values()[..], [6, 6, 2][taken.clone()]);
         }
     }
 

@@ -47,7 +47,7 @@ impl Kept {
         let kept = self.windows.get(&(Arc::clone(feed), window.index))?;
         let chunk = |rows: &Arc<ChunkRows>| Chunk { kept: Some(Arc::clone(rows)), is_spent: true, ..Chunk::default() };
         let all = kept.chunks.iter().map(chunk).collect();
-        let chunks = Mutex::new(Chunks { all, shares: 0.0, bytes_max: 0 });
+        let chunks = Mutex::new(Chunks { all, bytes_max: 0 });
         let window = kept.window.without_sources(sample_bytes(&kept.chunks));
         Some(Prepared { window, chunk_rows: kept.chunk_rows, chunks, was_kept: true })
     }
