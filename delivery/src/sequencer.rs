@@ -350,7 +350,8 @@ impl<P: Plan> Sequencer<P> {
     fn stand(&mut self, reader: ReaderId, state: Option<Reader>) -> bool {
         let mut is_change = false;
         if let Some(state) = state {
-            let place = self.places.entry((state.at, state.until_epoch)).or_default();
+            let windows = || Place::of_epoch(self.plan.windows(state.at.epoch));
+            let place = self.places.entry((state.at, state.until_epoch)).or_insert_with(windows);
             is_change |= place.is_empty();
             place.enter(state.share);
         }

@@ -1,7 +1,7 @@
 //! Who is leased what: what readers are at first, then what lies ahead of them, each to whoever has the least to do.
 //!
-//! Looked at anew whenever something changed. It costs about as much as there are windows held, workers, and places where
-//! readers stand; how many readers stand there is no matter.
+//! Looked at anew whenever something changed. It costs about as much as there are windows held times places where readers
+//! stand, and workers; how many readers stand there is no matter.
 
 use std::collections::BTreeMap;
 
@@ -15,31 +15,40 @@ const LOOKAHEAD_WINDOWS_MAX: u64 = 64;
 /// A window makes room for one that is so many times nearer to a reader, before anybody waits for that.
 const MUCH_NEARER: u64 = 4;
 
-/// The readers that stand at one place: how many there are of each share.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Place(BTreeMap<u64, u32>);
+/// The readers that stand at one place.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// How many there are of each share.
+    shares: BTreeMap<u64, u32>,
+    /// How many windows its epoch has. A plan may have to work that out.
+    windows: u32,
+}
 
 impl Place {
+    pub(super) fn of_epoch(windows: u32) -> Self {
+        Self { shares: BTreeMap::new(), windows }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.shares.is_empty()
     }
 
     pub(super) fn enter(&mut self, share: f64) {
-        *self.0.entry(share.to_bits()).or_default() += 1;
+        *self.shares.entry(share.to_bits()).or_default() += 1;
     }
 
     pub(super) fn leave(&mut self, share: f64) {
-        if let Some(count) = self.0.get_mut(&share.to_bits()) {
+        if let Some(count) = self.shares.get_mut(&share.to_bits()) {
             *count -= 1;
             if *count == 0 {
-                self.0.remove(&share.to_bits());
+                self.shares.remove(&share.to_bits());
             }
         }
     }
 
     /// Added up anew each time: sums that are only added to and taken from drift.
     fn share(&self) -> f64 {
-        self.0.iter().map(|(&share, &count)| f64::from_bits(share) * f64::from(count)).sum()
+        self.shares.iter().map(|(&share, &count)| f64::from_bits(share) * f64::from(count)).sum()
     }
 }
 
@@ -114,13 +123,13 @@ impl<P: Plan> Sequencer<P> {
     /// How far `window` is ahead of the nearest reader that still needs it.
     pub(super) fn distance(&self, window: WindowId) -> Option<u64> {
         self.places
-            .keys()
-            .filter(|&&place| needs(place, window))
-            .map(|&(at, _)| match window.epoch - at.epoch {
+            .iter()
+            .filter(|(place, _)| needs(**place, window))
+            .map(|(&(at, _), place)| match window.epoch - at.epoch {
                 0 => u64::from(window.index - at.index),
                 // Only compared, so the epochs between may be taken to be as long as this one.
                 epochs => {
-                    let before = epochs.saturating_mul(self.plan.windows(at.epoch).into());
+                    let before = epochs.saturating_mul(place.windows.into());
                     before.saturating_add(window.index.into()).saturating_sub(at.index.into())
                 }
             })
@@ -192,10 +201,14 @@ impl<P: Plan> Sequencer<P> {
         for (distance, window) in self.ahead() {
             let (bytes, beyond) = (self.plan.bytes(window), distance.saturating_mul(MUCH_NEARER));
             let has_room = |_, worker: &Worker, load: &Load| load.has_room(worker, bytes);
-            let worker = self.idlest(loads, has_room).or_else(|| self.idlest_with_room(loads, bytes, beyond));
-            let Some(worker) = worker else { break };
-            self.make_room(loads, worker, bytes, beyond);
-            self.grant(loads, window, worker);
+            if let Some(worker) = self.idlest(loads, has_room) {
+                self.grant(loads, window, worker);
+            } else if let Some(worker) = self.idlest_with_room(loads, bytes, beyond) {
+                self.make_room(loads, worker, bytes, beyond);
+                self.grant(loads, window, worker);
+            } else {
+                break;
+            }
         }
     }
 

@@ -360,6 +360,23 @@ fn what_may_still_be_asked_for_makes_no_room_for_what_lies_ahead() {
 }
 
 #[test]
+fn a_worker_may_hold_so_many_windows_whatever_they_take() {
+    let mut sequencer = sequencer(99, 0, 0);
+    let limits = WorkerLimits { memory_bytes: 10, computing: 2, windows_at_least: 2 };
+    for worker in 1..=2 {
+        sequencer.handle(Event::WorkerJoined { worker, limits }).expect("pure");
+    }
+    sequencer.set_keeps_all(true);
+    sequencer.adopt(2, window(50), 7, true);
+    finish(&mut sequencer, 2, 50);
+    read(&mut sequencer, 1, 0);
+    for worker in 1..=2 {
+        finish_all(&mut sequencer, worker);
+    }
+    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![0, 2], vec![1, 50]));
+}
+
+#[test]
 fn what_nobody_needs_is_not_taken_over() {
     let mut sequencer = sequencer(9, 1, 10);
     sequencer.adopt(1, window(3), 7, true);

@@ -108,6 +108,8 @@ struct State {
     /// Which window will be read first, and how often each is still to be read.
     order: Vec<(WindowKey, f64)>,
     chunk_bytes: u64,
+    /// Of the last chunk that was computed, to guess the first of a window.
+    newest_chunk_bytes: u64,
     kept: Kept,
     chunks_computed: u64,
     chunks_recomputed: u64,
@@ -327,18 +329,27 @@ impl Inner {
         let was_full = state.is_full;
         state.is_full = false;
         let mut is_news = false;
+        let mut is_first = true;
         'windows: for (key, _) in state.order.clone() {
             let Some(stored) = state.windows.get(&key).cloned() else { continue };
             let Some(Ok(prepared)) = stored.prepared.get() else { continue };
             let mut chunks = prepared.chunks.lock();
+            // What was let go waits until it is asked for: what is read last would else be computed over and over, whenever
+            // there is room for a moment. Nothing makes the first window go.
+            let takes_let_go = std::mem::take(&mut is_first);
+            let chunk_bytes = if chunks.bytes_max > 0 { chunks.bytes_max } else { state.newest_chunk_bytes };
             for index in 0..chunks.all.len() {
-                if self.filling.load(Ordering::Relaxed) >= self.executor.threads() {
+                let filling = self.filling.load(Ordering::Relaxed);
+                if filling >= self.executor.threads() {
                     break 'windows;
                 }
-                if !chunks.all[index].is_to_come() {
+                let chunk = &chunks.all[index];
+                let is_to_come = chunk.is_awaited() || (takes_let_go && !chunk.is_spent);
+                if !is_to_come || !matches!(chunk.state, ChunkState::Absent) {
                     continue;
                 }
-                if state.chunk_bytes + state.kept.bytes() + chunks.bytes_max > self.chunk_limit_bytes {
+                let to_come = (filling as u64 + 1) * chunk_bytes;
+                if state.chunk_bytes + state.kept.bytes() + to_come > self.chunk_limit_bytes {
                     state.is_full = true;
                     break 'windows;
                 }
@@ -369,12 +380,6 @@ impl Inner {
 }
 
 impl Chunk {
-    /// Whether it has yet to be computed ahead. One that was let go waits until it is asked for: what is read last would
-    /// else be computed over and over, whenever there is room for a moment.
-    fn is_to_come(&self) -> bool {
-        self.is_awaited() && matches!(self.state, ChunkState::Absent)
-    }
-
     /// Whether its window is not ready without it.
     fn is_awaited(&self) -> bool {
         !self.is_spent && !self.was_computed
@@ -482,6 +487,7 @@ impl StoredWindow {
             let mut chunks = prepared.chunks.lock();
             let bytes = result.as_ref().map_or(0, |rows| rows.bytes);
             chunks.bytes_max = chunks.bytes_max.max(bytes);
+            state.newest_chunk_bytes = bytes;
             state.chunks_computed += 1;
             state.chunks_recomputed += u64::from(chunks.all[index].was_computed);
             chunks.all[index].was_computed = true;
