@@ -284,9 +284,10 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// Takes the dispatcher's answer. An answer to an older message than was answered before changes nothing.
+    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of before
+    /// something changed.
     pub fn reply(&mut self, reply: ReaderReply) {
-        if reply.seq < self.answered && holds(Rule::OnlyTheNewestAnswer) {
+        if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return;
         }
         self.answered = reply.seq;

@@ -87,9 +87,10 @@ impl Worker {
         }
     }
 
-    /// Takes the dispatcher's answer. An answer to an older message than was answered before changes nothing.
+    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of before
+    /// something changed.
     pub fn reply(&mut self, reply: &WorkerReply) -> Vec<WorkerAction> {
-        if reply.seq < self.answered && holds(Rule::OnlyTheNewestAnswer) {
+        if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return Vec::new();
         }
         self.answered = reply.seq;
@@ -212,6 +213,10 @@ mod tests {
         worker.reply(&answer(5, &[(1, 1)]));
         assert_eq!(worker.reply(&answer(4, &[])), []);
         assert_eq!((worker.sync().known, worker.leases().len()), (50, 1));
+        // Two calls may both be answered for the newest message, at two times, and the answers overtake each other.
+        let before = WorkerReply { version: 49, ..answer(5, &[(2, 2)]) };
+        assert_eq!(worker.reply(&before), []);
+        assert_eq!(worker.leases().len(), 1);
     }
 
     #[test]

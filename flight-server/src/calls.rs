@@ -13,9 +13,11 @@ pub(crate) type Caller = (&'static str, u64);
 ///
 /// A caller has room for two calls, one that waits and one that brings news. What the second brings may be no news to anybody,
 /// so that nothing would end the first; and the caller would be dumb until one of them runs out of time.
+///
+/// Newest is whose message has the highest number: calls are heard on several threads, and so not always in their order.
 #[derive(Default)]
 pub(crate) struct Calls {
-    newest: Mutex<HashMap<Caller, Arc<Notify>>>,
+    newest: Mutex<HashMap<Caller, (u64, Arc<Notify>)>>,
 }
 
 /// A call, until it is answered or given up.
@@ -26,10 +28,15 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Calls {
-    /// Begins a call, and lets the one before it look again.
-    pub(crate) fn begin(&self, caller: Caller) -> Waiting<'_> {
+    /// Begins the call with message `seq`, and lets the one before it look again. One that came after the next has no need to
+    /// wait: what it asked for is answered there.
+    pub(crate) fn begin(&self, caller: Caller, seq: u64) -> Waiting<'_> {
         let superseded = Arc::new(Notify::new());
-        if let Some(older) = self.newest.lock().insert(caller, Arc::clone(&superseded)) {
+        let mut calls = self.newest.lock();
+        let newest = calls.get(&caller);
+        if newest.is_none_or(|(newest, _)| *newest <= seq)
+            && let Some((_, older)) = calls.insert(caller, (seq, Arc::clone(&superseded)))
+        {
             older.notify_one();
         }
         Waiting { calls: self, caller, superseded }
@@ -46,7 +53,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut newest = self.calls.newest.lock();
-        if newest.get(&self.caller).is_some_and(|call| Arc::ptr_eq(call, &self.superseded)) {
+        if newest.get(&self.caller).is_some_and(|(_, call)| Arc::ptr_eq(call, &self.superseded)) {
             newest.remove(&self.caller);
         }
     }
@@ -59,15 +66,19 @@ mod tests {
     #[tokio::test]
     async fn a_call_makes_way_for_the_next_of_its_caller_only() {
         let calls = Calls::default();
-        let (first, other) = (calls.begin(("worker", 1)), calls.begin(("trainer", 1)));
-        let second = calls.begin(("worker", 1));
+        let (first, other) = (calls.begin(("worker", 1), 1), calls.begin(("trainer", 1), 1));
+        let third = calls.begin(("worker", 1), 3);
         first.superseded().await;
         drop(first);
-        for waiting in [&second, &other] {
+        // It comes late, and the next to come is still the next after the third.
+        drop(calls.begin(("worker", 1), 2));
+        for waiting in [&third, &other] {
             let outcome = tokio::time::timeout(std::time::Duration::from_millis(5), waiting.superseded()).await;
             assert!(outcome.is_err(), "nothing came after it");
         }
-        drop((second, other));
+        let fourth = calls.begin(("worker", 1), 4);
+        third.superseded().await;
+        drop((third, fourth, other));
         assert!(calls.newest.lock().is_empty());
     }
 }

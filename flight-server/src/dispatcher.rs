@@ -118,7 +118,7 @@ impl Dispatching {
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
         let mut hanging_up = HangingUp { dispatching: self, worker: (!sync.leaving).then_some(sync.worker) };
-        let reply = self.poll(("worker", sync.worker), |state| {
+        let reply = self.poll(("worker", sync.worker), sync.seq, |state| {
             let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
                 // Another may have taken its place since it asked.
                 let replaced = state.dispatcher.replaced(sync.worker);
@@ -151,7 +151,7 @@ impl Dispatching {
             Ok(())
         })?;
         self.journal.lock().reader(sync);
-        let reply = self.poll(("reader", sync.session), |state| {
+        let reply = self.poll(("reader", sync.session), sync.seq, |state| {
             let reply = state.dispatcher.reader_reply(&sync.feed, sync.session).ok_or_else(has_left)?;
             Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
         });
@@ -163,7 +163,7 @@ impl Dispatching {
         self.open(&call.request, &message.feed)?;
         let refused = |why: Unanswered| Error::from(&why.report());
         self.act(|state| state.dispatcher.claim_sync(message, self.now())).map_err(refused)?;
-        let answer = self.poll(("claims", message.session), |state| {
+        let answer = self.poll(("claims", message.session), message.seq, |state| {
             let answer = state.dispatcher.claim_answer(message, self.now()).map_err(refused)?;
             Ok((answer.version != message.known || answer.seq > message.seq, answer))
         });
@@ -184,10 +184,15 @@ impl Dispatching {
         done
     }
 
-    /// Waits until what `look` sees is news to `caller`, or half a second.
-    async fn poll<T>(&self, caller: Caller, mut look: impl FnMut(&mut State) -> Result<(bool, T)>) -> Result<T> {
+    /// Waits until what `look` sees is news to `caller`, whose message is number `seq`, or half a second.
+    async fn poll<T>(
+        &self,
+        caller: Caller,
+        seq: u64,
+        mut look: impl FnMut(&mut State) -> Result<(bool, T)>,
+    ) -> Result<T> {
         let deadline = Instant::now() + POLL;
-        let waiting = self.calls.begin(caller);
+        let waiting = self.calls.begin(caller, seq);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);

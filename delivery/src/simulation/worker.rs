@@ -51,8 +51,8 @@ struct State {
     tasks: BTreeMap<WindowKey, Task>,
     streams: BTreeMap<u64, Serving>,
     draining_since: Option<Millis>,
-    /// The newest message that was answered, and what with.
-    newest: (u64, Vec<Lease>),
+    /// The newest message that was answered, the version of its newest answer, and what that leases.
+    newest: ((u64, u64), Vec<Lease>),
     refuses: Option<usize>,
 }
 
@@ -106,7 +106,7 @@ impl WorkerNode {
             tasks: BTreeMap::new(),
             streams: BTreeMap::new(),
             draining_since: None,
-            newest: (0, Vec::new()),
+            newest: ((0, 0), Vec::new()),
             refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
         });
         self.sync(world);
@@ -174,8 +174,9 @@ impl WorkerNode {
             Message::WorkerReply(reply) => {
                 state.contact.answered(reply.seq);
                 let actions = state.worker.reply(&reply);
-                if reply.seq >= state.newest.0 {
-                    state.newest = (reply.seq, reply.leases);
+                let age = (reply.seq, reply.version);
+                if age >= state.newest.0 {
+                    state.newest = (age, reply.leases);
                 }
                 if state.worker.leases() != state.newest.1 {
                     world.violated(|| "a worker does not go by the newest answer".to_owned());
