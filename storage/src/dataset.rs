@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::listing;
 use crate::media;
-use crate::parquet_file::{ParquetFiles, viewed};
+use crate::parquet_file::{ParquetFiles, dictionary_of_texts, retyped};
 use crate::pinned::PinnedFile;
 use crate::snapshot::{RowGroup, RowRange, Snapshot};
 use crate::text::{self, Decoded, Text};
@@ -220,15 +220,15 @@ impl Dataset {
         &self.inner.snapshot
     }
 
-    /// All rows, in file order, in ranges of about `range_bytes_target` uncompressed bytes where the format allows.
+    /// All rows, in file order, in ranges of about `range_bytes_target` bytes in memory where the format allows.
     ///
     /// The same snapshot and target always give the same ranges.
     pub fn row_ranges(&self, range_bytes_target: u64) -> Vec<RowRange> {
         self.inner.snapshot.row_ranges(range_bytes_target)
     }
 
-    /// Whether its texts can be read as views for less than as they are.
-    pub fn has_views(&self) -> bool {
+    /// Whether its texts can be read as dictionaries for less than as they are.
+    pub fn has_dictionaries(&self) -> bool {
         matches!(self.inner.source, Source::Parquet(_))
     }
 
@@ -237,13 +237,24 @@ impl Dataset {
     /// Decodes on the calling task. Only cells that are asked for are read: a bad cell in another column goes unnoticed.
     /// Likewise a read that needs no bytes, of no columns or of a media file's name, does not look at the file.
     pub async fn read(&self, range: &RowRange, columns: &[usize]) -> Result<Rows> {
-        self.read_with_views(range, columns, &[]).await
+        self.read_with_dictionaries(range, columns, &[]).await
     }
 
-    /// As [`read`](Self::read), with texts of the columns `views` as views where the source [has them](Self::has_views).
-    pub async fn read_with_views(&self, range: &RowRange, columns: &[usize], views: &[usize]) -> Result<Rows> {
+    /// As [`read`](Self::read), with the texts of the columns `dictionaries` as [dictionaries](crate::dictionary_of_texts), if the
+    /// source [has them](Self::has_dictionaries). There a null is a null number, or one that stands for a null.
+    pub async fn read_with_dictionaries(
+        &self,
+        range: &RowRange,
+        columns: &[usize],
+        dictionaries: &[usize],
+    ) -> Result<Rows> {
         let inner = &*self.inner;
-        let whole = if self.has_views() { viewed(&inner.schema, views) } else { Arc::clone(&inner.schema) };
+        let is_text = |at: &usize| inner.schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
+        let dictionaries = match self.has_dictionaries() {
+            true => dictionaries.iter().copied().filter(is_text).collect(),
+            false => Vec::new(),
+        };
+        let whole = retyped(&inner.schema, |at| dictionaries.contains(&at).then(dictionary_of_texts));
         let schema = match whole.project(columns) {
             Ok(schema) => Arc::new(schema),
             Err(e) => {
@@ -255,7 +266,7 @@ impl Dataset {
         match &inner.source {
             Source::Parquet(source) => {
                 let groups = &inner.snapshot.files()[range.file as usize].groups;
-                let arrays = source.read(file, &inner.schema, groups, range, columns, views).await?;
+                let arrays = source.read(file, &inner.schema, groups, range, columns, &dictionaries).await?;
                 Rows::all_good(schema, arrays, range.rows, first_sample_id)
             }
             Source::Media => {

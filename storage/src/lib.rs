@@ -54,7 +54,7 @@ mod text;
 
 pub use dataset::{BadRow, Dataset, DatasetSpec, Format, Rows};
 pub use error::{Error, ErrorKind, Result};
-pub use parquet_file::write_parquet;
+pub use parquet_file::{dictionary_of_texts, retyped, write_parquet};
 pub use schema::schema_text;
 pub use snapshot::{RowGroup, RowRange, Snapshot, SourceFile};
 pub use stores::Stores;

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, Int32Array, RecordBatch};
 use arrow::compute::{cast, concat_batches};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -20,9 +20,9 @@ use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::arrow::{ArrowWriter, ParquetRecordBatchStreamBuilder, ProjectionMask};
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::properties::WriterProperties;
 
 use crate::pinned::{PinnedFile, for_all};
@@ -69,8 +69,8 @@ struct Footer {
     columns: Vec<usize>,
     /// The first leaf of each of the file's columns.
     leaves: Vec<usize>,
-    /// The metadata for reading these columns as views, as last asked for: a feed always asks for the same.
-    viewed: std::sync::Mutex<Option<(Vec<usize>, ArrowReaderMetadata)>>,
+    /// The metadata for reading these columns in these types, as last asked for: a feed mostly asks for the same.
+    retyped: std::sync::Mutex<Option<(Vec<(usize, DataType)>, ArrowReaderMetadata)>>,
 }
 
 impl Footer {
@@ -82,29 +82,37 @@ impl Footer {
                 leaves.push(leaf);
             }
         }
-        Self { metadata, columns, leaves, viewed: std::sync::Mutex::default() }
+        Self { metadata, columns, leaves, retyped: std::sync::Mutex::default() }
     }
 
-    /// Whether a column's texts are worth to be read as views here: they then keep the pages that they were in, which is little
-    /// of a dictionary, and all that was fetched where nothing is compressed.
-    fn has_views(&self, range: &RowRange, column: usize) -> bool {
+    /// What a column's texts are decoded to at least cost, if they are wanted as a dictionary. Views keep the pages that they were
+    /// in, which is little of a dictionary, and all that was fetched where nothing is compressed.
+    fn cheapest_texts(&self, range: &RowRange, column: usize) -> DataType {
         let group = self.metadata.metadata().row_group(range.group as usize);
-        let chunk = self.leaves.get(column).map(|leaf| group.column(*leaf));
-        chunk.is_some_and(|it| it.dictionary_page_offset().is_some() && it.compression() != Compression::UNCOMPRESSED)
+        let Some(chunk) = self.leaves.get(column).map(|leaf| group.column(*leaf)) else { return DataType::Utf8 };
+        let only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|pages| pages.is_only(encoding));
+        if only(Encoding::RLE_DICTIONARY) || only(Encoding::PLAIN_DICTIONARY) {
+            return DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into());
+        }
+        match chunk.dictionary_page_offset().is_some() && chunk.compression() != Compression::UNCOMPRESSED {
+            true => DataType::Utf8View,
+            false => DataType::Utf8,
+        }
     }
 
-    /// The metadata for reading these columns as views.
-    fn with_views(&self, columns: Vec<usize>) -> Result<ArrowReaderMetadata, ParquetError> {
-        if columns.is_empty() {
+    /// The metadata for reading these columns in these types.
+    fn with_types(&self, types: Vec<(usize, DataType)>) -> Result<ArrowReaderMetadata, ParquetError> {
+        if types.is_empty() {
             return Ok(self.metadata.clone());
         }
-        let mut last = self.viewed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, metadata)) = last.as_ref().filter(|(those, _)| *those == columns) {
+        let mut last = self.retyped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, metadata)) = last.as_ref().filter(|(those, _)| *those == types) {
             return Ok(metadata.clone());
         }
-        let options = ArrowReaderOptions::new().with_schema(viewed(self.metadata.schema(), &columns));
+        let type_of = |at| types.iter().find(|(column, _)| *column == at).map(|(_, data_type)| data_type.clone());
+        let options = ArrowReaderOptions::new().with_schema(retyped(self.metadata.schema(), type_of));
         let metadata = ArrowReaderMetadata::try_new(Arc::clone(self.metadata.metadata()), options)?;
-        *last = Some((columns, metadata.clone()));
+        *last = Some((types, metadata.clone()));
         Ok(metadata)
     }
 }
@@ -153,7 +161,7 @@ impl ParquetFiles {
         }
     }
 
-    /// Reads some columns of a range.
+    /// Reads some columns of a range, those of `dictionaries` as [`texts_as_dictionary`] gives them.
     pub(crate) async fn read(
         &self,
         file: &PinnedFile,
@@ -161,7 +169,7 @@ impl ParquetFiles {
         groups: &[RowGroup],
         range: &RowRange,
         columns: &[usize],
-        views: &[usize],
+        dictionaries: &[usize],
     ) -> Result<Vec<ArrayRef>> {
         if columns.is_empty() {
             return Ok(Vec::new());
@@ -169,9 +177,9 @@ impl ParquetFiles {
         let footer = self.footer(range.file as usize, file, schema, groups).await?;
         let group = &groups[range.group as usize];
         let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
-        let native: Vec<usize> =
-            views.iter().map(|c| footer.columns[*c]).filter(|c| footer.has_views(range, *c)).collect();
-        let decoding = async { decode(file, footer.with_views(native)?, group, range, &roots).await };
+        let roots_of = dictionaries.iter().map(|c| footer.columns[*c]);
+        let types = roots_of.map(|root| (root, footer.cheapest_texts(range, root))).collect();
+        let decoding = async { decode(file, footer.with_types(types)?, group, range, &roots).await };
         let batch = guarded(file, decoding).await?;
         if batch.num_rows() as u64 != range.rows {
             let (found, expected) = (batch.num_rows(), range.rows);
@@ -185,22 +193,37 @@ impl ParquetFiles {
             let at = in_file_order.partition_point(|r| r < root);
             Arc::clone(batch.column(at))
         });
-        let arrays = arrays.zip(columns).map(|(array, column)| match array.data_type() {
-            DataType::Utf8 if views.contains(column) => Ok(cast(&array, &DataType::Utf8View)?),
-            _ => Ok(array),
+        let arrays = arrays.zip(columns).map(|(array, column)| match dictionaries.contains(column) {
+            true => texts_as_dictionary(&array),
+            false => Ok(array),
         });
         arrays.collect::<Result<_, ArrowError>>().map_err(|e| damaged(file, &e.to_string()))
     }
 }
 
-/// The schema with views in place of the texts at these places.
-pub(crate) fn viewed(schema: &Schema, views: &[usize]) -> SchemaRef {
-    let view = |(at, field): (usize, &FieldRef)| match views.contains(&at) && *field.data_type() == DataType::Utf8 {
-        true => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8View)),
-        false => Arc::clone(field),
+/// The type of texts that are read as a dictionary.
+pub fn dictionary_of_texts() -> DataType {
+    DataType::Dictionary(DataType::Int32.into(), DataType::Utf8View.into())
+}
+
+/// The schema with other types in some places.
+pub fn retyped(schema: &Schema, type_of: impl Fn(usize) -> Option<DataType>) -> SchemaRef {
+    let field = |(at, field): (usize, &FieldRef)| match type_of(at) {
+        Some(data_type) => Arc::new(field.as_ref().clone().with_data_type(data_type)),
+        None => Arc::clone(field),
     };
-    let fields: Vec<FieldRef> = schema.fields().iter().enumerate().map(view).collect();
+    let fields: Vec<FieldRef> = schema.fields().iter().enumerate().map(field).collect();
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+/// Texts of any kind as a number each, and what the numbers stand for: the file's own dictionary where that has at most half as
+/// many texts as there are rows, else each row's text.
+fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    if let Some(own) = texts.as_dictionary_opt::<Int32Type>().filter(|own| own.values().len() <= own.len() / 2) {
+        return Ok(Arc::new(own.with_values(cast(own.values(), &DataType::Utf8View)?)));
+    }
+    let numbers = Int32Array::from_iter_values(0..texts.len() as i32);
+    Ok(Arc::new(DictionaryArray::try_new(numbers, cast(texts, &DataType::Utf8View)?)?))
 }
 
 async fn decode(
@@ -292,7 +315,7 @@ fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGr
         groups.push(RowGroup {
             first_row,
             rows: rows as u64,
-            bytes: group.total_byte_size().max(0) as u64,
+            bytes: group.columns().iter().map(decoded_bytes).fold(0, u64::saturating_add),
             offset: 0,
             length: 0,
             // Without it, a later part could only be found by decoding all pages before it.
@@ -302,6 +325,24 @@ fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGr
         first_row += rows as u64;
     }
     Ok(groups)
+}
+
+/// About how many bytes a column's values are in memory: there, what a dictionary holds once comes with each row.
+fn decoded_bytes(chunk: &ColumnChunkMetaData) -> u64 {
+    let values = chunk.num_values().max(0) as u64;
+    let encoded = chunk.uncompressed_size().max(0) as u64;
+    let decoded = match chunk.column_type() {
+        PhysicalType::BOOLEAN => values / 8,
+        PhysicalType::INT32 | PhysicalType::FLOAT => values.saturating_mul(4),
+        PhysicalType::INT64 | PhysicalType::DOUBLE | PhysicalType::INT96 => values.saturating_mul(8),
+        PhysicalType::FIXED_LEN_BYTE_ARRAY => values.saturating_mul(chunk.column_descr().type_length().max(0) as u64),
+        PhysicalType::BYTE_ARRAY => {
+            // Not every writer says so.
+            let bytes = chunk.unencoded_byte_array_data_bytes().map_or(0, |bytes| bytes.max(0) as u64);
+            bytes.saturating_add(values.saturating_mul(size_of::<i32>() as u64))
+        }
+    };
+    decoded.max(encoded)
 }
 
 /// The first file's columns, nullable where they are in any file. The order of columns may differ, nothing else.

@@ -13,7 +13,7 @@ use crate::parquet_file::GROUP_ROWS_MAX;
 use crate::pinned::PinnedFile;
 use crate::{Error, Result};
 
-/// A range reads at most this much uncompressed data, so that a batch's 32-bit offsets hold it.
+/// A range reads at most this much, so that a batch's 32-bit offsets hold it.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// A snapshot from elsewhere may claim any numbers; below these, sums of a few stay far from overflow.
@@ -56,7 +56,7 @@ pub struct RowGroup {
     pub first_row: u64,
     /// The number of rows.
     pub rows: u64,
-    /// The uncompressed size of all columns.
+    /// About how many bytes all columns are in memory, as far as the file says.
     pub bytes: u64,
     /// Where a block of text or a media file begins; zero for Parquet, whose footer knows.
     pub offset: u64,
@@ -77,7 +77,7 @@ pub struct RowRange {
     pub first_row: u64,
     /// The number of rows.
     pub rows: u64,
-    /// About how many bytes the rows are, uncompressed, with all columns.
+    /// About how many bytes the rows are in memory, with all columns.
     pub bytes: u64,
 }
 

@@ -10,6 +10,7 @@
 
 mod changes;
 mod checks;
+mod distinct;
 mod fast;
 mod fingerprint;
 mod hidden;
@@ -23,7 +24,6 @@ mod pack;
 mod pair;
 mod stage;
 mod unnest;
-mod views;
 mod window_exec;
 
 use std::collections::BTreeMap;
@@ -129,8 +129,8 @@ pub(crate) async fn compile(
         made = layer.columns().to_vec();
         stage.push_below(layer);
     }
-    match tables[&table].has_views() {
-        true => stage.with_views(),
+    match tables[&table].has_dictionaries() {
+        true => stage.with_categories(),
         false => Ok(stage),
     }
 }

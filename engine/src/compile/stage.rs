@@ -19,11 +19,11 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use forebay_operators::image_chain::fuse;
 use futures::FutureExt;
 
+use super::distinct;
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
 use super::later::without_later;
 use super::layer::Layer;
 use super::lookup::LookupPlan;
-use super::views;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
@@ -36,8 +36,8 @@ pub(crate) struct Stage {
     select: Option<Select>,
     transform: LeafPlan,
     columns: Vec<usize>,
-    /// Of these, texts that are read as views: see [`views`].
-    views: Vec<usize>,
+    /// Of these, texts that are read as dictionaries: see [`distinct`].
+    categories: Vec<usize>,
     context: Arc<TaskContext>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn ascending(columns: impl Iterator<Item = usize>) -> Vec<usize> {
 impl Stage {
     pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
         let columns = ascending(select.iter().flat_map(Select::columns).chain(transform.columns()));
-        Self { layers: Vec::new(), select, transform, columns, views: Vec::new(), context }
+        Self { layers: Vec::new(), select, transform, columns, categories: Vec::new(), context }
     }
 
     /// The same stage with samples of fewer columns. It reads as much as before.
@@ -146,29 +146,22 @@ impl Stage {
         self.layers.first().map_or(&self.columns, Layer::columns)
     }
 
-    /// Of the columns that are to be read, those to be read as views.
-    pub(crate) fn read_views(&self) -> &[usize] {
-        &self.views
+    /// Of the columns that are to be read, those to be read as dictionaries.
+    pub(crate) fn read_categories(&self) -> &[usize] {
+        &self.categories
     }
 
-    /// The same stage, with views in place of texts that only its transform reads, and only by operators that take them.
-    pub(crate) fn with_views(mut self) -> Result<Self> {
+    /// The same stage, with dictionaries in place of texts of which only its transform makes numbers.
+    pub(crate) fn with_categories(mut self) -> Result<Self> {
         if !self.layers.is_empty() {
             return Ok(self);
         }
         let selected: Vec<usize> = self.select.iter().flat_map(Select::columns).collect();
-        let mut viewable = views::viewable(&self.transform.plan);
-        viewable.retain(|&at| match &self.transform.inputs[at] {
-            Input::Column(column) => !selected.contains(column),
-            Input::SampleId | Input::RandomKey | Input::StepLength => false,
-        });
-        if !viewable.is_empty() {
-            let column = |&at: &usize| match &self.transform.inputs[at] {
-                Input::Column(column) => Some(*column),
-                Input::SampleId | Input::RandomKey | Input::StepLength => None,
-            };
-            self.views = ascending(viewable.iter().filter_map(column));
-            let (plan, leaf_schema) = views::with_views(Arc::clone(&self.transform.plan), &viewable)?;
+        let mut categories = distinct::categories(&self.transform.plan);
+        categories.retain(|&at| self.transform.inputs[at].column().is_some_and(|column| !selected.contains(&column)));
+        if !categories.is_empty() {
+            self.categories = ascending(categories.iter().filter_map(|&at| self.transform.inputs[at].column()));
+            let (plan, leaf_schema) = distinct::over_dictionaries(Arc::clone(&self.transform.plan), &categories)?;
             self.transform = LeafPlan { plan, leaf_schema, ..self.transform };
         }
         Ok(self)
@@ -319,6 +312,16 @@ enum Input {
     StepLength,
 }
 
+impl Input {
+    /// The column of the table or layer that it is.
+    fn column(&self) -> Option<usize> {
+        match self {
+            Self::Column(column) => Some(*column),
+            Self::SampleId | Self::RandomKey | Self::StepLength => None,
+        }
+    }
+}
+
 impl LeafPlan {
     pub(crate) fn new(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
         Self::of(plan, None, source)
@@ -363,10 +366,7 @@ impl LeafPlan {
 
     /// The columns of its leaf that it reads.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
-        self.inputs.iter().filter_map(|input| match input {
-            Input::Column(index) => Some(*index),
-            Input::SampleId | Input::RandomKey | Input::StepLength => None,
-        })
+        self.inputs.iter().filter_map(Input::column)
     }
 
     fn leaf_rows(&self, rows: &SourceRows, read: &[usize], start: usize, len: usize) -> Result<RecordBatch> {
@@ -384,9 +384,9 @@ impl LeafPlan {
                 }),
             }
         });
-        // What is read as views for one plan may be plain text to another.
+        // What is read as a dictionary for one plan may be plain text to another.
         let columns = columns.zip(self.leaf_schema.fields()).map(|(column, field)| match field.data_type() {
-            DataType::Utf8 if *column.data_type() == DataType::Utf8View => cast(&column, &DataType::Utf8),
+            DataType::Utf8 if *column.data_type() != DataType::Utf8 => cast(&column, &DataType::Utf8),
             _ => Ok(column),
         });
         RecordBatch::try_new_with_options(

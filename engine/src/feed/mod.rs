@@ -15,6 +15,7 @@ mod plan;
 mod quarantine;
 mod reader;
 mod runner;
+mod shared_texts;
 mod spec;
 mod store;
 mod trace;

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::FeedCore;
 use super::buckets::Grouped;
 use super::detach::detached;
+use super::shared_texts;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
@@ -73,8 +74,8 @@ impl Window {
             .map(|range| {
                 let reader = Arc::clone(core);
                 let mut task = core.executor.spawn(async move {
-                    let (columns, views) = (reader.stage.read_columns(), reader.stage.read_views());
-                    reader.dataset.read_with_views(&range, columns, views).await
+                    let (columns, categories) = (reader.stage.read_columns(), reader.stage.read_categories());
+                    reader.dataset.read_with_dictionaries(&range, columns, categories).await
                 });
                 async move { Ok::<_, Error>(task.join().await??) }
             })
@@ -92,7 +93,7 @@ impl Window {
         }
         window.add(group).await?;
         window.make_of_window().await?;
-        Ok(window.finish())
+        window.finish()
     }
 
     /// Positions in the window: samples, bad ones included since they keep their offsets, and gaps.
@@ -269,8 +270,8 @@ impl Window {
         let sources: Vec<&SourceRows> = used.iter().map(|&source| &self.sources[source as usize]).collect();
         let pick = |column: &dyn Fn(&SourceRows) -> ArrayRef| -> Result<ArrayRef> {
             let arrays: Vec<ArrayRef> = sources.iter().map(|source| column(source)).collect();
-            let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-            interleave(&arrays, &indices).map_err(|error| Error::internal(format!("cannot gather rows: {error}")))
+            let picked = shared_texts::by_numbers(&arrays, |arrays| interleave(arrays, &indices));
+            picked.map_err(|error| Error::internal(format!("cannot gather rows: {error}")))
         };
         let schema = sources[0].batch.schema();
         let columns = (0..schema.fields().len())
@@ -303,8 +304,16 @@ fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
         Ok(concat(&parts).map_err(cannot)?.to_data().into())
     };
     let has_origins = parts.iter().any(|part| part.origins.is_some());
+    let schema = parts[0].batch.schema();
+    let columns = (0..schema.fields().len()).map(|index| {
+        let columns: Vec<ArrayRef> = parts.iter().map(|part| Arc::clone(part.batch.column(index))).collect();
+        shared_texts::by_numbers(&columns, concat)
+    });
+    let columns = columns.collect::<std::result::Result<_, _>>().map_err(cannot)?;
+    let rows = parts.iter().map(|part| part.batch.num_rows()).sum();
+    let count = RecordBatchOptions::new().with_row_count(Some(rows));
     Ok(SourceRows {
-        batch: concat_batches(&parts[0].batch.schema(), parts.iter().map(|part| &part.batch)).map_err(cannot)?,
+        batch: RecordBatch::try_new_with_options(schema, columns, &count).map_err(cannot)?,
         sample_ids: ids(&|part| part.sample_ids.clone())?,
         random_keys: ids(&|part| part.random_keys.clone())?,
         origins: match has_origins {
@@ -462,13 +471,14 @@ impl<'a> Builder<'a> {
         self.bad.push(bad);
     }
 
-    fn finish(mut self) -> Window {
+    fn finish(mut self) -> Result<Window> {
         self.keyed.sort_unstable_by_key(|keyed| (keyed.key, keyed.origin, keyed.sample_id));
         let (order, groups) = self.order();
-        let sources: usize = self.sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
+        shared_texts::share(&mut self.sources, &self.core.stage)?;
+        let sources = shared_texts::memory_size(&self.sources, &self.core.stage);
         let reasons: usize = self.bad.iter().map(|bad| size_of::<BadRow>() + bad.reason.len()).sum();
         let bytes = (sources + reasons + order.len() * size_of::<Row>()) as u64;
-        Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes }
+        Ok(Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
     }
 
     /// What is at each position, once all rows are in order.

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, write_parquet};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, dictionary_of_texts, write_parquet};
 use parquet::basic::Compression;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 
 use crate::support::{Place, batch, parquet_bytes, parquet_bytes_split, write};
 
@@ -55,25 +56,56 @@ async fn views_are_read_as_plain_types() {
     assert_eq!(rows.batch.column(0).as_string::<i32>().value(0), "a");
 }
 
+/// Texts of a category, with nulls; other texts; and numbers.
+fn categories() -> RecordBatch {
+    let category =
+        |n: i64| (n % 5 > 0).then(|| format!("text {}, which is {}", n % 90, if n % 3 == 0 { "long" } else { "" }));
+    let texts = (0..1000).map(|n| (n % 7 > 0).then(|| format!("{n}")));
+    RecordBatch::try_from_iter([
+        ("category", Arc::new((0..1000).map(category).collect::<StringArray>()) as ArrayRef),
+        ("nothing", Arc::new(StringArray::new_null(1000))),
+        ("text", Arc::new(texts.collect::<StringArray>())),
+        ("n", Arc::new(Int64Array::from_iter_values(0..1000))),
+    ])
+    .unwrap()
+}
+
 #[tokio::test]
-async fn texts_are_read_as_views_where_asked_for() {
+async fn texts_are_read_as_dictionaries_however_they_are_written() {
     let place = Place::memory();
-    let texts = |n: i64| (n % 5 > 0).then(|| format!("text {n}, which is {}", if n % 3 == 0 { "long" } else { "" }));
-    let plain: StringArray = (0..1000).map(|n| texts(n % 90)).collect();
-    let numbers = Int64Array::from_iter_values(0..1000);
-    let columns =
-        [("n", Arc::new(numbers) as ArrayRef), ("a", Arc::new(plain.clone())), ("b", Arc::new(plain.clone()))];
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
-    for compression in [Compression::SNAPPY, Compression::UNCOMPRESSED] {
-        let properties = WriterProperties::builder().set_compression(compression).build();
-        place.put("a.parquet", write(&batch, properties)).await;
+    let batch = categories();
+    let write_with = |change: &dyn Fn(WriterPropertiesBuilder) -> WriterPropertiesBuilder| {
+        write(&batch, change(WriterProperties::builder()).build())
+    };
+    for (bytes, most) in [
+        (write_with(&|it| it), 73),
+        (write_with(&|it| it.set_compression(Compression::SNAPPY)), 73),
+        // The first texts as a dictionary, the rest not.
+        (write_with(&|it| it.set_dictionary_page_size_limit(64).set_write_batch_size(32)), 1000),
+        (write_with(&|it| it.set_dictionary_page_size_limit(64).set_compression(Compression::SNAPPY)), 1000),
+        (write_with(&|it| it.set_dictionary_enabled(false)), 1000),
+        (write_with(&|it| it.set_max_row_group_row_count(Some(300)).set_data_page_row_count_limit(50)), 73),
+    ] {
+        place.put("a.parquet", bytes).await;
         let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
-        assert!(dataset.has_views());
-        // A number asked for as a view stays a number.
-        let rows = dataset.read_with_views(&dataset.row_ranges(u64::MAX)[0], &[2, 1, 0], &[0, 2]).await.unwrap();
-        assert_eq!(rows.batch.column(0).as_string_view(), &plain.iter().collect::<StringViewArray>());
-        assert_eq!(rows.batch.column(1).as_string::<i32>(), &plain);
-        assert_eq!(rows.batch.column(2).as_primitive::<Int64Type>().value(999), 999);
+        assert!(dataset.has_dictionaries());
+        for target in [u64::MAX, 4000] {
+            for range in dataset.row_ranges(target) {
+                // A number asked for as a dictionary stays a number.
+                let rows = dataset.read_with_dictionaries(&range, &[3, 2, 1, 0], &[0, 1, 2, 3]).await.unwrap().batch;
+                let expected = batch.slice(range.first_row as usize, range.rows as usize);
+                assert_eq!(rows.column(0), expected.column(3));
+                for (column, plain) in [(1, 2), (2, 1), (3, 0)] {
+                    let texts = rows.column(column);
+                    assert_eq!(*texts.data_type(), dictionary_of_texts());
+                    assert_eq!(&cast(texts, &DataType::Utf8).unwrap(), expected.column(plain));
+                    let dictionary = texts.as_dictionary::<Int32Type>();
+                    assert!(dictionary.values().len() as u64 <= range.rows);
+                }
+                let values = rows.column(3).as_dictionary::<Int32Type>().values();
+                assert!(range.rows < 300 || values.len() <= most, "{} texts of {} rows", values.len(), range.rows);
+            }
+        }
     }
 }
 
