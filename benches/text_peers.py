@@ -144,6 +144,9 @@ def main() -> None:
         for peer, figures in found.items():
             cpu = statistics.median(figure["cpu"] for figure in figures) / tokens * 1e6
             line = {"bench": "tokenize", "peer": peer, "us_per_token": round(cpu, 4)}
+            if peer == "packed":
+                on_top = [packed["cpu"] - plain["cpu"] for packed, plain in zip(figures, found["forebay"])]
+                line["us_on_top_of_tokenising"] = round(statistics.median(on_top) / tokens * 1e6, 4)
             if figures[0]["tokens"]:
                 line["same_ids"] = figures[0]["digest"] == found["forebay"][0]["digest"]
             print(json.dumps(line), flush=True)

@@ -285,12 +285,13 @@ fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor, bas
         None => {
             let got = match unnested(argument.expr) {
                 Expr::Identifier(_) | Expr::CompoundIdentifier(_) => "a column",
+                Expr::Array(list) if list.elem.is_empty() => "an empty list",
                 _ => "an expression",
             };
             format!("must be {} written as a constant, got {got}", parameter.kind.wording())
         }
     };
-    let example = parameter.default.filter(|&default| default != "NULL").unwrap_or(example(kind));
+    let example = parameter.default.filter(|&default| default != "NULL").unwrap_or(example(kind, descriptor));
     Err(Error::new(format!("{}: \"{}\" {problem}", descriptor.name, parameter.name))
         .with_place(argument.place)
         .with_hint(format!("write `{} => {example}`", parameter.name)))
@@ -307,9 +308,10 @@ fn pinned(kind: ConstantKind, value: &ScalarValue, base: &Path) -> std::result::
     Ok(Some(Expr::Value(Value::SingleQuotedString(text).into())))
 }
 
-fn example(kind: ConstantKind) -> &'static str {
+fn example(kind: ConstantKind, descriptor: &Descriptor) -> &'static str {
     match kind {
-        ConstantKind::PositiveInteger => "224",
+        ConstantKind::PositiveInteger if descriptor.category == "image" => "224",
+        ConstantKind::PositiveInteger => "1024",
         ConstantKind::Integer => "0",
         ConstantKind::Number => "0.5",
         ConstantKind::NumberList => "[0.5, 0.5, 0.5]",
