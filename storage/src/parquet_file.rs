@@ -20,7 +20,7 @@ use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::arrow::{ArrowWriter, ParquetRecordBatchStreamBuilder, ProjectionMask};
-use parquet::basic::{Compression, Encoding, Type as PhysicalType, ZstdLevel};
+use parquet::basic::{Compression, ConvertedType, Encoding, Type as PhysicalType, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::properties::WriterProperties;
@@ -90,8 +90,10 @@ impl Footer {
     fn cheapest_texts(&self, range: &RowRange, column: usize) -> DataType {
         let group = self.metadata.metadata().row_group(range.group as usize);
         let Some(chunk) = self.leaves.get(column).map(|leaf| group.column(*leaf)) else { return DataType::Utf8 };
+        // Of other texts, such as JSON, the decoder makes dictionaries of bytes.
+        let is_text = chunk.column_descr().converted_type() == ConvertedType::UTF8;
         let only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|pages| pages.is_only(encoding));
-        if only(Encoding::RLE_DICTIONARY) || only(Encoding::PLAIN_DICTIONARY) {
+        if is_text && (only(Encoding::RLE_DICTIONARY) || only(Encoding::PLAIN_DICTIONARY)) {
             return DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into());
         }
         match chunk.dictionary_page_offset().is_some() && chunk.compression() != Compression::UNCOMPRESSED {
@@ -222,6 +224,11 @@ fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     if let Some(own) = texts.as_dictionary_opt::<Int32Type>().filter(|own| own.values().len() <= own.len() / 2) {
         return Ok(Arc::new(own.with_values(cast(own.values(), &DataType::Utf8View)?)));
     }
+    let texts = match texts.data_type() {
+        // As views they would keep all of a dictionary.
+        DataType::Dictionary(..) => &cast(texts, &DataType::Utf8)?,
+        _ => texts,
+    };
     let numbers = Int32Array::from_iter_values(0..texts.len() as i32);
     Ok(Arc::new(DictionaryArray::try_new(numbers, cast(texts, &DataType::Utf8View)?)?))
 }
@@ -315,7 +322,7 @@ fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Result<Vec<RowGr
         groups.push(RowGroup {
             first_row,
             rows: rows as u64,
-            bytes: group.columns().iter().map(decoded_bytes).fold(0, u64::saturating_add),
+            bytes: group.columns().iter().map(decoded_bytes).fold(0, u64::saturating_add).min(i64::MAX as u64),
             offset: 0,
             length: 0,
             // Without it, a later part could only be found by decoding all pages before it.

@@ -10,7 +10,7 @@ use std::fmt::{self, Display, Formatter};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use arrow::array::{Array, ArrayRef, AsArray, Int32Array, RecordBatch, StringViewArray};
+use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, Int32Array, RecordBatch, StringViewArray};
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::{DataType, FieldRef, Int32Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -27,6 +27,10 @@ use forebay_storage::{dictionary_of_texts, retyped};
 
 use super::window_exec::WindowExec;
 use crate::error::Result;
+
+/// For how many texts of a window an expression may run, for each row of the first piece that asks: a piece is a small part of a
+/// window, but may be all of it that a rank takes, or that passes a filter.
+const TEXTS_PER_ROW_MAX: usize = 4;
 
 /// The columns of the plan's leaf that may be dictionaries.
 pub(super) fn categories(plan: &Arc<dyn ExecutionPlan>) -> BTreeSet<usize> {
@@ -155,8 +159,8 @@ struct PerText {
     known: Arc<Mutex<Vec<Known>>>,
 }
 
-/// What the expression gives for each text of a dictionary that somebody still holds, and last for a null; `None` if it fails on
-/// one of them, which may be no row's that is asked for.
+/// What the expression gives for each text of a dictionary that somebody still holds, and last for a null: nothing while it is
+/// found out, or if finding out panicked; `None` if it fails on one of the texts, which may be no row's that is asked for.
 #[derive(Debug)]
 struct Known {
     texts: Weak<dyn Array>,
@@ -185,23 +189,45 @@ impl PerText {
         self.of_text.evaluate(&batch)?.into_array(rows)
     }
 
-    /// What the expression gives for each of these texts and last for a null, if it fails on none.
-    fn results(&self, texts: &ArrayRef) -> Option<ArrayRef> {
+    /// What the expression gives for each of these texts and last for a null, if it is known or worth to be found out for so many
+    /// rows, and it fails on none. Nobody waits for another's finding out.
+    fn results(&self, texts: &ArrayRef, rows: usize) -> Option<ArrayRef> {
         let results = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let these = Arc::downgrade(texts);
-            match known.iter().find(|known| known.texts.ptr_eq(&these)) {
-                Some(known) => Arc::clone(&known.results),
-                None => {
-                    known.retain(|known| known.texts.strong_count() > 0);
-                    let results = Arc::default();
-                    known.push(Known { texts: these, results: Arc::clone(&results) });
-                    results
-                }
+            if let Some(known) = known.iter().find(|known| known.texts.ptr_eq(&these)) {
+                return known.results.get().cloned().flatten();
             }
+            if texts.len() > rows.saturating_mul(TEXTS_PER_ROW_MAX) {
+                return None;
+            }
+            known.retain(|known| known.texts.strong_count() > 0);
+            let results = Arc::default();
+            known.push(Known { texts: these, results: Arc::clone(&results) });
+            results
         };
-        // Whoever asks for the same meanwhile waits: computing it twice would take as long.
-        results.get_or_init(|| self.evaluate_over(concat(&[texts, &StringViewArray::new_null(1)]).ok()?).ok()).clone()
+        let with_null = concat(&[texts, &StringViewArray::new_null(1)]);
+        let found = with_null.ok().and_then(|texts| self.evaluate_over(texts).ok());
+        results.get_or_init(|| found).clone()
+    }
+}
+
+/// Texts as such, which may be read as a dictionary.
+pub(super) fn plain(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    match texts.as_dictionary_opt() {
+        Some(dictionary) => cast(&of_rows(dictionary)?, &DataType::Utf8),
+        None => Ok(Arc::clone(texts)),
+    }
+}
+
+/// The text of each row.
+fn of_rows(texts: &DictionaryArray<Int32Type>) -> Result<ArrayRef, ArrowError> {
+    let (numbers, first) = (texts.keys(), texts.keys().values().first().copied().unwrap_or(0));
+    let is_run =
+        numbers.null_count() == 0 && numbers.values().iter().zip(first..).all(|(number, next)| *number == next);
+    match is_run {
+        true => Ok(texts.values().slice(first as usize, numbers.len())),
+        false => take(texts.values(), numbers, None),
     }
 }
 
@@ -234,9 +260,9 @@ impl PhysicalExpr for PerText {
     fn evaluate(&self, batch: &RecordBatch) -> PlanResult<ColumnarValue> {
         let column = self.column.evaluate(batch)?.into_array(batch.num_rows())?;
         let texts = column.as_dictionary::<Int32Type>();
-        let results = match self.results(texts.values()) {
+        let results = match self.results(texts.values(), texts.len()) {
             Some(results) => pick(&results, texts.keys())?,
-            None => self.evaluate_over(cast(&column, &DataType::Utf8)?)?,
+            None => self.evaluate_over(of_rows(texts)?)?,
         };
         Ok(ColumnarValue::Array(results))
     }
@@ -415,14 +441,27 @@ mod tests {
         let numbers = PerText::new(&column, &lengths, &leaf).unwrap();
         let texts = |texts: Vec<&str>| Arc::new(StringViewArray::from(texts)) as ArrayRef;
         let (first, wrong) = (texts(vec!["1", "2"]), texts(vec!["3", "x"]));
-        let known =
-            |texts: &ArrayRef| numbers.results(texts).map(|it| it.as_primitive::<Int64Type>().values().to_vec());
-        assert_eq!(known(&first), Some(vec![1, 2, 0]));
-        assert_eq!(known(&wrong), None);
-        assert!(Arc::ptr_eq(&numbers.results(&first).unwrap(), &numbers.results(&first).unwrap()));
+        let known = |texts: &ArrayRef, rows| {
+            numbers.results(texts, rows).map(|it| it.as_primitive::<Int64Type>().values().to_vec())
+        };
+        assert_eq!(known(&texts(vec!["1"; 9]), 2), None, "not worth it");
+        assert_eq!(known(&first, 1), Some(vec![1, 2, 0]));
+        assert_eq!(known(&first, 0), Some(vec![1, 2, 0]), "it is known now");
+        assert_eq!(known(&wrong, 9), None);
         assert_eq!(numbers.known.lock().unwrap().len(), 2);
         drop((first, wrong));
-        assert_eq!(known(&texts(vec!["4"])), Some(vec![4, 0]));
+        let last = texts(vec!["4"]);
+        assert_eq!(known(&last, 1), Some(vec![4, 0]));
         assert_eq!(numbers.known.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn rows_that_lie_together_are_a_slice() {
+        let values: ArrayRef = Arc::new(StringViewArray::from(vec![Some("a"), None, Some("b"), Some("c")]));
+        for numbers in [vec![Some(1), Some(2), Some(3)], vec![Some(2), Some(1)], vec![Some(0), None], vec![]] {
+            let texts = DictionaryArray::try_new(Int32Array::from(numbers), Arc::clone(&values)).unwrap();
+            let expected = cast(&texts, &DataType::Utf8View).unwrap();
+            assert_eq!(&of_rows(&texts).unwrap(), &expected);
+        }
     }
 }

@@ -10,7 +10,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef, UInt64Type};
 use datafusion::common::tree_node::{Transformed as Rewritten, TransformedResult, TreeNode};
 use datafusion::execution::TaskContext;
@@ -386,7 +385,7 @@ impl LeafPlan {
         });
         // What is read as a dictionary for one plan may be plain text to another.
         let columns = columns.zip(self.leaf_schema.fields()).map(|(column, field)| match field.data_type() {
-            DataType::Utf8 if *column.data_type() != DataType::Utf8 => cast(&column, &DataType::Utf8),
+            DataType::Utf8 => distinct::plain(&column),
             _ => Ok(column),
         });
         RecordBatch::try_new_with_options(

@@ -38,16 +38,17 @@ impl EpochPlan {
             order.sort_by_cached_key(|&index| (keyed(settings.seed, epoch, u64::from(index)), index));
         }
         let mut plan = Self { order: Vec::new(), starts: vec![0], rows_before: vec![0], bytes: Vec::new() };
-        let (mut rows, mut bytes) = (0, 0);
+        let (mut rows, mut bytes) = (0, 0_u64);
         for (position, &index) in order.iter().enumerate() {
             let range = &ranges[index as usize];
-            let full = bytes + range.bytes > settings.window_bytes || rows + range.rows > settings.window_rows;
+            let full =
+                bytes.saturating_add(range.bytes) > settings.window_bytes || rows + range.rows > settings.window_rows;
             if full && rows > 0 {
                 plan.close(position, rows, bytes);
                 (rows, bytes) = (0, 0);
             }
             rows += range.rows;
-            bytes += range.bytes;
+            bytes = bytes.saturating_add(range.bytes);
         }
         if rows > 0 {
             plan.close(order.len(), rows, bytes);

@@ -13,7 +13,7 @@ use arrow::error::ArrowError;
 use crate::compile::{SourceRows, Stage};
 use crate::error::{Error, Result};
 
-/// What operators make of a text is kept beside it: a number.
+/// What operators make of a text is kept beside it: mostly one number.
 const RESULT_BYTES: usize = size_of::<i64>();
 
 /// Makes the dictionaries of a window's sources one for each column.
@@ -34,7 +34,7 @@ pub(super) fn share(sources: &mut [SourceRows], stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a window's sources, dictionaries once, with what will be known of their texts.
+/// Bytes of a window's sources, dictionaries once, with about what will be known of their texts.
 pub(super) fn memory_size(sources: &[SourceRows], stage: &Stage) -> usize {
     let Some(first) = sources.first() else { return 0 };
     let counted: usize = sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();

@@ -8,7 +8,9 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
 use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, dictionary_of_texts, write_parquet};
 use parquet::basic::Compression;
+use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
+use parquet::file::writer::SerializedFileWriter;
 
 use crate::support::{Place, batch, parquet_bytes, parquet_bytes_split, write};
 
@@ -107,6 +109,28 @@ async fn texts_are_read_as_dictionaries_however_they_are_written() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn json_is_no_category() {
+    let schema = "message t { optional binary json (JSON); }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let mut file = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut file, schema, Default::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values: Vec<ByteArray> = (0..100).map(|n| ByteArray::from(if n % 2 == 0 { "{}" } else { "[1]" })).collect();
+    column.typed::<ByteArrayType>().write_batch(&values, Some(&[1; 100]), None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    let place = Place::memory();
+    place.put("a.parquet", file).await;
+    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    assert_eq!(dataset.schema().field(0).data_type(), &DataType::Utf8);
+    let rows = dataset.read_with_dictionaries(&dataset.row_ranges(u64::MAX)[0], &[0], &[0]).await.unwrap().batch;
+    let texts = cast(rows.column(0), &DataType::Utf8).unwrap();
+    assert_eq!(texts.as_string::<i32>().value(99), "[1]");
 }
 
 #[tokio::test]
