@@ -51,6 +51,10 @@ impl Operator for HashBucket {
         Ok(Field::new("bucket", DataType::Int64, arguments.field("value")?.is_nullable()))
     }
 
+    fn takes_views(&self) -> bool {
+        true
+    }
+
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let (buckets, seed) = (arguments.positive("buckets")? as u64, arguments.integer("seed")? as u64);
         let hashes = hashes(arguments.array("value")?, seed)?;

@@ -44,8 +44,8 @@ pub trait Operator: Debug + Send + Sync {
     /// nobody else holds it, work in its memory.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
 
-    /// Whether [`evaluate`](Self::evaluate) takes texts as views too, though plans say that they are plain: a source then gives
-    /// them so where that is cheaper.
+    /// Whether [`evaluate`](Self::evaluate) takes texts as views too, though plans say that they are plain, and takes little time for
+    /// a text: it then runs once over the distinct texts of a source that knows them.
     fn takes_views(&self) -> bool {
         false
     }

@@ -330,6 +330,10 @@ mod tests {
                 "SELECT hex_to_int(a) + hex_to_int(b) AS x, CASE WHEN hex_to_int(c) > 1 THEN 2 END AS y FROM t",
                 &[0, 1, 2],
             ),
+            (
+                "SELECT hash_bucket(a, buckets => 9) + index_of(b, ['0a']) AS x, cross(c, c, buckets => 9) AS y FROM t",
+                &[0, 1],
+            ),
             ("SELECT one_hot(vocab_apply(a, ['q']), size => 2) AS x FROM t", &[0]),
             ("SELECT hex_to_int(a) AS x, a FROM t", &[]),
             ("SELECT hex_to_int(a) AS x, char_length(a) AS y FROM t", &[]),
@@ -392,7 +396,8 @@ mod tests {
                     "CREATE EXTERNAL TABLE {kind}_t {columns} STORED AS {kind} LOCATION '{kind}';
                      CREATE PIPELINE {kind}_p AS SELECT id, hex_to_int(a) AS x, fill_null(positive_mod(hex_to_int(b), 7)) AS y,
                      fill_null(CAST(hex_to_int(a) AS REAL), 0.5) AS r, hex_to_int(b) + coalesce(id, 0) AS s,
-                     vocab_apply(c, ['F', 'not hexadecimal', '0000000a'], other => 9) AS z FROM {kind}_t {filter}"
+                     vocab_apply(c, ['F', 'not hexadecimal', '0000000a'], other => 9) AS z,
+                     hash_bucket(b, buckets => 99) AS h, index_of(c, ['F']) AS i FROM {kind}_t {filter}"
                 );
                 session.execute("test", &script).await.unwrap();
             }

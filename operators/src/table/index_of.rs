@@ -51,6 +51,10 @@ impl Operator for IndexOf {
         Ok(Field::new("index", DataType::Int64, arguments.field("value")?.is_nullable()))
     }
 
+    fn takes_views(&self) -> bool {
+        true
+    }
+
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let other = arguments.integer("other")?;
         let array = arguments.array("value")?;
