@@ -230,7 +230,19 @@ fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         _ => texts,
     };
     let numbers = Int32Array::from_iter_values(0..texts.len() as i32);
-    Ok(Arc::new(DictionaryArray::try_new(numbers, cast(texts, &DataType::Utf8View)?)?))
+    Ok(Arc::new(DictionaryArray::try_new(numbers, without_pages(cast(texts, &DataType::Utf8View)?))?))
+}
+
+/// Views of texts without the pages that they were in, if these are much longer than what is looked at: a piece of a row group
+/// comes with all of its dictionary.
+fn without_pages(texts: ArrayRef) -> ArrayRef {
+    let views = texts.as_string_view();
+    let pages: usize = views.data_buffers().iter().map(|page| page.len()).sum();
+    let outside: usize = views.lengths().map(|length| length as usize).filter(|length| *length > 12).sum();
+    match pages > 2 * (size_of_val(&views.views()[..]) + outside) {
+        true => Arc::new(views.gc()),
+        false => texts,
+    }
 }
 
 async fn decode(

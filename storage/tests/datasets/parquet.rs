@@ -112,6 +112,29 @@ async fn texts_are_read_as_dictionaries_however_they_are_written() {
 }
 
 #[tokio::test]
+async fn a_piece_of_a_row_group_does_not_keep_its_dictionary() {
+    let place = Place::memory();
+    let texts: StringArray = (0..5000).map(|n| Some(format!("a text that is no view by itself, {n}"))).collect();
+    let batch = RecordBatch::try_from_iter([("text", Arc::new(texts) as ArrayRef)]).unwrap();
+    for limit in [1 << 20, 100_000] {
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_dictionary_page_size_limit(limit)
+            .set_write_batch_size(100)
+            .set_data_page_row_count_limit(100);
+        place.put("a.parquet", write(&batch, properties.build())).await;
+        let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+        let ranges = dataset.row_ranges(4000);
+        assert!(ranges.len() > 20);
+        for range in ranges {
+            let rows = dataset.read_with_dictionaries(&range, &[0], &[0]).await.unwrap().batch;
+            let bytes = rows.get_array_memory_size() as u64;
+            assert!(bytes < 200 * range.rows, "{bytes} bytes for {} rows", range.rows);
+        }
+    }
+}
+
+#[tokio::test]
 async fn json_is_no_category() {
     let schema = "message t { optional binary json (JSON); }";
     let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
