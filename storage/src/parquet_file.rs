@@ -62,6 +62,9 @@ struct LazyFooter {
     reading: Mutex<()>,
 }
 
+/// Columns of a file, and the type to read each in.
+type ColumnTypes = Vec<(usize, DataType)>;
+
 #[derive(Debug)]
 struct Footer {
     metadata: ArrowReaderMetadata,
@@ -70,7 +73,7 @@ struct Footer {
     /// The first leaf of each of the file's columns.
     leaves: Vec<usize>,
     /// The metadata for reading these columns in these types, as last asked for: a feed mostly asks for the same.
-    retyped: std::sync::Mutex<Option<(Vec<(usize, DataType)>, ArrowReaderMetadata)>>,
+    retyped: std::sync::Mutex<Option<(ColumnTypes, ArrowReaderMetadata)>>,
 }
 
 impl Footer {
@@ -103,7 +106,7 @@ impl Footer {
     }
 
     /// The metadata for reading these columns in these types.
-    fn with_types(&self, types: Vec<(usize, DataType)>) -> Result<ArrowReaderMetadata, ParquetError> {
+    fn with_types(&self, types: ColumnTypes) -> Result<ArrowReaderMetadata, ParquetError> {
         if types.is_empty() {
             return Ok(self.metadata.clone());
         }
