@@ -89,7 +89,7 @@ impl Footer {
     }
 
     /// What a column's texts are decoded to at least cost, if they are wanted as a dictionary. Views keep the pages that they were
-    /// in, which is little of a dictionary, and all that was fetched where nothing is compressed.
+    /// in, which [`without_pages`] mends, and all that was fetched where nothing is compressed.
     fn cheapest_texts(&self, range: &RowRange, column: usize) -> DataType {
         let group = self.metadata.metadata().row_group(range.group as usize);
         let Some(chunk) = self.leaves.get(column).map(|leaf| group.column(*leaf)) else { return DataType::Utf8 };
