@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Millis;
+use crate::{ErrorKind, Millis};
 use crate::messages::Report;
 use crate::position::RankMarks;
 use crate::rules::{Rule, holds};
@@ -380,7 +380,7 @@ impl Claims {
         let behind = self.ranks.iter().filter(|(_, it)| it.begin < self.base.begin).map(|(rank, _)| rank.to_string());
         let behind = behind.collect::<Vec<_>>().join(", ");
         Report {
-            kind: "conflict".to_owned(),
+            kind: ErrorKind::Conflict,
             message: match behind.is_empty() {
                 true => "the ranks went on from tokens that are not of one checkpoint: some batches are in two of them"
                     .to_owned(),

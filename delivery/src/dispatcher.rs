@@ -11,6 +11,7 @@ use groups::{Group, GroupKey};
 pub use groups::{JobStatus, Unanswered};
 pub use status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 
+use crate::ErrorKind;
 use crate::messages::{Held, HeldState, Lease, ReaderReply, ReaderSync, Report, Route, WorkerReply, WorkerSync};
 use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId, WorkerLimits};
 use crate::window::{Plan, WindowId};
@@ -557,7 +558,7 @@ impl<P: Plan> Feed<P> {
             self.failures.insert(
                 window,
                 Report {
-                    kind: "internal".to_owned(),
+                    kind: ErrorKind::Internal,
                     message: format!(
                         "window {} of epoch {} has {now} samples, and had {before} when it was computed before",
                         window.index, window.epoch
@@ -580,7 +581,7 @@ fn computing<'a>(workers: &'a BTreeMap<WorkerId, Worker>, feed: &str) -> (usize,
 
 fn lost_too_often(window: WindowId, about: &str) -> Report {
     Report {
-        kind: "unavailable".to_owned(),
+        kind: ErrorKind::Unavailable,
         message: format!(
             "window {} of epoch {}{about} was given up: every worker that computed it was lost",
             window.index, window.epoch

@@ -1,8 +1,34 @@
-//! What a text or a number that makes no sense is answered with.
+//! Kinds of errors, and the error of a text or a number that makes no sense.
 
 use std::fmt;
 
-/// What is wrong, and how to mend it where we know.
+use serde::{Deserialize, Serialize};
+
+/// What the caller should do about an error. This is the kind that reaches the wire, as snake case in JSON; a kind that a
+/// newer process sends and this one does not know is read as `Internal`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// Fix the request.
+    Invalid,
+    /// Name something that exists.
+    NotFound,
+    /// Something changed underneath: reload and retry.
+    Conflict,
+    /// Show that you may: a token, a ticket or a certificate was missing or wrong.
+    Denied,
+    /// Retry later.
+    Unavailable,
+    /// Lower the load.
+    Exhausted,
+    /// Stored bytes are wrong.
+    Data,
+    /// Our bug.
+    #[serde(other)]
+    Internal,
+}
+
+/// What is wrong, and how to fix it where we know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// What is wrong.
@@ -32,3 +58,29 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_a_word_on_the_wire_and_an_unknown_one_is_internal() {
+        let kinds = [
+            (ErrorKind::Invalid, "invalid"),
+            (ErrorKind::NotFound, "not_found"),
+            (ErrorKind::Conflict, "conflict"),
+            (ErrorKind::Denied, "denied"),
+            (ErrorKind::Unavailable, "unavailable"),
+            (ErrorKind::Exhausted, "exhausted"),
+            (ErrorKind::Data, "data"),
+            (ErrorKind::Internal, "internal"),
+        ];
+        for (kind, word) in kinds {
+            let text = serde_json::to_string(&kind).expect("plain data");
+            assert_eq!(text, format!("\"{word}\""));
+            assert_eq!(serde_json::from_str::<ErrorKind>(&text).expect("own text"), kind);
+        }
+        let unknown = serde_json::from_str::<ErrorKind>("\"of_another_time\"");
+        assert_eq!(unknown.expect("any word"), ErrorKind::Internal);
+    }
+}

@@ -34,7 +34,7 @@ pub use dispatcher::{
     Dispatcher, DispatcherSettings, FeedStatus, JobStatus, Millis, ReaderStatus, Replaced, Status, Unanswered,
     WorkerStatus,
 };
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 pub use position::{ClaimMarks, RankMarks, Start, Token};
 pub use sequencer::{Copy, CopyState, Event, Impure, LeaseId, ReaderId, Sequencer, WorkerId, WorkerLimits};
 pub use slice::Slice;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ErrorKind;
 use crate::sequencer::{LeaseId, WorkerId};
 use crate::window::WindowId;
 
@@ -75,8 +76,8 @@ pub enum HeldState {
 /// An error on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// What kind, as text.
-    pub kind: String,
+    /// What the receiver should do.
+    pub kind: ErrorKind,
     /// What failed and where.
     pub message: String,
     /// What to do.
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn messages_survive_json() {
         let window = WindowId { epoch: u64::MAX, index: u32::MAX };
-        let report = Report { kind: "data".into(), message: "\"x\"\n".into(), hint: Some("look".into()), retry: true };
+        let report = Report { kind: ErrorKind::Data, message: "\"x\"\n".into(), hint: Some("look".into()), retry: true };
         let states = [
             HeldState::Computing,
             HeldState::Counted { rows: u64::MAX, bytes: 0 },

@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn failed() -> HeldState {
-        HeldState::Failed(Report { kind: "data".into(), message: "no".into(), hint: None, retry: true })
+        HeldState::Failed(Report { kind: crate::ErrorKind::Data, message: "no".into(), hint: None, retry: true })
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn it_says_what_it_refuses_and_that_it_drains() {
         let mut worker = worker();
-        let report = Report { kind: "invalid".into(), message: "older".into(), hint: None, retry: false };
+        let report = Report { kind: crate::ErrorKind::Invalid, message: "older".into(), hint: None, retry: false };
         worker.refuse("f".into(), report.clone());
         worker.drain();
         let sync = worker.sync();

@@ -4,33 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
+pub use forebay_delivery::ErrorKind;
 use forebay_delivery::messages::Report;
 use forebay_storage::ErrorKind as StorageErrorKind;
 
 /// A specialised result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// What the caller should do about an error. This is the kind that reaches the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorKind {
-    /// Fix the request.
-    Invalid,
-    /// Name something that exists.
-    NotFound,
-    /// Something changed underneath: reload and retry.
-    Conflict,
-    /// Show that you may: a token, a ticket or a certificate was missing or wrong.
-    Denied,
-    /// Retry later.
-    Unavailable,
-    /// Lower the load.
-    Exhausted,
-    /// Stored bytes are wrong.
-    Data,
-    /// Our bug.
-    Internal,
-}
 
 /// An error of the engine. Cheap to clone, since one failed window may have several readers.
 #[derive(Clone)]
@@ -72,9 +51,8 @@ impl Error {
     /// The error as it travels between the parts of a cluster.
     pub fn report(&self) -> Report {
         let retry = matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Internal);
-        let kind = serde_json::to_value(self.kind()).ok();
         Report {
-            kind: kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("internal").to_owned(),
+            kind: self.kind(),
             message: self.message().to_owned(),
             hint: self.hint().map(str::to_owned),
             retry,
@@ -143,8 +121,7 @@ impl From<forebay_storage::Error> for Error {
 
 impl From<&Report> for Error {
     fn from(report: &Report) -> Self {
-        let kind = serde_json::from_value(report.kind.as_str().into()).unwrap_or(ErrorKind::Internal);
-        let error = Self::new(kind, &report.message);
+        let error = Self::new(report.kind, &report.message);
         match &report.hint {
             Some(hint) => error.with_hint(hint),
             None => error,

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Dispatcher, Feed, Millis, computing, lost_too_often};
+use crate::ErrorKind;
 use crate::claims::{ClaimAnswer, ClaimMessage, ClaimReply, Claims};
 use crate::messages::Report;
 use crate::rules::{Rule, holds};
@@ -67,18 +68,18 @@ impl Unanswered {
     /// The same as an error on its way.
     pub fn report(&self) -> Report {
         let (kind, message, hint) = match self {
-            Self::Invalid(message) => ("invalid", message.clone(), None),
+            Self::Invalid(message) => (ErrorKind::Invalid, message.clone(), None),
             Self::Replaced { rank, job } => (
-                "conflict",
+                ErrorKind::Conflict,
                 format!("another process reads as rank {rank} of job \"{job}\" since"),
                 Some(
                     "each rank of a job is one process, and the one that began last is it; if this is the one that began \
                      last, the clock of the other's machine is ahead",
                 ),
             ),
-            Self::Gone => ("unavailable", "the feed was closed".to_owned(), None),
+            Self::Gone => (ErrorKind::Unavailable, "the feed was closed".to_owned(), None),
         };
-        Report { kind: kind.to_owned(), message, hint: hint.map(str::to_owned), retry: false }
+        Report { kind, message, hint: hint.map(str::to_owned), retry: false }
     }
 }
 

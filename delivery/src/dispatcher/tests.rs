@@ -43,7 +43,7 @@ fn trainer(feed: &str, session: u64) -> Trainer<()> {
 }
 
 fn report(message: &str) -> Report {
-    Report { kind: "data".into(), message: message.into(), hint: None, retry: false }
+    Report { kind: ErrorKind::Data, message: message.into(), hint: None, retry: false }
 }
 
 /// One message and its answer; the leases then, and what was computed of them is reported with the next message.
@@ -203,7 +203,7 @@ fn a_window_with_other_rows_than_before_fails_with_a_reason() {
     other.report(&("f".into(), window(0)), HeldState::Counted { rows: 6, bytes: 10 });
     exchange(&mut dispatcher, &mut other, LATER);
     let (at, report) = ask(&mut dispatcher, &mut trainer, LATER).failed.expect("failed");
-    assert_eq!((at, report.kind.as_str()), (window(0), "internal"));
+    assert_eq!((at, report.kind), (window(0), ErrorKind::Internal));
     assert!(report.message.contains("has 6 samples, and had 5"), "{}", report.message);
 }
 

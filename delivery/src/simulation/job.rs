@@ -9,7 +9,7 @@ use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
 use super::world::{Event, Message, Process, Timer, World, trainer_node};
 use crate::rules::{Rule, holds};
-use crate::{Claim, ClaimMarks, Claimer, Granted, Millis, Origin, ReadSettings, Start, Trainer};
+use crate::{Claim, ErrorKind, ClaimMarks, Claimer, Granted, Millis, Origin, ReadSettings, Start, Trainer};
 
 /// A rank that is waited for for so long although it was at its end is started again.
 const ENDED_MS: Millis = 15_000;
@@ -378,7 +378,7 @@ impl Job {
                 Some(Done::Failed(report)) => {
                     world.say(|| format!("job {} rank {rank} fails: {report:?}", self.index));
                     match place {
-                        Some(_) if report.kind == "conflict" => {
+                        Some(_) if report.kind == ErrorKind::Conflict => {
                             world.faults.fired(Fault::RankBehind);
                             if self.is_clean {
                                 world.violated(|| format!("no rank came back alone: {report:?}"));

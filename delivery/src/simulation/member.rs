@@ -158,7 +158,7 @@ impl Member {
                         done = Some(Done::Nothing);
                     }
                     Next::Fail(report) => {
-                        return (deliveries, Some(Done::Failed(Report { kind: "data".into(), ..report })));
+                        return (deliveries, Some(Done::Failed(Report { kind: crate::ErrorKind::Data, ..report })));
                     }
                     Next::Wait => {}
                 },

@@ -73,7 +73,7 @@ pub(super) fn at_address(address: &str) -> usize {
 }
 
 fn report(message: &str, retry: bool) -> Report {
-    Report { kind: "data".into(), message: message.into(), hint: None, retry }
+    Report { kind: crate::ErrorKind::Data, message: message.into(), hint: None, retry }
 }
 
 impl WorkerNode {

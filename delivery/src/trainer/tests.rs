@@ -35,7 +35,7 @@ fn rows(rows: Range<u64>) -> Fragment<Vec<u64>> {
 }
 
 fn report(message: &str) -> Report {
-    Report { kind: "data".into(), message: message.into(), hint: None, retry: false }
+    Report { kind: crate::ErrorKind::Data, message: message.into(), hint: None, retry: false }
 }
 
 /// Opens what can be opened, and brings all of it.
