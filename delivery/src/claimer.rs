@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::claims::{Base, Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, Granted};
+use crate::claims::{Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, CompletedPrefix, Granted};
 use crate::position::{ClaimMarks, RankMarks, Token};
 use crate::rules::{Rule, holds};
 use crate::{Error, Millis, ReadSettings, sessions};
@@ -23,7 +23,7 @@ pub struct Claimer {
     session: u64,
     settings: ReadSettings,
     origin: u64,
-    base: Base,
+    base: CompletedPrefix,
     /// What it has done; what it holds lies in `held`.
     marks: RankMarks,
     /// What it holds, and the first offset of each that it has not handed out.
@@ -65,7 +65,10 @@ impl Claimer {
         let (base, (mut own, origin)) = match marks {
             Some(marks) => (marks.base.clone(), marks.of(settings.rank, settings.world_size)?),
             // As good a name as any for where it begins.
-            None => (Base { begin, ..Base::default() }, (RankMarks::default(), begin.epoch << 48 ^ begin.run)),
+            None => (
+                CompletedPrefix { begin, ..CompletedPrefix::default() },
+                (RankMarks::default(), begin.epoch << 48 ^ begin.run),
+            ),
         };
         let held = std::mem::take(&mut own.held);
         let known = marks.filter(|marks| marks.world_size == settings.world_size);
@@ -270,7 +273,7 @@ mod tests {
     fn says(seq: u64, granted: Vec<Granted>) -> ClaimAnswer {
         let reply = ClaimReply {
             granted,
-            base: Base::default(),
+            base: CompletedPrefix::default(),
             is_exhausted: false,
             awaited: Vec::new(),
             sessions: BTreeMap::new(),

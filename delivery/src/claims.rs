@@ -8,7 +8,7 @@
 //! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until every
 //! rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with it.
 //!
-//! What is long done is only added up (see [`Base`]). A rank that resumes from before it would have to be given what nobody
+//! What is long done is only added up (see [`CompletedPrefix`]). A rank that resumes from before it would have to be given what nobody
 //! remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ErrorKind, Millis};
 use crate::messages::Report;
 use crate::position::RankMarks;
 use crate::rules::{Rule, holds};
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
+use crate::{ErrorKind, Millis};
 
 /// Claims that a rank holds at a time: one to hand out, one to receive.
 const HELD_MAX: usize = 2;
@@ -66,7 +66,7 @@ pub struct Granted {
 
 /// What all ranks of a job have done together, and nobody has to remember one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Base {
+pub struct CompletedPrefix {
     /// Everything before it is done.
     pub begin: Claim,
     /// Which claims these are, as the sum of their [`mark`]s.
@@ -88,7 +88,7 @@ pub(crate) fn marks<'a>(claims: impl Iterator<Item = &'a Claim>) -> u64 {
     claims.map(mark).fold(0, u64::wrapping_add)
 }
 
-impl Base {
+impl CompletedPrefix {
     pub(crate) fn join(&mut self, other: &Self) {
         (self.begin, self.passed) = (self.begin, self.passed).max((other.begin, other.passed));
         self.ends.extend(&other.ends);
@@ -108,7 +108,7 @@ pub struct ClaimSync {
     /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
     pub unit: u64,
     /// What all ranks have done, as far as it knows.
-    pub base: Base,
+    pub base: CompletedPrefix,
     /// Which of those claims are its own, as the sum of their [`mark`]s.
     pub before: u64,
     /// What it has handed out since.
@@ -130,7 +130,7 @@ pub struct ClaimReply {
     /// All its claims that are not done.
     pub granted: Vec<Granted>,
     /// What all ranks have done.
-    pub base: Base,
+    pub base: CompletedPrefix,
     /// There is nothing left to grant.
     pub is_exhausted: bool,
     /// Ranks that have yet to say what they hold.
@@ -201,7 +201,7 @@ pub struct ClaimAnswer {
 }
 
 #[derive(Debug, Default)]
-struct Rank {
+struct ClaimingRank {
     /// It counts what it did before this.
     begin: Claim,
     passed: u64,
@@ -217,8 +217,8 @@ pub(crate) struct Claims {
     claim_rows: u64,
     /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
     unit: u64,
-    base: Base,
-    ranks: BTreeMap<u64, Rank>,
+    base: CompletedPrefix,
+    ranks: BTreeMap<u64, ClaimingRank>,
     /// Whether all ranks have said what they hold.
     all_here: bool,
     /// Whether what they say adds up to the base.
@@ -242,7 +242,7 @@ impl Claims {
         Self {
             claim_rows: sync.claim_rows.max(1),
             unit: sync.unit.max(1),
-            base: Base::default(),
+            base: CompletedPrefix::default(),
             ranks: BTreeMap::new(),
             all_here: false,
             is_whole: false,
@@ -292,7 +292,7 @@ impl Claims {
         let newest = self.ranks.values().map(|rank| (rank.begin, rank.passed)).max();
         (self.base.begin, self.base.passed) = newest.unwrap_or_default();
         let begin = self.base.begin;
-        let before = |rank: &Rank| rank.marks.before.wrapping_add(marks(rank.marks.done.range(..begin)));
+        let before = |rank: &ClaimingRank| rank.marks.before.wrapping_add(marks(rank.marks.done.range(..begin)));
         let claims = || self.ranks.values().flat_map(|rank| rank.marks.done.range(begin..).chain(rank.held.keys()));
         self.taken = claims().copied().collect();
         self.is_whole = (self.ranks.values().map(before).fold(0, u64::wrapping_add) == self.base.passed
@@ -307,7 +307,7 @@ impl Claims {
 
     /// What is before the base is only counted from now on.
     fn pass(&mut self) {
-        let Base { begin, passed, .. } = self.base;
+        let CompletedPrefix { begin, passed, .. } = self.base;
         for rank in self.ranks.values_mut() {
             rank.marks.pass(begin);
             (rank.begin, rank.passed) = (begin, passed);
@@ -366,7 +366,7 @@ impl Claims {
         ClaimReply {
             granted: self.ranks.get(&rank).map(|rank| rank.held.values().copied().collect()).unwrap_or_default(),
             // What does not add up is nobody's.
-            base: if self.is_whole && self.all_here { self.base.clone() } else { Base::default() },
+            base: if self.is_whole && self.all_here { self.base.clone() } else { CompletedPrefix::default() },
             is_exhausted: may_grant && self.next.epoch >= until_epoch,
             failed: (awaited.is_empty() && !self.is_whole).then(|| self.behind()),
             awaited,

@@ -29,13 +29,13 @@ pub struct Cutter<W> {
     step_at: u64,
     open: Vec<(W, Range<u64>)>,
     /// The window being cut, until it has no more to give.
-    current: Option<Current<W>>,
+    current: Option<CurrentWindow<W>>,
     /// A cut that is whole, but whose global step is not known to be: only with `drop_last`.
     held: Option<Cut<W>>,
 }
 
 #[derive(Debug)]
-struct Current<W> {
+struct CurrentWindow<W> {
     window: W,
     offsets: Range<u64>,
     last_of_epoch: bool,
@@ -54,7 +54,7 @@ impl<W: Clone> Cutter<W> {
     /// Takes the next window, which covers `offsets`. The one before must have been cut to its end.
     pub fn push(&mut self, window: W, offsets: Range<u64>, last_of_epoch: bool) {
         debug_assert!(self.current.is_none(), "the window before still has cuts to give");
-        self.current = Some(Current { window, offsets, last_of_epoch });
+        self.current = Some(CurrentWindow { window, offsets, last_of_epoch });
     }
 
     /// The next cut that the window completes; `None` when another window is needed.

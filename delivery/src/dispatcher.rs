@@ -72,8 +72,8 @@ pub struct Dispatcher<P> {
     /// When it last looked who is silent.
     ticked: Millis,
     young: bool,
-    feeds: BTreeMap<Arc<str>, Feed<P>>,
-    workers: BTreeMap<WorkerId, Worker>,
+    feeds: BTreeMap<Arc<str>, OpenFeed<P>>,
+    workers: BTreeMap<WorkerId, WorkerContact>,
     replaced: Vec<(WorkerId, String)>,
     workers_lost: u64,
     /// Of what lies outside of sequencers.
@@ -83,7 +83,7 @@ pub struct Dispatcher<P> {
 }
 
 #[derive(Debug)]
-struct Worker {
+struct WorkerContact {
     seq: u64,
     contact: Millis,
     address: String,
@@ -99,9 +99,9 @@ struct Worker {
 }
 
 #[derive(Debug)]
-struct Feed<P> {
+struct OpenFeed<P> {
     sequencer: Sequencer<P>,
-    readers: BTreeMap<u64, Reader>,
+    readers: BTreeMap<u64, ReaderContact>,
     failures: BTreeMap<WindowId, Report>,
     /// When leases that are not ready yet were granted.
     granted: BTreeMap<(WindowId, LeaseId), Millis>,
@@ -115,7 +115,7 @@ struct Feed<P> {
 }
 
 #[derive(Debug)]
-struct Reader {
+struct ReaderContact {
     seq: u64,
     contact: Millis,
     rank: u64,
@@ -165,7 +165,7 @@ impl<P: Plan> Dispatcher<P> {
         // Leases of different feeds may have equal numbers; a lease belongs to a feed.
         let mut sequencer = Sequencer::new(plan, self.next_number);
         sequencer.set_keeps_all(self.young);
-        let state = Feed {
+        let state = OpenFeed {
             sequencer,
             readers: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -220,7 +220,7 @@ impl<P: Plan> Dispatcher<P> {
         let is_new = !self.workers.contains_key(&sync.worker);
         self.revision += u64::from(is_new);
         let version = self.number();
-        let worker = self.workers.entry(sync.worker).or_insert_with(|| Worker {
+        let worker = self.workers.entry(sync.worker).or_insert_with(|| WorkerContact {
             seq: 0,
             contact: now,
             address: sync.address.clone(),
@@ -273,7 +273,7 @@ impl<P: Plan> Dispatcher<P> {
         let worker = self.workers.get(&id)?;
         let mut leases = Vec::new();
         for (feed, state) in &mut self.feeds {
-            let Feed { sequencer, granted, .. } = state;
+            let OpenFeed { sequencer, granted, .. } = state;
             granted.retain(|&(window, lease), _| sequencer.holds(window, lease));
             for (window, lease) in sequencer.leases(id) {
                 if !sequencer.is_ready(window, lease) {
@@ -318,7 +318,7 @@ impl<P: Plan> Dispatcher<P> {
             return;
         }
         feed.last_read = now;
-        let handle = |feed: &mut Feed<P>, event| {
+        let handle = |feed: &mut OpenFeed<P>, event| {
             let _ = feed.sequencer.handle(event);
         };
         match feed.readers.get(&sync.session) {
@@ -332,7 +332,7 @@ impl<P: Plan> Dispatcher<P> {
                 handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
             }
         }
-        let reader = feed.readers.entry(sync.session).or_insert_with(|| Reader {
+        let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderContact {
             seq: 0,
             contact: now,
             rank: sync.rank,
@@ -449,7 +449,7 @@ impl<P: Plan> Dispatcher<P> {
             feed.rest_groups(now.saturating_sub(patience), now.saturating_sub(idle));
         }
         let open = self.feeds.len();
-        let closing = |feed: &Feed<P>| feed.readers.is_empty() && feed.last_read + idle < now;
+        let closing = |feed: &OpenFeed<P>| feed.readers.is_empty() && feed.last_read + idle < now;
         let closed = self.feeds.values().filter(|feed| closing(feed)).map(|feed| feed.sequencer.revision());
         self.revision += closed.map(|revision| revision + 1).sum::<u64>();
         self.feeds.retain(|_, feed| !feed.readers.is_empty() || feed.last_read + idle >= now);
@@ -543,7 +543,7 @@ impl<P: Plan> Dispatcher<P> {
     }
 }
 
-impl<P: Plan> Feed<P> {
+impl<P: Plan> OpenFeed<P> {
     fn remove_reader(&mut self, session: u64) {
         self.readers.remove(&session);
         let _ = self.sequencer.handle(Event::ReaderLeft { reader: session });
@@ -573,7 +573,7 @@ impl<P: Plan> Feed<P> {
 }
 
 /// How many workers compute this feed; if none does, why.
-fn computing<'a>(workers: &'a BTreeMap<WorkerId, Worker>, feed: &str) -> (usize, Option<&'a Report>) {
+fn computing<'a>(workers: &'a BTreeMap<WorkerId, WorkerContact>, feed: &str) -> (usize, Option<&'a Report>) {
     let refusals: Vec<_> = workers.values().filter_map(|worker| worker.refused.get(feed)).collect();
     let computing = workers.len() - refusals.len();
     (computing, refusals.first().copied().filter(|_| computing == 0))

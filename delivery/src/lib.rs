@@ -28,7 +28,7 @@ mod window;
 mod worker;
 
 pub use claimer::Claimer;
-pub use claims::{Base, Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, Granted};
+pub use claims::{Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, CompletedPrefix, Granted};
 pub use cutter::{Cut, Cutter};
 pub use dispatcher::{
     Dispatcher, DispatcherSettings, FeedStatus, JobStatus, Millis, ReaderStatus, Replaced, Status, Unanswered,
@@ -36,10 +36,12 @@ pub use dispatcher::{
 };
 pub use error::{Error, ErrorKind};
 pub use position::{ClaimMarks, RankMarks, Start, Token};
-pub use sequencer::{Copy, CopyState, Event, Impure, LeaseId, ReaderId, Sequencer, WorkerId, WorkerLimits};
+pub use sequencer::{
+    Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,
+};
 pub use slice::Slice;
 pub use steps::Steps;
-pub use trainer::{Delivery, Ended, Fragment, Next, Open, Origin, Trainer};
+pub use trainer::{AssembledBatch, Ended, Fragment, Next, Open, Origin, Trainer};
 pub use window::{Plan, WindowId};
 pub use worker::{WindowKey, Worker, WorkerAction, WorkerProfile};
 

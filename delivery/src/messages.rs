@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn messages_survive_json() {
         let window = WindowId { epoch: u64::MAX, index: u32::MAX };
-        let report = Report { kind: ErrorKind::Data, message: "\"x\"\n".into(), hint: Some("look".into()), retry: true };
+        let report =
+            Report { kind: ErrorKind::Data, message: "\"x\"\n".into(), hint: Some("look".into()), retry: true };
         let states = [
             HeldState::Computing,
             HeldState::Counted { rows: u64::MAX, bytes: 0 },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::claims::{Base, Claim, Granted, marks};
+use crate::claims::{Claim, CompletedPrefix, Granted, marks};
 use crate::rules::{Rule, holds};
 use crate::window::WindowId;
 use crate::{runs, sessions};
@@ -134,7 +134,7 @@ pub struct ClaimMarks {
     /// Names what the job began with.
     pub origin: u64,
     /// What all ranks have done.
-    pub base: Base,
+    pub base: CompletedPrefix,
     /// The newest process of each rank that was known: none that is older takes part any more.
     pub sessions: BTreeMap<u64, u64>,
     /// What each has done since.
@@ -177,7 +177,7 @@ impl ClaimMarks {
             format!("{}-{}-{end}-{}-{window_offset}", claim.epoch, claim.run, window.index)
         }
         let Self { batch_size, world_size, origin, base, sessions, ranks } = self;
-        let Base { begin, passed, ends } = base;
+        let CompletedPrefix { begin, passed, ends } = base;
         let mut text = format!("{batch_size}-{world_size}-{origin}-{}-{}-{passed}_", begin.epoch, begin.run);
         text.push_str(&list(ends.iter().map(|(epoch, claims)| format!("{epoch}-{claims}"))));
         if !sessions.is_empty() {
@@ -211,7 +211,7 @@ impl ClaimMarks {
         let (head, ranks) = groups.split_at_checked(if has_sessions { 3 } else { 2 })?;
         let [batch_size, world_size, origin, epoch, run, passed] = numbers(head[0])?;
         let ends = list(head[1])?.into_iter().map(|[epoch, claims]| (epoch, claims)).collect();
-        let base = Base { begin: Claim { epoch, run }, passed, ends };
+        let base = CompletedPrefix { begin: Claim { epoch, run }, passed, ends };
         let sessions = if has_sessions { sessions::parse(head[2])? } else { BTreeMap::new() };
         let mut marks = Self { batch_size, world_size, origin, base, sessions, ranks: BTreeMap::new() };
         for group in ranks.chunks(4) {

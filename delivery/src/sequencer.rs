@@ -18,7 +18,7 @@ mod leasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasing::Place;
+use leasing::ReadersAt;
 
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
@@ -137,19 +137,19 @@ const ATTEMPTS_MAX: u32 = 4;
 
 /// One worker's copy of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct Replica {
     /// Who holds it.
     pub worker: WorkerId,
     /// The grant.
     pub lease: LeaseId,
     /// How far it is.
-    pub state: CopyState,
+    pub state: ReplicaState,
     bytes: u64,
 }
 
 /// How far a copy of a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CopyState {
+pub enum ReplicaState {
     /// Being read and filtered.
     Leased,
     /// Its rows are known, and it can be read from.
@@ -160,21 +160,21 @@ pub enum CopyState {
 
 #[derive(Clone, Debug, Default)]
 struct Window {
-    copies: Vec<Copy>,
+    copies: Vec<Replica>,
     /// Workers that were lost or failed before this window was ready.
     attempts: u32,
     failed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Reader {
+struct ReaderEntry {
     at: WindowId,
     until_epoch: u64,
     share: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Worker {
+struct WorkerEntry {
     limits: WorkerLimits,
     draining: bool,
     suspected: bool,
@@ -182,7 +182,7 @@ struct Worker {
 
 /// Something that must not happen: equal inputs gave different windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Impure {
+pub struct NonDeterministicWindow {
     /// The window.
     pub window: WindowId,
     /// Its rows as first reported, and as reported now.
@@ -193,13 +193,13 @@ pub struct Impure {
 #[derive(Clone, Debug)]
 pub struct Sequencer<P> {
     plan: P,
-    workers: BTreeMap<WorkerId, Worker>,
+    workers: BTreeMap<WorkerId, WorkerEntry>,
     windows: BTreeMap<WindowId, Window>,
     /// Rows of every window that was ever counted: eight bytes a window, and a check that windows are pure.
     rows: BTreeMap<WindowId, u64>,
-    readers: BTreeMap<ReaderId, Reader>,
+    readers: BTreeMap<ReaderId, ReaderEntry>,
     /// Where readers stand, and the epoch that they stop before: ranks of a job are near each other, so these are few.
-    places: BTreeMap<(WindowId, u64), Place>,
+    places: BTreeMap<(WindowId, u64), ReadersAt>,
     /// Windows that were counted, and let go or lost although a reader needs them.
     let_go: BTreeSet<WindowId>,
     /// Nothing is forgotten while this is set: the readers may not all have come back yet.
@@ -246,8 +246,8 @@ impl<P: Plan> Sequencer<P> {
     /// Takes one event. Most only say what is known already: what they cost does not grow with the readers there are.
     ///
     /// # Errors
-    /// [`Impure`], if a window has another row count than it had before; the event then changed nothing.
-    pub fn handle(&mut self, event: Event) -> Result<(), Impure> {
+    /// [`NonDeterministicWindow`], if a window has another row count than it had before; the event then changed nothing.
+    pub fn handle(&mut self, event: Event) -> Result<(), NonDeterministicWindow> {
         if self.take(event)? {
             self.settle();
         }
@@ -261,12 +261,12 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// Whether the event changed anything that leases follow from.
-    fn take(&mut self, event: Event) -> Result<bool, Impure> {
+    fn take(&mut self, event: Event) -> Result<bool, NonDeterministicWindow> {
         match event {
             Event::WorkerJoined { worker, limits } => {
                 let before = self.workers.get(&worker).copied();
                 let draining = before.is_some_and(|worker| worker.draining);
-                let now = Worker { limits, draining, suspected: false };
+                let now = WorkerEntry { limits, draining, suspected: false };
                 self.workers.insert(worker, now);
                 return Ok(before != Some(now));
             }
@@ -278,7 +278,8 @@ impl<P: Plan> Sequencer<P> {
                 let Some(state) = self.workers.get_mut(&worker) else { return Ok(false) };
                 let is_new = !std::mem::replace(&mut state.draining, true);
                 // What it has not begun to give is better begun elsewhere.
-                let dropped = self.drop_copies(|copy| copy.worker == worker && copy.state == CopyState::Leased, false);
+                let dropped =
+                    self.drop_copies(|copy| copy.worker == worker && copy.state == ReplicaState::Leased, false);
                 return Ok(is_new || dropped);
             }
             Event::WorkerLeft { worker } => {
@@ -291,7 +292,7 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(left.is_some());
             }
             Event::ReaderJoined { reader, at, until_epoch, share } => {
-                self.stand(reader, Some(Reader { at, until_epoch, share }));
+                self.stand(reader, Some(ReaderEntry { at, until_epoch, share }));
                 self.retry_failed(at);
             }
             Event::ReaderAdvanced { reader, to } => {
@@ -299,33 +300,33 @@ impl<P: Plan> Sequencer<P> {
                 let Some(&before) = self.readers.get(&reader).filter(|reader| reader.at < to) else { return Ok(false) };
                 if !holds(Rule::KeptForEveryReader) {
                     for (reader, state) in self.readers.clone() {
-                        self.stand(reader, Some(Reader { at: state.at.max(to), ..state }));
+                        self.stand(reader, Some(ReaderEntry { at: state.at.max(to), ..state }));
                     }
                 }
-                return Ok(self.stand(reader, Some(Reader { at: to, ..before })));
+                return Ok(self.stand(reader, Some(ReaderEntry { at: to, ..before })));
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
             Event::ReaderLeft { reader } => return Ok(self.stand(reader, None)),
             Event::WindowCounted { window, lease, rows, bytes } => {
                 if let Some(&before) = self.rows.get(&window).filter(|&&before| before != rows) {
-                    return Err(Impure { window, rows: (before, rows) });
+                    return Err(NonDeterministicWindow { window, rows: (before, rows) });
                 }
                 let Some(copy) = self.copy_mut(window, lease) else { return Ok(false) };
-                let is_news = copy.state < CopyState::Counted || copy.bytes != bytes;
-                copy.state = copy.state.max(CopyState::Counted);
+                let is_news = copy.state < ReplicaState::Counted || copy.bytes != bytes;
+                copy.state = copy.state.max(ReplicaState::Counted);
                 copy.bytes = bytes;
                 self.rows.insert(window, rows);
                 return Ok(is_news);
             }
             Event::WindowReady { window, lease } => {
-                let Some(copy) = self.copy_mut(window, lease).filter(|copy| copy.state == CopyState::Counted) else {
+                let Some(copy) = self.copy_mut(window, lease).filter(|copy| copy.state == ReplicaState::Counted) else {
                     return Ok(false);
                 };
-                copy.state = CopyState::Ready;
+                copy.state = ReplicaState::Ready;
                 let held = self.windows.get_mut(&window).expect("it has a copy");
                 held.attempts = 0;
                 // The race is decided.
-                held.copies.retain(|copy| copy.state == CopyState::Ready);
+                held.copies.retain(|copy| copy.state == ReplicaState::Ready);
             }
             Event::WindowFailed { window, lease, retry } => {
                 if self.copy_mut(window, lease).is_none() {
@@ -347,10 +348,10 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// A reader stands there from now on, or is gone. Whether that is somewhere new, or nobody is left where it stood.
-    fn stand(&mut self, reader: ReaderId, state: Option<Reader>) -> bool {
+    fn stand(&mut self, reader: ReaderId, state: Option<ReaderEntry>) -> bool {
         let mut is_change = false;
         if let Some(state) = state {
-            let windows = || Place::of_epoch(self.plan.windows(state.at.epoch));
+            let windows = || ReadersAt::of_epoch(self.plan.windows(state.at.epoch));
             let place = self.places.entry((state.at, state.until_epoch)).or_insert_with(windows);
             is_change |= place.is_empty();
             place.enter(state.share);
@@ -380,9 +381,9 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// The copies of `window` that can be read from, the best first.
-    pub fn copies(&self, window: WindowId) -> impl Iterator<Item = Copy> {
-        let mut copies: Vec<Copy> = match self.windows.get(&window) {
-            Some(held) => held.copies.iter().filter(|copy| copy.state >= CopyState::Counted).copied().collect(),
+    pub fn copies(&self, window: WindowId) -> impl Iterator<Item = Replica> {
+        let mut copies: Vec<Replica> = match self.windows.get(&window) {
+            Some(held) => held.copies.iter().filter(|copy| copy.state >= ReplicaState::Counted).copied().collect(),
             None => Vec::new(),
         };
         copies.sort_by_key(|copy| (self.is_suspected(copy.worker), std::cmp::Reverse(copy.state)));
@@ -415,9 +416,9 @@ impl<P: Plan> Sequencer<P> {
         for held in self.windows.values() {
             match held.copies.iter().map(|copy| copy.state).max() {
                 _ if held.failed => census[3] += 1,
-                Some(CopyState::Leased) => census[0] += 1,
-                Some(CopyState::Counted) => census[1] += 1,
-                Some(CopyState::Ready) => census[2] += 1,
+                Some(ReplicaState::Leased) => census[0] += 1,
+                Some(ReplicaState::Counted) => census[1] += 1,
+                Some(ReplicaState::Ready) => census[2] += 1,
                 None => {}
             }
         }
@@ -429,27 +430,27 @@ impl<P: Plan> Sequencer<P> {
         self.copies_of(worker).map(|(_, copy)| copy.bytes).sum()
     }
 
-    fn copies_of(&self, worker: WorkerId) -> impl Iterator<Item = (WindowId, &Copy)> {
+    fn copies_of(&self, worker: WorkerId) -> impl Iterator<Item = (WindowId, &Replica)> {
         let all = self.windows.iter().flat_map(|(&window, held)| held.copies.iter().map(move |copy| (window, copy)));
         all.filter(move |(_, copy)| copy.worker == worker)
     }
 
-    fn copy_mut(&mut self, window: WindowId, lease: LeaseId) -> Option<&mut Copy> {
+    fn copy_mut(&mut self, window: WindowId, lease: LeaseId) -> Option<&mut Replica> {
         self.windows.get_mut(&window)?.copies.iter_mut().find(|copy| copy.lease == lease)
     }
 
     /// Removes copies, and says whether there were any; with `lost`, a window that was still being computed is a step nearer
     /// to being given up: it may be what its workers die of.
-    fn drop_copies(&mut self, which: impl Fn(&Copy) -> bool, lost: bool) -> bool {
+    fn drop_copies(&mut self, which: impl Fn(&Replica) -> bool, lost: bool) -> bool {
         let mut dropped = false;
         for (&window, held) in &mut self.windows {
             let Some(&copy) = held.copies.iter().find(|copy| which(copy)) else { continue };
             dropped = true;
             held.copies.retain(|copy| !which(copy));
-            if copy.state >= CopyState::Counted && held.copies.is_empty() {
+            if copy.state >= ReplicaState::Counted && held.copies.is_empty() {
                 self.let_go.insert(window);
             }
-            if lost && copy.state < CopyState::Ready {
+            if lost && copy.state < ReplicaState::Ready {
                 held.attempts += 1;
                 held.failed |= held.attempts >= ATTEMPTS_MAX;
             }
@@ -471,7 +472,7 @@ impl<P: Plan> Sequencer<P> {
     /// else is leased it, or if it is computed here and not yet there.
     pub fn adopt(&mut self, worker: WorkerId, window: WindowId, lease: LeaseId, is_computed: bool) {
         let is_needed = self.keeps_all || self.distance(window).is_some();
-        let is_behind = |copy: &Copy| is_computed && copy.worker != worker && copy.state == CopyState::Leased;
+        let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;
         let is_open = self.windows.get(&window).is_none_or(|held| !held.failed && held.copies.iter().all(is_behind));
         if is_needed && is_open && self.workers.contains_key(&worker) {
             self.hold(window, worker, lease);
@@ -487,7 +488,7 @@ impl<P: Plan> Sequencer<P> {
     /// Whether the window of this grant is computed as far as memory allows.
     pub fn is_ready(&self, window: WindowId, lease: LeaseId) -> bool {
         let held = self.windows.get(&window);
-        held.is_some_and(|held| held.copies.iter().any(|it| it.lease == lease && it.state == CopyState::Ready))
+        held.is_some_and(|held| held.copies.iter().any(|it| it.lease == lease && it.state == ReplicaState::Ready))
     }
 
     /// The windows that cannot be computed.

@@ -82,7 +82,7 @@ pub struct Fragment<R> {
 
 /// A batch, in pieces that are to be joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery<R> {
+pub struct AssembledBatch<R> {
     /// Epoch, from 0.
     pub epoch: u64,
     /// Global step in the epoch, from 0.
@@ -99,7 +99,7 @@ pub struct Delivery<R> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next<R> {
     /// A batch.
-    Deliver(Box<Delivery<R>>),
+    Deliver(Box<AssembledBatch<R>>),
     /// Nothing yet.
     Wait,
     /// Nothing any more.
@@ -157,7 +157,7 @@ pub struct Trainer<R> {
     cutter: Cutter<WindowId>,
     steps: Steps,
     /// The batch being put together: its parts that are still missing lie in `parts`.
-    current: Option<Current<R>>,
+    current: Option<CurrentBatch<R>>,
     buffered_bytes: u64,
     buffer_limit_bytes: u64,
     broken: Vec<Broken>,
@@ -177,7 +177,7 @@ pub struct Trainer<R> {
 }
 
 #[derive(Debug)]
-struct Current<R> {
+struct CurrentBatch<R> {
     step: u64,
     offsets: Range<u64>,
     token: Token,
@@ -504,8 +504,13 @@ impl<R> Trainer<R> {
     fn begin_batch(&mut self, cut: Cut<WindowId>) {
         let step_at = cut.next_step_at - self.settings.batch_size * self.settings.world_size;
         let token = self.steps.token(step_at, cut.next_step_at);
-        self.current =
-            Some(Current { step: cut.step, offsets: cut.offsets, token, parts: cut.parts.into(), records: Vec::new() });
+        self.current = Some(CurrentBatch {
+            step: cut.step,
+            offsets: cut.offsets,
+            token,
+            parts: cut.parts.into(),
+            records: Vec::new(),
+        });
     }
 
     /// Moves what is here of the current batch into it.
@@ -526,11 +531,11 @@ impl<R> Trainer<R> {
                 current.parts.pop_front();
             }
         }
-        let Current { step, offsets, token, records, .. } = self.current.take().expect("looked at above");
+        let CurrentBatch { step, offsets, token, records, .. } = self.current.take().expect("looked at above");
         self.samples += offsets.end - offsets.start;
         let cut = self.cut;
         self.streams.retain(|&window, it| window >= cut || it.expected.is_some() || !it.buffer.is_empty());
-        Next::Deliver(Box::new(Delivery { epoch: token.epoch, step, offsets, token, records }))
+        Next::Deliver(Box::new(AssembledBatch { epoch: token.epoch, step, offsets, token, records }))
     }
 
     /// The last message to the dispatcher.

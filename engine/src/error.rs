@@ -51,12 +51,7 @@ impl Error {
     /// The error as it travels between the parts of a cluster.
     pub fn report(&self) -> Report {
         let retry = matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Internal);
-        Report {
-            kind: self.kind(),
-            message: self.message().to_owned(),
-            hint: self.hint().map(str::to_owned),
-            retry,
-        }
+        Report { kind: self.kind(), message: self.message().to_owned(), hint: self.hint().map(str::to_owned), retry }
     }
 
     /// The same error with a line of advice.

@@ -11,7 +11,7 @@ use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
-use crate::compile::{self, For, Lengths, Stage};
+use crate::compile::{self, Audience, Lengths, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::feed::{Boundaries, FeedOptions, ReadDefaults, check_global_batch_size};
 use crate::size::parse_bytes;
@@ -31,7 +31,7 @@ pub struct Pipeline {
     /// How many of the dataset's first rows are read, if not all.
     pub(crate) limit: Option<u64>,
     pub(crate) stage: Arc<Stage>,
-    pub(crate) for_whom: For,
+    pub(crate) audience: Audience,
     /// As it was checked and resolved, for what only some feeds need of it.
     plan: LogicalPlan,
 }
@@ -56,7 +56,7 @@ impl Pipeline {
     /// begin at `base`.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
-        for_whom: For,
+        audience: Audience,
         tables: &BTreeMap<String, Dataset>,
         base: &Path,
         state: &SessionState,
@@ -68,7 +68,7 @@ impl Pipeline {
         let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
-        let stage = compile::compile(&plan, None, true, for_whom, tables, state).await?;
+        let stage = compile::compile(&plan, None, true, audience, tables, state).await?;
         if let Some(option) = definition.options.iter().find(|option| option.name == "bucket_by_length") {
             compile::check_length(&stage.schema(), &text(&option.value))
                 .map_err(|error| hinted(refusal(option, error.message()), error.hint()))?;
@@ -88,7 +88,7 @@ impl Pipeline {
             dataset,
             limit,
             stage: Arc::new(stage),
-            for_whom,
+            audience,
             plan,
         })
     }
@@ -154,7 +154,8 @@ impl Pipeline {
         let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
         let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
         // As with lengths: planning has nothing to wait for.
-        let planned = compile::compile(&self.plan, Some(&only), reads_all, For::User, &tables, state).now_or_never();
+        let planned =
+            compile::compile(&self.plan, Some(&only), reads_all, Audience::User, &tables, state).now_or_never();
         planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
     }
 

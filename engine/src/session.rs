@@ -13,7 +13,7 @@ use forebay_sql::{Place, Statement, TableDefinition};
 use forebay_storage::{Dataset, DatasetSpec, Format, Snapshot, Stores};
 use parking_lot::{Mutex, RwLock};
 
-use crate::compile::{FeedTable, For, HIDDEN};
+use crate::compile::{Audience, FeedTable, HIDDEN};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::explain;
@@ -234,7 +234,7 @@ impl Session {
             );
         };
         let tables = self.tables.read().clone();
-        match Pipeline::compile(&definition, For::User, &tables, &self.base, &self.context.state()).await {
+        match Pipeline::compile(&definition, Audience::User, &tables, &self.base, &self.context.state()).await {
             Err(Refusal::Placed(error)) => Err(placed(&error)),
             Err(Refusal::Whole(error)) => Err(error),
             Ok(pipeline) => Ok(pipeline),
@@ -289,7 +289,9 @@ impl Session {
                 }
                 let tables = self.tables.read().clone();
                 let pipeline =
-                    match Pipeline::compile(&definition, For::User, &tables, &self.base, &self.context.state()).await {
+                    match Pipeline::compile(&definition, Audience::User, &tables, &self.base, &self.context.state())
+                        .await
+                    {
                         Err(Refusal::Whole(error)) => return Err(Failure::At(definition.place, error)),
                         compiled => compiled.map_err(Failure::Refused)?,
                     };
@@ -473,7 +475,7 @@ impl Session {
             context.register_table(name(table), Arc::new(provider))?;
         }
         let compiled =
-            Pipeline::compile(&definition, For::Trainer, &tables, spec.base.as_ref(), &context.state()).await;
+            Pipeline::compile(&definition, Audience::Trainer, &tables, spec.base.as_ref(), &context.state()).await;
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
         Ok(pipeline)

@@ -10,9 +10,9 @@ use futures::TryStreamExt;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Status;
 
-use crate::connect::{self, ConnectOptions, Service};
-use crate::dispatcher::{Dispatcher, addresses, call};
-use crate::remote::{Reading, RemoteReader};
+use crate::connect::{self, AuthorizedClient, ConnectOptions};
+use crate::dispatcher::{DispatcherClient, addresses, call};
+use crate::remote::{ReadPlan, RemoteReader};
 use crate::status::{error_of, not_forebay};
 use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
 
@@ -22,7 +22,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// A connection to a server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    service: Service,
+    service: AuthorizedClient,
     uri: String,
     addresses: Vec<String>,
     options: ConnectOptions,
@@ -181,8 +181,8 @@ impl RemoteFeed {
     /// # Errors
     /// `Invalid` where dynamic delivery cannot begin.
     pub fn read(self) -> Result<RemoteReader> {
-        let dispatcher = Dispatcher::new(self.client.addresses, self.client.options.clone());
-        let what = Reading { request: self.request, metadata: self.metadata, schema: self.schema };
+        let dispatcher = DispatcherClient::new(self.client.addresses, self.client.options.clone());
+        let what = ReadPlan { request: self.request, metadata: self.metadata, schema: self.schema };
         RemoteReader::new(Arc::new(dispatcher), what, self.client.options)
     }
 }

@@ -25,8 +25,8 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME_BYTES: u32 = 512 << 10;
 
 /// A Flight client whose every request carries the token.
-pub(crate) type Service = FlightServiceClient<Carrier>;
-/// What carries the requests of a [`Service`], the token included.
+pub(crate) type AuthorizedClient = FlightServiceClient<Carrier>;
+/// What carries the requests of an [`AuthorizedClient`], the token included.
 pub(crate) type Carrier = InterceptedService<Channel, Bearer>;
 
 /// How to reach servers, and as whom.
@@ -152,7 +152,7 @@ impl Interceptor for Bearer {
 /// # Errors
 /// `Invalid` for a URI of another kind, for unusable files, and for a token that anyone on the way could read;
 /// `Unavailable` if nothing answers within five seconds; `Denied` if no secure connection comes about.
-pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<Service> {
+pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<AuthorizedClient> {
     let carrier = carrier(uri, None, options).await?;
     Ok(FlightServiceClient::new(carrier).max_decoding_message_size(usize::MAX))
 }

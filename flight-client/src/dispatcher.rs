@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tonic::Status;
 
-use crate::connect::{self, ConnectOptions, Service};
+use crate::connect::{self, AuthorizedClient, ConnectOptions};
 use crate::probe;
 use crate::status::{error_of, lost};
 use crate::wire::{ClaimCall, ReaderAnswer, ReaderCall, actions};
@@ -55,15 +55,15 @@ pub trait Dispatch: Send + Sync {
 }
 
 /// A dispatcher over the network, one of several addresses.
-pub struct Dispatcher {
+pub struct DispatcherClient {
     addresses: Vec<String>,
     options: ConnectOptions,
-    at: Mutex<(usize, Option<Service>)>,
+    at: Mutex<(usize, Option<AuthorizedClient>)>,
     /// One of them has answered before.
     is_known: AtomicBool,
 }
 
-impl Dispatcher {
+impl DispatcherClient {
     /// The first of `addresses`, until that does not answer.
     pub fn new(addresses: Vec<String>, options: ConnectOptions) -> Self {
         Self { addresses, options, at: Mutex::new((0, None)), is_known: AtomicBool::new(false) }
@@ -134,7 +134,7 @@ impl Dispatcher {
 }
 
 #[async_trait::async_trait]
-impl Dispatch for Dispatcher {
+impl Dispatch for DispatcherClient {
     async fn sync(&self, call: &ReaderCall) -> Result<ReaderAnswer> {
         self.call(actions::READER_SYNC, call).await
     }
@@ -165,7 +165,7 @@ impl Dispatch for Dispatcher {
 }
 
 /// Calls an action that gives one JSON answer.
-pub(crate) async fn call<T: DeserializeOwned>(service: &mut Service, action: Action) -> Result<T, Status> {
+pub(crate) async fn call<T: DeserializeOwned>(service: &mut AuthorizedClient, action: Action) -> Result<T, Status> {
     let answer = service.do_action(action).await?.into_inner().message().await?;
     let body: Bytes = answer.map(|answer| answer.body).unwrap_or_default();
     serde_json::from_slice(&body).map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))

@@ -18,7 +18,7 @@ use crate::dispatcher::Dispatch;
 use crate::reader::{
     BUFFER_BYTES, CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, gone, lasting, moved, no_workers, random,
 };
-use crate::remote::Reading;
+use crate::remote::ReadPlan;
 use crate::streams::Workers;
 use crate::wire::{ClaimCall, StreamRequest};
 
@@ -32,7 +32,7 @@ const NAMED_MAX: usize = 16;
 pub(crate) struct DynamicReader {
     shared: Arc<Shared>,
     dispatch: Arc<dyn Dispatch>,
-    what: Reading,
+    what: ReadPlan,
     options: ConnectOptions,
     /// Connections that all claims are read over.
     workers: Arc<Workers>,
@@ -63,7 +63,7 @@ struct State {
 }
 
 impl DynamicReader {
-    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: Reading, options: ConnectOptions) -> Result<Self> {
+    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: ReadPlan, options: ConnectOptions) -> Result<Self> {
         let settings = what.settings();
         let rows = Claimer::claim_rows(&settings);
         let (begin, marks) = match &what.request.from {
@@ -192,7 +192,7 @@ impl Drop for DynamicReader {
 }
 
 /// Tells the dispatcher what is done and hears what is granted, until the reader leaves.
-async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: Reading) {
+async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: ReadPlan) {
     let mut calls = FuturesUnordered::new();
     let mut pause = Instant::now();
     // Since when other ranks are waited for at this dispatcher.

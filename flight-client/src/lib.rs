@@ -36,8 +36,8 @@ pub mod wire;
 
 pub use client::{Client, PipelineInfo, RemoteFeed};
 pub use connect::{ClientTls, ConnectOptions};
-pub use dispatcher::{Dispatch, Dispatcher, addresses};
-pub use remote::{Reading, RemoteReader};
+pub use dispatcher::{Dispatch, DispatcherClient, addresses};
+pub use remote::{ReadPlan, RemoteReader};
 pub use wire::{BatchMetadata, FeedMetadata, StreamRequest};
 
 /// What [`Client::status`] says.

@@ -23,23 +23,23 @@ const DATA_BODY: u64 = 1000;
 
 /// A message as it was sent.
 #[derive(Default)]
-pub(crate) struct Message {
+pub(crate) struct ReceivedMessage {
     pub(crate) header: Vec<u8>,
     pub(crate) metadata: Vec<u8>,
     pub(crate) body: Option<Filling>,
 }
 
 /// Takes messages out of pieces, wherever those were cut.
-pub(crate) struct Messages {
+pub(crate) struct MessageParser {
     pool: Arc<Pool>,
-    at: At,
-    message: Message,
+    at: NextByte,
+    message: ReceivedMessage,
     /// Bytes of the message that have not come.
     left: u64,
 }
 
 /// What the next byte is.
-enum At {
+enum NextByte {
     /// Of gRPC's prefix: a flag for compression, and the length.
     Prefix { bytes: [u8; 5], have: usize },
     /// Of a number.
@@ -65,27 +65,27 @@ enum Field {
     Ignored,
 }
 
-const PREFIX: At = At::Prefix { bytes: [0; 5], have: 0 };
-const TAG: At = At::Varint { value: 0, shift: 0, of: Number::Tag };
+const PREFIX: NextByte = NextByte::Prefix { bytes: [0; 5], have: 0 };
+const TAG: NextByte = NextByte::Varint { value: 0, shift: 0, of: Number::Tag };
 
-impl Messages {
+impl MessageParser {
     pub(crate) fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, at: PREFIX, message: Message::default(), left: 0 }
+        Self { pool, at: PREFIX, message: ReceivedMessage::default(), left: 0 }
     }
 
     /// Whether nothing of a message has come that is not complete.
     pub(crate) fn is_between(&self) -> bool {
-        matches!(self.at, At::Prefix { have: 0, .. })
+        matches!(self.at, NextByte::Prefix { have: 0, .. })
     }
 
     /// Takes from `piece` up to the end of a message, or all of it.
     ///
     /// # Errors
     /// What is wrong with the bytes.
-    pub(crate) fn take(&mut self, piece: &mut Bytes) -> Result<Option<Message>, &'static str> {
+    pub(crate) fn take(&mut self, piece: &mut Bytes) -> Result<Option<ReceivedMessage>, &'static str> {
         while !piece.is_empty() {
             match &mut self.at {
-                At::Prefix { bytes, have } => {
+                NextByte::Prefix { bytes, have } => {
                     let count = piece.len().min(bytes.len() - *have);
                     piece.copy_to_slice(&mut bytes[*have..*have + count]);
                     *have += count;
@@ -102,7 +102,7 @@ impl Messages {
                     }
                     self.at = TAG;
                 }
-                At::Varint { value, shift, of } => {
+                NextByte::Varint { value, shift, of } => {
                     if self.left == 0 {
                         return Err("a message that ends in a number");
                     }
@@ -118,7 +118,7 @@ impl Messages {
                         self.number(of, value)?;
                     }
                 }
-                At::Value { field, left } => {
+                NextByte::Value { field, left } => {
                     let count = usize::try_from(*left).unwrap_or(usize::MAX).min(piece.len());
                     let bytes = &piece[..count];
                     match (field, &mut self.message.body) {
@@ -135,7 +135,7 @@ impl Messages {
                     }
                 }
             }
-            if self.left == 0 && matches!(self.at, At::Varint { of: Number::Tag, shift: 0, .. }) {
+            if self.left == 0 && matches!(self.at, NextByte::Varint { of: Number::Tag, shift: 0, .. }) {
                 self.at = PREFIX;
                 return Ok(Some(take(&mut self.message)));
             }
@@ -158,9 +158,9 @@ impl Messages {
                     _ => Field::Ignored,
                 };
                 match value & 7 {
-                    0 => At::Varint { value: 0, shift: 0, of: Number::Ignored },
+                    0 => NextByte::Varint { value: 0, shift: 0, of: Number::Ignored },
                     1 => self.value(field, 8)?,
-                    2 => At::Varint { value: 0, shift: 0, of: Number::Length(field) },
+                    2 => NextByte::Varint { value: 0, shift: 0, of: Number::Length(field) },
                     5 => self.value(field, 4)?,
                     _ => return Err("a field of an unknown type"),
                 }
@@ -169,7 +169,7 @@ impl Messages {
         Ok(())
     }
 
-    fn value(&mut self, field: Field, length: u64) -> Result<At, &'static str> {
+    fn value(&mut self, field: Field, length: u64) -> Result<NextByte, &'static str> {
         if length > self.left {
             return Err("a field that is longer than its message");
         }
@@ -183,7 +183,7 @@ impl Messages {
             Field::Body => self.message.body = Some(self.pool.take(length as usize)),
             Field::Ignored => {}
         }
-        Ok(if length == 0 { TAG } else { At::Value { field, left: length } })
+        Ok(if length == 0 { TAG } else { NextByte::Value { field, left: length } })
     }
 }
 
@@ -202,8 +202,8 @@ mod tests {
     }
 
     /// All messages in `bytes` when they come in pieces of `size`.
-    fn decode(bytes: &[u8], size: usize) -> Result<Vec<Message>, &'static str> {
-        let mut messages = Messages::new(Pool::new(0));
+    fn decode(bytes: &[u8], size: usize) -> Result<Vec<ReceivedMessage>, &'static str> {
+        let mut messages = MessageParser::new(Pool::new(0));
         let mut found = Vec::new();
         for piece in bytes.chunks(size) {
             let mut piece = Bytes::copy_from_slice(piece);
@@ -214,7 +214,7 @@ mod tests {
         if messages.is_between() { Ok(found) } else { Err("more to come") }
     }
 
-    fn body(message: &Message) -> &[u8] {
+    fn body(message: &ReceivedMessage) -> &[u8] {
         message.body.as_ref().map_or(&[], AsRef::as_ref)
     }
 

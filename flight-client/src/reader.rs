@@ -9,7 +9,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
-use forebay_delivery::{Delivery, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
+use forebay_delivery::{AssembledBatch, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
 use forebay_engine::{Batch, Error, ErrorKind, Result, becomes, finish};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -20,8 +20,8 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::remote::Reading;
-use crate::streams::{Streams, Workers};
+use crate::remote::ReadPlan;
+use crate::streams::{WindowStreams, Workers};
 use crate::wire::{FeedMetadata, ReaderAnswer, ReaderCall, StreamRequest, secret_key};
 
 /// Received ahead of the loop, about, over all streams.
@@ -118,7 +118,7 @@ impl Shared {
 
 impl RankReader {
     /// A rank that asks `dispatch` where to read. Must be called inside a Tokio runtime.
-    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: &Reading, options: ConnectOptions) -> Self {
+    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: &ReadPlan, options: ConnectOptions) -> Self {
         let FeedMetadata { window, window_offset, offset, .. } = what.metadata;
         let workers = Workers::new(options.clone());
         Self::begin(dispatch, workers, what, options, what.settings(), Origin { window, window_offset, offset }, None)
@@ -128,7 +128,7 @@ impl RankReader {
     pub(crate) fn of_claim(
         dispatch: Arc<dyn Dispatch>,
         workers: Arc<Workers>,
-        what: &Reading,
+        what: &ReadPlan,
         options: ConnectOptions,
         claim: &Granted,
         from: u64,
@@ -148,7 +148,7 @@ impl RankReader {
     fn begin(
         dispatch: Arc<dyn Dispatch>,
         workers: Arc<Workers>,
-        what: &Reading,
+        what: &ReadPlan,
         options: ConnectOptions,
         settings: ReadSettings,
         begin: Origin,
@@ -204,14 +204,14 @@ impl RankReader {
                     return self.batch(*delivery).map(Some);
                 }
                 Next::End => return Ok(None),
-                Next::Fail(report) => return Err(self.with_way_on(Error::from(&report))),
+                Next::Fail(report) => return Err(self.with_resume_hint(Error::from(&report))),
                 Next::Wait => {}
             }
             if let Some(error) = self.shared.state.lock().fatal.take() {
-                return Err(self.with_way_on(error));
+                return Err(self.with_resume_hint(error));
             }
             if self.driver.is_empty() {
-                return Err(self.with_way_on(gone()));
+                return Err(self.with_resume_hint(gone()));
             }
             let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
             let moved = moved(&self.shared.moved, &mut self.driver);
@@ -219,7 +219,7 @@ impl RankReader {
                 Some((since, error)) => {
                     let deadline = since.max(waits_since) + self.patience;
                     if timeout_at(deadline, moved).await.is_err() {
-                        return Err(self.with_way_on(error));
+                        return Err(self.with_resume_hint(error));
                     }
                 }
                 // A window may take its time, as long as somebody computes it.
@@ -228,7 +228,7 @@ impl RankReader {
         }
     }
 
-    fn with_way_on(&self, error: Error) -> Error {
+    fn with_resume_hint(&self, error: Error) -> Error {
         match &self.last {
             Some(token) if error.kind() == ErrorKind::Unavailable => {
                 error.with_hint(format!("when it is back, go on from {token}"))
@@ -237,8 +237,8 @@ impl RankReader {
         }
     }
 
-    fn batch(&mut self, delivery: Delivery<Piece>) -> Result<Batch> {
-        let Delivery { epoch, step, offsets, token, records: pieces } = delivery;
+    fn batch(&mut self, delivery: AssembledBatch<Piece>) -> Result<Batch> {
+        let AssembledBatch { epoch, step, offsets, token, records: pieces } = delivery;
         let gaps = pieces.iter().map(|piece| piece.gaps).sum();
         let records = pieces.into_iter().map(|piece| piece.records);
         let mut records: Vec<_> = records.filter(|records| records.num_rows() > 0).collect();
@@ -294,7 +294,7 @@ pub(crate) fn gone() -> Error {
 async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, request: StreamRequest, workers: Arc<Workers>) {
     let secret: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
     let secret_key = secret_key(&secret);
-    let mut streams = Streams::new(Arc::clone(&shared), workers, secret);
+    let mut streams = WindowStreams::new(Arc::clone(&shared), workers, secret);
     let mut calls = FuturesUnordered::new();
     let (mut pause, mut rotated) = (Instant::now(), Instant::now());
     let (mut is_held_up, has_others) = (false, !dispatch.others().is_empty());

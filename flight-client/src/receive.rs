@@ -19,7 +19,7 @@ use tonic::codegen::{Service, http};
 use tonic::{Code, Status};
 
 use crate::connect::Carrier;
-use crate::messages::{Message, Messages};
+use crate::messages::{MessageParser, ReceivedMessage};
 use forebay_engine::operators::pool::Pool;
 
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
@@ -32,7 +32,7 @@ pub(crate) struct Receiving {
     body: tonic::service::interceptor::ResponseBody<Body>,
     /// What has come and was not looked at.
     piece: Bytes,
-    messages: Messages,
+    messages: MessageParser,
     decoder: Decoder,
 }
 
@@ -85,7 +85,7 @@ impl Receiving {
         if let Some(status) = Status::from_header_map(&head.headers).filter(|status| status.code() != Code::Ok) {
             return Err(status);
         }
-        let (messages, decoder) = (Messages::new(pool), Decoder::default());
+        let (messages, decoder) = (MessageParser::new(pool), Decoder::default());
         Ok(Self { answer: head.status, body, piece: Bytes::new(), messages, decoder })
     }
 
@@ -99,7 +99,7 @@ impl Receiving {
         }
     }
 
-    async fn message(&mut self) -> Result<Option<Message>, Broken> {
+    async fn message(&mut self) -> Result<Option<ReceivedMessage>, Broken> {
         loop {
             if let Some(message) = self.messages.take(&mut self.piece).map_err(unreadable)? {
                 return Ok(Some(message));
@@ -125,13 +125,13 @@ impl Receiving {
 }
 
 impl Decoder {
-    fn decode(&mut self, message: Message) -> Result<Option<Received>, Broken> {
+    fn decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, Broken> {
         // arrow's readers panic at some of what nobody should send.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.try_decode(message)));
         decoded.unwrap_or_else(|_| Err(unreadable("arrow cannot decode it")))
     }
 
-    fn try_decode(&mut self, message: Message) -> Result<Option<Received>, Broken> {
+    fn try_decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, Broken> {
         let header = arrow_ipc::root_as_message(&message.header).map_err(unreadable)?;
         match header.header_type() {
             MessageHeader::NONE => return Ok(None),
@@ -236,10 +236,10 @@ mod tests {
         RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).unwrap()
     }
 
-    fn message(header: &[u8], body: &[u8]) -> Message {
+    fn message(header: &[u8], body: &[u8]) -> ReceivedMessage {
         let mut filling = Pool::new(0).take(body.len());
         filling.extend(body);
-        Message { header: header.to_vec(), metadata: b"m".to_vec(), body: Some(filling) }
+        ReceivedMessage { header: header.to_vec(), metadata: b"m".to_vec(), body: Some(filling) }
     }
 
     /// The header of the schema, and the header and the body of the rows.

@@ -14,7 +14,7 @@ use crate::wire::{FeedMetadata, StreamRequest};
 
 /// What is read.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct ReadPlan {
     /// As it was asked for, with the feed's id.
     pub request: StreamRequest,
     /// What that came to.
@@ -23,7 +23,7 @@ pub struct Reading {
     pub schema: SchemaRef,
 }
 
-impl Reading {
+impl ReadPlan {
     pub(crate) fn settings(&self) -> ReadSettings {
         let FeedMetadata { batch_size, epochs, drop_last, .. } = self.metadata;
         let StreamRequest { rank, world_size, .. } = self.request;
@@ -45,7 +45,7 @@ impl RemoteReader {
     ///
     /// # Errors
     /// `Invalid` where a dynamic reader would begin in the middle of a claim.
-    pub fn new(dispatch: Arc<dyn Dispatch>, what: Reading, options: ConnectOptions) -> Result<Self> {
+    pub fn new(dispatch: Arc<dyn Dispatch>, what: ReadPlan, options: ConnectOptions) -> Result<Self> {
         Ok(Self(match what.request.delivery.unwrap_or_default() {
             Delivery::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, &what, options))),
             Delivery::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, what, options)?)),

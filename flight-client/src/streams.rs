@@ -26,7 +26,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 const POOL_BYTES: usize = 64 << 20;
 
 /// The streams of a reader.
-pub(crate) struct Streams {
+pub(crate) struct WindowStreams {
     shared: Arc<Shared>,
     workers: Arc<Workers>,
     secret: String,
@@ -42,7 +42,7 @@ pub(crate) struct Workers {
     pool: Arc<Pool>,
 }
 
-impl Streams {
+impl WindowStreams {
     pub(crate) fn new(shared: Arc<Shared>, workers: Arc<Workers>, secret: String) -> Self {
         Self { shared, workers, secret, ticket: String::new(), tasks: JoinSet::new(), open: HashMap::new() }
     }

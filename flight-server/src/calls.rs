@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Who calls: what it is, and its id among these.
-pub(crate) type Caller = (&'static str, u64);
+pub(crate) type CallerId = (&'static str, u64);
 
 /// The newest call of each caller.
 ///
@@ -17,20 +17,20 @@ pub(crate) type Caller = (&'static str, u64);
 /// Newest is whose message has the highest number: calls are heard on several threads, and so not always in their order.
 #[derive(Default)]
 pub(crate) struct Calls {
-    newest: Mutex<HashMap<Caller, (u64, Arc<Notify>)>>,
+    newest: Mutex<HashMap<CallerId, (u64, Arc<Notify>)>>,
 }
 
 /// A call, until it is answered or given up.
 pub(crate) struct Waiting<'a> {
     calls: &'a Calls,
-    caller: Caller,
+    caller: CallerId,
     superseded: Arc<Notify>,
 }
 
 impl Calls {
     /// Begins the call with message `seq`, and lets the one before it look again. One that came after the next has no need to
     /// wait: what it asked for is answered there.
-    pub(crate) fn begin(&self, caller: Caller, seq: u64) -> Waiting<'_> {
+    pub(crate) fn begin(&self, caller: CallerId, seq: u64) -> Waiting<'_> {
         let superseded = Arc::new(Notify::new());
         let mut calls = self.newest.lock();
         let newest = calls.get(&caller);

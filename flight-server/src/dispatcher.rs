@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::calls::{Caller, Calls};
+use crate::calls::{CallerId, Calls};
 use crate::clock::now_unix_seconds;
 use crate::journal::{FeedReading, Journal};
-use crate::ticket::{Claims, Signer};
+use crate::ticket::{Signer, TicketClaims};
 
 /// How long a call waits for something new.
 const POLL: Duration = Duration::from_millis(500);
@@ -32,9 +32,9 @@ const TICKET_SECONDS: u64 = 15 * 60;
 const LEFT_KEPT: usize = 1024;
 
 /// The dispatcher of a session's pipelines.
-pub(crate) struct Dispatching {
+pub(crate) struct DispatcherService {
     session: Arc<Session>,
-    state: Mutex<State>,
+    state: Mutex<DispatcherState>,
     /// Behind a lock of its own: it writes to the log, for which no call should wait.
     journal: Mutex<Journal>,
     changed: Notify,
@@ -47,26 +47,26 @@ pub(crate) struct Dispatching {
 
 /// A worker's call that waits for an answer: if it is dropped before, its connection broke.
 struct HangingUp<'a> {
-    dispatching: &'a Dispatching,
+    dispatcher: &'a DispatcherService,
     worker: Option<WorkerId>,
 }
 
 impl Drop for HangingUp<'_> {
     fn drop(&mut self) {
         if let Some(worker) = self.worker {
-            self.dispatching.act(|state| state.dispatcher.suspect(worker));
+            self.dispatcher.act(|state| state.dispatcher.suspect(worker));
         }
     }
 }
 
-struct State {
+struct DispatcherState {
     dispatcher: Dispatcher<WindowPlan>,
     feeds: HashMap<Arc<str>, Feed>,
     /// Sessions of readers that left.
     left: VecDeque<u64>,
 }
 
-impl Dispatching {
+impl DispatcherService {
     pub(crate) fn new(session: Arc<Session>) -> Result<Self> {
         let mut instance = [0; 4];
         getrandom::fill(&mut instance)
@@ -74,7 +74,7 @@ impl Dispatching {
         let dispatcher = Dispatcher::new(DispatcherSettings::default(), u32::from_le_bytes(instance), 0);
         Ok(Self {
             session,
-            state: Mutex::new(State { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),
+            state: Mutex::new(DispatcherState { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),
             journal: Mutex::default(),
             changed: Notify::new(),
             calls: Calls::default(),
@@ -92,7 +92,7 @@ impl Dispatching {
     pub(crate) async fn watch(&self) {
         loop {
             sleep(TICK).await;
-            let (status, failures) = self.act(|State { dispatcher, feeds, .. }| {
+            let (status, failures) = self.act(|DispatcherState { dispatcher, feeds, .. }| {
                 dispatcher.tick(self.now());
                 feeds.retain(|id, _| dispatcher.has_feed(id));
                 let failures = dispatcher.failures().map(|(id, window, why)| (Arc::clone(id), window, why));
@@ -117,7 +117,7 @@ impl Dispatching {
         }
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
-        let mut hanging_up = HangingUp { dispatching: self, worker: (!sync.leaving).then_some(sync.worker) };
+        let mut hanging_up = HangingUp { dispatcher: self, worker: (!sync.leaving).then_some(sync.worker) };
         let reply = self.poll(("worker", sync.worker), sync.seq, |state| {
             let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
                 // Another may have taken its place since it asked.
@@ -172,7 +172,7 @@ impl Dispatching {
 
     /// Does something, and wakes the calls that wait for news if there is some. Most messages bring none; else each would
     /// wake all.
-    fn act<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    fn act<T>(&self, act: impl FnOnce(&mut DispatcherState) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.dispatcher.revision();
         let done = act(&mut state);
@@ -187,9 +187,9 @@ impl Dispatching {
     /// Waits until what `look` sees is news to `caller`, whose message is number `seq`, or half a second.
     async fn poll<T>(
         &self,
-        caller: Caller,
+        caller: CallerId,
         seq: u64,
-        mut look: impl FnMut(&mut State) -> Result<(bool, T)>,
+        mut look: impl FnMut(&mut DispatcherState) -> Result<(bool, T)>,
     ) -> Result<T> {
         let deadline = Instant::now() + POLL;
         let waiting = self.calls.begin(caller, seq);
@@ -215,7 +215,7 @@ impl Dispatching {
         let key = blake3::Hash::from_hex(&call.secret_key).map_err(|error| {
             Error::new(ErrorKind::Invalid, format!("\"secret_key\" must be 64 hexadecimal digits: {error}"))
         })?;
-        Ok(self.signer.sign(&Claims {
+        Ok(self.signer.sign(&TicketClaims {
             feed: call.sync.feed.to_string(),
             reader: format!("{:016x}", call.sync.session),
             reader_key: *key.as_bytes(),
@@ -366,7 +366,7 @@ mod tests {
             "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows.csv'; CREATE PIPELINE p AS SELECT id FROM t;";
         session.execute("script.sql", script).await.unwrap();
         let feed = session.open("p", &forebay_engine::FeedOptions::default()).unwrap();
-        let dispatching = Dispatching::new(Arc::new(session)).unwrap();
+        let dispatcher = DispatcherService::new(Arc::new(session)).unwrap();
         let call = |seq, leaving| ReaderCall {
             request: StreamRequest { pipeline: "p".to_owned(), ..StreamRequest::default() },
             secret_key: blake3::hash(b"secret").to_hex().to_string(),
@@ -387,11 +387,11 @@ mod tests {
                 stalled_ms: 0,
             },
         };
-        let readers = || dispatching.status().feeds[0].readers.len();
-        dispatching.reader_sync(call(1, false)).await.unwrap();
+        let readers = || dispatcher.status().feeds[0].readers.len();
+        dispatcher.reader_sync(call(1, false)).await.unwrap();
         assert_eq!(readers(), 1);
-        assert_eq!(dispatching.reader_sync(call(3, true)).await.unwrap_err().message(), "the reader has left");
-        assert_eq!(dispatching.reader_sync(call(2, false)).await.unwrap_err().message(), "the reader has left");
+        assert_eq!(dispatcher.reader_sync(call(3, true)).await.unwrap_err().message(), "the reader has left");
+        assert_eq!(dispatcher.reader_sync(call(2, false)).await.unwrap_err().message(), "the reader has left");
         assert_eq!(readers(), 0);
     }
 }

@@ -23,11 +23,11 @@ pub(crate) const OTHER_RANKS: u64 = u64::MAX;
 /// What was said about each worker and reader so far.
 #[derive(Default)]
 pub(crate) struct Journal {
-    workers: HashMap<WorkerId, Worker>,
-    feeds: HashMap<Arc<str>, Feed>,
+    workers: HashMap<WorkerId, WorkerJournal>,
+    feeds: HashMap<Arc<str>, FeedJournal>,
 }
 
-struct Worker {
+struct WorkerJournal {
     seq: u64,
     address: String,
     windows: usize,
@@ -35,8 +35,8 @@ struct Worker {
     refused: BTreeSet<Arc<str>>,
 }
 
-struct Feed {
-    readers: HashMap<u64, Reader>,
+struct FeedJournal {
+    readers: HashMap<u64, ReaderJournal>,
     reading: FeedReading,
     failed: HashSet<WindowId>,
     /// Jobs of which it was said that ranks are awaited, by name and world size.
@@ -45,7 +45,7 @@ struct Feed {
     recomputed: u64,
 }
 
-struct Reader {
+struct ReaderJournal {
     seq: u64,
     rank: u64,
     world_size: u64,
@@ -72,7 +72,7 @@ impl Journal {
             return;
         }
         tracing::info!(feed = %id, pipeline, "feed opened");
-        let feed = Feed {
+        let feed = FeedJournal {
             readers: HashMap::new(),
             reading: FeedReading { pipeline: pipeline.to_owned(), ..FeedReading::default() },
             failed: HashSet::new(),
@@ -101,7 +101,7 @@ impl Journal {
             let memory_bytes = sync.memory_bytes;
             tracing::info!(worker = sync.address, id, windows = sync.held.len(), memory_bytes, "worker joined");
         }
-        let worker = self.workers.entry(sync.worker).or_insert_with(|| Worker {
+        let worker = self.workers.entry(sync.worker).or_insert_with(|| WorkerJournal {
             seq: 0,
             address: sync.address.clone(),
             windows: 0,
@@ -135,7 +135,7 @@ impl Journal {
             return;
         }
         // What it read before it came here was counted there.
-        let reader = feed.readers.entry(sync.session).or_insert_with(|| Reader {
+        let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderJournal {
             seq: 0,
             rank: sync.rank,
             world_size: sync.world_size,
@@ -218,7 +218,7 @@ impl Journal {
     }
 }
 
-impl Feed {
+impl FeedJournal {
     fn look(&mut self, id: &Arc<str>, now: &[ReaderStatus]) {
         let now: HashMap<u64, &ReaderStatus> = now.iter().map(|reader| (reader.session, reader)).collect();
         self.readers.retain(|session, reader| {
@@ -244,7 +244,7 @@ impl Feed {
     }
 }
 
-impl Feed {
+impl FeedJournal {
     /// Jobs with dynamic delivery stand still until all their ranks are there.
     fn look_at_jobs(&mut self, id: &Arc<str>, jobs: &[JobStatus]) {
         for job in jobs {
@@ -263,7 +263,7 @@ impl Feed {
     }
 }
 
-impl Reader {
+impl ReaderJournal {
     fn gone(&self, feed: &str, session: u64, is_silent: bool) {
         let Self { rank, world_size, samples, bytes, stalled_ms, .. } = *self;
         let session = format!("{session:016x}");

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use forebay_engine::{Error, ErrorKind, Result, Session};
-use forebay_flight_client::{ConnectOptions, Dispatcher};
+use forebay_flight_client::{ConnectOptions, DispatcherClient};
 use tokio::net::{TcpListener, UnixListener};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
 use crate::auth::{Access, Gate};
-use crate::dispatcher::Dispatching;
-use crate::encode::Direction;
+use crate::dispatcher::DispatcherService;
+use crate::encode::RawBodyService;
 use crate::listen::{self, connections};
 use crate::metrics::{Metrics, MetricsEndpoint};
-use crate::service::{Parts, Service};
+use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
-use crate::worker::{Link, Working};
+use crate::worker::{Link, WorkerService};
 
 /// How long streams may go on after the server was told to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -127,24 +127,24 @@ impl Server {
     ) -> Result<()> {
         let address = roles.advertise.unwrap_or_else(|| self.uri());
         let dispatchers = roles.dispatchers.join(",");
-        let dispatching = match roles.dispatchers.is_empty() {
-            true => Some(Arc::new(Dispatching::new(Arc::clone(&session))?)),
+        let dispatcher = match roles.dispatchers.is_empty() {
+            true => Some(Arc::new(DispatcherService::new(Arc::clone(&session))?)),
             false => None,
         };
-        let working = match roles.worker_memory_bytes {
-            Some(memory) => Some(Arc::new(Working::new(Arc::clone(&session), address.clone(), memory)?)),
+        let worker = match roles.worker_memory_bytes {
+            Some(memory) => Some(Arc::new(WorkerService::new(Arc::clone(&session), address.clone(), memory)?)),
             None => None,
         };
-        if let Some(dispatching) = &dispatching {
-            dispatching.set_own(working.as_ref().map(|working| working.id()), &address);
+        if let Some(dispatcher) = &dispatcher {
+            dispatcher.set_own(worker.as_ref().map(|worker| worker.id()), &address);
         }
-        let link = Arc::new(match &dispatching {
-            Some(dispatching) => Link::Here(Arc::clone(dispatching)),
-            None => Link::There(Box::new(Dispatcher::new(roles.dispatchers, roles.connect.clone()))),
+        let link = Arc::new(match &dispatcher {
+            Some(dispatcher) => Link::Here(Arc::clone(dispatcher)),
+            None => Link::There(Box::new(DispatcherClient::new(roles.dispatchers, roles.connect.clone()))),
         });
-        let is_worker_only = dispatching.is_none();
+        let is_worker_only = dispatcher.is_none();
         let streams = Arc::default();
-        let metrics = Metrics::new(dispatching.clone(), working.clone(), Arc::clone(&streams));
+        let metrics = Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams));
         let endpoint = self.metrics.take();
         let measuring = async {
             match endpoint {
@@ -152,32 +152,32 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
-        let parts = Parts { dispatching: dispatching.clone(), working: working.clone(), address, dispatchers };
-        let service = Service::new(session, parts, streams, roles.connect);
+        let process = ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers };
+        let service = ProcessService::new(session, process, streams, roles.connect);
         let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
-        let draining = working.clone();
+        let draining = worker.clone();
         let stop = async move {
             stop.await;
             // A worker's trainers read on while others take over; a dispatcher takes its worker with it.
-            if let Some(working) = draining.filter(|_| is_worker_only) {
-                working.drain();
+            if let Some(worker) = draining.filter(|_| is_worker_only) {
+                worker.drain();
                 let _ = is_drained.await;
             }
         };
         let watching = async {
-            match &dispatching {
-                Some(dispatching) => dispatching.watch().await,
+            match &dispatcher {
+                Some(dispatcher) => dispatcher.watch().await,
                 None => std::future::pending().await,
             }
         };
         let computing = async {
-            match &working {
-                Some(working) => working.run(link).await,
+            match &worker {
+                Some(worker) => worker.run(link).await,
                 None => std::future::pending().await,
             }
         };
         let has_local = roles.local_socket && self.security.tls.is_none();
-        let local = working.as_ref().filter(|_| has_local).and_then(|working| listen::local(working.id()));
+        let local = worker.as_ref().filter(|_| has_local).and_then(|worker| listen::local(worker.id()));
         let serving = self.answer(service, local, stop);
         tokio::pin!(serving, watching, computing, measuring);
         let mut drained = Some(drained);
@@ -209,7 +209,7 @@ impl Server {
         let tls = self.security.tls.as_ref().map(ServerTls::acceptor);
         let incoming = connections(self.listener, local, tls, listen::PATIENCE);
         let service = FlightServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let service = Direction(service);
+        let service = RawBodyService(service);
         let serving = TonicServer::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))

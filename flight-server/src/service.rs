@@ -13,7 +13,7 @@ use arrow_ipc::writer::IpcWriteOptions;
 use forebay_delivery::ClaimAnswer;
 use forebay_engine::{Delivery, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
 use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, TraceCall, Traced, WindowRequest, actions};
-use forebay_flight_client::{ConnectOptions, Dispatch, FeedMetadata, Reading, RemoteReader, StreamRequest};
+use forebay_flight_client::{ConnectOptions, Dispatch, FeedMetadata, ReadPlan, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -21,9 +21,9 @@ use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::auth::Caller;
-use crate::dispatcher::Dispatching;
-use crate::metrics::streams::Streams;
-use crate::worker::Working;
+use crate::dispatcher::DispatcherService;
+use crate::metrics::streams::StreamCounts;
+use crate::worker::WorkerService;
 use crate::{encode, sql, status::status};
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -35,9 +35,9 @@ const ENCODED_AHEAD: usize = 2;
 const TRACED_MAX: u64 = 1 << 20;
 
 /// What a process is.
-pub(crate) struct Parts {
-    pub(crate) dispatching: Option<Arc<Dispatching>>,
-    pub(crate) working: Option<Arc<Working>>,
+pub(crate) struct ProcessRoles {
+    pub(crate) dispatcher: Option<Arc<DispatcherService>>,
+    pub(crate) worker: Option<Arc<WorkerService>>,
     /// Where it is reached.
     pub(crate) address: String,
     /// For whom it computes, if it is no dispatcher: a list separated by commas.
@@ -45,28 +45,33 @@ pub(crate) struct Parts {
 }
 
 /// What a process serves: a dispatcher's calls and feeds, a worker's windows, or both.
-pub(crate) struct Service {
+pub(crate) struct ProcessService {
     session: Arc<Session>,
-    parts: Parts,
-    streams: Arc<Streams>,
+    roles: ProcessRoles,
+    streams: Arc<StreamCounts>,
     /// How this process reaches workers, to relay their windows.
     connect: ConnectOptions,
 }
 
-impl Service {
-    pub(crate) fn new(session: Arc<Session>, parts: Parts, streams: Arc<Streams>, connect: ConnectOptions) -> Self {
-        Self { session, parts, streams, connect }
+impl ProcessService {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        roles: ProcessRoles,
+        streams: Arc<StreamCounts>,
+        connect: ConnectOptions,
+    ) -> Self {
+        Self { session, roles, streams, connect }
     }
 
     /// The dispatcher, for whoever takes this process for one.
-    fn dispatching(&self) -> Result<&Arc<Dispatching>, Status> {
+    fn dispatcher(&self) -> Result<&Arc<DispatcherService>, Status> {
         let elsewhere = || {
-            let Parts { address, dispatchers, .. } = &self.parts;
+            let ProcessRoles { address, dispatchers, .. } = &self.roles;
             let message = format!("{address} is the address of a worker, not of a dispatcher");
             let hint = format!("connect to its dispatcher: {dispatchers}");
             status(&Error::new(ErrorKind::Conflict, message).with_hint(hint))
         };
-        self.parts.dispatching.as_ref().ok_or_else(elsewhere)
+        self.roles.dispatcher.as_ref().ok_or_else(elsewhere)
     }
 
     /// Opens the feed that `request` asks for and checks its options. Reads nothing.
@@ -107,17 +112,17 @@ impl Service {
         let (feed, _) = self.open(&request)?;
         tracing::info!(pipeline = %request.pipeline, feed = %feed.id(), rank = request.rank, world_size = request.world_size, from = %request.from, "stream opened");
         let schema = encode::schema(&feed.schema());
-        let is_alone = match (&self.parts.dispatching, &self.parts.working) {
-            (Some(dispatching), Some(working)) => dispatching.is_alone(working.id()),
+        let is_alone = match (&self.roles.dispatcher, &self.roles.worker) {
+            (Some(dispatcher), Some(worker)) => dispatcher.is_alone(worker.id()),
             _ => false,
         };
-        let batches = match &self.parts.dispatching {
+        let batches = match &self.roles.dispatcher {
             // Only the dispatcher knows what ranks claim.
-            Some(dispatching) if !is_alone || request.delivery == Some(Delivery::Dynamic) => {
+            Some(dispatcher) if !is_alone || request.delivery == Some(Delivery::Dynamic) => {
                 let metadata = metadata(&feed, &request)?;
                 let request = StreamRequest { feed: Some(feed.id().to_owned()), ..request };
-                let what = Reading { request, metadata, schema: feed.schema() };
-                let dispatch = Arc::new(Here(Arc::clone(dispatching)));
+                let what = ReadPlan { request, metadata, schema: feed.schema() };
+                let dispatch = Arc::new(Here(Arc::clone(dispatcher)));
                 let reader = RemoteReader::new(dispatch, what, self.connect.clone()).map_err(|error| status(&error))?;
                 let next = |mut reader: RemoteReader| async move { Some((reader.next().await?, reader)) };
                 stream::unfold(reader, next).boxed()
@@ -130,24 +135,24 @@ impl Service {
     }
 
     /// A slice of a window that this process holds.
-    async fn window(&self, working: &Working, request: WindowRequest) -> Reply<ReplyStream<FlightData>> {
+    async fn window(&self, worker: &WorkerService, request: WindowRequest) -> Reply<ReplyStream<FlightData>> {
         let denied = |error: Error| match error.kind() {
             // Unlike a token, a ticket may be renewed.
             ErrorKind::Denied => Status::permission_denied(error.to_string()),
             _ => status(&error),
         };
-        let window = working.window(&request).map_err(denied)?;
+        let window = worker.window(&request).map_err(denied)?;
         let schema = window.schema();
-        let counted = working.metrics().stream(&request.feed);
+        let counted = worker.metrics().stream(&request.feed);
         let pieces = window.read(request.slice, request.from_row).await.map_err(|error| status(&error))?;
         let pieces = pieces.inspect_ok(move |piece| counted.sent(&piece.records));
-        let first = encode::Message::from(encode::schema(&schema));
+        let first = encode::OutgoingMessage::from(encode::schema(&schema));
         let messages = pieces.then(move |piece| {
             let schema = SchemaRef::clone(&schema);
             async move { encode::piece(piece?, &schema).await }
         });
         let messages = stream::once(async { Ok(first) }).chain(messages.map_err(|error| status(&error)));
-        Ok(encode::Direct::answer(messages.boxed(), stream::empty().boxed()))
+        Ok(encode::RawBody::answer(messages.boxed(), stream::empty().boxed()))
     }
 
     fn info(&self, descriptor: FlightDescriptor, mut request: StreamRequest) -> Result<FlightInfo, Status> {
@@ -194,7 +199,7 @@ fn encoded<T: Send + 'static>(
 }
 
 /// The dispatcher in this process, for a reader in this process.
-struct Here(Arc<Dispatching>);
+struct Here(Arc<DispatcherService>);
 
 #[tonic::async_trait]
 impl Dispatch for Here {
@@ -270,7 +275,7 @@ fn parse(json: &[u8], what: &str) -> Result<StreamRequest, Status> {
 }
 
 #[tonic::async_trait]
-impl FlightService for Service {
+impl FlightService for ProcessService {
     type HandshakeStream = ReplyStream<HandshakeResponse>;
     type ListFlightsStream = ReplyStream<FlightInfo>;
     type DoGetStream = ReplyStream<FlightData>;
@@ -280,7 +285,7 @@ impl FlightService for Service {
     type DoExchangeStream = ReplyStream<FlightData>;
 
     async fn list_flights(&self, _: Request<Criteria>) -> Reply<Self::ListFlightsStream> {
-        self.dispatching()?;
+        self.dispatcher()?;
         let infos: Vec<_> = self
             .session
             .pipelines()
@@ -299,7 +304,7 @@ impl FlightService for Service {
     }
 
     async fn get_flight_info(&self, descriptor: Request<FlightDescriptor>) -> Reply<FlightInfo> {
-        self.dispatching()?;
+        self.dispatcher()?;
         let descriptor = descriptor.into_inner();
         if let Some(command) = sql::command(&descriptor.cmd) {
             return sql::info(&self.session, descriptor, command).await.map(Response::new);
@@ -309,7 +314,7 @@ impl FlightService for Service {
     }
 
     async fn get_schema(&self, descriptor: Request<FlightDescriptor>) -> Reply<SchemaResult> {
-        self.dispatching()?;
+        self.dispatcher()?;
         let (feed, _) = self.open(&request(descriptor.get_ref())?)?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
@@ -320,10 +325,10 @@ impl FlightService for Service {
 
     async fn do_get(&self, ticket: Request<Ticket>) -> Reply<Self::DoGetStream> {
         let ticket = ticket.into_inner().ticket;
-        if let (Some(working), Ok(request)) = (&self.parts.working, serde_json::from_slice::<WindowRequest>(&ticket)) {
-            return self.window(working, request).await;
+        if let (Some(worker), Ok(request)) = (&self.roles.worker, serde_json::from_slice::<WindowRequest>(&ticket)) {
+            return self.window(worker, request).await;
         }
-        self.dispatching()?;
+        self.dispatcher()?;
         if let Some(command) = sql::command(&ticket) {
             return sql::rows(&self.session, command).await.map(Response::new);
         }
@@ -334,17 +339,17 @@ impl FlightService for Service {
         // Whoever passed the gate has one.
         let caller = action.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader);
         let Action { r#type, body } = action.into_inner();
-        let dispatching = self.dispatching()?;
+        let dispatcher = self.dispatcher()?;
         if [actions::WORKER_SYNC, actions::FEED_SPEC].contains(&r#type.as_str()) {
             caller.check_worker()?;
         }
         let answer = match r#type.as_str() {
-            actions::WORKER_SYNC => answer(&dispatching.worker_sync(read(&body)?).await),
-            actions::READER_SYNC => answer(&dispatching.reader_sync(read(&body)?).await),
-            actions::CLAIM_SYNC => answer(&dispatching.claim_sync(read(&body)?).await),
-            actions::FEED_SPEC => answer(&dispatching.spec(&read::<String>(&body)?)),
+            actions::WORKER_SYNC => answer(&dispatcher.worker_sync(read(&body)?).await),
+            actions::READER_SYNC => answer(&dispatcher.reader_sync(read(&body)?).await),
+            actions::CLAIM_SYNC => answer(&dispatcher.claim_sync(read(&body)?).await),
+            actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
             actions::FEED_TRACE => answer(&self.trace(read(&body)?).await?),
-            actions::STATUS => answer(&Ok(dispatching.status())),
+            actions::STATUS => answer(&Ok(dispatcher.status())),
             other => Err(Status::unimplemented(format!("there is no action \"{other}\""))),
         }?;
         Ok(Response::new(stream::iter([Ok(arrow_flight::Result { body: answer.into() })]).boxed()))

@@ -36,7 +36,7 @@ const KEYS_KEPT: usize = 4;
 
 /// What a ticket says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claims {
+pub(crate) struct TicketClaims {
     /// The id of the feed that may be read.
     pub(crate) feed: String,
     /// The id of the reader.
@@ -143,7 +143,7 @@ impl Signer {
     }
 
     /// The ticket, as text for URLs and headers.
-    pub(crate) fn sign(&self, claims: &Claims) -> String {
+    pub(crate) fn sign(&self, claims: &TicketClaims) -> String {
         let mut ticket = vec![VERSION];
         ticket.extend(self.public.id());
         ticket.extend(claims.expires_unix_seconds.to_be_bytes());
@@ -197,7 +197,7 @@ impl Verifier {
         feed: &str,
         secret: &[u8],
         now_unix_seconds: u64,
-    ) -> Result<Claims, TicketError> {
+    ) -> Result<TicketClaims, TicketError> {
         let claims = self.genuine(text)?;
         if claims.expires_unix_seconds <= now_unix_seconds {
             return Err(TicketError::Expired { ago_seconds: now_unix_seconds - claims.expires_unix_seconds });
@@ -212,7 +212,7 @@ impl Verifier {
         Ok(claims)
     }
 
-    fn genuine(&self, text: &str) -> Result<Claims, TicketError> {
+    fn genuine(&self, text: &str) -> Result<TicketClaims, TicketError> {
         let malformed = || TicketError::Malformed;
         let ticket = URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed())?;
         let version = *ticket.first().ok_or_else(malformed)?;
@@ -234,7 +234,7 @@ fn signed(ticket: &[u8]) -> Vec<u8> {
 }
 
 /// What stands between the key's id and the signature.
-fn claims(mut bytes: &[u8]) -> Option<Claims> {
+fn claims(mut bytes: &[u8]) -> Option<TicketClaims> {
     let expires_unix_seconds = u64::from_be_bytes(take(&mut bytes)?);
     let reader_key = take(&mut bytes)?;
     let mut text = || {
@@ -243,7 +243,7 @@ fn claims(mut bytes: &[u8]) -> Option<Claims> {
         String::from_utf8(text.to_vec()).ok()
     };
     let (feed, reader) = (text()?, text()?);
-    bytes.is_empty().then_some(Claims { feed, reader, reader_key, expires_unix_seconds })
+    bytes.is_empty().then_some(TicketClaims { feed, reader, reader_key, expires_unix_seconds })
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -259,8 +259,8 @@ mod tests {
     const SECRET: &[u8] = b"only this reader knows it";
     const NOW: u64 = 1_800_000_000;
 
-    fn example() -> Claims {
-        Claims {
+    fn example() -> TicketClaims {
+        TicketClaims {
             feed: "8f3a61c0b7d2e945".to_owned(),
             reader: "train/rank 3".to_owned(),
             reader_key: *blake3::hash(SECRET).as_bytes(),
@@ -279,7 +279,7 @@ mod tests {
     fn a_ticket_says_what_was_signed() {
         let (signer, verifier) = pair();
         for (feed, reader) in [("8f3a61c0b7d2e945", "train/rank 3"), ("", ""), ("ä", &"x".repeat(70_000))] {
-            let claims = Claims { feed: feed.to_owned(), reader: reader.to_owned(), ..example() };
+            let claims = TicketClaims { feed: feed.to_owned(), reader: reader.to_owned(), ..example() };
             let ticket = signer.sign(&claims);
             assert!(ticket.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
             assert_eq!(verifier.verify(&ticket, feed, SECRET, NOW), Ok(claims));

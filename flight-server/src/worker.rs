@@ -10,7 +10,7 @@ use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Result, Session, StoreUsage, StoredState, StoredWindow, WindowKey, WindowStore,
     operator_versions,
 };
-use forebay_flight_client::Dispatcher;
+use forebay_flight_client::DispatcherClient;
 use forebay_flight_client::wire::{WindowRequest, WorkerAnswer, WorkerCall, actions};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::dispatcher::Dispatching;
+use crate::dispatcher::DispatcherService;
 use crate::metrics::worker::WorkerMetrics;
 use crate::ticket::{PublicKey, Verifier};
 
@@ -42,22 +42,22 @@ const COMPUTING: usize = 2;
 /// Whom a worker asks what to do.
 pub(crate) enum Link {
     /// The dispatcher in this process.
-    Here(Arc<Dispatching>),
+    Here(Arc<DispatcherService>),
     /// One of several, over the network.
-    There(Box<Dispatcher>),
+    There(Box<DispatcherClient>),
 }
 
 impl Link {
     async fn sync(&self, call: WorkerCall) -> Result<WorkerAnswer> {
         match self {
-            Self::Here(dispatching) => dispatching.worker_sync(call).await,
+            Self::Here(dispatcher) => dispatcher.worker_sync(call).await,
             Self::There(dispatcher) => dispatcher.call(actions::WORKER_SYNC, &call).await,
         }
     }
 
     async fn spec(&self, feed: &str) -> Result<FeedSpec> {
         match self {
-            Self::Here(dispatching) => dispatching.spec(feed),
+            Self::Here(dispatcher) => dispatcher.spec(feed),
             Self::There(dispatcher) => dispatcher.call(actions::FEED_SPEC, &feed).await,
         }
     }
@@ -81,7 +81,7 @@ impl Link {
 }
 
 /// A worker: the windows it holds and who may read them.
-pub(crate) struct Working {
+pub(crate) struct WorkerService {
     id: WorkerId,
     session: Arc<Session>,
     store: WindowStore,
@@ -97,7 +97,7 @@ struct Trust {
     clock: (Instant, u64),
 }
 
-impl Working {
+impl WorkerService {
     /// A worker that trainers reach at `address`; `memory_bytes` are for windows, half of it before and half after
     /// transforming.
     pub(crate) fn new(session: Arc<Session>, address: String, memory_bytes: u64) -> Result<Self> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_engine::ErrorKind;
 use forebay_flight_client::wire::actions;
-use forebay_flight_client::{ConnectOptions, Dispatcher};
+use forebay_flight_client::{ConnectOptions, DispatcherClient};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
@@ -115,7 +115,7 @@ fn a_trainer_s_token_makes_no_worker() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let ask = |token: &str, action: &'static str| {
         let options = ConnectOptions { token: Some(token.to_owned()), ..ConnectOptions::default() };
-        let dispatcher = Dispatcher::new(vec![dispatcher.uri.clone()], options);
+        let dispatcher = DispatcherClient::new(vec![dispatcher.uri.clone()], options);
         runtime.block_on(dispatcher.call::<serde_json::Value>(action, &"0123456789abcdef")).expect_err("no such feed")
     };
     for action in [actions::FEED_SPEC, actions::WORKER_SYNC] {

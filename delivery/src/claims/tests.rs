@@ -4,9 +4,9 @@ use super::*;
 use crate::sequencer::{Event, WorkerLimits};
 
 #[derive(Clone)]
-struct Even;
+struct ThreeWindows;
 
-impl Plan for Even {
+impl Plan for ThreeWindows {
     fn windows(&self, _: u64) -> u32 {
         3
     }
@@ -17,8 +17,8 @@ impl Plan for Even {
 }
 
 /// Windows of 10, 0 and 7 rows, counted.
-fn counted() -> Sequencer<Even> {
-    let mut sequencer = Sequencer::new(Even, 0);
+fn counted() -> Sequencer<ThreeWindows> {
+    let mut sequencer = Sequencer::new(ThreeWindows, 0);
     let limits = WorkerLimits { memory_bytes: 100, computing: 100, windows_at_least: 0 };
     sequencer.handle(Event::WorkerJoined { worker: 1, limits }).expect("no window");
     let at = WindowId { epoch: 0, index: 0 };
@@ -36,7 +36,7 @@ fn says(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
         origin: 0,
         claim_rows: 4,
         unit: 1,
-        base: Base::default(),
+        base: CompletedPrefix::default(),
         before: 0,
         done: done.iter().map(|&claim| claim.into()).collect(),
         held: held.to_vec(),
@@ -102,7 +102,7 @@ fn a_new_dispatcher_learns_everything_from_the_ranks() {
 /// What a rank says that has done `runs` of epoch 0 and counts what it did before `begin`.
 fn passed(begin: u64, before: std::ops::Range<u64>, runs: std::ops::Range<u64>) -> ClaimSync {
     let done: Vec<_> = runs.map(|run| (0, run)).collect();
-    let base = Base { begin: Claim { epoch: 0, run: begin }, passed: sum(0..begin), ends: BTreeMap::new() };
+    let base = CompletedPrefix { begin: Claim { epoch: 0, run: begin }, passed: sum(0..begin), ends: BTreeMap::new() };
     ClaimSync { base, before: sum(before), ..says(&done, &[]) }
 }
 
@@ -135,7 +135,7 @@ fn a_rank_from_before_what_the_others_remember_is_waited_for() {
     claims.sync(0, 1, true, true, &passed(10, 0..6, 10..12));
     claims.sync(1, 1, true, true, &passed(2, 0..0, 6..9));
     let reply = claims.reply(1, vec![], &sequencer);
-    assert!(reply.granted.is_empty() && !reply.is_exhausted && reply.base == Base::default());
+    assert!(reply.granted.is_empty() && !reply.is_exhausted && reply.base == CompletedPrefix::default());
     assert!(reply.failed.expect("why").message.starts_with("rank 1 resumed from further back"));
     // Four others are as many, and still not those.
     claims.sync(1, 1, true, true, &passed(2, 0..0, 5..9));
@@ -154,7 +154,7 @@ fn a_rank_from_before_what_the_others_remember_is_waited_for() {
 fn what_must_be_counted_is_named() {
     let sequencer = counted();
     let mut claims = Claims::new(&says(&[], &[]));
-    let base = Base { begin: Claim { epoch: 2, run: 0 }, ..Base::default() };
+    let base = CompletedPrefix { begin: Claim { epoch: 2, run: 0 }, ..CompletedPrefix::default() };
     claims.sync(0, 3, true, true, &ClaimSync { base, ..says(&[], &[]) });
     assert!(claims.reply(0, vec![], &sequencer).granted.is_empty());
     assert_eq!(claims.needed(), Some(WindowId { epoch: 2, index: 0 }));

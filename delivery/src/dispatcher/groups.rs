@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dispatcher, Feed, Millis, computing, lost_too_often};
+use super::{Dispatcher, Millis, OpenFeed, computing, lost_too_often};
 use crate::ErrorKind;
 use crate::claims::{ClaimAnswer, ClaimMessage, ClaimReply, Claims};
 use crate::messages::Report;
@@ -35,7 +35,7 @@ pub(super) struct Group {
     reader: ReaderId,
     at: Option<WindowId>,
     contact: Millis,
-    ranks: BTreeMap<u64, Contact>,
+    ranks: BTreeMap<u64, RankContact>,
     /// The newest of each rank, here or elsewhere.
     sessions: BTreeMap<u64, u64>,
     /// Answers of this era have greater versions.
@@ -103,7 +103,7 @@ pub struct JobStatus {
 }
 
 #[derive(Debug)]
-struct Contact {
+struct RankContact {
     session: u64,
     seq: u64,
     since: u64,
@@ -179,7 +179,7 @@ impl<P: Plan> Dispatcher<P> {
             }
         }
         if is_new {
-            let contact = Contact {
+            let contact = RankContact {
                 session,
                 seq,
                 since,
@@ -290,7 +290,7 @@ impl Group {
     }
 }
 
-impl<P: Plan> Feed<P> {
+impl<P: Plan> OpenFeed<P> {
     /// Tries again what failed and this job needs.
     fn retry_group(&mut self, key: &GroupKey) {
         if let Some((group, at)) = self.groups.get(key).and_then(|group| Some((group, group.at?))) {

@@ -6,9 +6,9 @@ use crate::rules::{Rule, break_rule};
 use crate::{ReadSettings, Trainer, WorkerProfile};
 
 /// Epochs of six windows of 10 bytes each.
-struct Even;
+struct SixWindows;
 
-impl Plan for Even {
+impl Plan for SixWindows {
     fn windows(&self, _: u64) -> u32 {
         6
     }
@@ -25,10 +25,10 @@ fn window(index: u32) -> WindowId {
     WindowId { epoch: 0, index }
 }
 
-fn dispatcher(instance: u32, feeds: &[&str]) -> Dispatcher<Even> {
+fn dispatcher(instance: u32, feeds: &[&str]) -> Dispatcher<SixWindows> {
     let mut dispatcher = Dispatcher::new(DispatcherSettings::default(), instance, 0);
     dispatcher.tick(LATER);
-    feeds.iter().for_each(|&feed| dispatcher.open(&feed.into(), Even, LATER));
+    feeds.iter().for_each(|&feed| dispatcher.open(&feed.into(), SixWindows, LATER));
     dispatcher
 }
 
@@ -47,7 +47,7 @@ fn report(message: &str) -> Report {
 }
 
 /// One message and its answer; the leases then, and what was computed of them is reported with the next message.
-fn exchange(dispatcher: &mut Dispatcher<Even>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
+fn exchange(dispatcher: &mut Dispatcher<SixWindows>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
     let sync = worker.sync();
     dispatcher.worker_sync(&sync, now).expect("nobody else has its address");
     let reply = dispatcher.worker_reply(sync.worker, now).expect("known");
@@ -63,7 +63,7 @@ fn windows(leases: &[(u32, LeaseId)]) -> Vec<u32> {
     leases.iter().map(|&(window, _)| window).collect()
 }
 
-fn ask(dispatcher: &mut Dispatcher<Even>, trainer: &mut Trainer<()>, now: Millis) -> ReaderReply {
+fn ask(dispatcher: &mut Dispatcher<SixWindows>, trainer: &mut Trainer<()>, now: Millis) -> ReaderReply {
     let sync = trainer.sync(now);
     dispatcher.reader_sync(&sync, now);
     dispatcher.reader_reply(&sync.feed, sync.session).expect("open")
@@ -128,14 +128,14 @@ fn a_young_dispatcher_keeps_the_windows_of_feeds_that_nobody_has_opened_yet() {
     assert_eq!(exchange(&mut young, &mut worker, 0).len(), leases.len());
     let told = young.worker_reply(7, 1).expect("known");
     assert!(told.leases.iter().all(|lease| lease.shares == f64::MAX));
-    young.open(&"f".into(), Even, 100);
+    young.open(&"f".into(), SixWindows, 100);
     let reply = ask(&mut young, &mut trainer, 100);
     let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
     assert_eq!(routes, leases, "they can be read at once");
 
     // With no reader, they go when it is no longer young.
     let mut young = Dispatcher::new(DispatcherSettings::default(), 3, 0);
-    young.open(&"f".into(), Even, 0);
+    young.open(&"f".into(), SixWindows, 0);
     exchange(&mut young, &mut worker, 0);
     for now in (0..5_000).step_by(500) {
         assert!(!exchange(&mut young, &mut worker, now).is_empty());
@@ -171,7 +171,7 @@ fn a_feed_that_every_worker_refuses_gives_its_reader_the_reason() {
     assert_eq!((reply.failed, reply.workers), (Some((window(0), report("an older build"))), 0));
     // Another may still come to a young one.
     let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
-    young.open(&"f".into(), Even, 0);
+    young.open(&"f".into(), SixWindows, 0);
     exchange(&mut young, &mut worker, 0);
     assert_eq!(ask(&mut young, &mut trainer, 0).failed, None);
 }
@@ -211,7 +211,7 @@ fn a_window_with_other_rows_than_before_fails_with_a_reason() {
 fn feeds_share_the_memory_of_a_worker() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainers) = (worker(7, "w7", 80), [trainer("f", 1), trainer("g", 2)]);
-    let held = |dispatcher: &mut Dispatcher<Even>, worker: &mut crate::Worker, feed: &str| {
+    let held = |dispatcher: &mut Dispatcher<SixWindows>, worker: &mut crate::Worker, feed: &str| {
         for _ in 0..10 {
             exchange(dispatcher, worker, LATER);
         }
@@ -219,7 +219,7 @@ fn feeds_share_the_memory_of_a_worker() {
     };
     ask(&mut dispatcher, &mut trainers[0], LATER);
     assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
-    dispatcher.open(&"g".into(), Even, LATER);
+    dispatcher.open(&"g".into(), SixWindows, LATER);
     ask(&mut dispatcher, &mut trainers[1], LATER);
     assert_eq!(held(&mut dispatcher, &mut worker, "g"), 4);
     // What the first had before is kept until it is passed.
@@ -303,7 +303,7 @@ fn rank(rank: u64, session: u64) -> crate::Claimer {
 }
 
 /// A rank's message and its answer: how many claims it then holds.
-fn claim(dispatcher: &mut Dispatcher<Even>, rank: &mut crate::Claimer) -> Result<usize, Unanswered> {
+fn claim(dispatcher: &mut Dispatcher<SixWindows>, rank: &mut crate::Claimer) -> Result<usize, Unanswered> {
     let message = rank.sync();
     dispatcher.claim_sync(&message, LATER)?;
     let answer = dispatcher.claim_answer(&message, LATER)?;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Copy, CopyState, LeaseId, Sequencer, Window, Worker, WorkerId};
+use super::{LeaseId, Replica, ReplicaState, Sequencer, Window, WorkerEntry, WorkerId};
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
@@ -17,14 +17,14 @@ const MUCH_NEARER: u64 = 4;
 
 /// The readers that stand at one place.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ReadersAt {
     /// How many there are of each share.
     shares: BTreeMap<u64, u32>,
     /// How many windows its epoch has. A plan may have to work that out.
     windows: u32,
 }
 
-impl Place {
+impl ReadersAt {
     pub(super) fn of_epoch(windows: u32) -> Self {
         Self { shares: BTreeMap::new(), windows }
     }
@@ -62,21 +62,21 @@ struct Load {
 }
 
 impl Load {
-    fn add(&mut self, copy: &Copy) {
-        self.unready += u64::from(copy.state < CopyState::Ready);
+    fn add(&mut self, copy: &Replica) {
+        self.unready += u64::from(copy.state < ReplicaState::Ready);
         self.held_bytes += copy.bytes;
         self.holds += 1;
-        self.computing += usize::from(copy.state == CopyState::Leased);
+        self.computing += usize::from(copy.state == ReplicaState::Leased);
     }
 
     /// Whether the worker may compute another window ahead of the readers.
-    fn has_room(&self, worker: &Worker, bytes: u64) -> bool {
+    fn has_room(&self, worker: &WorkerEntry, bytes: u64) -> bool {
         let limits = worker.limits;
         let fits = self.held_bytes + bytes <= limits.memory_bytes || self.holds < limits.windows_at_least;
         self.has_time(worker) && fits
     }
 
-    fn has_time(&self, worker: &Worker) -> bool {
+    fn has_time(&self, worker: &WorkerEntry) -> bool {
         self.computing < worker.limits.computing
     }
 }
@@ -88,7 +88,7 @@ impl<P: Plan> Sequencer<P> {
     pub(super) fn lease_again(&mut self, window: WindowId) -> bool {
         let Some(held) = self.windows.get(&window) else { return false };
         if let [only] = held.copies[..]
-            && (only.state < CopyState::Ready
+            && (only.state < ReplicaState::Ready
                 || self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain))
         {
             let mut loads = self.loads();
@@ -108,7 +108,7 @@ impl<P: Plan> Sequencer<P> {
         }
         let (bytes, is_current) = (self.plan.bytes(window), self.distance(window) == Some(0));
         let mut loads = self.loads();
-        let may = |id, worker: &Worker, load: &Load| id != than && (is_current || load.has_room(worker, bytes));
+        let may = |id, worker: &WorkerEntry, load: &Load| id != than && (is_current || load.has_room(worker, bytes));
         if let Some(worker) = self.idlest(&loads, may) {
             self.make_room(&mut loads, worker, bytes, 0);
             self.grant(&mut loads, window, worker);
@@ -200,7 +200,7 @@ impl<P: Plan> Sequencer<P> {
         }
         for (distance, window) in self.ahead() {
             let (bytes, beyond) = (self.plan.bytes(window), distance.saturating_mul(MUCH_NEARER));
-            let has_room = |_, worker: &Worker, load: &Load| load.has_room(worker, bytes);
+            let has_room = |_, worker: &WorkerEntry, load: &Load| load.has_room(worker, bytes);
             if let Some(worker) = self.idlest(loads, has_room) {
                 self.grant(loads, window, worker);
             } else if let Some(worker) = self.idlest_with_room(loads, bytes, beyond) {
@@ -220,7 +220,7 @@ impl<P: Plan> Sequencer<P> {
         let mut room: BTreeMap<WorkerId, u64> = BTreeMap::new();
         for (&window, held) in &self.windows {
             if self.distance(window).is_none_or(|distance| distance > beyond) {
-                for copy in held.copies.iter().filter(|copy| copy.state != CopyState::Leased) {
+                for copy in held.copies.iter().filter(|copy| copy.state != ReplicaState::Leased) {
                     *room.entry(copy.worker).or_default() += copy.bytes;
                 }
             }
@@ -240,7 +240,7 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// The worker with the least to do, of those that take something and `may`.
-    fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &Worker, &Load) -> bool) -> Option<WorkerId> {
+    fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &WorkerEntry, &Load) -> bool) -> Option<WorkerId> {
         let workers = self.workers.iter().filter(|(_, worker)| !worker.draining && !worker.suspected);
         workers
             .filter_map(|(&id, worker)| {
@@ -279,7 +279,7 @@ impl<P: Plan> Sequencer<P> {
         while loads.get(&worker).is_some_and(|load| load.held_bytes + bytes > limit) {
             let furthest = self
                 .copies_of(worker)
-                .filter(|(_, copy)| copy.state != CopyState::Leased)
+                .filter(|(_, copy)| copy.state != ReplicaState::Leased)
                 .map(|(window, copy)| (self.distance(window).unwrap_or(u64::MAX), window, copy.lease))
                 .filter(|&(distance, ..)| distance > beyond)
                 .max();
@@ -303,8 +303,8 @@ impl<P: Plan> Sequencer<P> {
         loads.entry(worker).or_default().add(&copy);
     }
 
-    pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId) -> Copy {
-        let copy = Copy { worker, lease, state: CopyState::Leased, bytes: self.plan.bytes(window) };
+    pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId) -> Replica {
+        let copy = Replica { worker, lease, state: ReplicaState::Leased, bytes: self.plan.bytes(window) };
         let held: &mut Window = self.windows.entry(window).or_default();
         held.copies.push(copy);
         copy

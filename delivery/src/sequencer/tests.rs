@@ -392,7 +392,7 @@ fn a_window_with_other_rows_than_before_is_an_error() {
     count(&mut sequencer, 1, 0);
     let lease = lease(&sequencer, 1, 0);
     let event = Event::WindowCounted { window: window(0), lease, rows: 6, bytes: 10 };
-    assert_eq!(sequencer.handle(event), Err(Impure { window: window(0), rows: (5, 6) }));
+    assert_eq!(sequencer.handle(event), Err(NonDeterministicWindow { window: window(0), rows: (5, 6) }));
     assert_eq!(sequencer.rows(window(0)), Some(5));
 }
 

@@ -3,10 +3,11 @@
 use super::dispatcher::DispatcherNode;
 use super::faults::{Blow, Fault};
 use super::job::Job;
-use super::reader::{Change, Reader};
+use super::reader::{Change, OrderedJob};
 use super::worker::WorkerNode;
 use super::world::{
-    DISPATCHERS, Event, NodeId, Process, RANKS, READERS, Role, Timer, WORKERS, World, role, trainer_node, worker_node,
+    DISPATCHERS, NodeId, Process, RANKS, READERS, Role, Timer, WORKERS, World, WorldEvent, role, trainer_node,
+    worker_node,
 };
 use crate::Millis;
 
@@ -35,7 +36,7 @@ struct Cluster {
     workers: Vec<WorkerNode>,
     /// So many workers should be up.
     workers_wanted: usize,
-    readers: Vec<Reader>,
+    readers: Vec<OrderedJob>,
     /// Jobs with dynamic delivery: their nodes come after those of the readers.
     jobs: Vec<Job>,
     /// Whether a reader cannot reach some worker, for good.
@@ -87,7 +88,7 @@ impl Cluster {
             true => (world.random.pick(&[0, 0, 0, 1]), world.random.pick(&[1, 1, 1, 2])),
             false => (readers, 0),
         };
-        let readers: Vec<_> = (0..readers).map(|index| Reader::draw(&mut world, index)).collect();
+        let readers: Vec<_> = (0..readers).map(|index| OrderedJob::draw(&mut world, index)).collect();
         let jobs: Vec<_> = (readers.len()..readers.len() + jobs).map(|index| Job::draw(&mut world, index)).collect();
         if !jobs.is_empty() && world.random.chance(500) {
             world.dispatchers = DISPATCHERS;
@@ -95,15 +96,15 @@ impl Cluster {
         let dispatchers = (0..DISPATCHERS).map(DispatcherNode::new).collect();
         let workers = (0..WORKERS).map(|worker| WorkerNode::new(worker_node(worker), worker % WORKERS_USUAL)).collect();
         for node in 0..world.dispatchers {
-            world.schedule(0, Event::Start(node));
+            world.schedule(0, WorldEvent::Start(node));
         }
         for worker in 0..workers_wanted {
             let at = world.random.between(0, 100);
-            world.schedule(at, Event::Start(worker_node(worker)));
+            world.schedule(at, WorldEvent::Start(worker_node(worker)));
         }
         for reader in 0..readers.len() {
             let at = world.random.between(0, 300);
-            world.schedule(at, Event::Start(trainer_node(reader, 0)));
+            world.schedule(at, WorldEvent::Start(trainer_node(reader, 0)));
         }
         for job in &jobs {
             job.begin(&mut world);
@@ -116,16 +117,16 @@ impl Cluster {
         let until = world.faults.until;
         if !world.faults.blows.is_empty() {
             let at = world.faults.pace;
-            world.schedule(at, Event::Blow);
+            world.schedule(at, WorldEvent::Blow);
         }
-        world.schedule(until, Event::Heal);
+        world.schedule(until, WorldEvent::Heal);
         Self { world, dispatchers, workers, workers_wanted, readers, jobs, is_cut: false }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: WorldEvent) {
         let world = &mut self.world;
         match event {
-            Event::Message { from, to, generation, message } => match role(to) {
+            WorldEvent::NodeMessage { from, to, generation, message } => match role(to) {
                 Role::Dispatcher(index) => self.dispatchers[index].handle(world, from, message),
                 Role::Worker(index) => {
                     let worker = &mut self.workers[index];
@@ -143,7 +144,7 @@ impl Cluster {
                     }
                 }
             },
-            Event::Timer { process, timer } => match role(process.node) {
+            WorldEvent::Timer { process, timer } => match role(process.node) {
                 Role::Dispatcher(index) => {
                     if self.dispatchers[index].process == process {
                         self.dispatchers[index].poll(world);
@@ -165,16 +166,16 @@ impl Cluster {
                     None => self.jobs[reader - self.readers.len()].timer(world, process, timer),
                 },
             },
-            Event::Start(node) => self.start(node),
-            Event::Blow => {
+            WorldEvent::Start(node) => self.start(node),
+            WorldEvent::Blow => {
                 self.blow();
                 let pace = self.world.faults.pace;
                 let at = self.world.now + self.world.random.between(1, 2 * pace);
                 if at < self.world.faults.until {
-                    self.world.schedule(at, Event::Blow);
+                    self.world.schedule(at, WorldEvent::Blow);
                 }
             }
-            Event::Heal => self.heal(),
+            WorldEvent::Heal => self.heal(),
         }
     }
 
@@ -212,7 +213,7 @@ impl Cluster {
             self.workers[index].address = index;
         }
         let after = self.world.random.between(50, 1_000);
-        self.world.schedule(self.world.now + after, Event::Start(worker_node(index)));
+        self.world.schedule(self.world.now + after, WorldEvent::Start(worker_node(index)));
     }
 
     fn any_worker(&mut self) -> Option<usize> {
@@ -253,7 +254,7 @@ impl Cluster {
                 self.workers[worker].kill(&mut self.world, noticed);
                 self.revive(worker);
                 let after = self.world.random.pick(&[10, 500, 3_000, 8_000]);
-                self.world.schedule(now + after, Event::Start(worker_node(worker)));
+                self.world.schedule(now + after, WorldEvent::Start(worker_node(worker)));
             }
             Blow::KillDispatcher | Blow::StopDispatcher => {
                 let index = self.world.random.below(self.world.dispatchers as u64) as usize;
@@ -267,7 +268,7 @@ impl Cluster {
                         true => self.world.random.between(3_000, 12_000),
                         false => self.world.random.between(1, 500),
                     };
-                    self.world.schedule(now + after, Event::Start(index));
+                    self.world.schedule(now + after, WorldEvent::Start(index));
                 }
             }
             Blow::KillTrainers | Blow::ChangeWorld => {
@@ -303,7 +304,7 @@ impl Cluster {
             }
             Blow::PauseTrainer => {
                 let index = self.any_trainer();
-                if self.readers.get(index).is_none_or(Reader::is_up) {
+                if self.readers.get(index).is_none_or(OrderedJob::is_up) {
                     let rank = self.world.random.below(2) as usize;
                     self.pause(trainer_node(index, rank), Fault::TrainerPaused);
                 }
@@ -360,7 +361,7 @@ impl Cluster {
         for node in 0..self.world.dispatchers {
             let others_up = self.dispatchers.iter().enumerate().any(|(other, it)| other != node && it.is_up());
             if !(stays_down && others_up) {
-                self.world.schedule(self.world.now, Event::Start(node));
+                self.world.schedule(self.world.now, WorldEvent::Start(node));
             }
         }
         // Nobody keeps another's address: the other may be the one that computes all feeds and can be reached.
@@ -374,7 +375,7 @@ impl Cluster {
         for worker in 0..self.workers_wanted {
             // The first never refuses a feed.
             if worker == 0 || self.is_cut || self.world.random.chance(700) {
-                self.world.schedule(self.world.now + 100, Event::Start(worker_node(worker)));
+                self.world.schedule(self.world.now + 100, WorldEvent::Start(worker_node(worker)));
             }
         }
     }

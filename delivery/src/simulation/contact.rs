@@ -11,10 +11,10 @@ use crate::Millis;
 const UNANSWERED_MS: Millis = 1_500;
 
 /// The dispatcher that a process talks to. Claims that a process reads share theirs.
-pub(super) type At = Rc<Cell<NodeId>>;
+pub(super) type SharedAddress = Rc<Cell<NodeId>>;
 
 pub(super) struct Contact {
-    at: At,
+    at: SharedAddress,
     /// Where the newest message went.
     asked: NodeId,
     /// The newest message, unless it was answered.
@@ -29,12 +29,12 @@ impl Contact {
     }
 
     /// One of the dispatchers.
-    pub(super) fn anywhere(world: &mut World) -> At {
+    pub(super) fn anywhere(world: &mut World) -> SharedAddress {
         Rc::new(Cell::new(world.random.below(world.dispatchers as u64) as usize))
     }
 
     /// Whoever shares a place with others goes on with them.
-    pub(super) fn sharing(at: &At) -> Self {
+    pub(super) fn sharing(at: &SharedAddress) -> Self {
         Self { at: Rc::clone(at), asked: at.get(), outstanding: None, useless_since: None }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
-use super::world::{Message, Process, ROW_BYTES, SimulatedPlan, Timer, World};
+use super::world::{NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
 use crate::messages::WorkerReply;
 use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
 
@@ -87,27 +87,27 @@ impl DispatcherNode {
         self.polls.clear();
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
         let Some(dispatcher) = &mut self.state else {
             // Some hosts answer for a process that is gone, others do not.
             if world.random.chance(500) {
-                world.send(self.process, from.node, Some(from.generation), Message::Unreachable);
+                world.send(self.process, from.node, Some(from.generation), NodeMessage::Unreachable);
             }
             return;
         };
         let now = world.now;
         let (who, known) = match message {
-            Message::HungUp(worker) => {
+            NodeMessage::HungUp(worker) => {
                 dispatcher.suspect(worker);
                 return self.answer(world);
             }
-            Message::WorkerSync(sync) => {
+            NodeMessage::WorkerSync(sync) => {
                 let adoptable = sync.known != 0 && !sync.held.is_empty();
                 if adoptable && dispatcher.status(now).workers.iter().all(|it| it.worker != sync.worker) {
                     world.faults.fired(Fault::Adopted);
                 }
                 if dispatcher.worker_sync(&sync, now).is_err() {
-                    world.send(self.process, from.node, Some(from.generation), Message::Replaced);
+                    world.send(self.process, from.node, Some(from.generation), NodeMessage::Replaced);
                     return self.answer(world);
                 }
                 if sync.leaving {
@@ -115,7 +115,7 @@ impl DispatcherNode {
                 }
                 (Who::Worker(sync.worker), sync.known)
             }
-            Message::ReaderSync(sync) => {
+            NodeMessage::ReaderSync(sync) => {
                 if !dispatcher.has_feed(&sync.feed) {
                     let plan = world.plans[world.feed(&sync.feed)];
                     dispatcher.open(&sync.feed, plan, now);
@@ -128,7 +128,7 @@ impl DispatcherNode {
                 }
                 (Who::Reader(sync.feed, sync.session), sync.known)
             }
-            Message::ClaimSync(message) => {
+            NodeMessage::ClaimSync(message) => {
                 if !dispatcher.has_feed(&message.feed) {
                     let plan = world.plans[world.feed(&message.feed)];
                     dispatcher.open(&message.feed, plan, now);
@@ -141,7 +141,7 @@ impl DispatcherNode {
                     *newest = session.max(*newest);
                 }
                 if let Err(Unanswered::Replaced { .. }) = dispatcher.claim_sync(&message, now) {
-                    world.send(self.process, from.node, Some(from.generation), Message::Superseded);
+                    world.send(self.process, from.node, Some(from.generation), NodeMessage::Superseded);
                     return self.answer(world);
                 }
                 let known = message.known;
@@ -175,11 +175,11 @@ impl DispatcherNode {
                 Who::Worker(worker) => {
                     let Some(reply) = dispatcher.worker_reply(*worker, now) else { return false };
                     check_memory(world, dispatcher, started, readers_max, *worker, &reply);
-                    (reply.version, Message::WorkerReply(reply))
+                    (reply.version, NodeMessage::WorkerReply(reply))
                 }
                 Who::Reader(feed, session) => {
                     let Some(reply) = dispatcher.reader_reply(feed, *session) else { return false };
-                    (reply.version, Message::ReaderReply(reply))
+                    (reply.version, NodeMessage::ReaderReply(reply))
                 }
                 Who::Claims(message) => match dispatcher.claim_answer(message, now) {
                     Ok(answer) => {
@@ -187,11 +187,11 @@ impl DispatcherNode {
                         if newest.get(&(job, message.rank)).is_some_and(|&newest| newest > message.session) {
                             world.violated(|| format!("an old process is answered: {message:?}"));
                         }
-                        (answer.version, Message::ClaimAnswer(Box::new(answer)))
+                        (answer.version, NodeMessage::ClaimAnswer(Box::new(answer)))
                     }
                     Err(why) => {
                         let is_replaced = matches!(why, Unanswered::Replaced { .. });
-                        let message = if is_replaced { Message::Superseded } else { Message::Unreachable };
+                        let message = if is_replaced { NodeMessage::Superseded } else { NodeMessage::Unreachable };
                         world.send(process, poll.client.node, Some(poll.client.generation), message);
                         return false;
                     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::faults::Fault;
 use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
-use super::world::{Event, Message, Process, Timer, World, trainer_node};
+use super::world::{NodeMessage, Process, Timer, World, WorldEvent, trainer_node};
 use crate::rules::{Rule, holds};
-use crate::{Claim, ErrorKind, ClaimMarks, Claimer, Granted, Millis, Origin, ReadSettings, Start, Trainer};
+use crate::{Claim, ClaimMarks, Claimer, ErrorKind, Granted, Millis, Origin, ReadSettings, Start, Trainer};
 
 /// A rank that is waited for for so long although it was at its end is started again.
 const ENDED_MS: Millis = 15_000;
@@ -19,7 +19,7 @@ type Saved = (String, usize);
 
 /// A rank, whichever process it is.
 #[derive(Default)]
-struct Place {
+struct JobRank {
     member: Option<Member>,
     /// What it has taken in the history that survives.
     taken: Vec<Taken>,
@@ -46,7 +46,7 @@ pub(super) struct Job {
     settings: ReadSettings,
     /// What every rank begins with: an offset, or the tokens of all ranks at a checkpoint.
     start: String,
-    places: Vec<Place>,
+    places: Vec<JobRank>,
     /// What the ranks of a job of another size had taken.
     checkpoint: Option<Vec<Saved>>,
     checkpoint_steps: u64,
@@ -116,10 +116,10 @@ impl Job {
     /// New places, one for each rank.
     fn set_up(&mut self, world: &mut World) {
         let (step_ms, save_steps) = (world.random.pick(&[5, 20, 60, 100, 200]), world.random.pick(&[1, 1, 2, 3, 5]));
-        let place = |_| Place {
+        let place = |_| JobRank {
             step_ms: (step_ms * world.random.pick(&[1, 1, 1, 8])).min(400),
             save_steps,
-            ..Place::default()
+            ..JobRank::default()
         };
         self.places = (0..self.settings.world_size).map(place).collect();
         self.checkpoint = None;
@@ -129,7 +129,7 @@ impl Job {
     pub(super) fn begin(&self, world: &mut World) {
         for rank in 0..self.places.len() {
             let at = world.now + world.random.between(0, 500);
-            world.schedule(at, Event::Start(trainer_node(self.index, rank)));
+            world.schedule(at, WorldEvent::Start(trainer_node(self.index, rank)));
         }
     }
 
@@ -177,7 +177,7 @@ impl Job {
 
     /// Mostly, what is done to them is done when they have come some way since.
     fn is_worth_it(&self, world: &mut World) -> bool {
-        let is_under_way = |place: &Place| place.member.is_some() && place.saved.len() > 1;
+        let is_under_way = |place: &JobRank| place.member.is_some() && place.saved.len() > 1;
         self.places.iter().any(is_under_way) || world.random.chance(200)
     }
 
@@ -230,7 +230,7 @@ impl Job {
             member.close(world);
         }
         let after = world.random.pick(&[10, 10, 100, 500, 3_000]);
-        world.schedule(world.now + after, Event::Start(trainer_node(self.index, rank)));
+        world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, rank)));
     }
 
     /// All processes are gone; the job goes on from the checkpoint that they took together, perhaps as another number.
@@ -291,14 +291,14 @@ impl Job {
         }
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: Message) {
+    pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: NodeMessage) {
         let Some((place, reading)) = self.find(to) else {
-            if let Message::Rows { stream, .. } = message {
-                world.stream(to, from, &mut 0, Message::Close { stream });
+            if let NodeMessage::Rows { stream, .. } = message {
+                world.stream(to, from, &mut 0, NodeMessage::Close { stream });
             }
             return;
         };
-        if matches!(message, Message::Superseded) {
+        if matches!(message, NodeMessage::Superseded) {
             world.faults.fired(Fault::Superseded);
             return self.superseded(world, place);
         }
@@ -412,7 +412,7 @@ impl Job {
     }
 
     /// A rank was handed a batch.
-    fn took(&mut self, world: &mut World, rank: usize, delivery: &(crate::Delivery<super::world::Rows>, String)) {
+    fn took(&mut self, world: &mut World, rank: usize, delivery: &(crate::AssembledBatch<super::world::Rows>, String)) {
         let (delivery, token) = delivery;
         world.say(|| format!("job {} rank {rank} gets {}:{:?}", self.index, delivery.epoch, delivery.offsets));
         self.ledger.delivered(world, self.feed, delivery);
@@ -432,7 +432,7 @@ impl Job {
 
     /// All ranks save their tokens at the same time, if they are all there and have one.
     fn save(&mut self, world: &mut World) {
-        let is_there = |place: &Place| place.member.is_some() || place.has_ended;
+        let is_there = |place: &JobRank| place.member.is_some() || place.has_ended;
         let latest = self.places.iter().map(|place| place.latest.clone().filter(|_| is_there(place)));
         let Some(saved) = latest.collect::<Option<Vec<_>>>() else { return };
         let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
@@ -522,7 +522,7 @@ impl Job {
             if std::mem::take(&mut place.has_ended) {
                 world.faults.fired(Fault::EndedCameBack);
                 let node = trainer_node(self.index, rank as usize);
-                world.schedule(world.now, Event::Start(node));
+                world.schedule(world.now, WorldEvent::Start(node));
             }
         }
     }

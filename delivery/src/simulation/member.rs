@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::contact::{At, Contact};
+use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
-use super::reader::Rank;
-use super::world::{Message, Process, Rows, Timer, World};
+use super::reader::TrainerNode;
+use super::world::{NodeMessage, Process, Rows, Timer, World};
 use crate::messages::Report;
-use crate::{Claimer, Delivery, Granted, Millis, Next, Trainer};
+use crate::{AssembledBatch, Claimer, Granted, Millis, Next, Trainer};
 
 /// After a dispatcher could not be reached, or knew no workers.
 const PAUSE_MS: Millis = 200;
@@ -21,9 +21,9 @@ pub(super) struct Member {
     pub(super) claimer: Claimer,
     pub(super) contact: Contact,
     /// Where its claims' readers ask for windows.
-    readers_at: At,
+    readers_at: SharedAddress,
     /// Claims that are being read, in the order in which they were taken.
-    pub(super) reading: VecDeque<(Granted, Rank)>,
+    pub(super) reading: VecDeque<(Granted, TrainerNode)>,
     pub(super) busy_until: Millis,
     pub(super) has_news: bool,
     /// After a dispatcher was of no use.
@@ -59,13 +59,13 @@ impl Member {
     /// Begins to read a claim.
     pub(super) fn read(&mut self, world: &mut World, process: Process, granted: Granted, trainer: Trainer<Rows>) {
         let contact = Contact::sharing(&self.readers_at);
-        self.reading.push_back((granted, Rank::new(world, process, trainer, contact)));
+        self.reading.push_back((granted, TrainerNode::new(world, process, trainer, contact)));
     }
 
     /// Tells the other dispatchers that it is there, if they can be reached.
     pub(super) fn announce(&mut self, world: &mut World) {
         if world.dispatchers > 1 && !world.strikes(500, Fault::Lost) {
-            let message = Message::ClaimSync(Box::new(self.claimer.announce()));
+            let message = NodeMessage::ClaimSync(Box::new(self.claimer.announce()));
             let others = (0..world.dispatchers).filter(|&it| it != self.contact.dispatcher());
             others.for_each(|other| world.send(self.process, other, None, message.clone()));
         }
@@ -75,12 +75,12 @@ impl Member {
         self.has_news = false;
         let message = self.claimer.sync();
         self.contact.sent(world, self.process, message.seq);
-        world.send(self.process, self.contact.dispatcher(), None, Message::ClaimSync(Box::new(message)));
+        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ClaimSync(Box::new(message)));
     }
 
     pub(super) fn leave(&mut self, world: &mut World) {
         let message = self.claimer.leave();
-        world.send(self.process, self.contact.dispatcher(), None, Message::ClaimSync(Box::new(message)));
+        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ClaimSync(Box::new(message)));
     }
 
     /// Goes on with another dispatcher, or with what is there in place of this one.
@@ -94,9 +94,9 @@ impl Member {
         self.reading.into_iter().for_each(|(_, reader)| reader.close(world));
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, message: Message) {
+    pub(super) fn handle(&mut self, world: &mut World, message: NodeMessage) {
         match message {
-            Message::ClaimAnswer(answer) => {
+            NodeMessage::ClaimAnswer(answer) => {
                 self.contact.answered(answer.seq);
                 self.claimer.reply(*answer);
                 let latest = self.claimer.latest();
@@ -114,7 +114,7 @@ impl Member {
                     self.sync(world);
                 }
             }
-            Message::Unreachable => self.pause(world),
+            NodeMessage::Unreachable => self.pause(world),
             _ => {}
         }
     }
@@ -130,7 +130,11 @@ impl Member {
     }
 
     /// Does what can be done at once: what the loop was handed, each with its token; none of it if there is nothing to do.
-    pub(super) fn step(&mut self, world: &mut World, step_ms: Millis) -> (Vec<(Delivery<Rows>, String)>, Option<Done>) {
+    pub(super) fn step(
+        &mut self,
+        world: &mut World,
+        step_ms: Millis,
+    ) -> (Vec<(AssembledBatch<Rows>, String)>, Option<Done>) {
         let mut deliveries = Vec::new();
         let mut done = None;
         for (_, reader) in &mut self.reading {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::faults::Fault;
 use super::world::{ROW_BYTES, Rows, SimulatedPlan, World};
-use crate::{Delivery, Plan, ReadSettings, Token, WindowId};
+use crate::{AssembledBatch, Plan, ReadSettings, Token, WindowId};
 
 /// One epoch as a log.
 struct Epoch {
@@ -32,7 +32,7 @@ fn wrong_rows(
     plan: SimulatedPlan,
     epochs: &[Epoch],
     feed: usize,
-    delivery: &Delivery<Rows>,
+    delivery: &AssembledBatch<Rows>,
     offsets: &Range<u64>,
 ) -> Option<String> {
     let mut at = offsets.start;
@@ -157,7 +157,7 @@ impl Oracle {
     }
 
     /// Takes a batch that `rank` was handed.
-    pub(super) fn delivered(&mut self, world: &mut World, rank: usize, feed: usize, delivery: &Delivery<Rows>) {
+    pub(super) fn delivered(&mut self, world: &mut World, rank: usize, feed: usize, delivery: &AssembledBatch<Rows>) {
         let Some(expected) = self.expected(rank) else {
             return world.violated(|| format!("rank {rank} got {delivery:?} after its end"));
         };
@@ -287,8 +287,8 @@ impl Ledger {
     }
 
     /// Takes a batch that a rank was handed.
-    pub(super) fn delivered(&mut self, world: &mut World, feed: usize, delivery: &Delivery<Rows>) {
-        let Delivery { epoch, offsets, .. } = delivery;
+    pub(super) fn delivered(&mut self, world: &mut World, feed: usize, delivery: &AssembledBatch<Rows>) {
+        let AssembledBatch { epoch, offsets, .. } = delivery;
         let wanted = self.wanted(*epoch as usize);
         let (start, end) = (offsets.start, (offsets.start + self.settings.batch_size).min(wanted.end as u64));
         let is_batch = start.is_multiple_of(self.settings.batch_size) && start < end && offsets.end == end;

@@ -7,7 +7,7 @@ use super::contact::Contact;
 use super::faults::Fault;
 use super::oracle::Oracle;
 use super::worker::at_address;
-use super::world::{Event, Message, Process, Rows, Timer, World, trainer_node};
+use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
 use crate::rules::{Rule, holds};
 use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, Start, Token, Trainer, WindowId};
 
@@ -27,7 +27,7 @@ pub(super) enum Change {
     GlobalBatch,
 }
 
-pub(super) struct Reading {
+pub(super) struct IncomingStream {
     window: WindowId,
     lease: u64,
     to: Process,
@@ -37,12 +37,12 @@ pub(super) struct Reading {
 }
 
 /// A process, or a part of one, that reads a stride or a run of offsets.
-pub(super) struct Rank {
+pub(super) struct TrainerNode {
     pub(super) process: Process,
     feed: Arc<str>,
     pub(super) trainer: Trainer<Rows>,
     contact: Contact,
-    streams: BTreeMap<u64, Reading>,
+    streams: BTreeMap<u64, IncomingStream>,
     /// The loop computes until then.
     pub(super) busy_until: Millis,
     pump_at: Millis,
@@ -50,7 +50,7 @@ pub(super) struct Rank {
     ended: bool,
 }
 
-pub(super) struct Reader {
+pub(super) struct OrderedJob {
     index: usize,
     feed: usize,
     start: Start,
@@ -61,7 +61,7 @@ pub(super) struct Reader {
     lockstep: bool,
     step_ms: Millis,
     buffer_limit: u64,
-    ranks: Vec<Rank>,
+    ranks: Vec<TrainerNode>,
     /// What becomes of the world when it goes on.
     change: Option<Change>,
     generation: u32,
@@ -69,7 +69,7 @@ pub(super) struct Reader {
     pub(super) is_done: bool,
 }
 
-impl Reader {
+impl OrderedJob {
     pub(super) fn draw(world: &mut World, index: usize) -> Self {
         let feed = world.random.below(world.feeds.len() as u64) as usize;
         let plan = world.plans[feed];
@@ -159,7 +159,7 @@ impl Reader {
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
             let trainer = Trainer::new(feed, session, settings, origin, self.buffer_limit);
             let contact = Contact::new(world);
-            self.ranks.push(Rank::new(world, process, trainer, contact));
+            self.ranks.push(TrainerNode::new(world, process, trainer, contact));
         }
     }
 
@@ -186,18 +186,18 @@ impl Reader {
         self.change = self.change.or(change);
         self.ranks.drain(..).for_each(|rank| rank.close(world));
         let after = world.random.between(10, 1_500);
-        world.schedule(world.now + after, Event::Start(trainer_node(self.index, 0)));
+        world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, 0)));
     }
 
     fn rank(&mut self, process: Process) -> Option<usize> {
         self.ranks.iter().position(|rank| rank.process == process)
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: Message) {
+    pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: NodeMessage) {
         let Some(index) = self.rank(to) else {
             // The connection went with the process.
-            if let Message::Rows { stream, .. } = message {
-                world.stream(to, from, &mut 0, Message::Close { stream });
+            if let NodeMessage::Rows { stream, .. } = message {
+                world.stream(to, from, &mut 0, NodeMessage::Close { stream });
             }
             return;
         };
@@ -286,7 +286,7 @@ impl Reader {
     }
 }
 
-impl Rank {
+impl TrainerNode {
     pub(super) fn new(world: &mut World, process: Process, trainer: Trainer<Rows>, contact: Contact) -> Self {
         world.timer(world.now, process, Timer::Pump);
         world.timer(world.now + SILENT_MS, process, Timer::Check);
@@ -306,13 +306,13 @@ impl Rank {
     /// The process is gone, and its connections with it.
     pub(super) fn close(self, world: &mut World) {
         for (stream, reading) in self.streams {
-            world.stream(self.process, reading.to, &mut 0, Message::Close { stream });
+            world.stream(self.process, reading.to, &mut 0, NodeMessage::Close { stream });
         }
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
         match message {
-            Message::ReaderReply(mut reply) => {
+            NodeMessage::ReaderReply(mut reply) => {
                 self.contact.answered(reply.seq);
                 // Workers that refuse the feed are none; those of another dispatcher may not.
                 if reply.refused && world.dispatchers > 1 {
@@ -324,23 +324,23 @@ impl Rank {
                     self.sync(world);
                 }
             }
-            Message::Unreachable => {
+            NodeMessage::Unreachable => {
                 self.contact.rotate(world);
                 if !self.ended {
                     self.sync(world);
                 }
             }
-            Message::Rows { stream, fragment } => match self.streams.get_mut(&stream) {
+            NodeMessage::Rows { stream, fragment } => match self.streams.get_mut(&stream) {
                 Some(reading) => {
                     reading.to = from;
                     reading.heard = world.now;
                     reading.inbox.push_back(fragment);
                 }
                 None => {
-                    world.stream(self.process, from, &mut 0, Message::Close { stream });
+                    world.stream(self.process, from, &mut 0, NodeMessage::Close { stream });
                 }
             },
-            Message::Ended { stream, how } => {
+            NodeMessage::Ended { stream, how } => {
                 if let Some(reading) = self.streams.get_mut(&stream) {
                     reading.ended = Some(how);
                 }
@@ -393,13 +393,13 @@ impl Rank {
             self.contact.rotate(world);
         }
         self.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, self.contact.dispatcher(), None, Message::ReaderSync(sync));
+        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ReaderSync(sync));
     }
 
     pub(super) fn end(&mut self, world: &mut World) {
         self.ended = true;
         let leave = self.trainer.leave(world.now);
-        world.send(self.process, self.contact.dispatcher(), None, Message::ReaderSync(leave));
+        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ReaderSync(leave));
     }
 
     /// Opens the streams that the trainer asks for.
@@ -411,7 +411,7 @@ impl Rank {
             let stream = world.id();
             let to = world.at(at_address(&open.address));
             let feed = Arc::clone(&self.feed);
-            let reading = Reading {
+            let reading = IncomingStream {
                 window: open.window,
                 lease: open.lease,
                 to,
@@ -421,7 +421,8 @@ impl Rank {
             };
             self.streams.insert(stream, reading);
             // What was open before in its place closes by itself, when it brings what is no longer wanted.
-            if !world.stream(self.process, to, &mut 0, Message::Open { stream, feed, open }) && world.random.chance(500)
+            if !world.stream(self.process, to, &mut 0, NodeMessage::Open { stream, feed, open })
+                && world.random.chance(500)
             {
                 self.streams.entry(stream).and_modify(|reading| reading.ended = Some(Ended::Lost));
             }
@@ -441,10 +442,10 @@ impl Rank {
             {
                 progressed = true;
                 if self.trainer.received(window, lease, fragment) {
-                    world.stream(self.process, to, &mut 0, Message::Taken { stream });
+                    world.stream(self.process, to, &mut 0, NodeMessage::Taken { stream });
                 } else {
                     world.faults.fired(Fault::RowsLate);
-                    world.stream(self.process, to, &mut 0, Message::Close { stream });
+                    world.stream(self.process, to, &mut 0, NodeMessage::Close { stream });
                     is_over = true;
                 }
             }

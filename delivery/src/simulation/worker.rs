@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::contact::Contact;
 use super::faults::Fault;
-use super::world::{Message, NodeId, Process, ROW_BYTES, Rows, Timer, World};
+use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, Rows, Timer, World};
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
 use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
 
@@ -19,7 +19,7 @@ const IDLE_MS: Millis = 4_000;
 const DRAIN_MS: Millis = 5_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum TaskStage {
     Queued,
     Computing,
     Counted,
@@ -29,7 +29,7 @@ enum Stage {
 
 struct Task {
     id: u64,
-    stage: Stage,
+    stage: TaskStage,
 }
 
 struct Serving {
@@ -42,7 +42,7 @@ struct Serving {
     clock: Millis,
 }
 
-struct State {
+struct WorkerState {
     worker: Worker,
     contact: Contact,
     computing: usize,
@@ -60,7 +60,7 @@ pub(super) struct WorkerNode {
     pub(super) process: Process,
     /// Whose address it has.
     pub(super) address: usize,
-    state: Option<State>,
+    state: Option<WorkerState>,
 }
 
 pub(super) fn address(worker: usize) -> String {
@@ -98,7 +98,7 @@ impl WorkerNode {
         let computing = world.random.between(1, COMPUTING_MAX as u64) as usize;
         let worker = world.random.next() >> 1;
         let refuses = may_refuse && world.strikes(world.faults.rates.refused, Fault::Refused);
-        self.state = Some(State {
+        self.state = Some(WorkerState {
             worker: Worker::new(WorkerProfile { worker, address: address(self.address), memory_bytes, computing }),
             contact: Contact::new(world),
             computing,
@@ -116,10 +116,15 @@ impl WorkerNode {
     pub(super) fn kill(&mut self, world: &mut World, noticed: bool) {
         let Some(mut state) = self.state.take() else { return };
         if noticed {
-            let hung_up = Message::HungUp(state.worker.sync().worker);
+            let hung_up = NodeMessage::HungUp(state.worker.sync().worker);
             world.send(self.process, state.contact.dispatcher(), None, hung_up);
             for (&stream, serving) in &mut state.streams {
-                world.stream(self.process, serving.to, &mut serving.clock, Message::Ended { stream, how: Ended::Lost });
+                world.stream(
+                    self.process,
+                    serving.to,
+                    &mut serving.clock,
+                    NodeMessage::Ended { stream, how: Ended::Lost },
+                );
             }
         }
         self.process.generation += 1;
@@ -139,14 +144,14 @@ impl WorkerNode {
         let Some(state) = &mut self.state else { return };
         let sync = state.worker.sync();
         state.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, state.contact.dispatcher(), None, Message::WorkerSync(sync));
+        world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
     }
 
     /// Says that it is gone, and is.
     fn leave(&mut self, world: &mut World) {
         if let Some(state) = &mut self.state {
             let sync = WorkerSync { leaving: true, ..state.worker.sync() };
-            world.send(self.process, state.contact.dispatcher(), None, Message::WorkerSync(sync));
+            world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
         }
         self.kill(world, true);
     }
@@ -159,19 +164,19 @@ impl WorkerNode {
         }
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: Message) {
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
         if self.state.is_none() {
-            if let Message::Open { stream, .. } = message
+            if let NodeMessage::Open { stream, .. } = message
                 && world.random.chance(500)
             {
                 let mut clock = 0;
-                world.stream(self.process, from, &mut clock, Message::Ended { stream, how: Ended::Lost });
+                world.stream(self.process, from, &mut clock, NodeMessage::Ended { stream, how: Ended::Lost });
             }
             return;
         }
         let Some(state) = &mut self.state else { return };
         match message {
-            Message::WorkerReply(reply) => {
+            NodeMessage::WorkerReply(reply) => {
                 state.contact.answered(reply.seq);
                 let actions = state.worker.reply(&reply);
                 let age = (reply.seq, reply.version);
@@ -191,17 +196,17 @@ impl WorkerNode {
                     self.sync(world);
                 }
             }
-            Message::Replaced => {
+            NodeMessage::Replaced => {
                 world.faults.fired(Fault::SentAway);
                 self.kill(world, true);
             }
-            Message::Unreachable => {
+            NodeMessage::Unreachable => {
                 state.contact.rotate(world);
                 self.sync(world);
             }
-            Message::Open { stream, feed, open } => {
+            NodeMessage::Open { stream, feed, open } => {
                 let key = (feed, open.window);
-                let has = |stage| (Stage::Counted..=Stage::Ready).contains(&stage);
+                let has = |stage| (TaskStage::Counted..=TaskStage::Ready).contains(&stage);
                 if state.tasks.get(&key).is_some_and(|task| has(task.stage)) {
                     let row = open.from_row;
                     let serving = Serving { key, open, to: from, row, credit: CREDIT, clock: 0 };
@@ -210,16 +215,16 @@ impl WorkerNode {
                 } else {
                     world.faults.fired(Fault::Missing);
                     let mut clock = 0;
-                    world.stream(self.process, from, &mut clock, Message::Ended { stream, how: Ended::Missing });
+                    world.stream(self.process, from, &mut clock, NodeMessage::Ended { stream, how: Ended::Missing });
                 }
             }
-            Message::Taken { stream } => {
+            NodeMessage::Taken { stream } => {
                 if let Some(serving) = state.streams.get_mut(&stream) {
                     serving.credit += 1;
                     self.serve(world, stream);
                 }
             }
-            Message::Close { stream } => {
+            NodeMessage::Close { stream } => {
                 state.streams.remove(&stream);
             }
             _ => {}
@@ -236,7 +241,7 @@ impl WorkerNode {
                         state.worker.refuse(Arc::clone(&key.0), report("an older build", false));
                         refused = true;
                     } else {
-                        let before = state.tasks.insert(key, Task { id: world.id(), stage: Stage::Queued });
+                        let before = state.tasks.insert(key, Task { id: world.id(), stage: TaskStage::Queued });
                         if before.is_some() {
                             world.violated(|| "a window was started twice".to_owned());
                         }
@@ -248,7 +253,7 @@ impl WorkerNode {
                         let process = self.process;
                         state.streams.retain(|&stream, serving| {
                             if serving.key == key {
-                                let ended = Message::Ended { stream, how: Ended::Missing };
+                                let ended = NodeMessage::Ended { stream, how: Ended::Missing };
                                 world.stream(process, serving.to, &mut serving.clock, ended);
                             }
                             serving.key != key
@@ -270,15 +275,15 @@ impl WorkerNode {
     /// Begins what is needed first, if there is anybody free.
     fn compute(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
-        let busy = |task: &&Task| matches!(task.stage, Stage::Computing | Stage::Counted);
+        let busy = |task: &&Task| matches!(task.stage, TaskStage::Computing | TaskStage::Counted);
         let mut free = state.computing.saturating_sub(state.tasks.values().filter(busy).count());
         for lease in state.worker.leases() {
             if free == 0 {
                 break;
             }
             let key = (Arc::clone(&lease.feed), lease.window);
-            if let Some(task) = state.tasks.get_mut(&key).filter(|task| task.stage == Stage::Queued) {
-                task.stage = Stage::Computing;
+            if let Some(task) = state.tasks.get_mut(&key).filter(|task| task.stage == TaskStage::Queued) {
+                task.stage = TaskStage::Computing;
                 free -= 1;
                 let straggles = world.strikes(world.faults.rates.slow, Fault::Slow);
                 let takes = world.random.between(2, 80) * state.slow * if straggles { 30 } else { 1 };
@@ -302,11 +307,11 @@ impl WorkerNode {
         };
         let said = match (failure, held.stage) {
             (Some(retry), _) => {
-                held.stage = Stage::Failed;
+                held.stage = TaskStage::Failed;
                 HeldState::Failed(report("a file could not be read", retry))
             }
-            (None, Stage::Computing) => {
-                held.stage = Stage::Counted;
+            (None, TaskStage::Computing) => {
+                held.stage = TaskStage::Counted;
                 if rows == 0 {
                     world.faults.fired(Fault::EmptyWindow);
                 }
@@ -315,7 +320,7 @@ impl WorkerNode {
                 HeldState::Counted { rows, bytes }
             }
             (None, _) => {
-                held.stage = Stage::Ready;
+                held.stage = TaskStage::Ready;
                 HeldState::Ready { rows, bytes }
             }
         };
@@ -343,7 +348,7 @@ impl WorkerNode {
             let run = open.slice.run(*row);
             if ended.is_some() || run.is_none() {
                 let how = ended.unwrap_or(Ended::Complete);
-                world.stream(self.process, *to, clock, Message::Ended { stream, how });
+                world.stream(self.process, *to, clock, NodeMessage::Ended { stream, how });
                 state.streams.remove(&stream);
                 return;
             }
@@ -367,7 +372,7 @@ impl WorkerNode {
             let feed = world.feed(&key.0);
             let records = Rows { feed, window: key.1, rows: rows.clone() };
             let fragment = Fragment { bytes: (rows.end - rows.start) * ROW_BYTES, rows, records };
-            if !world.stream(self.process, *to, clock, Message::Rows { stream, fragment }) {
+            if !world.stream(self.process, *to, clock, NodeMessage::Rows { stream, fragment }) {
                 // What comes after it cannot come before it.
                 state.streams.remove(&stream);
                 return;

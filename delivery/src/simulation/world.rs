@@ -61,7 +61,7 @@ pub(super) struct Rows {
 
 /// What nodes send to each other.
 #[derive(Clone, Debug)]
-pub(super) enum Message {
+pub(super) enum NodeMessage {
     WorkerSync(WorkerSync),
     WorkerReply(WorkerReply),
     /// Another worker took the address.
@@ -115,13 +115,13 @@ pub(super) enum Timer {
 
 /// What happens.
 #[derive(Clone, Debug)]
-pub(super) enum Event {
-    Message {
+pub(super) enum WorldEvent {
+    NodeMessage {
         from: Process,
         /// A node, whoever runs there, or one process.
         to: NodeId,
         generation: Option<u32>,
-        message: Message,
+        message: NodeMessage,
     },
     Timer {
         process: Process,
@@ -194,7 +194,7 @@ pub(super) struct World {
     /// Who serves at each address.
     addresses: [NodeId; WORKERS],
     queue: BinaryHeap<Reverse<(Millis, u64, usize)>>,
-    slots: Vec<Option<Event>>,
+    slots: Vec<Option<WorldEvent>>,
     free: Vec<usize>,
     scheduled: u64,
     walls: [[Wall; NODES]; NODES],
@@ -279,7 +279,7 @@ impl World {
         strikes
     }
 
-    pub(super) fn schedule(&mut self, at: Millis, event: Event) {
+    pub(super) fn schedule(&mut self, at: Millis, event: WorldEvent) {
         self.scheduled += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -290,20 +290,20 @@ impl World {
     }
 
     pub(super) fn timer(&mut self, at: Millis, process: Process, timer: Timer) {
-        self.schedule(at.max(self.now), Event::Timer { process, timer });
+        self.schedule(at.max(self.now), WorldEvent::Timer { process, timer });
     }
 
     /// The next event; that of a node which stands still waits.
-    pub(super) fn next(&mut self) -> Option<Event> {
+    pub(super) fn next(&mut self) -> Option<WorldEvent> {
         loop {
             let Reverse((at, _, slot)) = self.queue.pop()?;
             let event = self.slots[slot].take().expect("scheduled once");
             self.free.push(slot);
             self.now = at;
             let (node, code) = match &event {
-                Event::Message { to, .. } => (*to, 1),
-                Event::Timer { process, .. } => (process.node, 2),
-                Event::Start(_) | Event::Blow | Event::Heal => (NODES, 3),
+                WorldEvent::NodeMessage { to, .. } => (*to, 1),
+                WorldEvent::Timer { process, .. } => (process.node, 2),
+                WorldEvent::Start(_) | WorldEvent::Blow | WorldEvent::Heal => (NODES, 3),
             };
             if let Some(&until) = self.paused.get(node).filter(|&&until| until > at) {
                 self.schedule(until, event);
@@ -317,21 +317,21 @@ impl World {
         }
     }
 
-    fn trace_event(&mut self, event: &Event) {
+    fn trace_event(&mut self, event: &WorldEvent) {
         match event {
-            Event::Message { from, to, message, .. } => {
+            WorldEvent::NodeMessage { from, to, message, .. } => {
                 let text = format!("{:?}#{} -> {:?}: {message:?}", role(from.node), from.generation, role(*to));
                 self.say(|| text);
             }
-            Event::Timer { process, timer } => {
+            WorldEvent::Timer { process, timer } => {
                 let text = format!("{:?}#{}: {timer:?}", role(process.node), process.generation);
                 self.say(|| text);
             }
-            Event::Start(node) => {
+            WorldEvent::Start(node) => {
                 let text = format!("{:?} is to be up", role(*node));
                 self.say(|| text);
             }
-            Event::Blow | Event::Heal => {
+            WorldEvent::Blow | WorldEvent::Heal => {
                 let text = format!("{event:?}");
                 self.say(|| text);
             }
@@ -344,7 +344,7 @@ impl World {
     }
 
     /// Sends a message that may be lost, late or doubled.
-    pub(super) fn send(&mut self, from: Process, to: NodeId, generation: Option<u32>, message: Message) {
+    pub(super) fn send(&mut self, from: Process, to: NodeId, generation: Option<u32>, message: NodeMessage) {
         if self.is_walled(from.node, to) || self.strikes(self.faults.rates.lost, Fault::Lost) {
             return;
         }
@@ -354,20 +354,20 @@ impl World {
         }
         if self.strikes(self.faults.rates.duplicated, Fault::Duplicated) {
             let again = at + self.random.pick(&[0, 10, 300, 3_000]);
-            self.schedule(again, Event::Message { from, to, generation, message: message.clone() });
+            self.schedule(again, WorldEvent::NodeMessage { from, to, generation, message: message.clone() });
         }
-        self.schedule(at, Event::Message { from, to, generation, message });
+        self.schedule(at, WorldEvent::NodeMessage { from, to, generation, message });
     }
 
     /// Sends a message of a stream, not before the one that arrives at `clock`; `false` if it will never arrive, and so
     /// nothing after it.
-    pub(super) fn stream(&mut self, from: Process, to: Process, clock: &mut Millis, message: Message) -> bool {
+    pub(super) fn stream(&mut self, from: Process, to: Process, clock: &mut Millis, message: NodeMessage) -> bool {
         if self.is_walled(from.node, to.node) {
             return false;
         }
         *clock = (*clock).max(self.now + self.latency());
         let generation = (to.generation > 0).then_some(to.generation);
-        self.schedule(*clock, Event::Message { from, to: to.node, generation, message });
+        self.schedule(*clock, WorldEvent::NodeMessage { from, to: to.node, generation, message });
         true
     }
 

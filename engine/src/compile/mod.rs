@@ -67,7 +67,7 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
 
 /// Who is handed a stage's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum For {
+pub(crate) enum Audience {
     /// Whoever asked for them.
     User,
     /// A trainer over the wire, who does the last steps with them: see [`finish`].
@@ -84,7 +84,7 @@ pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
     reads_all: bool,
-    for_whom: For,
+    audience: Audience,
     tables: &BTreeMap<String, Dataset>,
     state: &SessionState,
 ) -> Result<Stage> {
@@ -111,9 +111,9 @@ pub(crate) async fn compile(
     };
     let whole = output(unfiltered(woven.top)?, plan, None)?;
     let whole = state.create_physical_plan(&whole).await?;
-    let whole = match for_whom {
-        For::User => LeafPlan::new(whole, &leaf)?,
-        For::Trainer => LeafPlan::sending(whole, &leaf)?,
+    let whole = match audience {
+        Audience::User => LeafPlan::new(whole, &leaf)?,
+        Audience::Trainer => LeafPlan::sending(whole, &leaf)?,
     };
     let mut stage = match narrow {
         Some(narrow) if is_one_to_one && !reads_all => Stage::new(None, narrow, state.task_ctx()),

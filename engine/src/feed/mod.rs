@@ -45,7 +45,7 @@ pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
 pub use store::{StoreUsage, StoredState, StoredWindow, WindowKey, WindowRows, WindowStore};
 pub use trace::SourceRow;
 
-use crate::compile::{BadRow, For, Lengths, Lookup, LookupPlan, Stage};
+use crate::compile::{Audience, BadRow, Lengths, Lookup, LookupPlan, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Executor;
 use crate::pipeline::Pipeline;
@@ -101,7 +101,7 @@ pub(crate) struct FeedParts<'a> {
 }
 
 /// The feeds of a session that somebody holds, by root, id, columns and who is handed them: readers of equal feeds share windows.
-pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, For), Weak<Runner>>>;
+pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience), Weak<Runner>>>;
 
 /// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
 const RANGES_PER_WINDOW: u64 = 16;
@@ -140,7 +140,7 @@ impl Feed {
             .with_hint("fill the files, or check the LOCATION of its table"));
         }
         let id = feed_id(&pipeline, &settings);
-        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.for_whom);
+        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.audience);
         let mut open = parts.open.lock();
         if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(Self { pipeline, runner });

@@ -1,7 +1,7 @@
 //! Answers whose body tonic does not encode.
 //!
-//! tonic's service decodes the request and makes the answer's head. A method that answers with [`Direct`] messages puts
-//! them into the answer's extensions, and [`Direction`], around the service, makes them the body.
+//! tonic's service decodes the request and makes the answer's head. A method that answers with [`RawBody`] messages puts
+//! them into the answer's extensions, and [`RawBodyService`], around the service, makes them the body.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,35 +17,35 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::{Code, Response, Status};
 
-use super::frames::{Frames, Message};
+use super::frames::{Frames, OutgoingMessage};
 
-type Messages = BoxStream<'static, Result<Message, Status>>;
+type OutgoingMessages = BoxStream<'static, Result<OutgoingMessage, Status>>;
 
 /// Messages to send past tonic's encoder.
 // An extension has to be cloneable; it is taken once.
 #[derive(Clone)]
-pub(crate) struct Direct(Arc<Mutex<Option<Messages>>>);
+pub(crate) struct RawBody(Arc<Mutex<Option<OutgoingMessages>>>);
 
-impl Direct {
+impl RawBody {
     /// An answer of these messages; `encoded` are those for tonic, of which there are none.
-    pub(crate) fn answer<T>(messages: Messages, encoded: T) -> Response<T> {
+    pub(crate) fn answer<T>(messages: OutgoingMessages, encoded: T) -> Response<T> {
         let mut response = Response::new(encoded);
         response.extensions_mut().insert(Self(Arc::new(Mutex::new(Some(messages)))));
         response
     }
 }
 
-/// A service that may answer with [`Direct`] messages.
+/// A service that may answer with [`RawBody`] messages.
 #[derive(Clone)]
-pub(crate) struct Direction<S>(pub(crate) S);
+pub(crate) struct RawBodyService<S>(pub(crate) S);
 
-impl<S: NamedService> NamedService for Direction<S> {
+impl<S: NamedService> NamedService for RawBodyService<S> {
     const NAME: &'static str = S::NAME;
 }
 
 type Answer<E> = Result<http::Response<Body>, E>;
 
-impl<S, R> Service<R> for Direction<S>
+impl<S, R> Service<R> for RawBodyService<S>
 where
     S: Service<R, Response = http::Response<Body>>,
 {
@@ -63,21 +63,21 @@ where
 }
 
 fn direct(mut answer: http::Response<Body>) -> http::Response<Body> {
-    let messages = answer.extensions_mut().remove::<Direct>().and_then(|direct| direct.0.lock().take());
+    let messages = answer.extensions_mut().remove::<RawBody>().and_then(|direct| direct.0.lock().take());
     if let Some(messages) = messages {
-        *answer.body_mut() = Body::new(DirectBody { messages: Some(messages), frames: Frames::default(), end: None });
+        *answer.body_mut() = Body::new(RawFrames { messages: Some(messages), frames: Frames::default(), end: None });
     }
     answer
 }
 
-struct DirectBody {
+struct RawFrames {
     /// None after the last.
-    messages: Option<Messages>,
+    messages: Option<OutgoingMessages>,
     frames: Frames,
     end: Option<http::HeaderMap>,
 }
 
-impl hyper::body::Body for DirectBody {
+impl hyper::body::Body for RawFrames {
     type Data = Bytes;
     type Error = Status;
 
@@ -136,13 +136,13 @@ mod tests {
 
     use super::*;
 
-    fn message(bytes: usize) -> Message {
+    fn message(bytes: usize) -> OutgoingMessage {
         FlightData { data_body: vec![7; bytes].into(), ..FlightData::default() }.into()
     }
 
     /// The body that a service answers with, which tonic's own would be if it were not taken.
-    fn body(messages: Messages) -> Body {
-        let answer = Direct::answer(messages, ());
+    fn body(messages: OutgoingMessages) -> Body {
+        let answer = RawBody::answer(messages, ());
         let (_, (), extensions) = answer.into_parts();
         let mut answer = http::Response::new(Body::empty());
         *answer.extensions_mut() = extensions;

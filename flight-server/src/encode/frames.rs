@@ -23,19 +23,19 @@ const APP_METADATA: u8 = 3 << 3 | 2;
 const DATA_BODY: [u8; 2] = [0xc2, 0x3e];
 
 /// A message that is ready to be sent.
-pub(crate) struct Message {
+pub(crate) struct OutgoingMessage {
     /// All up to the value of `data_body`.
     head: Vec<u8>,
     body: Vec<Segment>,
 }
 
-impl Message {
+impl OutgoingMessage {
     pub(super) fn of_layout(layout: Layout, app_metadata: &[u8]) -> Self {
         Self { head: head(&layout.header(), app_metadata, layout.bytes), body: layout.segments }
     }
 }
 
-impl From<FlightData> for Message {
+impl From<FlightData> for OutgoingMessage {
     fn from(data: FlightData) -> Self {
         Self {
             head: head(&data.data_header, &data.app_metadata, data.data_body.len()),
@@ -81,7 +81,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn push(&mut self, message: Message) {
+    pub(super) fn push(&mut self, message: OutgoingMessage) {
         self.copy(&message.head);
         for segment in message.body {
             match segment {

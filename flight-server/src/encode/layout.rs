@@ -221,7 +221,7 @@ mod tests {
     use forebay_engine::digest;
     use prost::Message as _;
 
-    use super::super::frames::{Frames, Message};
+    use super::super::frames::{Frames, OutgoingMessage};
     use super::*;
 
     const ROWS: usize = 67;
@@ -311,7 +311,7 @@ mod tests {
         alone.chain([batch(columns()).unwrap()]).collect()
     }
 
-    fn wire(message: Message) -> Vec<u8> {
+    fn wire(message: OutgoingMessage) -> Vec<u8> {
         let mut frames = Frames::default();
         frames.push(message);
         frames.flush();
@@ -322,7 +322,7 @@ mod tests {
     fn read(parts: &[RecordBatch], schema: &SchemaRef) -> RecordBatch {
         let layout = Layout::new(parts).expect("types that are laid out");
         let (bytes, buffers) = (layout.bytes, layout.buffers.clone());
-        let sent = wire(Message::of_layout(layout, b"{}"));
+        let sent = wire(OutgoingMessage::of_layout(layout, b"{}"));
         assert_eq!(sent[0], 0, "not compressed");
         assert_eq!(u32::from_be_bytes(sent[1..5].try_into().unwrap()) as usize, sent.len() - 5);
         let data = FlightData::decode(&sent[5..]).unwrap();
@@ -386,7 +386,7 @@ mod tests {
         let address = values.to_data().buffers()[0].as_ptr();
         let batch = RecordBatch::try_from_iter([("x", values)]).unwrap();
         let mut frames = Frames::default();
-        frames.push(Message::of_layout(
+        frames.push(OutgoingMessage::of_layout(
             Layout::new(&[batch.slice(0, 20 << 10), batch.slice(20 << 10, 20 << 10)]).unwrap(),
             b"",
         ));

@@ -20,8 +20,8 @@ use forebay_flight_client::BatchMetadata;
 use forebay_flight_client::wire::PieceMetadata;
 use serde::Serialize;
 
-pub(crate) use self::body::{Direct, Direction};
-pub(crate) use self::frames::Message;
+pub(crate) use self::body::{RawBody, RawBodyService};
+pub(crate) use self::frames::OutgoingMessage;
 use self::layout::Layout;
 
 /// Protobuf's limit, less room for headers.
@@ -41,7 +41,7 @@ pub(crate) fn batch(batch: &Batch) -> Result<FlightData> {
 ///
 /// # Errors
 /// `Exhausted` for more than a message holds.
-pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Message> {
+pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<OutgoingMessage> {
     let metadata = PieceMetadata { rows: (piece.rows.start, piece.rows.end), gaps: piece.gaps };
     let records = match piece.records.is_empty() {
         // All of its rows may have been bad.
@@ -50,7 +50,7 @@ pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Messa
     };
     if let Some(layout) = Layout::new(&records) {
         check_size(layout.bytes)?;
-        return Ok(Message::of_layout(layout, &as_json(&metadata)));
+        return Ok(OutgoingMessage::of_layout(layout, &as_json(&metadata)));
     }
     let schema = SchemaRef::clone(schema);
     // Copying a batch into a message takes longer than the serving threads may be held.
@@ -59,7 +59,7 @@ pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Messa
             Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
                 .with_hint("lower the batch size")
         })?;
-        message(&joined, &metadata).map(Message::from)
+        message(&joined, &metadata).map(OutgoingMessage::from)
     });
     encoded.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")))
 }

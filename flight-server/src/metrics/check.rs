@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Labels and value of each series, by name.
 pub(crate) struct Scrape {
     kinds: BTreeMap<String, String>,
-    series: BTreeMap<(String, Labels), f64>,
+    series: BTreeMap<(String, SeriesLabels), f64>,
 }
 
-type Labels = BTreeMap<String, String>;
+type SeriesLabels = BTreeMap<String, String>;
 
 impl Scrape {
     /// The families, as `# TYPE` names them: a counter without its `_total`.
@@ -95,7 +95,7 @@ fn name_is_good(name: &str) {
     }
 }
 
-fn series(line: &str) -> (String, Labels, f64) {
+fn series(line: &str) -> (String, SeriesLabels, f64) {
     let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("{line:?} is a series"));
     let (name, mut rest) = line.split_at(end);
     let mut labels = BTreeMap::new();
@@ -136,7 +136,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 
 /// Buckets add up, and the last one is `+Inf`.
 fn buckets(scrape: &Scrape) {
-    let mut all: BTreeMap<(String, Labels), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut all: BTreeMap<(String, SeriesLabels), Vec<(f64, f64)>> = BTreeMap::new();
     for ((name, labels), &count) in &scrape.series {
         let Some(family) = name.strip_suffix("_bucket").filter(|it| scrape.kinds.contains_key(*it)) else { continue };
         let mut of = labels.clone();

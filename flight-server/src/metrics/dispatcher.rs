@@ -5,11 +5,11 @@ use std::fmt;
 use forebay_delivery::{FeedStatus, WorkerStatus};
 
 use super::{Page, feed_labels, seconds};
-use crate::dispatcher::Dispatching;
+use crate::dispatcher::DispatcherService;
 use crate::journal::{FeedReading, OTHER_RANKS};
 
-pub(super) fn write(page: &mut Page<'_>, dispatching: &Dispatching) -> fmt::Result {
-    let (status, reading) = dispatching.observe();
+pub(super) fn write(page: &mut Page<'_>, dispatcher: &DispatcherService) -> fmt::Result {
+    let (status, reading) = dispatcher.observe();
     let workers = &status.workers;
     page.single("forebay_dispatcher_workers", "Workers in contact", workers.len() as f64)?;
     page.total("forebay_dispatcher_workers_lost", "Workers that fell silent", status.workers_lost as f64)?;

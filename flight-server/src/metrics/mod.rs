@@ -24,21 +24,21 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::clock::now_unix_seconds;
-use crate::dispatcher::Dispatching;
-use crate::worker::Working;
+use crate::dispatcher::DispatcherService;
+use crate::worker::WorkerService;
 pub use endpoint::MetricsEndpoint;
-use streams::Streams;
+use streams::StreamCounts;
 
 /// What a process has to tell.
 pub(crate) struct Metrics(Registry);
 
 impl Metrics {
     pub(crate) fn new(
-        dispatching: Option<Arc<Dispatching>>,
-        working: Option<Arc<Working>>,
-        streams: Arc<Streams>,
+        dispatcher: Option<Arc<DispatcherService>>,
+        worker: Option<Arc<WorkerService>>,
+        streams: Arc<StreamCounts>,
     ) -> Self {
-        let all = Everything { dispatching, working, streams, started: now_unix_seconds() };
+        let all = Everything { dispatcher, worker, streams, started: now_unix_seconds() };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(all));
         Self(registry)
@@ -54,9 +54,9 @@ impl Metrics {
 }
 
 struct Everything {
-    dispatching: Option<Arc<Dispatching>>,
-    working: Option<Arc<Working>>,
-    streams: Arc<Streams>,
+    dispatcher: Option<Arc<DispatcherService>>,
+    worker: Option<Arc<WorkerService>>,
+    streams: Arc<StreamCounts>,
     started: u64,
 }
 
@@ -71,12 +71,12 @@ impl Collector for Everything {
         let mut page = Page(encoder);
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.gauge("forebay_build_info", "1, with the version of this build", [(version, 1.0)])?;
-        if let Some(dispatching) = &self.dispatching {
-            dispatcher::write(&mut page, dispatching)?;
+        if let Some(dispatcher) = &self.dispatcher {
+            dispatcher::write(&mut page, dispatcher)?;
             streams::write(&mut page, &self.streams)?;
         }
-        if let Some(working) = &self.working {
-            worker::write(&mut page, working)?;
+        if let Some(worker) = &self.worker {
+            worker::write(&mut page, worker)?;
         }
         process::write(&mut page, self.started)
     }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     /// A dispatcher and a worker over `train`, a pipeline of three rows, and its feed's id.
-    async fn process(folder: &std::path::Path) -> (Arc<Dispatching>, Arc<Working>, Arc<str>) {
+    async fn process(folder: &std::path::Path) -> (Arc<DispatcherService>, Arc<WorkerService>, Arc<str>) {
         std::fs::write(folder.join("clicks.csv"), "price\n1\n2\n3\n").unwrap();
         let session = Session::builder().base(folder).root(folder.to_str().unwrap()).build().unwrap();
         let script = "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
@@ -195,14 +195,14 @@ mod tests {
         session.execute("test.sql", script).await.unwrap();
         let session = Arc::new(session);
         let feed = session.open("train", &FeedOptions::default()).unwrap().id().into();
-        let dispatching = Arc::new(Dispatching::new(Arc::clone(&session)).unwrap());
-        let working = Arc::new(Working::new(session, "grpc://a:1".to_owned(), 1 << 20).unwrap());
-        (dispatching, working, feed)
+        let dispatcher = Arc::new(DispatcherService::new(Arc::clone(&session)).unwrap());
+        let worker = Arc::new(WorkerService::new(session, "grpc://a:1".to_owned(), 1 << 20).unwrap());
+        (dispatcher, worker, feed)
     }
 
-    fn text(dispatching: &Arc<Dispatching>, working: &Arc<Working>, streams: &Arc<Streams>) -> String {
-        let (dispatching, working) = (Some(Arc::clone(dispatching)), Some(Arc::clone(working)));
-        Metrics::new(dispatching, working, Arc::clone(streams)).text().unwrap()
+    fn text(dispatcher: &Arc<DispatcherService>, worker: &Arc<WorkerService>, streams: &Arc<StreamCounts>) -> String {
+        let (dispatcher, worker) = (Some(Arc::clone(dispatcher)), Some(Arc::clone(worker)));
+        Metrics::new(dispatcher, worker, Arc::clone(streams)).text().unwrap()
     }
 
     fn worker_call(worker: WorkerId, address: &str) -> WorkerCall {
@@ -246,25 +246,25 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_does_nothing_has_a_valid_page() {
         let folder = tempfile::tempdir().unwrap();
-        let (dispatching, working, _) = process(folder.path()).await;
-        let all = check(&text(&dispatching, &working, &Arc::default()));
+        let (dispatcher, worker, _) = process(folder.path()).await;
+        let all = check(&text(&dispatcher, &worker, &Arc::default()));
         assert_eq!(all.value("forebay_dispatcher_feeds", &[]), Some(0.0));
         assert_eq!(all.value("forebay_worker_dispatcher_reachable", &[]), Some(0.0));
         assert_eq!(all.value("forebay_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), Some(1.0));
         assert!(all.value("process_cpu_seconds_total", &[]).is_some());
-        let worker = check(&Metrics::new(None, Some(working), Arc::default()).text().unwrap());
+        let worker = check(&Metrics::new(None, Some(worker), Arc::default()).text().unwrap());
         assert!(worker.families().all(|name| !name.starts_with("forebay_dispatcher")), "a worker dispatches nothing");
     }
 
     #[tokio::test]
     async fn a_dispatcher_shows_feeds_workers_and_readers() {
         let folder = tempfile::tempdir().unwrap();
-        let (dispatching, working, feed) = process(folder.path()).await;
-        dispatching.worker_sync(worker_call(1, "grpc://a:1")).await.unwrap();
-        dispatching.worker_sync(worker_call(2, "grpc://b\"\\\n:2")).await.unwrap();
-        dispatching.reader_sync(reader_call(&feed, 1, 0)).await.unwrap();
-        dispatching.reader_sync(reader_call(&feed, 2, 3)).await.unwrap();
-        let all = check(&text(&dispatching, &working, &Arc::default()));
+        let (dispatcher, worker, feed) = process(folder.path()).await;
+        dispatcher.worker_sync(worker_call(1, "grpc://a:1")).await.unwrap();
+        dispatcher.worker_sync(worker_call(2, "grpc://b\"\\\n:2")).await.unwrap();
+        dispatcher.reader_sync(reader_call(&feed, 1, 0)).await.unwrap();
+        dispatcher.reader_sync(reader_call(&feed, 2, 3)).await.unwrap();
+        let all = check(&text(&dispatcher, &worker, &Arc::default()));
         let of_feed = [("feed", &*feed), ("pipeline", "train")];
         for (name, value) in [
             ("forebay_dispatcher_received_samples_total", 3.0),
@@ -287,8 +287,8 @@ mod tests {
     #[tokio::test]
     async fn a_worker_shows_windows_and_what_it_sent() {
         let folder = tempfile::tempdir().unwrap();
-        let (dispatching, working, feed) = process(folder.path()).await;
-        let metrics = working.metrics();
+        let (dispatcher, worker, feed) = process(folder.path()).await;
+        let metrics = worker.metrics();
         metrics.opened(&feed, "train");
         for index in 0..3 {
             metrics.leased(&(Arc::clone(&feed), WindowId { epoch: 0, index }));
@@ -307,7 +307,7 @@ mod tests {
         let records = RecordBatch::try_from_iter([("price", prices)]).unwrap();
         stream.sent(&[records.slice(1, 3)]);
         let streams = Arc::default();
-        let all = check(&text(&dispatching, &working, &streams));
+        let all = check(&text(&dispatcher, &worker, &streams));
         let of_feed = [("feed", &*feed), ("pipeline", "train")];
         for (name, value) in [
             ("forebay_worker_windows_prepared_total", 1.0),
@@ -321,7 +321,7 @@ mod tests {
         }
         assert_eq!(all.value("forebay_worker_streams", &[]), Some(1.0));
         drop(stream);
-        assert_eq!(check(&text(&dispatching, &working, &streams)).value("forebay_worker_streams", &[]), Some(0.0));
+        assert_eq!(check(&text(&dispatcher, &worker, &streams)).value("forebay_worker_streams", &[]), Some(0.0));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl<T: AsRef<Sent>> Drop for OpenStream<T> {
 
 /// The streams of whole feeds, for clients that only speak Flight.
 #[derive(Default)]
-pub(crate) struct Streams {
+pub(crate) struct StreamCounts {
     feeds: ByFeed<FeedSent>,
     open: Arc<AtomicU64>,
 }
@@ -124,7 +124,7 @@ impl AsRef<Sent> for FeedSent {
     }
 }
 
-impl Streams {
+impl StreamCounts {
     /// A stream begins.
     pub(crate) fn open(&self, feed: &str, pipeline: &str) -> OpenStream<FeedSent> {
         let new = || FeedSent { pipeline: pipeline.to_owned(), sent: Sent::default() };
@@ -132,7 +132,7 @@ impl Streams {
     }
 }
 
-pub(super) fn write(page: &mut Page<'_>, streams: &Streams) -> fmt::Result {
+pub(super) fn write(page: &mut Page<'_>, streams: &StreamCounts) -> fmt::Result {
     let open = streams.open.load(Ordering::Relaxed) as f64;
     page.single("forebay_streams", "Streams of whole feeds that are open, to clients that only speak Flight", open)?;
     let feeds = streams.feeds.all();

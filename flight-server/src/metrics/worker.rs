@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::streams::{ByFeed, OpenStream, Sent};
 use super::{Page, feed_labels};
-use crate::worker::Working;
+use crate::worker::WorkerService;
 
 /// Windows of rows take milliseconds, windows of videos minutes.
 const LATENCY_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
@@ -21,19 +21,19 @@ const LATENCY_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 #[derive(Default)]
 pub(crate) struct WorkerMetrics {
     feeds: ByFeed<FeedCounts>,
-    leases: Mutex<HashMap<WindowKey, Lease>>,
+    leases: Mutex<HashMap<WindowKey, LeaseTimes>>,
     streams: Arc<AtomicU64>,
     tickets_refused: AtomicU64,
     is_reachable: AtomicBool,
 }
 
-struct Lease {
+struct LeaseTimes {
     since: Instant,
-    stage: Stage,
+    stage: LeaseStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum LeaseStage {
     Computing,
     Counted,
     Ready,
@@ -77,7 +77,7 @@ impl WorkerMetrics {
 
     /// A window was leased to this worker.
     pub(crate) fn leased(&self, key: &WindowKey) {
-        self.leases.lock().insert(key.clone(), Lease { since: Instant::now(), stage: Stage::Computing });
+        self.leases.lock().insert(key.clone(), LeaseTimes { since: Instant::now(), stage: LeaseStage::Computing });
     }
 
     /// A window was dropped.
@@ -90,10 +90,10 @@ impl WorkerMetrics {
         let mut leases = self.leases.lock();
         let Some(lease) = leases.get_mut(key) else { return };
         let stage = match state {
-            StoredState::Computing => Stage::Computing,
-            StoredState::Counted { .. } => Stage::Counted,
-            StoredState::Ready { .. } => Stage::Ready,
-            StoredState::Failed(_) => Stage::Failed,
+            StoredState::Computing => LeaseStage::Computing,
+            StoredState::Counted { .. } => LeaseStage::Counted,
+            StoredState::Ready { .. } => LeaseStage::Ready,
+            StoredState::Failed(_) => LeaseStage::Failed,
         };
         let before = lease.stage;
         if stage <= before {
@@ -102,15 +102,15 @@ impl WorkerMetrics {
         lease.stage = stage;
         let Some(counts) = self.feeds.known(&key.0) else { return };
         let took = lease.since.elapsed().as_secs_f64();
-        if stage == Stage::Failed {
+        if stage == LeaseStage::Failed {
             counts.failed.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        if before < Stage::Counted {
+        if before < LeaseStage::Counted {
             counts.prepared.fetch_add(1, Ordering::Relaxed);
             counts.counted_seconds.observe(took);
         }
-        if stage == Stage::Ready {
+        if stage == LeaseStage::Ready {
             counts.ready_seconds.observe(took);
         }
     }
@@ -132,8 +132,8 @@ impl WorkerMetrics {
     }
 }
 
-pub(super) fn write(page: &mut Page<'_>, working: &Working) -> fmt::Result {
-    let metrics = working.metrics();
+pub(super) fn write(page: &mut Page<'_>, worker: &WorkerService) -> fmt::Result {
+    let metrics = worker.metrics();
     let feeds = metrics.feeds.all();
     let of = |value: fn(&FeedCounts) -> f64| {
         feeds.iter().map(move |(feed, counts)| (feed_labels(feed, &counts.pipeline), value(counts)))
@@ -167,8 +167,8 @@ pub(super) fn write(page: &mut Page<'_>, working: &Working) -> fmt::Result {
         "Time from a window's lease until it was computed as far as memory allows",
         histograms(|counts| &counts.ready_seconds),
     )?;
-    windows(page, working, &feeds)?;
-    let usage = working.usage();
+    windows(page, worker, &feeds)?;
+    let usage = worker.usage();
     page.single("forebay_worker_source_memory_bytes", "Source rows of windows in memory", usage.source_bytes as f64)?;
     page.single("forebay_worker_chunk_memory_bytes", "Processed rows of windows in memory", usage.chunk_bytes as f64)?;
     page.single(
@@ -191,9 +191,9 @@ pub(super) fn write(page: &mut Page<'_>, working: &Working) -> fmt::Result {
 }
 
 /// The windows that are held.
-fn windows(page: &mut Page<'_>, working: &Working, feeds: &[(Arc<str>, Arc<FeedCounts>)]) -> fmt::Result {
+fn windows(page: &mut Page<'_>, worker: &WorkerService, feeds: &[(Arc<str>, Arc<FeedCounts>)]) -> fmt::Result {
     let mut held: HashMap<Arc<str>, [usize; 4]> = HashMap::new();
-    for ((feed, _), state) in working.states() {
+    for ((feed, _), state) in worker.states() {
         let index = match state {
             StoredState::Computing => 0,
             StoredState::Counted { .. } => 1,
