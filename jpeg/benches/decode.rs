@@ -1,11 +1,12 @@
-//! Whole photographs, reduced ones and crops, beside zune-jpeg: `cargo bench -p forebay-jpeg`.
+//! Decodes whole photographs, reduced ones and crops, and compares with zune-jpeg: `cargo bench -p forebay-jpeg`.
 //!
-//! The files are the sample photographs, or the `.jpg` files of the folder in `FOREBAY_JPEGS`; `photographs.py` writes 240 of
-//! 500 x 375 with about 46 KB each. Crops are drawn as for a random resized crop, scale 0.08 to 1, aspect 3/4 to 4/3.
+//! The files are the sample photographs, or the `.jpg` files of the folder in `FOREBAY_JPEGS`. `photographs.py` writes
+//! 240 photographs of 500 x 375 with about 46 KB each. Crops are drawn as for a random resized crop, scale 0.08 to 1,
+//! aspect 3/4 to 4/3.
 //!
-//! Cost sketch for such a photograph: 66,000 codes in 4,600 blocks; a probe of a table waits some eight cycles for the one before
-//! and decodes one and a half codes, which makes about 120 us at 3 GHz; the transform of a block is some 60 cycles, another
-//! 90 us; upsampling and colours write 560 KB at 10 GB/s, 55 us.
+//! Cost sketch for such a photograph. It has 66,000 codes in 4,600 blocks. A probe of a table waits some eight cycles
+//! for the previous one and decodes one and a half codes, so probes take about 120 us at 3 GHz. The transform of a
+//! block takes some 60 cycles, another 90 us. Upsampling and colours write 560 KB at 10 GB/s, 55 us.
 
 use std::path::PathBuf;
 
@@ -46,7 +47,7 @@ fn crops(bencher: Bencher) {
     bench(bencher, Scale::Whole, crop);
 }
 
-/// What is left when nothing is transformed.
+/// Measures what remains when nothing is transformed.
 #[divan::bench]
 fn entropy_decoding(bencher: Bencher) {
     bench(bencher, Scale::Whole, |_, _| Region { top: 0, left: 0, height: 1, width: 1 });

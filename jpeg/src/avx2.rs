@@ -1,18 +1,18 @@
-//! The same arithmetic by AVX2, and the bit loop by BMI2; the only module with unsafe code.
+//! AVX2 versions of the arithmetic, and the bit loop with BMI2. This is the only module with unsafe code.
 //!
-//! Everything here gives the same bytes as the portable code, which tests compare it to.
+//! Every function gives the same bytes as the portable code. Tests compare the two.
 #![expect(unsafe_code, reason = "instructions for vectors read and write by address")]
 
 use std::arch::x86_64::*;
 
 use crate::bits::{self, Bits};
-use crate::blocks::{self, BLOCK, Predictions, Reading};
-use crate::colour::{self, Pairs, Triple};
+use crate::blocks::{self, BLOCK, BlockSpec, Predictions};
+use crate::colour::{self, HalfWidthRow, Triple};
 use crate::error::Error;
 use crate::idct::*;
 use crate::reduced::{self, *};
 
-/// Proof that the processor has the instructions.
+/// Proof that the processor supports the instructions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -26,7 +26,7 @@ impl Avx2 {
         found.then_some(Self(()))
     }
 
-    /// As `bits::copy`.
+    /// Like `bits::copy`.
     pub(crate) fn copy(self, from: &[u8], to: &mut [u8]) -> usize {
         assert!(to.len() >= from.len());
         // SAFETY: `detect` found the feature; the output is as long as the input, as was asserted.
@@ -37,7 +37,7 @@ impl Avx2 {
     pub(crate) fn read(
         self,
         bits: &mut Bits<'_>,
-        mcu: &[Reading<'_>],
+        mcu: &[BlockSpec<'_>],
         predictions: &mut Predictions,
         coefficients: &mut [i16],
         lasts: &mut [u8],
@@ -45,7 +45,7 @@ impl Avx2 {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
         fn run(
             bits: &mut Bits<'_>,
-            mcu: &[Reading<'_>],
+            mcu: &[BlockSpec<'_>],
             predictions: &mut Predictions,
             coefficients: &mut [i16],
             lasts: &mut [u8],
@@ -59,14 +59,14 @@ impl Avx2 {
     pub(crate) fn skip(
         self,
         bits: &mut Bits<'_>,
-        mcu: &[Reading<'_>],
+        mcu: &[BlockSpec<'_>],
         predictions: &mut Predictions,
         mcus: usize,
     ) -> Result<(), Error> {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
         fn run(
             bits: &mut Bits<'_>,
-            mcu: &[Reading<'_>],
+            mcu: &[BlockSpec<'_>],
             predictions: &mut Predictions,
             mcus: usize,
         ) -> Result<(), Error> {
@@ -76,7 +76,7 @@ impl Avx2 {
         unsafe { run(bits, mcu, predictions, mcus) }
     }
 
-    /// As `idct::pair`.
+    /// Like `idct::pair`.
     #[inline]
     pub(crate) fn pair(
         self,
@@ -98,7 +98,7 @@ impl Avx2 {
         }
     }
 
-    /// As `reduced::pair`.
+    /// Like `reduced::pair`.
     #[inline]
     pub(crate) fn reduced(
         self,
@@ -127,7 +127,7 @@ impl Avx2 {
         }
     }
 
-    /// As `colour::sums`.
+    /// Like `colour::sums`.
     pub(crate) fn sums(self, near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
         #[target_feature(enable = "avx2")]
         fn run(near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
@@ -137,8 +137,8 @@ impl Avx2 {
         unsafe { run(near, far, out) }
     }
 
-    /// As `colour::pairs`.
-    pub(crate) fn pairs(self, input: &Pairs<'_>, out: &mut [u8]) {
+    /// Like `colour::pairs`.
+    pub(crate) fn pairs(self, input: &HalfWidthRow<'_>, out: &mut [u8]) {
         let groups = (input.skip + out.len() / 3).div_ceil(32);
         assert!(input.skip < 2 && input.luma.len() >= groups * 32);
         assert!(input.cb.len() >= groups * 16 + 2 && input.cr.len() >= groups * 16 + 2);
@@ -146,7 +146,7 @@ impl Avx2 {
         unsafe { pairs(input, out) }
     }
 
-    /// As `colour::triple`, for luma and differences or for plain colours.
+    /// Like `colour::triple`, for luma and differences or for plain colours.
     pub(crate) fn triple(self, input: &Triple<'_>, differences: bool, out: &mut [u8]) {
         let groups = (out.len() / 3).div_ceil(32);
         assert!(input.iter().all(|row| row.len() >= groups * 32));
@@ -155,7 +155,7 @@ impl Avx2 {
     }
 }
 
-/// Copies bytes up to the first one of ones, or to the last whole 32, and returns how many.
+/// Copies bytes up to the first 0xFF byte or the end of the last whole group of 32. Returns the number of bytes copied.
 ///
 /// # Safety
 /// `to` is as long as `from`.
@@ -177,10 +177,10 @@ unsafe fn copy(from: &[u8], to: &mut [u8]) -> usize {
     at
 }
 
-/// Two blocks of one value each.
+/// Fills two blocks with one value each.
 ///
 /// # Safety
-/// Eight rows of eight samples lie behind each start.
+/// Each start is followed by eight rows of eight samples.
 #[target_feature(enable = "avx2")]
 unsafe fn levels(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
     for (block, (start, stride)) in blocks.chunks_exact_mut(BLOCK).zip(starts) {
@@ -193,17 +193,17 @@ unsafe fn levels(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(us
     }
 }
 
-/// Two blocks side by side, the first in the lower lanes. With `QUARTER` only the first four rows and columns of both
-/// hold anything.
+/// Transforms two blocks side by side, the first in the lower lanes. With `QUARTER`, only the first four rows and
+/// columns of both blocks hold nonzero coefficients.
 ///
 /// # Safety
-/// Eight rows of eight samples lie behind each start.
+/// Each start is followed by eight rows of eight samples.
 #[target_feature(enable = "avx2")]
 unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
     let columns = transpose::<QUARTER>(pass::<{ DESCALE[0] as i32 }, QUARTER>(take::<QUARTER>(blocks)));
     let x = pass::<{ DESCALE[1] as i32 }, QUARTER>(columns);
 
-    // Columns of words to rows of bytes.
+    // Turns columns of words into rows of bytes.
     let centre = _mm256_set1_epi8(-128);
     let bytes = |a, b| _mm256_add_epi8(_mm256_packs_epi16(a, b), centre);
     let (p04, p15, p26, p37) = (bytes(x[0], x[4]), bytes(x[1], x[5]), bytes(x[2], x[6]), bytes(x[3], x[7]));
@@ -229,7 +229,8 @@ unsafe fn pair<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut
     }
 }
 
-/// The rows of two blocks, the first in the lower lanes, of which zeros are left. With `QUARTER` only four rows are looked at.
+/// Loads the rows of two blocks, the first in the lower lanes, and zeroes the blocks. With `QUARTER`, loads four rows
+/// only.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn take<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK]) -> [__m256i; 8] {
@@ -249,20 +250,21 @@ fn take<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK]) -> [__m256i; 8] {
     rows
 }
 
-/// Pairs of words, each multiplied by its factor and added.
+/// Multiplies each word of a pair by its factor and adds the two products.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn mul(pairs: __m256i, a: i16, b: i16) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi32(i32::from(a) & 0xFFFF | i32::from(b) << 16))
 }
 
-/// Two blocks to 4 x 4 samples each, the first in the lower lanes: `reduced::four`.
+/// Transforms two blocks to 4 x 4 samples each, the first in the lower lanes, like `reduced::four`.
 ///
 /// # Safety
-/// Four rows of four samples lie behind each start.
+/// Each start is followed by four rows of four samples.
 #[target_feature(enable = "avx2")]
 unsafe fn four<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
-    // Words of row 0 above zeros, pairs of rows 2 and 6, 1 and 3, 5 and 7, to rows of sums.
+    // The inputs are words of row 0 above zeros, and pairs of rows 2 and 6, 1 and 3, 5 and 7. The outputs are rows of
+    // sums.
     let pass = |x0, x26, x13, x57, rounding: i32| {
         let (even, odd) = (_mm256_srai_epi32(x0, 2), [mul(x13, F_2_562, F_0_899), mul(x13, F_1_061, -F_2_172)]);
         let even = _mm256_add_epi32(even, _mm256_set1_epi32(rounding));
@@ -295,7 +297,7 @@ unsafe fn four<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut
     let down = |sum| _mm256_srai_epi32::<{ DESCALE_4[0] as i32 }>(sum);
     let y: [__m256i; 4] = std::array::from_fn(|row| _mm256_packs_epi32(down(left[row]), down(right[row])));
 
-    // Each holds two columns, one after the other.
+    // Each vector holds two columns, one after the other.
     let columns = |a, b| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
     let [c01, c23] = columns(low(y[0], y[1]), low(y[2], y[3]));
     let [c45, c67] = if QUARTER { [zero; 2] } else { columns(high(y[0], y[1]), high(y[2], y[3])) };
@@ -319,10 +321,10 @@ unsafe fn four<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut
     }
 }
 
-/// Two blocks to 2 x 2 samples each, the first in the lower lanes: `reduced::two`.
+/// Transforms two blocks to 2 x 2 samples each, the first in the lower lanes, like `reduced::two`.
 ///
 /// # Safety
-/// Two rows of two samples lie behind each start.
+/// Each start is followed by two rows of two samples.
 #[target_feature(enable = "avx2")]
 unsafe fn two<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
     let zero = _mm256_setzero_si256();
@@ -339,7 +341,7 @@ unsafe fn two<const QUARTER: bool>(blocks: &mut [i16; 2 * BLOCK], samples: &mut 
     let right = if QUARTER { left } else { pass(high(zero, x[0]), high(x[1], x[3]), high(x[5], x[7])) };
     let (upper, lower) = (_mm256_packs_epi32(left[0], right[0]), _mm256_packs_epi32(left[1], right[1]));
 
-    // Words of even number add nothing.
+    // Words at even positions contribute nothing.
     let [c, d] = if QUARTER { [0; 2] } else { [F_0_850, -F_0_720] };
     let factors = _mm256_broadcastsi128_si256(_mm_setr_epi16(0, F_3_624, 0, -F_1_272, 0, c, 0, d));
     let odd = _mm256_hadd_epi32(_mm256_madd_epi16(upper, factors), _mm256_madd_epi16(lower, factors));
@@ -364,7 +366,7 @@ fn halves(whole: __m256i) -> [__m128i; 2] {
     [_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)]
 }
 
-/// One dimension of the transform for eight columns of each of two blocks: `idct::one_dimension`.
+/// Applies one dimension of the transform to eight columns of each of two blocks, like `idct::one_dimension`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] {
@@ -373,7 +375,7 @@ fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] 
     let mul = |pairs: [__m256i; 2], a: i16, b: i16| pairs.map(|pair| self::mul(pair, a, b));
     let add = |a: [__m256i; 2], b: [__m256i; 2]| [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])];
     let sub = |a: [__m256i; 2], b: [__m256i; 2]| [_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])];
-    // A word above a word of zeros, shifted down by 3, is the word times 2^13.
+    // A word above a word of zeros, shifted right by 3, is the word times 2^13.
     let times_8192 = |words| wide(zero, words).map(|word| _mm256_srai_epi32(word, 3));
 
     let z = wide(x[2], x[6]);
@@ -390,7 +392,7 @@ fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] 
     let even = [add(tmp0, tmp3), add(tmp1, tmp2), sub(tmp1, tmp2), sub(tmp0, tmp3)];
 
     let odd = if QUARTER {
-        // The sums of factors that are left when the other inputs are zero.
+        // These sums of factors remain when the other inputs are zero.
         let w = wide(x[1], x[3]);
         [
             mul(w, F_1_501 - F_0_899 + F_1_175 - F_0_390, F_1_175),
@@ -424,7 +426,7 @@ fn pass<const SHIFT: i32, const QUARTER: bool>(x: [__m256i; 8]) -> [__m256i; 8] 
     ]
 }
 
-/// Rows of words to columns, in each lane. With `LEFT` only the first four columns hold anything.
+/// Transposes rows of words in each lane. With `LEFT`, only the first four columns hold nonzero values.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn transpose<const LEFT: bool>(r: [__m256i; 8]) -> [__m256i; 8] {
@@ -447,15 +449,15 @@ fn transpose<const LEFT: bool>(r: [__m256i; 8]) -> [__m256i; 8] {
     [left[0], left[1], left[2], left[3], right[0], right[1], right[2], right[3]]
 }
 
-/// Samples of which every other one is in each half: words of even columns, words of odd columns.
+/// Samples split into two halves: words of even columns, words of odd columns.
 type EvenOdd = [__m256i; 2];
 
 /// # Safety
 /// The inputs hold whole groups of 32 pixels.
 #[target_feature(enable = "avx2")]
-unsafe fn pairs(input: &Pairs<'_>, out: &mut [u8]) {
+unsafe fn pairs(input: &HalfWidthRow<'_>, out: &mut [u8]) {
     let groups = (input.skip + out.len() / 3).div_ceil(32);
-    // The difference is centred together with the rounding.
+    // One addition centres the difference and rounds it.
     let bias = input.bias.map(|bias| _mm256_set1_epi16(bias - (128 << 4)));
     for group in 0..groups {
         // SAFETY: the group lies in the inputs, by this function's condition.
@@ -493,7 +495,7 @@ fn split(bytes: __m256i) -> EvenOdd {
     [_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)]
 }
 
-/// Luma and centred differences to colours, which may be out of range: `colour::rgb`.
+/// Converts luma and centred differences to colours, which may be out of range, like `colour::rgb`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn rgb(luma: EvenOdd, cb: EvenOdd, cr: EvenOdd) -> [EvenOdd; 3] {
@@ -501,7 +503,7 @@ fn rgb(luma: EvenOdd, cb: EvenOdd, cr: EvenOdd) -> [EvenOdd; 3] {
     let mut out = [[zero; 2]; 3];
     for half in 0..2 {
         let (y, cb, cr) = (luma[half], cb[half], cr[half]);
-        // A product of twice the difference loses its lower half; adding 1 and halving rounds what is left.
+        // The product of twice the difference loses its lower half. Adding 1 and halving rounds the rest.
         let product = |difference, factor| {
             let high = _mm256_mulhi_epi16(_mm256_add_epi16(difference, difference), _mm256_set1_epi16(factor));
             _mm256_srai_epi16(_mm256_add_epi16(high, _mm256_set1_epi16(1)), 1)
@@ -521,7 +523,7 @@ fn rgb(luma: EvenOdd, cb: EvenOdd, cr: EvenOdd) -> [EvenOdd; 3] {
     out
 }
 
-/// Where the bytes of 16 pixels of a colour, evens before odds, go in each third of 48 bytes.
+/// Positions of one colour's bytes of 16 pixels, even columns before odd ones, in each third of 48 bytes.
 const PLACES: [[[i8; 16]; 3]; 3] = {
     let mut places = [[[-1; 16]; 3]; 3];
     let mut byte = 0;
@@ -533,7 +535,7 @@ const PLACES: [[[i8; 16]; 3]; 3] = {
     places
 };
 
-/// Clamps and interleaves a group of 32 pixels and puts them at their place in a row, of which `skip` pixels are left out.
+/// Clamps and interleaves a group of 32 pixels and writes them into a row whose first `skip` pixels are left out.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn put<const SOURCE: u8>(colours: [EvenOdd; 3], group: usize, skip: usize, out: &mut [u8]) {

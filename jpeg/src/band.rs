@@ -1,23 +1,23 @@
-//! Samples of one row of MCUs on their way to pixels.
+//! The samples of one row of MCUs, between the transform and the pixels.
 //!
-//! Only the last few rows of the row of MCUs above are kept, so that samples stay in the first caches however large the
-//! picture is.
+//! A band keeps only the last few rows of the previous row of MCUs, so the samples stay in the first-level caches for
+//! an image of any size.
 
 use std::ops::Range;
 
 use crate::blocks::BLOCK;
-use crate::colour::{self, BIAS_H2V1, BIAS_H2V2, Pairs};
+use crate::colour::{self, BIAS_H2V1, BIAS_H2V2, HalfWidthRow};
 use crate::cpu::Cpu;
+use crate::geometry::{Geometry, KEPT_GROUPS, Plane, Upsampling};
 use crate::header::Colour;
-use crate::layout::{KEPT_GROUPS, Layout, Plane, Upsampling};
 
-/// Memory for samples, kept from file to file.
+/// Memory for samples, reused from file to file.
 #[derive(Debug, Default)]
 pub(crate) struct Band {
     samples: Vec<u8>,
-    /// Rows of differences of half width: see `colour::sums`.
+    /// Rows of colour differences at half width: see `colour::sums`.
     sums: [Vec<u16>; 2],
-    /// Rows of full width that had to be made.
+    /// Rows upsampled to full width.
     rows: [Vec<u8>; 4],
 }
 
@@ -27,21 +27,22 @@ impl Band {
         self.samples.capacity() + sums + self.rows.iter().map(Vec::capacity).sum::<usize>()
     }
 
-    /// Makes room for a picture.
-    pub(crate) fn prepare(&mut self, layout: &Layout) {
-        grow(&mut self.samples, layout.samples);
-        let width = layout.region.width + 2 + 64;
+    /// Allocates memory for an image.
+    pub(crate) fn prepare(&mut self, geometry: &Geometry) {
+        grow(&mut self.samples, geometry.samples);
+        let width = geometry.region.width + 2 + 64;
         self.sums.iter_mut().for_each(|sums| grow(sums, width / 2 + 64));
         self.rows.iter_mut().for_each(|row| grow(row, width));
     }
 
-    /// Where a block of the current row of MCUs begins, by its place among those needed.
+    /// Returns the start and the stride of a block in the current row of MCUs. `row` and `column` count the blocks that
+    /// the region needs.
     pub(crate) fn start(plane: &Plane, row: usize, column: usize) -> (usize, usize) {
         let first = KEPT_GROUPS * plane.vertical;
         (plane.start + (first + plane.side * row) * plane.stride + plane.side * column, plane.stride)
     }
 
-    /// Transforms two blocks to so many samples to a side.
+    /// Transforms two blocks to `side` x `side` samples each.
     #[inline]
     pub(crate) fn pair(
         &mut self,
@@ -54,37 +55,37 @@ impl Band {
         cpu.pair(side, blocks, lasts, &mut self.samples, starts);
     }
 
-    /// Writes the pixels that can be made once a row of MCUs is complete, and keeps what the next one needs.
-    pub(crate) fn finish(&mut self, cpu: Cpu, layout: &Layout, colour: Colour, mcu_row: usize, out: &mut [u8]) {
-        let region = layout.region;
-        let lag = if layout.context { layout.vertical } else { 0 };
-        let height = layout.unit * layout.vertical;
-        let begin = if mcu_row == layout.rows.start { 0 } else { mcu_row * height - lag };
+    /// Writes the pixels that a complete row of MCUs makes possible, and keeps the rows that the next one needs.
+    pub(crate) fn finish(&mut self, cpu: Cpu, geometry: &Geometry, colour: Colour, mcu_row: usize, out: &mut [u8]) {
+        let region = geometry.region;
+        let lag = if geometry.context { geometry.vertical } else { 0 };
+        let height = geometry.unit * geometry.vertical;
+        let begin = if mcu_row == geometry.rows.start { 0 } else { mcu_row * height - lag };
         let bottom = region.top + region.height;
-        let end = if mcu_row + 1 == layout.rows.end { bottom } else { (mcu_row + 1) * height - lag };
+        let end = if mcu_row + 1 == geometry.rows.end { bottom } else { (mcu_row + 1) * height - lag };
         for row in begin.max(region.top)..end.min(bottom) {
             let out = &mut out[(row - region.top) * region.width * 3..][..region.width * 3];
-            self.row(cpu, layout, colour, mcu_row, row, out);
+            self.row(cpu, geometry, colour, mcu_row, row, out);
         }
-        if layout.context {
-            for plane in layout.planes() {
+        if geometry.context {
+            for plane in geometry.planes() {
                 let group = plane.vertical * plane.stride;
-                let last = plane.start + layout.unit * group..plane.start + (layout.unit + KEPT_GROUPS) * group;
+                let last = plane.start + geometry.unit * group..plane.start + (geometry.unit + KEPT_GROUPS) * group;
                 self.samples.copy_within(last, plane.start);
             }
         }
     }
 
-    /// Makes one row of pixels.
-    fn row(&mut self, cpu: Cpu, layout: &Layout, colour: Colour, mcu_row: usize, row: usize, out: &mut [u8]) {
+    /// Writes one row of pixels.
+    fn row(&mut self, cpu: Cpu, geometry: &Geometry, colour: Colour, mcu_row: usize, row: usize, out: &mut [u8]) {
         let Self { samples, sums, rows } = self;
-        let source = Source { layout, samples, mcu_row };
-        let left = layout.region.left;
+        let source = BandRows { geometry, samples, mcu_row };
+        let left = geometry.region.left;
         if colour == Colour::Grey {
             let grey = source.full(0, row);
             return cpu.triple(&[grey; 3], false, out);
         }
-        let upsampling = |number: usize| layout.plane(number).upsampling;
+        let upsampling = |number: usize| geometry.plane(number).upsampling;
         let differences = matches!(colour, Colour::YCbCr | Colour::Ycck);
         let half = matches!(upsampling(1), Upsampling::H2V1 | Upsampling::H2V2) && upsampling(1) == upsampling(2);
         if colour == Colour::YCbCr && upsampling(0) == Upsampling::Full && half {
@@ -93,9 +94,9 @@ impl Band {
             source.sums(cpu, 2, row, cr);
             let skip = left % 2;
             let luma = source.row(0, row, left - skip);
-            return cpu.pairs(&Pairs { luma, cb, cr, bias, skip }, out);
+            return cpu.pairs(&HalfWidthRow { luma, cb, cr, bias, skip }, out);
         }
-        let count = layout.planes().len();
+        let count = geometry.planes().len();
         for (number, made) in rows.iter_mut().enumerate().take(count) {
             source.upsample(cpu, number, row, &mut sums[0], made);
         }
@@ -116,42 +117,43 @@ fn grow<T: Copy + Default>(memory: &mut Vec<T>, len: usize) {
     }
 }
 
-/// The samples of a row of MCUs and of those kept of the one above.
-struct Source<'a> {
-    layout: &'a Layout,
+/// The samples of a row of MCUs and the rows kept of the previous one.
+struct BandRows<'a> {
+    geometry: &'a Geometry,
     samples: &'a [u8],
     mcu_row: usize,
 }
 
-impl<'a> Source<'a> {
-    /// A row of a component from a column on, both counted in its samples.
+impl<'a> BandRows<'a> {
+    /// Returns a row of a component from a column to its end. Row and column count the component's samples.
     fn row(&self, number: usize, row: usize, column: usize) -> &'a [u8] {
-        let plane = self.layout.plane(number);
-        let row = row + KEPT_GROUPS * plane.vertical - self.mcu_row * self.layout.unit * plane.vertical;
-        let column = column - self.layout.columns.start * self.layout.unit * plane.horizontal;
+        let plane = self.geometry.plane(number);
+        let row = row + KEPT_GROUPS * plane.vertical - self.mcu_row * self.geometry.unit * plane.vertical;
+        let column = column - self.geometry.columns.start * self.geometry.unit * plane.horizontal;
         let start = plane.start + row * plane.stride;
         &self.samples[start + column..start + plane.stride]
     }
 
-    /// A row of a component of full size, from the region's left edge on.
+    /// Returns a row of a full-size component, from the region's left edge.
     fn full(&self, number: usize, row: usize) -> &'a [u8] {
-        self.row(number, row, self.layout.region.left)
+        self.row(number, row, self.geometry.region.left)
     }
 
-    /// The row that contributes a quarter to a row of pixels, where rows are half as many.
+    /// Returns the neighbouring row that contributes a quarter to a row of pixels, for a component of half height.
     fn neighbour(plane: &Plane, row: usize) -> usize {
         let this = row / 2;
         if row.is_multiple_of(2) { this.saturating_sub(1) } else { (this + 1).min(plane.height - 1) }
     }
 
-    /// Sums of a row of half width: from one before the region's first to one behind its last, and what rounds them.
+    /// Computes the sums of a row at half width, from one sample before the region to one after it. Returns the
+    /// rounding bias.
     fn sums(&self, cpu: Cpu, number: usize, row: usize, out: &mut [u16]) -> [i16; 2] {
-        let plane = self.layout.plane(number);
-        let region = self.layout.region;
+        let plane = self.geometry.plane(number);
+        let region = self.geometry.region;
         let Range { start, end } = region.left / 2..(region.left + region.width).div_ceil(2);
         let from = start.saturating_sub(1);
         let to = (end + 1).min(plane.width);
-        // The outermost samples of a picture stand for those beyond it.
+        // The outermost samples of an image stand in for those beyond its edge.
         let place = from + 1 - start;
         let out = &mut out[..end - start + 2];
         let inner = &mut out[place..place + to - from];
@@ -172,10 +174,10 @@ impl<'a> Source<'a> {
         bias
     }
 
-    /// Makes a row of full width in the region of one that is not.
+    /// Upsamples a component's row to full width within the region.
     fn upsample(&self, cpu: Cpu, number: usize, row: usize, sums: &mut [u16], out: &mut [u8]) {
-        let plane = self.layout.plane(number);
-        let region = self.layout.region;
+        let plane = self.geometry.plane(number);
+        let region = self.geometry.region;
         let columns = region.left..region.left + region.width;
         match plane.upsampling {
             Upsampling::Full => {}

@@ -1,20 +1,20 @@
 //! The bits of a scan.
 //!
-//! Entropy-coded data has a zero stuffed behind each byte of ones, and markers between restart intervals (T.81, B.1.1.5).
-//! Both are taken out once, so that reading bits is a load and two shifts, without a branch.
+//! Entropy-coded data has a zero byte stuffed after each 0xFF byte, and markers between restart intervals (T.81,
+//! B.1.1.5). [`Entropy::read`] removes both once, so reading bits is a load and two shifts, without a branch.
 
 use crate::cpu::Cpu;
 use crate::error::{CUT_SHORT, Error};
 use crate::markers::{RST0, RST7};
 
-/// Bytes of zeros behind the data: above what a block can take, so that looking once per block is enough.
+/// Zero bytes after the data. They exceed the size of any block, so one check per block is enough.
 const PADDING: usize = 512;
 
-/// The entropy-coded data of a scan without stuffing and markers.
+/// The entropy-coded data of a scan, without stuffing and markers.
 #[derive(Debug, Default)]
 pub(crate) struct Entropy {
     bytes: Vec<u8>,
-    /// Where restart intervals end.
+    /// The end of each restart interval.
     ends: Vec<u32>,
 }
 
@@ -23,7 +23,7 @@ impl Entropy {
         self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
     }
 
-    /// Reads the data that begin at `at`, and returns where the marker behind them begins.
+    /// Reads the data that begin at `at`. Returns the position of the next marker.
     pub(crate) fn read(&mut self, cpu: Cpu, file: &[u8], mut at: usize, restarts: bool) -> Result<usize, Error> {
         self.ends.clear();
         let needed = file.len().saturating_sub(at) + PADDING;
@@ -59,7 +59,7 @@ impl Entropy {
         Ok(at)
     }
 
-    /// The bits of a restart interval.
+    /// Returns the bits of a restart interval.
     pub(crate) fn interval(&self, number: usize) -> Result<Bits<'_>, Error> {
         let start = if number == 0 { 0 } else { *self.ends.get(number - 1).ok_or(CUT_SHORT)? };
         let end = *self.ends.get(number).ok_or(CUT_SHORT)?;
@@ -67,7 +67,7 @@ impl Entropy {
     }
 }
 
-/// Copies bytes up to the first one of ones, and returns how many. The output has room for eight more.
+/// Copies bytes up to the first 0xFF byte. Returns their number. The output has room for eight more bytes.
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let mut at = 0;
     while let Some(chunk) = from[at..].first_chunk::<8>() {
@@ -86,21 +86,21 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) -> usize {
     at
 }
 
-/// Reads bits, the highest of a byte first. Behind the end come bits that mean nothing, which `check` tells.
+/// A reader of bits, most significant bit first. Bits read past the end are meaningless; `check` detects this.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bits<'a> {
     bytes: &'a [u8],
-    /// The byte of which the next load begins.
+    /// The first byte of the next load.
     at: usize,
     end: usize,
-    /// The next bits, from the top.
+    /// The next bits, left-aligned.
     pub(crate) word: u64,
-    /// How many bits of `word` count. Those below are right, too, but will be loaded again.
+    /// The number of valid bits in `word`. Lower bits are correct too, but the next refill loads them again.
     pub(crate) count: u32,
 }
 
 impl Bits<'_> {
-    /// Makes `count` at least 56. The address of the load depends on the last refill alone, so it waits for no code.
+    /// Raises `count` to at least 56. The load's address depends only on the previous refill, so it waits for no code.
     #[inline(always)]
     pub(crate) fn refill(&mut self) {
         let next = match self.bytes.get(self.at..).and_then(<[u8]>::first_chunk::<8>) {
@@ -112,14 +112,14 @@ impl Bits<'_> {
         self.count |= 56;
     }
 
-    /// Drops bits that were looked at. Only the lowest six bits of `count` matter.
+    /// Drops `count` bits. Only the lowest six bits of `count` matter.
     #[inline(always)]
     pub(crate) fn consume(&mut self, count: u32) {
         self.word <<= count & 63;
         self.count -= count & 63;
     }
 
-    /// Goes back by bits that were consumed.
+    /// Returns `count` consumed bits to the reader.
     pub(crate) fn give_back(&mut self, count: usize) {
         let at = self.at * 8 - self.count as usize - count;
         (self.at, self.word, self.count) = (at / 8, 0, 0);
@@ -127,7 +127,7 @@ impl Bits<'_> {
         self.consume(at as u32 % 8);
     }
 
-    /// The next bits as a number; at most 16, and of those that count.
+    /// Takes the next `count` bits as a number. `count` is at most 16 and at most the number of valid bits.
     #[inline(always)]
     pub(crate) fn take(&mut self, count: u32) -> u32 {
         let value = (self.word >> 1 >> (63 - count)) as u32;
@@ -135,7 +135,7 @@ impl Bits<'_> {
         value
     }
 
-    /// The next bit.
+    /// Takes the next bit.
     #[inline(always)]
     pub(crate) fn bit(&mut self) -> bool {
         if self.count == 0 {
@@ -144,14 +144,14 @@ impl Bits<'_> {
         self.take(1) == 1
     }
 
-    /// Whether the reader is still near its data: to be asked before each block.
+    /// Checks that the reader is not far past its data. Call it before each block.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<(), Error> {
-        // Eight bytes may be loaded that were not consumed.
+        // A refill may have loaded eight bytes that nobody consumed.
         if self.at > self.end + 8 { Err(CUT_SHORT) } else { Ok(()) }
     }
 
-    /// Whether all bits that were consumed were there.
+    /// Checks that all consumed bits were part of the data.
     pub(crate) fn finish(&self) -> Result<(), Error> {
         if self.at * 8 - self.count as usize > self.end * 8 { Err(CUT_SHORT) } else { Ok(()) }
     }
@@ -189,7 +189,7 @@ mod tests {
             let place = |bit: u32| u32::from(file[bit as usize / 8] >> (7 - bit % 8) & 1);
             assert_eq!(bits.take(count), (at..at + count).fold(0, |value, bit| value << 1 | place(bit)), "bit {at}");
             if at % 3 == 0 {
-                // Back, and there again.
+                // Go back and return to the same position.
                 bits.give_back(count as usize);
                 bits.refill();
                 bits.take(count);

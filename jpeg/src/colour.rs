@@ -1,35 +1,35 @@
 //! Samples to RGB: libjpeg's upsampling (`jdsample.c`) and colour conversion (`jdcolor.c`).
 //!
-//! Colour differences of half the width are upsampled and converted in one go, and written once.
+//! Colour differences at half width are upsampled and converted in one pass, and written once.
 
-/// 1.402, 1.772, 0.34414 and 0.71414 with 16 bits behind the point.
+/// 1.402, 1.772, 0.34414 and 0.71414 as fixed-point numbers with 16 fractional bits.
 pub(crate) const CR_RED: i32 = 91_881;
 pub(crate) const CB_BLUE: i32 = 116_130;
 pub(crate) const CB_GREEN: i32 = 22_554;
 pub(crate) const CR_GREEN: i32 = 46_802;
 
-/// Three rows of full width, each with room to read 31 samples further.
+/// Three rows at full width. Each can be read 31 samples past its end.
 pub(crate) type Triple<'a> = [&'a [u8]; 3];
 
-/// A row of luma with differences of half its width.
+/// A row of luma with colour differences at half width.
 #[derive(Debug)]
-pub(crate) struct Pairs<'a> {
-    /// From an even column on.
+pub(crate) struct HalfWidthRow<'a> {
+    /// Starts at an even column.
     pub(crate) luma: &'a [u8],
-    /// Differences by `sums`, from one before the first pair to one behind the last.
+    /// Differences from `sums`, from one before the first pair to one after the last.
     pub(crate) cb: &'a [u16],
     pub(crate) cr: &'a [u16],
-    /// What is added before dividing by 16, in even and in odd columns.
+    /// The rounding term of the division by 16, in even and in odd columns.
     pub(crate) bias: [i16; 2],
-    /// Columns at the start that are not wanted, 0 or 1.
+    /// Leading columns to leave out, 0 or 1.
     pub(crate) skip: usize,
 }
 
-/// The rounding of differences of half width, and of half width and height.
+/// The rounding terms for half width, and for half width and height.
 pub(crate) const BIAS_H2V1: [i16; 2] = [4, 8];
 pub(crate) const BIAS_H2V2: [i16; 2] = [8, 7];
 
-/// Four times the samples of a row, or of what lies between it and a further one, a quarter of the way.
+/// Computes four times each sample of a row. With `far`, each sample is interpolated a quarter of the way to that row.
 #[inline(always)]
 pub(crate) fn sums(near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
     match far {
@@ -42,7 +42,8 @@ pub(crate) fn sums(near: &[u8], far: Option<&[u8]>, out: &mut [u16]) {
     }
 }
 
-/// The sample in a column: three quarters of its own sum, a quarter of the nearer neighbour's ("fancy upsampling").
+/// Returns the sample in a column: three quarters of its own sum, a quarter of the nearer neighbour's ("fancy
+/// upsampling").
 #[inline(always)]
 pub(crate) fn between(sums: &[u16], bias: [i16; 2], column: usize) -> u8 {
     let (this, odd) = (column / 2 + 1, column % 2);
@@ -51,14 +52,14 @@ pub(crate) fn between(sums: &[u16], bias: [i16; 2], column: usize) -> u8 {
 }
 
 /// Upsamples differences and converts a row to interleaved RGB.
-pub(crate) fn pairs(input: &Pairs<'_>, out: &mut [u8]) {
+pub(crate) fn pairs(input: &HalfWidthRow<'_>, out: &mut [u8]) {
     for (column, out) in (input.skip..).zip(out.chunks_exact_mut(3)) {
         let [cb, cr] = [input.cb, input.cr].map(|sums| between(sums, input.bias, column));
         out.copy_from_slice(&rgb(input.luma[column], cb, cr));
     }
 }
 
-/// Converts a row of full width to interleaved RGB, or only interleaves it.
+/// Converts a row at full width to interleaved RGB, or only interleaves it.
 pub(crate) fn triple(input: &Triple<'_>, differences: bool, out: &mut [u8]) {
     for (column, out) in out.chunks_exact_mut(3).enumerate() {
         let [a, b, c] = input.map(|row| row[column]);
@@ -66,15 +67,15 @@ pub(crate) fn triple(input: &Triple<'_>, differences: bool, out: &mut [u8]) {
     }
 }
 
-/// Converts a row of four inks as Adobe stores them, inverted, with the first three as luma and differences or plain.
-/// Then as Pillow goes from CMYK to RGB.
+/// Converts a row of four inks to RGB. The inks are inverted, as Adobe stores them; the first three are plain, or luma
+/// and differences. The conversion from CMYK to RGB is Pillow's.
 pub(crate) fn inks(input: [&[u8]; 4], differences: bool, out: &mut [u8]) {
     for (column, out) in out.chunks_exact_mut(3).enumerate() {
         let [a, b, c, light] = input.map(|row| row[column]);
-        // libjpeg takes the colours from 255 to get the inks as stored, and those are inverted.
+        // libjpeg subtracts the colours from 255 to get the stored inks, and those are inverted.
         let inks = if differences { rgb(a, b, c) } else { [255 - a, 255 - b, 255 - c] };
         for (out, ink) in out.iter_mut().zip(inks) {
-            // The product by 255, rounded.
+            // Divides the product by 255, rounded.
             let product = u32::from(ink) * u32::from(light) + 128;
             *out = light - (((product >> 8) + product) >> 8) as u8;
         }

@@ -1,15 +1,15 @@
-//! Which implementation runs: the portable one, or that for the processor at hand.
+//! Selects the implementation: the portable one, or the one for this processor.
 
 #[cfg(target_arch = "x86_64")]
 use crate::avx2::Avx2;
 use crate::bits::{self, Bits};
-use crate::blocks::{self, BLOCK, Predictions, Reading};
-use crate::colour::{self, Pairs, Triple};
+use crate::blocks::{self, BLOCK, BlockSpec, Predictions};
+use crate::colour::{self, HalfWidthRow, Triple};
 use crate::error::Error;
 use crate::idct;
 use crate::reduced;
 
-/// An implementation. All give the same bytes.
+/// An implementation. All implementations give the same bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Cpu {
     Portable,
@@ -39,7 +39,7 @@ impl Cpu {
     pub(crate) fn read(
         self,
         bits: &mut Bits<'_>,
-        mcu: &[Reading<'_>],
+        mcu: &[BlockSpec<'_>],
         predictions: &mut Predictions,
         coefficients: &mut [i16],
         lasts: &mut [u8],
@@ -54,7 +54,7 @@ impl Cpu {
     pub(crate) fn skip(
         self,
         bits: &mut Bits<'_>,
-        mcu: &[Reading<'_>],
+        mcu: &[BlockSpec<'_>],
         predictions: &mut Predictions,
         mcus: usize,
     ) -> Result<(), Error> {
@@ -65,7 +65,7 @@ impl Cpu {
         }
     }
 
-    /// Transforms two blocks, each to so many samples to a side: 8, 4, 2 or 1.
+    /// Transforms two blocks, each to `side` x `side` samples: 8, 4, 2 or 1.
     #[inline]
     pub(crate) fn pair(
         self,
@@ -94,7 +94,7 @@ impl Cpu {
         }
     }
 
-    pub(crate) fn pairs(self, input: &Pairs<'_>, out: &mut [u8]) {
+    pub(crate) fn pairs(self, input: &HalfWidthRow<'_>, out: &mut [u8]) {
         match self {
             Self::Portable => colour::pairs(input, out),
             #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The frame header (T.81, B.2.2) and what else a caller wants to know before memory is taken.
+//! The frame header (T.81, B.2.2), and other facts that a caller wants before it allocates memory.
 
 use std::ops::Range;
 
@@ -6,57 +6,57 @@ use crate::error::Error;
 use crate::markers::{self, Markers, u16_at};
 use crate::{Region, Scale};
 
-/// What a file tells before its first scan. Reading it takes no memory.
+/// The properties of a file that precede its first scan. BlockSpec them allocates no memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Pixels of a row.
+    /// Width in pixels.
     pub width: usize,
-    /// Rows.
+    /// Height in pixels.
     pub height: usize,
-    /// How the coefficients are spread over scans.
+    /// The coding of coefficients.
     pub coding: Coding,
-    /// What the components mean.
+    /// The meaning of the components.
     pub colour: Colour,
-    /// Where in the file EXIF's TIFF structure lies.
+    /// The position of EXIF's TIFF structure in the file.
     pub exif: Option<Range<usize>>,
     components: [Component; 4],
     count: usize,
 }
 
-/// How coefficients are coded.
+/// The coding of coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
     /// Whole blocks, baseline or extended.
     Sequential,
-    /// By bands of frequencies and of bits.
+    /// Progressive: by bands of frequencies and of bits.
     Progressive,
 }
 
-/// What the components of a file mean.
+/// The meaning of a file's components.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
     /// One component.
     Grey,
     /// Luma and two colour differences.
     YCbCr,
-    /// Three colours as they are.
+    /// Red, green and blue, without conversion.
     Rgb,
     /// Four inks, inverted, as Adobe writes them.
     Cmyk,
-    /// The first three inks as luma and differences.
+    /// Four inks, the first three of them as luma and differences.
     Ycck,
 }
 
 /// One component of a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Component {
-    /// The number by which scans name it.
+    /// The number that scans use for it.
     pub id: u8,
     /// Horizontal sampling factor.
     pub horizontal: usize,
     /// Vertical sampling factor.
     pub vertical: usize,
-    /// Its quantization table.
+    /// The number of its quantization table.
     pub(crate) quantization: usize,
 }
 
@@ -77,13 +77,13 @@ impl Header {
                     frame = Some(Self::frame(marker.code, content)?);
                 }
                 markers::APP0 => jfif |= content.len() >= 14 && content.starts_with(b"JFIF\0"),
-                // The first one counts, as for Pillow.
+                // Use the first EXIF segment, like Pillow.
                 markers::APP1 if exif.is_none() && content.starts_with(b"Exif\0\0") => {
                     exif = Some(markers.at - content.len() + 6..markers.at);
                 }
                 markers::APP14 if content.len() >= 12 && content.starts_with(b"Adobe") => adobe = Some(content[11]),
                 markers::SOS => break,
-                markers::EOI => return Err(Error::Damaged("no picture data")),
+                markers::EOI => return Err(Error::Damaged("no image data")),
                 _ => {}
             }
         }
@@ -93,13 +93,13 @@ impl Header {
         Ok(header)
     }
 
-    /// All of the picture at a scale.
+    /// Returns the region that covers the whole image at a scale.
     pub fn scaled(&self, scale: Scale) -> Region {
         let [height, width] = [self.height, self.width].map(|side| side.div_ceil(scale.denominator()));
         Region { top: 0, left: 0, height, width }
     }
 
-    /// The frame's components.
+    /// Returns the frame's components.
     pub fn components(&self) -> &[Component] {
         &self.components[..self.count]
     }
@@ -112,22 +112,22 @@ impl Header {
             0xC9..=0xCB => return Err(Error::Unsupported("arithmetic coding")),
             _ => return Err(Error::Unsupported("hierarchical coding")),
         };
-        let short = Error::Damaged("a frame header of a wrong length");
+        let short = Error::Damaged("a frame header with a wrong length");
         let [precision, _, _, _, _, count, rest @ ..] = content else { return Err(short) };
         let count = usize::from(*count);
         if rest.len() != 3 * count {
             return Err(short);
         }
         if *precision != 8 {
-            return Err(Error::Unsupported("samples that are not of 8 bits"));
+            return Err(Error::Unsupported("samples that are not 8 bits"));
         }
         if !matches!(count, 1 | 3 | 4) {
-            return Err(Error::Unsupported("neither 1, 3 nor 4 components"));
+            return Err(Error::Unsupported("a number of components other than 1, 3 or 4"));
         }
         let side = |at| u16_at(content, at).map_or(0, usize::from);
         let (height, width) = (side(1), side(3));
         if height == 0 || width == 0 {
-            // A height of 0 is told by a DNL marker behind the first scan, which libjpeg does not read either.
+            // A height of 0 means that a DNL marker follows the first scan. libjpeg does not read it either.
             return Err(Error::Damaged("a width or height of 0"));
         }
         let mut components = [Component::default(); 4];
@@ -139,7 +139,7 @@ impl Header {
             *component = Component { id: bytes[0], horizontal, vertical, quantization: usize::from(bytes[2]) };
         }
         if count == 1 {
-            // A component by itself has the full size, whatever its factors.
+            // A single component has full size, whatever its factors.
             (components[0].horizontal, components[0].vertical) = (1, 1);
         }
         let used = &components[..count];
@@ -151,7 +151,7 @@ impl Header {
         Ok(Self { width, height, coding, colour: Colour::Grey, exif: None, components, count })
     }
 
-    /// As libjpeg's `default_decompress_parms` guesses.
+    /// Guesses the colour space like libjpeg's `default_decompress_parms`.
     fn colour_by(&self, jfif: bool, adobe: Option<u8>) -> Colour {
         match (self.count, adobe) {
             (1, _) => Colour::Grey,
@@ -185,13 +185,17 @@ mod tests {
         check(0xC3, &grey, "unsupported JPEG: lossless coding");
         check(0xC9, &grey, "unsupported JPEG: arithmetic coding");
         check(0xC5, &grey, "unsupported JPEG: hierarchical coding");
-        check(0xC1, &[12, 0, 1, 0, 1, 1, 1, 0x11, 0], "unsupported JPEG: samples that are not of 8 bits");
+        check(0xC1, &[12, 0, 1, 0, 1, 1, 1, 0x11, 0], "unsupported JPEG: samples that are not 8 bits");
         check(0xC0, &[8, 0, 0, 0, 1, 1, 1, 0x11, 0], "damaged JPEG: a width or height of 0");
         check(0xC0, &[8, 0, 1, 0, 1, 1, 1, 0x51, 0], "damaged JPEG: a sampling factor or table number out of range");
-        check(0xC0, &[8, 0, 1, 0, 1, 2, 1, 0x11, 0, 2, 0x11, 0], "unsupported JPEG: neither 1, 3 nor 4 components");
+        check(
+            0xC0,
+            &[8, 0, 1, 0, 1, 2, 1, 0x11, 0, 2, 0x11, 0],
+            "unsupported JPEG: a number of components other than 1, 3 or 4",
+        );
         let thirds = [8, 0, 1, 0, 1, 3, 1, 0x31, 0, 2, 0x21, 0, 3, 0x11, 0];
         check(0xC0, &thirds, "unsupported JPEG: sampling factors that do not divide each other");
-        check(0xC0, &grey[..8], "damaged JPEG: a frame header of a wrong length");
+        check(0xC0, &grey[..8], "damaged JPEG: a frame header with a wrong length");
     }
 
     #[test]

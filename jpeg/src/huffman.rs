@@ -1,25 +1,26 @@
-//! Huffman tables (T.81, C and F.2.2.3), laid out so that one probe decodes up to two coefficients.
+//! Huffman tables (T.81, C and F.2.2.3) in which one probe decodes up to two coefficients.
 //!
-//! A code is followed by the bits of its value, and most codes are short. The next eleven bits therefore nearly always
-//! tell a whole code, its run of zeros and how many bits its value has; and more often than not also the next code
-//! with its value. An entry holds all that, so that the chain from one probe to the next is a load and a shift.
+//! The bits of a value follow its code, and most codes are short. So the next eleven bits nearly always contain a whole
+//! code, which gives the run of zeros and the number of the value's bits. More often than not they also contain the
+//! next code and its value. A table entry holds all of this, so the chain from one probe to the next is a load and a
+//! shift.
 
 use crate::bits::Bits;
 use crate::error::{BAD_CODE, Error};
 
-/// Bits by which a table of AC codes is probed: 16 KiB, so that two tables and the block stay in the first cache.
+/// Index bits of an AC table. It takes 16 KiB, so two tables and the block stay in the first-level cache.
 pub(crate) const AC_BITS: u32 = 11;
-/// Bits by which a table of DC codes is probed.
+/// Index bits of a DC table.
 const DC_BITS: u32 = 9;
-/// In place of a run: the block ends. Added to a place in a block, these tell what ended the loop over its symbols.
+/// End of block, in place of a run. The loop over symbols adds it to an index, so the sum shows what ended the loop.
 pub(crate) const END: usize = 128;
-/// In place of a run: the entry does not tell.
+/// Undecided entry, in place of a run.
 pub(crate) const SLOW: usize = 192;
 
-/// A code as a file defines it.
+/// A Huffman code as the file defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Code {
-    /// How many codes there are of each length from 1 to 16.
+    /// Number of codes of each length from 1 to 16.
     counts: [u8; 16],
     symbols: [u8; 256],
 }
@@ -31,7 +32,7 @@ impl Code {
         let mut next = 0_u32;
         for (shorter, count) in counts.iter().enumerate() {
             next = next * 2 + u32::from(*count);
-            // The code of all ones is reserved; libjpeg refuses it as well.
+            // The code of all ones is reserved. libjpeg rejects it as well.
             if *count > 0 && next >= 2 << shorter {
                 return Err(BAD_TABLE);
             }
@@ -39,13 +40,13 @@ impl Code {
         Ok(Self { counts, symbols })
     }
 
-    /// Whether all symbols may be sizes of differences.
+    /// Returns whether all symbols are valid sizes of DC differences.
     pub(crate) fn fits_dc(&self) -> bool {
         let total: usize = self.counts.iter().map(|count| usize::from(*count)).sum();
         self.symbols[..total].iter().all(|symbol| *symbol <= 15)
     }
 
-    /// Length and symbol for each pattern of so many bits; length 0 where the code is longer.
+    /// Fills a table of length and symbol for each pattern of `bits` bits. The length is 0 where the code is longer.
     fn short(&self, bits: u32, out: &mut [(u8, u8)]) {
         out.fill((0, 0));
         let (mut at, mut symbol) = (0, 0);
@@ -60,19 +61,19 @@ impl Code {
     }
 }
 
-const BAD_TABLE: Error = Error::Damaged("a Huffman table that is no code");
+const BAD_TABLE: Error = Error::Damaged("an invalid Huffman table");
 
-/// Codes of any length, found by comparing.
+/// A decoder for codes of any length, by comparison.
 #[derive(Debug)]
-struct Long {
+struct LongCodes {
     code: Code,
-    /// The first pattern of 16 bits above all codes of a length.
+    /// For each length, the first 16-bit pattern above all codes of that length.
     limits: [u32; 17],
-    /// What to add to a code of a length to get the place of its symbol.
+    /// For each length, the number to add to a code to get the index of its symbol.
     places: [i32; 17],
 }
 
-impl Long {
+impl LongCodes {
     fn new(code: Code) -> Self {
         let (mut limits, mut places) = ([0; 17], [0; 17]);
         let (mut next, mut place) = (0_u32, 0);
@@ -87,7 +88,7 @@ impl Long {
         Self { code, limits, places }
     }
 
-    /// The symbol at the start of the bits, of which 16 must count.
+    /// Reads a symbol. At least 16 bits must be valid.
     fn read(&self, bits: &mut Bits<'_>) -> Result<u8, Error> {
         let pattern = (bits.word >> 48) as u32;
         let len = (1..=16).find(|len| pattern < self.limits[*len]).ok_or(BAD_CODE)?;
@@ -97,11 +98,11 @@ impl Long {
     }
 }
 
-/// A table for DC differences. An entry: bits in all, bits of the code, bits of the value, a byte each.
+/// A table for DC differences. The bytes of an entry are: total bits, bits of the code, bits of the value.
 #[derive(Debug)]
 pub(crate) struct DcTable {
     entries: Box<[u32; 1 << DC_BITS]>,
-    long: Long,
+    long: LongCodes,
 }
 
 impl DcTable {
@@ -110,10 +111,10 @@ impl DcTable {
         code.short(DC_BITS, &mut short);
         let entry = |(len, size): (u8, u8)| u32::from(len + size) | u32::from(len) << 8 | u32::from(size) << 16;
         let entries = Box::new(short.map(|pair| if pair.0 == 0 { 0 } else { entry(pair) }));
-        Self { entries, long: Long::new(code.clone()) }
+        Self { entries, long: LongCodes::new(code.clone()) }
     }
 
-    /// A difference. At least 31 bits must count before, and 32 of 56 do afterwards.
+    /// Reads a difference. At least 31 bits must be valid before; of 56 bits, 32 are valid afterwards.
     #[inline(always)]
     pub(crate) fn read(&self, bits: &mut Bits<'_>) -> Result<i32, Error> {
         let entry = self.entries[(bits.word >> (64 - DC_BITS)) as usize];
@@ -138,22 +139,22 @@ impl DcTable {
     }
 }
 
-pub(crate) type Entries = [u64; 1 << AC_BITS];
+pub(crate) type AcEntries = [u64; 1 << AC_BITS];
 
-/// A table for AC coefficients. An entry from its lowest byte: bits in all; how far the first coefficient lies ahead, or
-/// `END` or `SLOW`; how far the second lies ahead of that, 0 for none, or `END`; bits of the first code; bits of
-/// the first value; the first symbol; and in the upper two bytes the second value.
+/// A table for AC coefficients. The bytes of an entry, from the lowest, are: total bits; distance to the first
+/// coefficient, or `END` or `SLOW`; distance from the first to the second, or 0 for none, or `END`; bits of the first
+/// code; bits of the first value; the first symbol; and in the upper two bytes the second value.
 #[derive(Debug)]
 pub(crate) struct AcTable {
-    pub(crate) entries: Box<Entries>,
-    long: Long,
+    pub(crate) entries: Box<AcEntries>,
+    long: LongCodes,
 }
 
-/// A symbol of an AC table.
+/// A decoded symbol of an AC table.
 pub(crate) enum Symbol {
-    /// The block ends.
+    /// End of block.
     End,
-    /// A value so far ahead.
+    /// Distance to a coefficient, and its value.
     Value(usize, i32),
 }
 
@@ -165,13 +166,13 @@ impl AcTable {
         for (pattern, entry) in entries.iter_mut().enumerate() {
             *entry = Self::entry(&short, pattern);
         }
-        Self { entries, long: Long::new(code.clone()) }
+        Self { entries, long: LongCodes::new(code.clone()) }
     }
 
     fn entry(short: &[(u8, u8); 1 << AC_BITS], pattern: usize) -> u64 {
         let (len, symbol) = short[pattern];
         let (size, ahead) = (symbol & 15, ahead(symbol));
-        // Ten bits for the value at most, so that two probes fit one refill; and one bit where there is no end.
+        // A value has at most ten bits, so two probes fit one refill. An entry that does not end the block has a value.
         if len == 0 || size > 10 || (size == 0 && ahead != END) {
             return (SLOW as u64) << 8;
         }
@@ -192,7 +193,7 @@ impl AcTable {
         (entry + u64::from(second)) | ((self::ahead(symbol) as u64) << 16) | (u64::from(value as u16) << 48)
     }
 
-    /// Reads one symbol, however long. At least 32 bits must count.
+    /// Reads one symbol of any length. At least 32 bits must be valid.
     pub(crate) fn read(&self, bits: &mut Bits<'_>) -> Result<Symbol, Error> {
         let symbol = self.long.read(bits)?;
         let size = u32::from(symbol & 15);
@@ -204,7 +205,7 @@ impl AcTable {
         Ok(Symbol::Value(ahead(symbol), value))
     }
 
-    /// Reads a code alone. At least 16 bits must count.
+    /// Reads a code without its value. At least 16 bits must be valid.
     #[inline]
     pub(crate) fn symbol(&self, bits: &mut Bits<'_>) -> Result<u8, Error> {
         let entry = self.entries[(bits.word >> (64 - AC_BITS)) as usize];
@@ -217,17 +218,17 @@ impl AcTable {
     }
 }
 
-/// How far ahead a symbol's coefficient lies. A run without a value is 16 zeros, the last of which stands for it.
+/// Returns the distance to a symbol's coefficient. A run without a value is 16 zeros; the last zero is its coefficient.
 fn ahead(symbol: u8) -> usize {
     match symbol {
         0xF0 => 16,
-        // Runs of blocks belong to progressive scans; like libjpeg, take one as the end of the block.
+        // Runs of blocks belong to progressive scans. Treat one as the end of the block, like libjpeg.
         _ if symbol & 15 == 0 => END,
         _ => usize::from(symbol >> 4) + 1,
     }
 }
 
-/// The value of which `size` bits are on top of the word (T.81, F.2.2.1): without a leading one it is negative.
+/// Decodes a value from the top `size` bits of the word (T.81, F.2.2.1). Without a leading one, the value is negative.
 #[inline(always)]
 pub(crate) fn extend(word: u64, size: u32) -> i32 {
     let negative = !((word as i64) >> 63);
@@ -235,7 +236,7 @@ pub(crate) fn extend(word: u64, size: u32) -> i32 {
     ((bits ^ negative) - negative) as i32
 }
 
-/// As `extend`, of one bit at least, in fewer steps: shifted down with its sign, a value is wrong by 2^size or
+/// Like `extend`, for at least one bit and in fewer steps. After a sign-extending shift, a value is off by 2^size or
 /// 1 - 2^size.
 #[inline(always)]
 pub(crate) fn extend_some(word: u64, size: u32) -> i32 {
@@ -245,28 +246,28 @@ pub(crate) fn extend_some(word: u64, size: u32) -> i32 {
     (shifted + ((word >> 63) ^ power) + 1) as i32
 }
 
-/// The tables of a file. They are kept from one file to the next, since most files have the same.
+/// The tables of a file. The next file reuses them, since most files have the same tables.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    pub(crate) dc: [Slot<DcTable>; 4],
-    pub(crate) ac: [Slot<AcTable>; 4],
+    pub(crate) dc: [TableSlot<DcTable>; 4],
+    pub(crate) ac: [TableSlot<AcTable>; 4],
 }
 
-/// The table under one number.
+/// The table with a given number.
 #[derive(Debug)]
-pub(crate) struct Slot<T> {
+pub(crate) struct TableSlot<T> {
     built: Option<(Code, T)>,
-    /// Whether the current file defines it.
+    /// Whether the current file defines this table.
     defined: bool,
 }
 
-impl<T> Default for Slot<T> {
+impl<T> Default for TableSlot<T> {
     fn default() -> Self {
         Self { built: None, defined: false }
     }
 }
 
-impl<T> Slot<T> {
+impl<T> TableSlot<T> {
     fn define(&mut self, code: Code, build: impl FnOnce(&Code) -> T) {
         self.defined = true;
         if self.built.as_ref().is_none_or(|(built, _)| *built != code) {
@@ -284,13 +285,13 @@ impl<T> Slot<T> {
 }
 
 impl Tables {
-    /// Forgets what the last file defined.
+    /// Forgets the definitions of the previous file.
     pub(crate) fn forget(&mut self) {
         self.dc.iter_mut().for_each(|slot| slot.defined = false);
         self.ac.iter_mut().for_each(|slot| slot.defined = false);
     }
 
-    /// Reads a segment of definitions.
+    /// Reads a segment of table definitions.
     pub(crate) fn define(&mut self, mut content: &[u8]) -> Result<(), Error> {
         while let [kind, rest @ ..] = content {
             let (counts, rest) = rest.split_first_chunk::<16>().ok_or(BAD_TABLE)?;
@@ -307,7 +308,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Defines the tables of annex K where the file has none: frames of Motion JPEG come without.
+    /// Defines the tables of annex K where the file has none. Frames of Motion JPEG have none.
     pub(crate) fn complete(&mut self) -> Result<(), Error> {
         use crate::standard::{AC, DC};
         for (number, (dc, ac)) in DC.iter().zip(&AC).enumerate() {

@@ -1,15 +1,15 @@
 //! The inverse cosine transform: libjpeg's accurate integer method (`jidctint.c`; Loeffler, Ligtenberg and Moschytz,
 //! ICASSP 1989).
 //!
-//! Where the method leaves room, it is done as libjpeg-turbo's vector code does it: sums of coefficients wrap at 16 bits, and
-//! what lies between columns and rows saturates at 16 bits. This matters for hostile files alone, but makes all
-//! implementations agree on them, too.
+//! Where the method leaves a choice, this follows libjpeg-turbo's vector code: sums of coefficients wrap at 16 bits,
+//! and values between the column pass and the row pass saturate at 16 bits. The choice affects hostile files only, but
+//! it makes all implementations agree on them too.
 
 use crate::blocks::BLOCK;
 
 const CONST_BITS: u32 = 13;
 const PASS1_BITS: u32 = 2;
-/// By how much the first pass scales down, and the second.
+/// Bits by which the first and the second pass scale down.
 pub(crate) const DESCALE: [u32; 2] = [CONST_BITS - PASS1_BITS, CONST_BITS + PASS1_BITS + 3];
 
 pub(crate) const F_0_298: i16 = 2446;
@@ -25,10 +25,10 @@ pub(crate) const F_2_053: i16 = 16819;
 pub(crate) const F_2_562: i16 = 20995;
 pub(crate) const F_3_072: i16 = 25172;
 
-/// The highest place, in the order of the file, up to which coefficients lie in the first four rows and columns.
+/// The highest zigzag index up to which all coefficients are in the first four rows and columns.
 pub(crate) const QUARTER: u8 = 9;
 
-/// Two blocks, whose coefficients are left zero, to where each begins among the samples.
+/// Transforms two blocks, zeroes them, and writes their samples at `starts`.
 pub(crate) fn pair(blocks: &mut [i16; 2 * BLOCK], lasts: [u8; 2], samples: &mut [u8], starts: [(usize, usize); 2]) {
     for ((block, last), (start, stride)) in blocks.chunks_exact_mut(BLOCK).zip(lasts).zip(starts) {
         if last == 0 {
@@ -55,7 +55,7 @@ pub(crate) fn pair(blocks: &mut [i16; 2 * BLOCK], lasts: [u8; 2], samples: &mut 
     }
 }
 
-/// The sample that a block without AC coefficients is full of.
+/// Returns the sample value that fills a block without AC coefficients.
 #[inline(always)]
 pub(crate) fn level(dc: i16) -> u8 {
     let between = i32::from(dc).saturating_mul(1 << PASS1_BITS).clamp(-32768, 32767);

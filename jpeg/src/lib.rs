@@ -1,18 +1,19 @@
-//! JPEG files, or regions of them, to RGB pixels.
+//! A JPEG decoder that writes whole images, or regions of them, as RGB pixels.
 //!
-//! [`Header::read`] tells the size, so that the caller can take memory or refuse; [`decode`] writes the pixels of a
-//! [`Region`], using a [`Scratch`] again for one file after the other. [`decode_scaled`] does so at a [`Scale`], for a caller
-//! who wants a small picture: less is transformed and converted, and less is left to resize.
+//! [`Header::read`] returns the size, so the caller can allocate memory or reject the file. [`decode`] writes the
+//! pixels of a [`Region`] and reuses a [`Scratch`] from file to file. [`decode_scaled`] decodes at a [`Scale`], for a
+//! caller that wants a small image: fewer samples are transformed, converted and resized.
 //!
-//! The one idea: entropy decoding cannot be cut to a region, so it is made fast (one probe of a table decodes up to two
-//! coefficients, see `huffman`), and all that follows it is done for the region alone, a row of MCUs at a time.
-//! The pixels are those of libjpeg-turbo with its defaults, bit for bit: the accurate integer transform, "fancy" upsampling,
-//! and its fixed-point colours. A region has the pixels that the whole picture has there, and a damaged file is an error
-//! whatever the region.
+//! The one idea: entropy decoding cannot be limited to a region, so it is made fast (one probe of a table decodes up to
+//! two coefficients, see `huffman`). All later steps process the region only, one row of MCUs at a time. The pixels
+//! match libjpeg-turbo with its defaults, bit for bit: the accurate integer transform, "fancy" upsampling, and
+//! fixed-point colours. A region has the same pixels as that part of the whole image. A damaged file is an error for
+//! every region.
 //!
-//! Decoded are baseline, extended sequential and progressive Huffman coding with samples of 8 bits, as grey, YCbCr, RGB,
-//! CMYK or YCCK, of any sampling factors that divide each other. Not: arithmetic, lossless or hierarchical coding, 12
-//! bits, and a height that only a DNL marker tells. Sources: ITU-T T.81, and libjpeg for what T.81 leaves open.
+//! The decoder supports baseline, extended sequential and progressive Huffman coding with 8-bit samples, in grey,
+//! YCbCr, RGB, CMYK or YCCK, with any sampling factors that divide each other. It does not support arithmetic, lossless
+//! or hierarchical coding, 12-bit samples, or a height given by a DNL marker. Sources: ITU-T T.81, and libjpeg for what
+//! T.81 leaves open.
 //!
 //! ```
 //! # let file = include_bytes!("../testdata/tiny.jpg").as_slice();
@@ -36,10 +37,10 @@ mod blocks;
 mod colour;
 mod cpu;
 mod error;
+mod geometry;
 mod header;
 mod huffman;
 mod idct;
-mod layout;
 mod markers;
 mod progressive;
 mod reduced;
@@ -55,56 +56,56 @@ pub use error::Error;
 pub use header::{Coding, Colour, Component, Header};
 pub use scale::Scale;
 
-use blocks::{BLOCK, Steps};
-use layout::Layout;
+use blocks::{BLOCK, QuantizationSteps};
+use geometry::Geometry;
 use markers::{DHT, DQT, DRI, EOI, Markers, SOS};
 use scan::Scan;
-use sequential::{Mcu, Output};
+use sequential::{Mcu, PixelOutput};
 
-/// A part of a picture, in pixels as they are stored, before any orientation, at the scale that is asked for.
+/// A part of an image, in pixels of the requested scale, as stored in the file, before any orientation is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Rows above it.
+    /// Rows above the region.
     pub top: usize,
-    /// Columns before it.
+    /// Columns to the left of the region.
     pub left: usize,
-    /// Its rows, at least one.
+    /// Rows of the region, at least one.
     pub height: usize,
-    /// Its columns, at least one.
+    /// Columns of the region, at least one.
     pub width: usize,
 }
 
-/// Memory and tables that files use in turn.
+/// Memory and tables that are reused from file to file.
 #[derive(Debug, Default)]
 pub struct Scratch {
     cpu: cpu::Cpu,
     tables: huffman::Tables,
-    steps: [Steps; 4],
+    steps: [QuantizationSteps; 4],
     entropy: bits::Entropy,
-    chunk: sequential::Chunk,
+    chunk: sequential::BlockChunk,
     band: band::Band,
     stored: stored::Stored,
 }
 
 impl Scratch {
-    /// The memory that it holds, for a caller who keeps it: after a large picture that is much.
+    /// Returns the allocated memory in bytes. It stays large after a large image.
     pub fn bytes(&self) -> usize {
         self.entropy.bytes() + self.band.bytes() + self.stored.bytes()
     }
 }
 
-/// Writes the pixels of a region as interleaved RGB, `height * width * 3` bytes of `out`, which may be in any state
-/// after an error.
+/// Writes the pixels of a region as interleaved RGB to `out`, which has `height * width * 3` bytes. After an error, the
+/// content of `out` is unspecified.
 pub fn decode(file: &[u8], region: Region, out: &mut [u8], scratch: &mut Scratch) -> Result<(), Error> {
     decode_scaled(file, region, Scale::Whole, out, scratch)
 }
 
-/// As [`decode`], of the picture at a scale: the region is a part of what [`Header::scaled`] tells. All entropy-coded data
-/// are read here, too, and damage is the same error as at [`Scale::Whole`].
+/// Like [`decode`], at a scale. The region is a part of the one that [`Header::scaled`] returns. All entropy-coded data
+/// are read at every scale, so a damaged file gives the same error as at [`Scale::Whole`].
 ///
-/// CPU time of one picture of 2000 x 1500 and 0.7 MB at [`Scale::Whole`], `Half`, `Quarter` and `Eighth`, by AVX2 on a Xeon
-/// (Sapphire Rapids), the best of a hundred: 5.4, 4.4, 3.8 and 3.1 ms of 4:2:0, of which reading entropy-coded data is 2.5
-/// ms; 7.5, 6.1, 5.3 and 4.0 ms of 4:4:4. Of progressive pictures reading is nearly all.
+/// CPU time for an image of 2000 x 1500 and 0.7 MB at [`Scale::Whole`], `Half`, `Quarter` and `Eighth`, with AVX2 on a
+/// Xeon (Sapphire Rapids), best of a hundred runs: 5.4, 4.4, 3.8 and 3.1 ms for 4:2:0, of which entropy decoding takes
+/// 2.5 ms; 7.5, 6.1, 5.3 and 4.0 ms for 4:4:4. For progressive images, entropy decoding takes nearly all of the time.
 pub fn decode_scaled(
     file: &[u8],
     region: Region,
@@ -113,17 +114,17 @@ pub fn decode_scaled(
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
     let header = Header::read(file)?;
-    let layout = Layout::new(&header, scale, region)?;
+    let geometry = Geometry::new(&header, scale, region)?;
     if out.len() != region.height * region.width * 3 {
         return Err(Error::Region);
     }
     scratch.chunk.coefficients.fill(0);
     scratch.tables.forget();
     scratch.stored.reset();
-    let mut decoder = Decoder {
+    let mut decoder = FileDecoder {
         file,
         header,
-        layout,
+        geometry,
         scratch,
         quantization: [None; 4],
         latched: [None; 4],
@@ -133,23 +134,23 @@ pub fn decode_scaled(
     decoder.run(out)
 }
 
-/// The state of a file between its markers.
-struct Decoder<'a> {
+/// The decoder's state between markers.
+struct FileDecoder<'a> {
     file: &'a [u8],
     header: Header,
-    layout: Layout,
+    geometry: Geometry,
     scratch: &'a mut Scratch,
-    /// Tables by number, in the order of the file.
+    /// Quantization tables by number, as the file has defined them so far.
     quantization: [Option<[u16; BLOCK]>; 4],
-    /// Of each component the table that its first scan found.
+    /// For each component, the table in effect at its first scan.
     latched: [Option<[u16; BLOCK]>; 4],
-    /// MCUs between restarts, or 0.
+    /// MCUs between restarts, or 0 for no restarts.
     interval: usize,
     /// Whether the pixels are written.
     complete: bool,
 }
 
-impl Decoder<'_> {
+impl FileDecoder<'_> {
     fn run(&mut self, out: &mut [u8]) -> Result<(), Error> {
         let mut markers = Markers::new(self.file)?;
         loop {
@@ -203,29 +204,30 @@ impl Decoder<'_> {
         }
         let whole = scan.parts().len() == self.header.components().len();
         if self.header.coding == Coding::Sequential && whole && !self.scratch.stored.is_used() {
-            self.scratch.band.prepare(&self.layout);
+            self.scratch.band.prepare(&self.geometry);
             let Scratch { cpu, tables, steps, entropy, chunk, band, .. } = &mut *self.scratch;
-            let mcu = Mcu::new(&self.layout, &scan, tables, steps)?;
+            let mcu = Mcu::new(&self.geometry, &scan, tables, steps)?;
             let colour = self.header.colour;
-            let output = Output { cpu: *cpu, layout: &self.layout, colour, band, chunk, pixels: out };
+            let output = PixelOutput { cpu: *cpu, geometry: &self.geometry, colour, band, chunk, pixels: out };
             sequential::decode(output, &mcu, entropy, self.interval)?;
             self.complete = true;
             return Ok(());
         }
         let Scratch { cpu, tables, entropy, stored, .. } = &mut *self.scratch;
-        let source = stored::Source { layout: &self.layout, scan: &scan, tables, entropy, interval: self.interval };
-        stored.read(*cpu, self.header.coding, &source, self.file.len())
+        let input =
+            stored::ScanInput { geometry: &self.geometry, scan: &scan, tables, entropy, interval: self.interval };
+        stored.read(*cpu, self.header.coding, &input, self.file.len())
     }
 
     fn end(&mut self, out: &mut [u8]) -> Result<(), Error> {
         if self.complete {
             return Ok(());
         }
-        self.scratch.band.prepare(&self.layout);
+        self.scratch.band.prepare(&self.geometry);
         let quantization = self.latched.map(|table| table.unwrap_or([0; BLOCK]));
         let Scratch { cpu, chunk, band, stored, .. } = &mut *self.scratch;
         let colour = self.header.colour;
-        let output = Output { cpu: *cpu, layout: &self.layout, colour, band, chunk, pixels: out };
+        let output = PixelOutput { cpu: *cpu, geometry: &self.geometry, colour, band, chunk, pixels: out };
         stored.finish(output, &quantization)
     }
 }

@@ -1,4 +1,4 @@
-//! Marker segments (T.81, annex B): what lies between the entropy-coded parts of a file.
+//! Marker segments (T.81, annex B): the parts of a file between its entropy-coded data.
 
 use crate::error::{CUT_SHORT, Error};
 
@@ -17,32 +17,32 @@ pub(crate) const APP1: u8 = 0xE1;
 pub(crate) const APP14: u8 = 0xEE;
 const TEM: u8 = 0x01;
 
-/// A marker with the content of its segment, which is empty where the marker has none.
+/// A marker and the content of its segment. A marker without a segment has empty content.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marker<'a> {
     pub(crate) code: u8,
     pub(crate) content: &'a [u8],
 }
 
-/// Goes through the markers of a file from a given byte on.
+/// An iterator over the markers of a file from a given byte.
 #[derive(Debug)]
 pub(crate) struct Markers<'a> {
     file: &'a [u8],
-    /// The first byte that was not looked at.
+    /// The first unread byte.
     pub(crate) at: usize,
 }
 
 impl<'a> Markers<'a> {
-    /// Of a file from its start.
+    /// Starts at the first marker of a file.
     pub(crate) fn new(file: &'a [u8]) -> Result<Self, Error> {
         match file {
             [0xFF, SOI, ..] => Ok(Self { file, at: 2 }),
             [] | [0xFF] => Err(CUT_SHORT),
-            _ => Err(Error::Damaged("it does not start as a JPEG file does")),
+            _ => Err(Error::Damaged("no JPEG marker at the start")),
         }
     }
 
-    /// The next marker. Bytes between segments that belong to none are passed over, as libjpeg does.
+    /// Returns the next marker. Skips bytes between segments, like libjpeg.
     pub(crate) fn next(&mut self) -> Result<Marker<'a>, Error> {
         loop {
             let rest = self.file.get(self.at..).ok_or(CUT_SHORT)?;
@@ -70,7 +70,7 @@ impl<'a> Markers<'a> {
     }
 }
 
-/// A big-endian number in some bytes.
+/// Reads a big-endian 16-bit number.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }

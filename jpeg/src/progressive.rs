@@ -1,6 +1,7 @@
-//! Progressive scans (T.81, annex G; libjpeg's `jdphuff.c`): a band of frequencies, and of it the upper bits or one more.
+//! Progressive scans (T.81, annex G; libjpeg's `jdphuff.c`): a band of frequencies, either its upper bits or one more
+//! bit.
 //!
-//! A frame that ends before all bits came is shown as it is; libjpeg would smooth it.
+//! A frame that ends before all bits have arrived is decoded without smoothing; libjpeg would smooth it.
 
 use crate::bits::Bits;
 use crate::blocks::BLOCK;
@@ -8,23 +9,23 @@ use crate::error::{Error, OVERFULL};
 use crate::huffman::{AcTable, extend};
 use crate::scan::{Intervals, Scan};
 use crate::standard::ZIGZAG;
-use crate::stored::{Source, Stored, extent, for_blocks};
+use crate::stored::{ScanInput, Stored, extent, for_blocks};
 
 /// Reads one scan.
-pub(crate) fn read(stored: &mut Stored, source: &Source<'_>) -> Result<(), Error> {
-    let Source { layout, scan, entropy, interval, .. } = *source;
+pub(crate) fn read(stored: &mut Stored, input: &ScanInput<'_>) -> Result<(), Error> {
+    let ScanInput { geometry, scan, entropy, interval, .. } = *input;
     if !scan.is_progressive() {
-        return Err(Error::Damaged("a progressive scan of a wrong band"));
+        return Err(Error::Damaged("an invalid band in a progressive scan"));
     }
     let mut intervals = Intervals::new(entropy, interval)?;
     match (scan.first, scan.high) {
-        (0, 0) => dc_first(stored, source, &mut intervals)?,
+        (0, 0) => dc_first(stored, input, &mut intervals)?,
         (0, _) => {
-            let (high, wide) = extent(layout, scan);
+            let (high, wide) = extent(geometry, scan);
             for row in 0..high {
                 for column in 0..wide {
                     intervals.take(1)?;
-                    for_blocks(layout, scan, row, column, |component, plane, row, column| {
+                    for_blocks(geometry, scan, row, column, |component, plane, row, column| {
                         intervals.bits.check()?;
                         let block = stored.block(component, plane, row, column);
                         stored.at(block)[0] |= i16::from(intervals.bits.bit()) << scan.low;
@@ -33,26 +34,26 @@ pub(crate) fn read(stored: &mut Stored, source: &Source<'_>) -> Result<(), Error
                 }
             }
         }
-        _ => ac(stored, source, &mut intervals)?,
+        _ => ac(stored, input, &mut intervals)?,
     }
     intervals.bits.finish()
 }
 
-fn dc_first(stored: &mut Stored, source: &Source<'_>, intervals: &mut Intervals<'_>) -> Result<(), Error> {
-    let Source { layout, scan, tables, .. } = *source;
+fn dc_first(stored: &mut Stored, input: &ScanInput<'_>, intervals: &mut Intervals<'_>) -> Result<(), Error> {
+    let ScanInput { geometry, scan, tables, .. } = *input;
     let mut dc = [None; 4];
     for part in scan.parts() {
         stored.seen[part.component] = true;
         dc[part.component] = Some(tables.dc[part.dc].get()?);
     }
-    if !layout.fits_mcu(scan.parts().iter().map(|part| part.component)) && scan.parts().len() > 1 {
+    if !geometry.fits_mcu(scan.parts().iter().map(|part| part.component)) && scan.parts().len() > 1 {
         return Err(Error::Damaged("more than 10 blocks in an MCU"));
     }
-    let (high, wide) = extent(layout, scan);
+    let (high, wide) = extent(geometry, scan);
     for row in 0..high {
         for column in 0..wide {
             intervals.take(1)?;
-            for_blocks(layout, scan, row, column, |component, plane, row, column| {
+            for_blocks(geometry, scan, row, column, |component, plane, row, column| {
                 let Intervals { bits, predictions, .. } = &mut *intervals;
                 bits.check()?;
                 bits.refill();
@@ -67,11 +68,11 @@ fn dc_first(stored: &mut Stored, source: &Source<'_>, intervals: &mut Intervals<
     Ok(())
 }
 
-/// Reads a band of one component.
-fn ac(stored: &mut Stored, source: &Source<'_>, intervals: &mut Intervals<'_>) -> Result<(), Error> {
-    let Source { layout, scan, tables, .. } = *source;
+/// Reads a band of AC coefficients of one component.
+fn ac(stored: &mut Stored, input: &ScanInput<'_>, intervals: &mut Intervals<'_>) -> Result<(), Error> {
+    let ScanInput { geometry, scan, tables, .. } = *input;
     let part = scan.parts()[0];
-    let plane = layout.plane(part.component);
+    let plane = geometry.plane(part.component);
     let table = tables.ac[part.ac].get()?;
     let total = plane.blocks_high * plane.blocks_wide;
     let mut at = 0;
@@ -85,7 +86,7 @@ fn ac(stored: &mut Stored, source: &Source<'_>, intervals: &mut Intervals<'_>) -
         let bits = &mut intervals.bits;
         while at < end {
             if scan.high == 0 && run > 0 {
-                // Blocks without anything cost nothing.
+                // Empty blocks cost nothing.
                 let skipped = run.min(end - at);
                 run -= skipped;
                 at += skipped;
@@ -98,7 +99,7 @@ fn ac(stored: &mut Stored, source: &Source<'_>, intervals: &mut Intervals<'_>) -
             let coded = if scan.high == 0 {
                 ac_first(bits, table, scan, coefficients, &mut run)?
             } else {
-                ac_more(bits, table, scan, coefficients, &mut run)?
+                ac_refine(bits, table, scan, coefficients, &mut run)?
             };
             stored.lasts[block] = last.max(coded as u8);
             at += 1;
@@ -107,8 +108,8 @@ fn ac(stored: &mut Stored, source: &Source<'_>, intervals: &mut Intervals<'_>) -
     Ok(())
 }
 
-/// The first bits of a band of a block. Returns the last place that was coded, and sets how many of the next blocks have
-/// nothing.
+/// Reads the first bits of a block's band. Returns the last coded index, and sets `run` to the number of following
+/// empty blocks.
 fn ac_first(
     bits: &mut Bits<'_>,
     table: &AcTable,
@@ -141,8 +142,8 @@ fn ac_first(
     Ok(coded)
 }
 
-/// One more bit of a band of a block: of each coefficient that is there, and new ones of 1 or -1.
-fn ac_more(
+/// Reads one more bit of a block's band: a bit of each nonzero coefficient, and new coefficients of 1 or -1.
+fn ac_refine(
     bits: &mut Bits<'_>,
     table: &AcTable,
     scan: &Scan,
@@ -168,7 +169,7 @@ fn ac_more(
                 break;
             }
             if size > 1 {
-                return Err(Error::Damaged("a refinement by more than a bit"));
+                return Err(Error::Damaged("a refinement by more than one bit"));
             }
             let new = if size == 0 {
                 0

@@ -1,8 +1,8 @@
 //! The inverse cosine transform to fewer samples: libjpeg's `jidctred.c`, to 4 x 4 or 2 x 2, and the mean of a block.
 //!
-//! Each sample is the mean of those that the whole transform makes in its place, but for what some frequencies contribute
-//! that hardly matter: number 4 of 8 in four samples, those of even number in two. What lies between columns and rows
-//! saturates at 16 bits, as in `idct`.
+//! Each sample is nearly the mean of the samples that the whole transform gives at its position. A few frequencies that
+//! hardly matter are left out: number 4 of 8 for four samples, those of even number for two. Values between the column
+//! pass and the row pass saturate at 16 bits, as in `idct`.
 
 use crate::blocks::BLOCK;
 use crate::idct::{DESCALE, F_0_765, F_0_899, F_1_847, F_2_562, level};
@@ -18,11 +18,11 @@ pub(crate) const F_1_451: i16 = 11893;
 pub(crate) const F_2_172: i16 = 17799;
 pub(crate) const F_3_624: i16 = 29692;
 
-/// By how much each pass scales down, to four samples and to two: a mean is a sum that is halved, or halved twice.
+/// Bits by which each pass scales down, to four samples and to two. A mean is a sum that is halved, or halved twice.
 pub(crate) const DESCALE_4: [u32; 2] = [DESCALE[0] + 1, DESCALE[1] + 1];
 pub(crate) const DESCALE_2: [u32; 2] = [DESCALE[0] + 2, DESCALE[1] + 2];
 
-/// Two blocks to a sample each, of which only the first coefficient may be there.
+/// Turns two blocks into one sample each. Only the first coefficient of a block may be nonzero.
 #[inline(always)]
 pub(crate) fn means(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [(usize, usize); 2]) {
     for (at, (start, _)) in starts.into_iter().enumerate() {
@@ -30,7 +30,7 @@ pub(crate) fn means(blocks: &mut [i16; 2 * BLOCK], samples: &mut [u8], starts: [
     }
 }
 
-/// As `idct::pair`, to four or two samples to a side.
+/// Like `idct::pair`, to 4 x 4 or 2 x 2 samples.
 pub(crate) fn pair(
     side: usize,
     blocks: &mut [i16; 2 * BLOCK],
@@ -48,7 +48,7 @@ pub(crate) fn pair(
     }
 }
 
-/// The sample that a block becomes. Beyond four times the range it begins again, which libjpeg does here alone.
+/// Returns the mean of a block. Beyond four times the range it wraps around, which libjpeg does only here.
 #[inline(always)]
 fn mean(dc: i16) -> u8 {
     sample(dc.wrapping_add(4) << 3 >> 6)
@@ -59,7 +59,7 @@ fn sample(value: i16) -> u8 {
     (value.clamp(-128, 127) + 128) as u8
 }
 
-/// Columns, then rows; the block is left zero.
+/// Transforms columns, then rows, and zeroes the block.
 #[inline(always)]
 fn square<const SIDE: usize>(
     block: &mut [i16],

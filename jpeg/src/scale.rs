@@ -1,12 +1,13 @@
-//! By how much a picture is reduced on its way from coefficients to samples.
+//! The scale of an image: how far decoding reduces it.
 
-/// The size at which a picture is decoded. A reduced one is not made whole first: each block of 8 x 8 coefficients becomes
-/// 4 x 4, 2 x 2 or one sample. Pixels are those of libjpeg-turbo with `scale_denom` 2, 4 or 8, which is what Pillow's `draft`
-/// uses, bit for bit.
+/// The size at which an image is decoded. A reduced image is decoded directly, without its full size: each block of 8 x
+/// 8 coefficients becomes 4 x 4, 2 x 2 or one sample. The pixels match libjpeg-turbo with `scale_denom` 2, 4 or 8 bit
+/// for bit. Pillow's `draft` uses the same.
 ///
-/// A resize of the reduced picture gives nearly what one of the whole gives, the nearer the more it has left to do.
-/// Differences of samples over the 240 sample photographs (240 to 360 pixels a side, 4:2:0), mean and largest, with a
-/// triangle filter as wide as the step (Pillow's `BILINEAR`); from the whole to the same size, and rounded once:
+/// Resizing the reduced image gives nearly the same result as resizing the whole image. The more the resize has left to
+/// reduce, the smaller the difference. The table compares samples of the two results, as mean and largest difference
+/// over the 240 sample photographs (240 to 360 pixels a side, 4:2:0). The filter is a triangle as wide as the step
+/// (Pillow's `BILINEAR`), the target size is the same, and rounding happens once:
 ///
 /// | resized to | `Half` | `Quarter` | `Eighth` |
 /// |---|---|---|---|
@@ -14,11 +15,11 @@
 /// | three quarters of it | 0.68, 23 | 0.97, 24 | 1.34, 27 |
 /// | half of it | 0.46, 12 | 0.72, 14 | 1.00, 18 |
 ///
-/// The sides that count are `width / denominator` and `height / denominator`, which may be fractions: where they are, the
-/// last column and row show less of the picture, and a resize that takes them for whole ones shifts what it makes.
+/// The exact sides are `width / denominator` and `height / denominator`, which may be fractions. Then the last column
+/// and row cover less of the image, and a resize that counts them as whole shifts its result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// As it is stored.
+    /// The stored size.
     #[default]
     Whole,
     /// Half the width and height.
@@ -30,10 +31,10 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// All scales, from the largest picture to the smallest.
+    /// All scales, from the largest image to the smallest.
     pub const ALL: [Self; 4] = [Self::Whole, Self::Half, Self::Quarter, Self::Eighth];
 
-    /// By what sides are divided, rounding up.
+    /// The divisor of both sides. The result is rounded up.
     pub fn denominator(self) -> usize {
         match self {
             Self::Whole => 1,
@@ -43,7 +44,7 @@ impl Scale {
         }
     }
 
-    /// The side of what becomes of a block of a component with the full number of samples.
+    /// The side of a decoded block of a component with the full number of samples.
     pub(crate) fn unit(self) -> usize {
         8 / self.denominator()
     }

@@ -1,6 +1,6 @@
 //! The tables of T.81, annex K.3, for luma and for colour, and the zigzag order of figure 5.
 
-/// How many codes there are of each length, and their symbols.
+/// The number of codes of each length, and their symbols.
 type Definition = ([u8; 16], &'static [u8]);
 
 pub(crate) const DC: [Definition; 2] = [
@@ -35,7 +35,7 @@ pub(crate) const AC: [Definition; 2] = [
     ),
 ];
 
-/// Where in a block, row by row, its coefficients lie in the order of the file.
+/// The position in a block, row by row, of each coefficient in zigzag order.
 #[rustfmt::skip]
 pub(crate) const ZIGZAG: [u8; 64] = [
      0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,

@@ -1,4 +1,4 @@
-//! Whole files: against Pillow's pixels, by region, by implementation, and damaged.
+//! Tests of whole files: comparison with Pillow's pixels, regions, implementations, and damaged files.
 
 mod resized;
 mod scaled;
@@ -10,7 +10,7 @@ fn file(name: &str) -> Vec<u8> {
     std::fs::read(format!("{}/testdata/{name}.jpg", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Name, height, width and hash of each file.
+/// Returns the name, height, width and hash of each file.
 fn expected() -> impl Iterator<Item = (&'static str, usize, usize, u64)> {
     include_str!("../testdata/expected.txt").lines().map(|line| {
         let mut words = line.split(' ');
@@ -42,7 +42,7 @@ fn cut(picture: &[u8], width: usize, region: Region) -> Vec<u8> {
     rows.flat_map(|row| &row[region.left * 3..][..region.width * 3]).copied().collect()
 }
 
-/// Numbers for tests, by a linear congruence.
+/// Pseudo-random numbers for tests, from a linear congruential generator.
 struct Draws(u64);
 
 impl Draws {
@@ -51,20 +51,20 @@ impl Draws {
         (self.0 >> 33) as usize % bound
     }
 
-    /// A part of a picture of this height and width.
+    /// Draws a region of an image of this height and width.
     fn region(&mut self, high: usize, wide: usize) -> Region {
         let (height, width) = (1 + self.below(high), 1 + self.below(wide));
         let (top, left) = (self.below(high - height + 1), self.below(wide - width + 1));
         Region { top, left, height, width }
     }
 
-    /// Cuts a file short, changes some of its bytes, both or neither.
+    /// Truncates a file, changes some of its bytes, both or neither.
     fn damage(&mut self, file: &mut Vec<u8>) {
         if self.below(6) == 0 {
             file.truncate(self.below(file.len()));
         }
         for _ in 0..self.below(5) {
-            // As often in the header as behind it.
+            // Change the header as often as the data after it.
             let range = if self.below(2) == 0 { file.len().min(620) } else { file.len() };
             if range > 2 {
                 file[2 + self.below(range - 2)] = self.below(256) as u8;
@@ -115,7 +115,7 @@ fn every_truncation_is_an_error() {
     }
 }
 
-/// Whatever the bytes: no panic, and the same outcome for the whole and for a region, by all implementations.
+/// Damaged files never panic. The outcome is the same for the whole image, for a region, and for all implementations.
 #[test]
 fn damage_is_told_the_same_way_everywhere() {
     let seed = 17;

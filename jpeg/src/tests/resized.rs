@@ -1,10 +1,11 @@
-//! How near reduced photographs are to whole ones when both are resized, which is what reducing is for.
+//! Reduced photographs, once resized, are nearly the same as whole photographs resized to that size.
 
 use super::pixels;
 use super::scaled::scaled;
 use crate::{Header, Region, Scale, Scratch};
 
-/// Weights of a triangle filter for each of `count` pixels of a side that was `len` long, as Pillow's `BILINEAR` has them.
+/// Returns the weights of a triangle filter for each of `count` pixels of a side that was `len` long, like Pillow's
+/// `BILINEAR`.
 fn weights(len: f64, pixels: usize, count: usize) -> Vec<Vec<(usize, f64)>> {
     let step = len / count as f64;
     let support = step.max(1.0);
@@ -19,7 +20,7 @@ fn weights(len: f64, pixels: usize, count: usize) -> Vec<Vec<(usize, f64)>> {
     (0..count).map(one).collect()
 }
 
-/// Resizes a picture, of which `height` by `width` pixels count, which may be fractions.
+/// Resizes an image of `height` by `width` pixels, which may be fractions.
 fn resized(picture: &[u8], size: Region, [height, width]: [f64; 2], to: [usize; 2]) -> Vec<f64> {
     let (down, across) = (weights(height, size.height, to[0]), weights(width, size.width, to[1]));
     let mut between = vec![0.0; to[0] * size.width * 3];
@@ -54,8 +55,8 @@ fn photographs() -> Vec<Vec<u8>> {
     files
 }
 
-/// The mean and the largest difference between photographs that were reduced and then resized, and such that were only
-/// resized, at most. The figures are those that `Scale` tells.
+/// Bounds the mean and the largest difference between photographs that are reduced and then resized, and photographs
+/// that are only resized. The documentation of `Scale` states the same figures.
 #[test]
 fn reduced_photographs_resize_to_nearly_the_same() {
     let mut scratch = Scratch::default();

@@ -1,4 +1,4 @@
-//! Pictures at half, a quarter and an eighth of their size.
+//! Images at half, a quarter and an eighth of their size.
 
 use super::{Draws, cut, expected, file, fnv, pixels, portable};
 use crate::{Error, Header, Region, Scale, Scratch, decode_scaled};
@@ -79,7 +79,7 @@ fn every_truncation_is_the_same_error_at_any_scale() {
     }
 }
 
-/// Whatever the bytes: the same error as for the whole, or the same pixels by all implementations.
+/// A damaged file gives the same error as at full size, or the same pixels by all implementations.
 #[test]
 fn damage_is_told_the_same_way_at_any_scale() {
     let mut draws = Draws(23);

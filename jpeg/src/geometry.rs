@@ -1,4 +1,4 @@
-//! Where blocks, samples and pixels of a picture lie, and which of them a region needs.
+//! The positions of blocks, samples and pixels in an image, and the part of them that a region needs.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use crate::blocks::{BLOCK, MCU_BLOCKS_MAX};
 use crate::header::{Component, Header};
 use crate::{Error, Region, Scale};
 
-/// How a component's samples become as many as there are pixels.
+/// How a component's samples are upsampled to one per pixel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Upsampling {
-    /// They are.
+    /// No upsampling is needed.
     Full,
-    /// Between two in a row: libjpeg's `h2v1_fancy_upsample`.
+    /// Interpolates between two samples in a row: libjpeg's `h2v1_fancy_upsample`.
     H2V1,
-    /// Between four: `h2v2_fancy_upsample`.
+    /// Interpolates between four samples: `h2v2_fancy_upsample`.
     H2V2,
-    /// Between two in a column: `h1v2_fancy_upsample`.
+    /// Interpolates between two samples in a column: `h1v2_fancy_upsample`.
     H1V2,
-    /// By repeating each so often to the right and downwards: `int_upsample`.
+    /// Repeats each sample this often to the right and downwards: `int_upsample`.
     Repeat(usize, usize),
 }
 
@@ -26,55 +26,55 @@ pub(crate) enum Upsampling {
 pub(crate) struct Plane {
     pub(crate) component: Component,
     pub(crate) upsampling: Upsampling,
-    /// Samples to a side of a block.
+    /// Side of a block in samples.
     pub(crate) side: usize,
-    /// Samples in each direction that share an area of pixels: the sampling factors, or multiples of them where blocks
-    /// are larger than the layout's unit.
+    /// Samples in each direction that share an area of pixels: the sampling factors, or multiples of them if blocks are
+    /// larger than the geometry's unit.
     pub(crate) horizontal: usize,
     pub(crate) vertical: usize,
-    /// Samples of the whole picture, without padding to blocks.
+    /// Size of the whole image in samples, without padding to blocks.
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// Blocks with a sample of the picture: those that a scan of this component alone has.
+    /// Blocks that contain a sample of the image. A scan of this component alone has exactly these.
     pub(crate) blocks_wide: usize,
     pub(crate) blocks_high: usize,
-    /// Blocks with padding to MCUs.
+    /// Blocks including the padding to whole MCUs.
     pub(crate) stored_wide: usize,
     pub(crate) stored_high: usize,
-    /// Where its samples begin among those of the band, and how far apart rows are there.
+    /// Position of the first sample in the band, and the distance between rows.
     pub(crate) start: usize,
     pub(crate) stride: usize,
 }
 
 /// The geometry of a picture and a region.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
-    /// In pixels of the scaled picture, as all that follows.
+pub(crate) struct Geometry {
+    /// The region in pixels of the scaled image, like all following fields.
     pub(crate) region: Region,
-    /// The side of a block of a component that has a sample for each pixel.
+    /// Side of a block of a component with one sample per pixel.
     pub(crate) unit: usize,
     planes: [Option<Plane>; 4],
     /// The highest vertical sampling factor.
     pub(crate) vertical: usize,
-    /// MCUs in a row, and rows of them.
+    /// Number of MCUs in a row, and number of rows of MCUs.
     pub(crate) mcus_wide: usize,
     pub(crate) mcus_high: usize,
-    /// Those of which samples are needed.
+    /// The MCUs whose samples the region needs.
     pub(crate) columns: Range<usize>,
     pub(crate) rows: Range<usize>,
-    /// Whether rows of pixels look at the rows of samples above and below.
+    /// Whether a row of pixels depends on the rows of samples above and below.
     pub(crate) context: bool,
-    /// Samples that a band of one row of MCUs has, with what is kept of the one before.
+    /// Number of samples in a band: one row of MCUs and the rows kept of the previous one.
     pub(crate) samples: usize,
 }
 
-/// Groups of rows that a band keeps of the one above it. A group is as many rows as the sampling factor.
+/// Groups of rows that a band keeps of the row of MCUs above. A group has as many rows as the sampling factor.
 pub(crate) const KEPT_GROUPS: usize = 2;
 
-/// Coefficients to a side of a block.
+/// Side of a block in coefficients.
 const BLOCK_SIDE: usize = 8;
 
-impl Layout {
+impl Geometry {
     pub(crate) fn new(header: &Header, scale: Scale, region: Region) -> Result<Self, Error> {
         let fits = |start: usize, len: usize, whole| len > 0 && start.checked_add(len).is_some_and(|end| end <= whole);
         let scaled = header.scaled(scale);
@@ -87,7 +87,7 @@ impl Layout {
         let mcus_wide = header.width.div_ceil(BLOCK_SIDE * horizontal);
         let mcus_high = header.height.div_ceil(BLOCK_SIDE * vertical);
         let unit = scale.unit();
-        // Interpolation looks one sample further, which is as many pixels as the factor at most.
+        // Interpolation reads one more sample, which covers at most `factor` pixels.
         let needed = |start: usize, len: usize, factor: usize, mcus: usize| {
             let last = (start + len + factor).div_ceil(unit * factor);
             start.saturating_sub(factor) / (unit * factor)..last.min(mcus)
@@ -105,7 +105,7 @@ impl Layout {
             let stride = columns.len() * wide + 64;
             let upsampling = match (horizontal * unit / wide, vertical * unit / high) {
                 (1, 1) => Upsampling::Full,
-                // libjpeg does not look at neighbours where blocks are single samples.
+                // libjpeg does not interpolate if blocks are single samples.
                 (right, down) if unit == 1 => Upsampling::Repeat(right, down),
                 (2, 1) if width > 2 => Upsampling::H2V1,
                 (2, 2) if width > 2 => Upsampling::H2V2,
@@ -142,20 +142,20 @@ impl Layout {
         self.planes[number].as_ref().expect("a component of the frame")
     }
 
-    /// Coefficients of the whole picture.
+    /// Returns the number of coefficients in the whole image.
     pub(crate) fn coefficients(&self) -> usize {
         self.planes().map(|plane| plane.stored_wide * plane.stored_high * BLOCK).sum()
     }
 
-    /// Whether an MCU has few enough blocks.
+    /// Returns whether an MCU of these components has at most `MCU_BLOCKS_MAX` blocks.
     pub(crate) fn fits_mcu(&self, components: impl Iterator<Item = usize>) -> bool {
         let blocks = |number: usize| self.plane(number).component.horizontal * self.plane(number).component.vertical;
         components.map(blocks).sum::<usize>() <= MCU_BLOCKS_MAX
     }
 }
 
-/// Samples to a side of a component's blocks. A component with fewer samples than pixels has larger blocks where that makes
-/// up for it, up to the whole: then it needs no upsampling (`jpeg_calc_output_dimensions`).
+/// Returns the side of a component's blocks in samples. A component with fewer samples than pixels gets larger blocks,
+/// up to the full 8 x 8, where they make up for it. Then it needs no upsampling (`jpeg_calc_output_dimensions`).
 fn side(component: &Component, [horizontal, vertical]: [usize; 2], unit: usize) -> usize {
     let mut side = unit;
     while side < BLOCK_SIDE
