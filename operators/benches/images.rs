@@ -1,8 +1,8 @@
 //! The image chain of a training feed, one operator at a time: `cargo bench -p forebay-operators`.
 //!
-//! Cost sketch for one photograph of 300 x 300 (20 KB): decoding is bound by the CPU at about a nanosecond per output
-//! byte; cropping and scaling read part of 270 KB and write 150 KB; mirroring moves half of that within the cache;
-//! normalizing writes 600 KB, and faulting in fresh pages for it costs more than the arithmetic.
+//! Cost sketch for one photograph of 300 x 300 (20 KB). Decoding is CPU-bound at about a nanosecond per output byte.
+//! Cropping and scaling read part of 270 KB and write 150 KB. Mirroring moves half of that within the cache.
+//! Normalizing writes 600 KB, and page faults for fresh memory cost more than the arithmetic.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn others(bencher: Bencher, operator: &str) {
     bench(bencher, cropped(), operator, constants);
 }
 
-/// All four changes, as SimCLR has them.
+/// All four changes, with SimCLR's settings.
 #[divan::bench]
 fn color_jitter_full(bencher: Bencher) {
     let images = cropped();
@@ -133,7 +133,7 @@ fn call(name: &str, column: Column, constants: &[i64]) -> Column {
     call_with(name, column, &constants)
 }
 
-/// Calls an operator the way a physical plan does, defaults and keys included.
+/// Calls an operator like a physical plan does, including defaults and keys.
 fn call_with(name: &str, (field, array): Column, constants: &[ScalarValue]) -> Column {
     let operator = forebay_operators::find(name).expect("the operator is registered");
     let udf = ScalarUDF::from(forebay_operators::OperatorUdf::new(operator));

@@ -1,7 +1,8 @@
 //! Operators over lists: `cargo bench -p forebay-operators --bench lists`.
 //!
-//! Cost sketch: padding copies each value once and writes the padding, so it is bound by memory bandwidth; 1,024 rows of
-//! 64 to 128 tokens as Int32 are half a megabyte out, some tens of microseconds. A hash of 8 or 16 bytes takes 2 ns.
+//! Cost sketch: padding copies each value once and writes the padding, so memory bandwidth is the limit. For 1,024 rows
+//! of 64 to 128 tokens as Int32 it writes half a megabyte in some tens of microseconds. A hash of 8 or 16 bytes takes 2
+//! ns.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ fn pad_to(bencher: Bencher) {
     bench(bencher, "pad_to", &[Arc::new(tokens)], &constants);
 }
 
-/// Pairs: two hashes a value.
+/// Bigrams: two hashes per value.
 #[divan::bench]
 fn ngram(bencher: Bencher) {
     let rows = (0..ROWS).map(|row| Some((0..64 + row as i32 % 64).map(Some)));
@@ -43,7 +44,7 @@ fn ngram(bencher: Bencher) {
     bench(bencher, "ngram", &[Arc::new(ids)], &constants);
 }
 
-/// Signatures of 128 numbers, a third of the rows a copy with ten numbers changed: 26 bands of four or five.
+/// Signatures of 128 numbers in 26 bands of four or five. A third of the rows are copies with ten numbers changed.
 #[divan::bench]
 fn drop_near_duplicates(bencher: Bencher) {
     let mut draws = Draws::new(1, 0);
@@ -66,7 +67,7 @@ fn drop_near_duplicates(bencher: Bencher) {
     bencher.counter(ItemsCount::new(ROWS)).bench_local(run);
 }
 
-/// Lists that lie one after the other: nothing is copied.
+/// Contiguous lists, which are not copied.
 #[divan::bench]
 fn reshape(bencher: Bencher) {
     let shape = [4, 32].map(|side| ScalarValue::Int64(Some(side)));
@@ -74,7 +75,7 @@ fn reshape(bencher: Bencher) {
     bench(bencher, "reshape", &[features()], &[shape]);
 }
 
-/// A multiplication in fresh memory, since the features are shared: 1,024 rows of 128 float32, half a megabyte.
+/// A multiplication into fresh memory, since the features are shared: 1,024 rows of 128 float32, half a megabyte.
 #[divan::bench]
 fn tensor_mul(bencher: Bencher) {
     bench(bencher, "tensor_mul", &[tensors()], &[ScalarValue::Float64(Some(0.5))]);
@@ -101,7 +102,7 @@ fn bench(bencher: Bencher, operator: &str, rows: &[ArrayRef], constants: &[Scala
     bencher.counter(ItemsCount::new(ROWS)).bench_local(|| call(operator, rows, constants));
 }
 
-/// Calls an operator the way a physical plan does.
+/// Calls an operator like a physical plan does.
 fn call(operator: &str, rows: &[ArrayRef], constants: &[ScalarValue]) -> ArrayRef {
     let operator = forebay_operators::find(operator).expect("the operator is registered");
     let udf = ScalarUDF::from(forebay_operators::OperatorUdf::new(operator));

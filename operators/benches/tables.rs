@@ -1,9 +1,9 @@
 //! Operators on text and tables: `cargo bench -p forebay-operators --bench tables`.
 //!
-//! Cost sketch: a row of Criteo is 13 integers and 26 strings of 8 hexadecimal digits. Filling, clamping and the logarithm
-//! read and write 8 bytes each per integer, and the logarithm in software takes some 10 ns; reading a string is some 2 ns
-//! by words, the modulus by multiplication 1 ns. So a row should take 13 x 12 + 26 x 4 = 260 ns. A token of a byte-level
-//! BPE takes a look into a cache of words, some 35 ns.
+//! Cost sketch: a row of Criteo has 13 integers and 26 strings of 8 hexadecimal digits. Filling, clamping and the
+//! logarithm each read and write 8 bytes per integer, and the logarithm in software takes some 10 ns. Reading a string
+//! by words takes some 2 ns, the modulus by multiplication 1 ns. So a row should take 13 x 12 + 26 x 4 = 260 ns. A
+//! token of a byte-level BPE takes a lookup in a cache of words, some 35 ns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn chunk_text(bencher: Bencher) {
     bencher.counter(ItemsCount::new(8usize)).bench_local(|| call.run(Arc::clone(&texts)));
 }
 
-/// Tokens per second are in the items: see the count in the function.
+/// The items are tokens per second: see the count in the function.
 #[divan::bench]
 fn tokenize(bencher: Bencher) {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tokenizers/gpt2.json");
@@ -111,7 +111,7 @@ fn bench(bencher: Bencher, column: ArrayRef, call: &Call) {
     bencher.counter(ItemsCount::new(ROWS)).bench_local(|| call.run(Arc::clone(&column)));
 }
 
-/// One in twenty null, as in Criteo's table, and below 2^32.
+/// Integers below 2^32, one in twenty null, as in Criteo's table.
 fn integers() -> ArrayRef {
     let mut draws = Draws::new(1, 0);
     let integers = (0..ROWS).map(|_| (draws.below(20) > 0).then(|| draws.below(1 << 32) as i64 - 2));
@@ -124,7 +124,7 @@ fn hexadecimal() -> ArrayRef {
     Arc::new(texts.collect::<StringArray>())
 }
 
-/// A call of one input and constants, as a physical plan makes it.
+/// A call of one input and constants, like a physical plan makes it.
 struct Call {
     udf: ScalarUDF,
     constants: Vec<ScalarValue>,

@@ -1,4 +1,4 @@
-//! `center_crop`: the middle of each image.
+//! `center_crop`: the centre of each image.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
@@ -60,7 +60,7 @@ fn frame(arguments: &Arguments) -> Result<Frame> {
     Frame::copied(arguments, |_, have, want| [middle(have.height, want.height), middle(have.width, want.width)])
 }
 
-/// The middle of `have` pixels, of which a frame of `want` shows as much as there is.
+/// Returns the centred span of `want` pixels among `have`, or all of them if there are fewer.
 fn middle(have: usize, want: usize) -> Span {
     match have.checked_sub(want) {
         Some(margin) => Span { source: (margin as f64 / 2.0).round_ties_even() as usize, target: 0, len: want },

@@ -1,4 +1,4 @@
-//! `chunk`: a long list as a list of short ones.
+//! `chunk`: splits a long list into a list of short ones.
 
 use std::sync::Arc;
 
@@ -42,15 +42,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
 
 /// The operator `chunk`.
 #[derive(Debug)]
-pub(crate) struct Chunk;
+pub(crate) struct ChunkList;
 
-impl Operator for Chunk {
+impl Operator for ChunkList {
     fn descriptor(&self) -> &'static Descriptor {
         &DESCRIPTOR
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        Cut::read(arguments)?;
+        Splitter::read(arguments)?;
         let field = arguments.field("list")?;
         let (DataType::List(item) | DataType::LargeList(item)) = field.data_type() else {
             return internal_err!("chunk got {}, which its type class refuses", field.data_type());
@@ -60,24 +60,24 @@ impl Operator for Chunk {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let cut = Cut::read(arguments)?;
+        let splitter = Splitter::read(arguments)?;
         let array = arguments.array("list")?;
         match array.data_type() {
-            DataType::List(item) => cut.all(array.as_list::<i32>(), item),
-            DataType::LargeList(item) => cut.all(array.as_list::<i64>(), item),
+            DataType::List(item) => splitter.all(array.as_list::<i32>(), item),
+            DataType::LargeList(item) => splitter.all(array.as_list::<i64>(), item),
             other => internal_err!("chunk got {other}, which its type class refuses"),
         }
     }
 }
 
-/// How a row is cut, whatever it is made of.
-pub(crate) struct Cut {
+/// The lengths into which a row is split, for lists and for texts.
+pub(crate) struct Splitter {
     size: usize,
     step: usize,
     drop_last: bool,
 }
 
-impl Cut {
+impl Splitter {
     pub(crate) fn read(arguments: &Arguments) -> Result<Self> {
         let (size, overlap) = (arguments.positive("size")?, arguments.integer("overlap")?);
         if !(0..size as i64).contains(&overlap) {
@@ -86,9 +86,9 @@ impl Cut {
         Ok(Self { size, step: size - overlap as usize, drop_last: arguments.flag("drop_last")? })
     }
 
-    /// Where the pieces of a row of this length begin and end.
+    /// Returns the start and end of each piece of a row of this length.
     pub(crate) fn pieces(&self, length: usize) -> impl Iterator<Item = (usize, usize)> {
-        // The last piece is the first that reaches the end.
+        // The last piece is the first one that reaches the end.
         let count = if length == 0 { 0 } else { length.saturating_sub(self.size).div_ceil(self.step) + 1 };
         let all = (0..count).map(move |i| (i * self.step, (i * self.step + self.size).min(length)));
         all.filter(|(first, last)| !self.drop_last || last - first == self.size)

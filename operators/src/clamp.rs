@@ -1,4 +1,4 @@
-//! `clamp`: numbers into a range.
+//! `clamp`: limits numbers to a range.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, downcast_integer};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
@@ -76,7 +76,7 @@ impl Operator for Clamp {
     }
 }
 
-/// The bounds, when both are integers that a column of this type can hold.
+/// Returns the bounds if both are integers that fit this type.
 fn integer_bounds(arguments: &Arguments, data_type: &DataType) -> Result<(i64, i64)> {
     let (low, high) = match data_type {
         DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
@@ -90,7 +90,7 @@ fn integer_bounds(arguments: &Arguments, data_type: &DataType) -> Result<(i64, i
     };
     let bound = |name: &str| {
         let number = arguments.number(name)?;
-        // A float such as 5.0 will do, as long as it is an integer that no rounding has touched.
+        // A float such as 5.0 is accepted if it is an integer small enough to be exact.
         let exact = number.fract() == 0.0 && number.abs() <= (1u64 << 53) as f64;
         let integer = arguments.integer(name).ok().or(exact.then_some(number as i64));
         match integer.filter(|n| (low..=high).contains(n)) {

@@ -1,24 +1,25 @@
-//! Files that a call names in a constant: a tokenizer, a vocabulary.
+//! Files that a call names in a constant, such as a tokenizer or a vocabulary.
 //!
-//! A call's result must follow from its arguments, but the same path may hold other bytes tomorrow. So the planner
-//! *pins* such a constant: it reads the file and appends a digest of its bytes to the path, `tokenizer.json#` and 32
-//! hexadecimal digits. The pinned text is what identifies the call, so a feed's id changes when the file does. Whoever
-//! computes the call reads the file once, checks the digest, and keeps what it made of it.
+//! A call's result must depend on its arguments only, but the bytes at a path may change. So the planner *pins* such a
+//! constant: it reads the file and appends a digest of its bytes to the path, `tokenizer.json#` and 32 hexadecimal
+//! digits. The pinned text identifies the call, so a feed's id changes when the file changes. A process that computes
+//! the call reads the file once, checks the digest, and caches the parsed result.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The greatest file that is read: enough for any tokenizer, little enough to read while a query is planned.
+/// Maximum size of a file: enough for any tokenizer, and quick to read while a query is planned.
 const BYTES_MAX: u64 = 1 << 28;
 
 const DIGITS: usize = 32;
 
-/// The path of a file, as it is written, with the digest of its bytes. A relative one begins at `base`, which is no part of the
-/// text: the same files elsewhere are the same call. A text that is pinned already is checked.
+/// Returns the path of a file, as written, with the digest of its bytes. A relative path starts at `base`. The pinned
+/// text does not contain `base`, so equal files in another directory make the same call. A pinned text is checked
+/// again.
 ///
-/// The error reads after the parameter's name: `cannot be read: …`.
+/// The error text continues the parameter's name: `cannot be read: …`.
 pub fn pin(text: &str, base: &Path) -> Result<String, String> {
     let (path, _) = parts(text);
     let absolute = std::path::absolute(base.join(path)).map_err(|e| format!("is no path: {e}"))?;
@@ -28,17 +29,17 @@ pub fn pin(text: &str, base: &Path) -> Result<String, String> {
     Ok(pinned)
 }
 
-/// Where this process has found what has these digests.
+/// The paths at which this process has found files, by digest.
 static PLACES: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 
-/// Where to look for the file that a text names.
+/// Returns the path at which to read the file that a text names.
 fn place(text: &str) -> PathBuf {
     let (path, digest) = parts(text);
     let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
     digest.and_then(|digest| places.get(digest)).map_or_else(|| path.into(), PathBuf::clone)
 }
 
-/// What a pinned text says: the path, and the digest where there is one.
+/// Splits a text into path and digest. A text that is not pinned has no digest.
 fn parts(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once('#') {
         Some((path, digest)) if digest.len() == DIGITS && digest.bytes().all(|b| b.is_ascii_hexdigit()) => {
@@ -48,7 +49,7 @@ fn parts(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The bytes of `file`, which the text names, and their digest.
+/// Reads `file`, which the text names. Returns its bytes and their digest.
 fn read(text: &str, file: &Path) -> Result<(Vec<u8>, String), String> {
     let (path, pinned) = parts(text);
     let unreadable =
@@ -70,27 +71,27 @@ fn read(text: &str, file: &Path) -> Result<(Vec<u8>, String), String> {
     }
 }
 
-/// What an operator made of the files it was last called with, for all calls of the process.
+/// A cache of the values that an operator made from files, shared by all calls of the process.
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
-    /// The pinned text, the way, and what was made.
+    /// Pinned text, variant and value of each entry, most recently used first.
     entries: Mutex<Vec<(String, String, Arc<T>)>>,
     most: usize,
 }
 
 impl<T> Loaded<T> {
-    /// Nothing is loaded yet. What was last used of `most` files will be kept.
+    /// Makes an empty cache of at most `most` entries.
     pub(crate) const fn new(most: usize) -> Self {
         Self { entries: Mutex::new(Vec::new()), most }
     }
 
-    /// What `load` makes of the file that the text names, or what it has made of the same bytes before. The error reads
-    /// after the parameter's name.
+    /// Returns the value that `load` makes from the named file, from the cache if the bytes are the same. The error
+    /// text continues the parameter's name.
     pub(crate) fn get(&self, text: &str, load: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<Arc<T>, String> {
         self.get_as(text, "", load)
     }
 
-    /// The same where what is made of a file depends on `way` as well.
+    /// Like `get`, for a value that also depends on `way`.
     pub(crate) fn get_as(
         &self,
         text: &str,
@@ -100,7 +101,7 @@ impl<T> Loaded<T> {
         if let Some(found) = self.find(text, way) {
             return Ok(found);
         }
-        // Without the lock, so that other calls go on meanwhile; two may load the same file, which does no harm.
+        // Load without the lock, so other calls do not wait. Two calls may load the same file, which does no harm.
         let (path, _) = parts(text);
         let (bytes, digest) = read(text, &place(text))?;
         let pinned = format!("{path}#{digest}");
@@ -116,7 +117,8 @@ impl<T> Loaded<T> {
         Ok(made)
     }
 
-    /// Moves what it finds to the front. A text that is not pinned is never found: its file may have changed.
+    /// Finds an entry and moves it to the front. A text that is not pinned has no entry, since its file may have
+    /// changed.
     fn find(&self, pinned: &str, way: &str) -> Option<Arc<T>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let at = entries.iter().position(|(text, other, _)| text == pinned && other == way)?;

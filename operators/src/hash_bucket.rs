@@ -1,4 +1,4 @@
-//! `hash_bucket`: values to a fixed number of buckets.
+//! `hash_bucket`: maps values to a fixed number of buckets.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Operator for HashBucket {
     }
 }
 
-/// The hash of each value.
+/// Returns the hash of each value.
 pub(crate) fn hashes(array: &ArrayRef, seed: u64) -> Result<UInt64Array> {
     let hash = Hash { seed };
     Ok(match array.data_type() {
@@ -103,7 +103,7 @@ impl Hash {
     }
 }
 
-/// Equal floats get equal bits: SQL groups -0.0 with 0.0 and NaN with NaN.
+/// Maps equal floats to equal bits. SQL groups -0.0 with 0.0, and NaN with NaN.
 fn canonical(value: f64) -> f64 {
     if value.is_nan() { f64::NAN } else { value + 0.0 }
 }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(got.as_primitive::<Int64Type>(), &Int64Array::from(expect.to_vec()), "{call}");
     }
 
-    // All buckets come from Python's `xxhash` package.
+    // The expected buckets come from Python's `xxhash` package.
 
     #[test]
     fn buckets_are_known() {

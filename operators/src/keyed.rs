@@ -1,28 +1,29 @@
-//! Keyed randomness: random numbers as a function of where they are used, not of what was drawn before.
+//! Keyed randomness: random numbers depend on where they are used, not on earlier draws.
 //!
-//! A keyed-random operator never holds a generator. The engine gives each row a *random key*, made of the feed's seed,
-//! the epoch and the row's `sample_id`, and each call in the pipeline's text a *site*. All draws of one call for one row
-//! follow from these two numbers, so they do not depend on batches, partitions, workers or restarts.
+//! A keyed-random operator holds no generator. The engine gives each row a *random key*, computed from the feed's seed,
+//! the epoch and the row's `sample_id`. It gives each call in the pipeline's text a *site*. These two numbers determine
+//! all draws of one call for one row. So the draws do not depend on batches, partitions, workers or restarts.
 //!
 //! # The algorithm is a persisted contract
 //!
-//! Feeds are recomputed from their seed years later, so none of this may change without raising the `version` of every
-//! keyed-random operator. All integers are hashed as 8 little-endian bytes; `xxh3_64` is XXH3 with 64 bits and seed 0.
+//! Feeds are recomputed from their seed years later. So no part of this may change unless the `version` of every
+//! keyed-random operator is raised. All integers are hashed as 8 little-endian bytes; `xxh3_64` is XXH3 with 64 bits
+//! and seed 0.
 //!
 //! 1. `random_key = xxh3_64(seed ‖ epoch ‖ sample_id)`.
 //! 2. `state = xxh3_64(random_key ‖ site)`.
 //! 3. The i-th draw (from 1) is splitmix64's output for `state + i * 0x9E3779B97F4A7C15`, modulo 2^64.
 //! 4. `uniform()` is a draw's top 53 bits times 2^-53. `uniform_in(a, b)` is `a + (b - a) * uniform()`.
-//! 5. `below(n)` is Lemire's multiplication method with rejection: the high 64 bits of `draw * n`, where a draw is
-//!    thrown away while the low 64 bits are below `2^64 mod n`.
+//! 5. `below(n)` is Lemire's multiplication method with rejection: the high 64 bits of `draw * n`. A draw is rejected
+//!    if the low 64 bits are below `2^64 mod n`.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The names of the two arguments that the engine appends to a keyed-random operator's call: a `UInt64` column made by
-/// [`random_key`] and a `UInt64` literal that names the call site.
+/// The names of the two arguments that the engine appends to the call of a keyed-random operator: a `UInt64` column of
+/// keys from [`random_key`], and a `UInt64` literal that identifies the call site.
 pub const KEY_ARGUMENTS: [&str; 2] = ["random_key", "site"];
 
-/// The key of one row in one epoch.
+/// Returns the key of a row in an epoch.
 pub fn random_key(seed: u64, epoch: u64, sample_id: u64) -> u64 {
     let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -31,14 +32,14 @@ pub fn random_key(seed: u64, epoch: u64, sample_id: u64) -> u64 {
     xxh3_64(&bytes)
 }
 
-/// The random numbers of one call for one row, in the order they are asked for.
+/// The random numbers of one call for one row, in the order of the draws.
 #[derive(Debug, Clone)]
 pub struct Draws {
     state: u64,
 }
 
 impl Draws {
-    /// The draws of the call at `site` for the row with this key.
+    /// Starts the draws of the call at `site` for the row with this key.
     pub fn new(key: u64, site: u64) -> Self {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&key.to_le_bytes());
@@ -46,18 +47,18 @@ impl Draws {
         Self { state: xxh3_64(&bytes) }
     }
 
-    /// A number in [0, 1).
+    /// Draws a number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         const ULP: f64 = 1.0 / (1u64 << 53) as f64;
         (self.next() >> 11) as f64 * ULP
     }
 
-    /// A number from a to b; rounding may make it b itself.
+    /// Draws a number from a to b. Rounding may give b itself.
     pub fn uniform_in(&mut self, a: f64, b: f64) -> f64 {
         a + (b - a) * self.uniform()
     }
 
-    /// An integer in [0, n), each equally likely. `n` must be above zero.
+    /// Draws an integer in [0, n), each equally likely. `n` must be above zero.
     pub fn below(&mut self, n: u64) -> u64 {
         debug_assert!(n > 0, "below(0) has no result");
         let mut product = u128::from(self.next()) * u128::from(n);
@@ -83,7 +84,7 @@ impl Draws {
 mod tests {
     use super::*;
 
-    // All values come from an independent implementation, in Python with the `xxhash` package.
+    // The expected values come from an independent implementation in Python with the `xxhash` package.
 
     #[test]
     fn keys_are_known() {
@@ -115,7 +116,7 @@ mod tests {
     fn bounded_draws_are_known_also_where_some_are_rejected() {
         let mut a = Draws::new(random_key(17, 3, 12345), 99);
         assert_eq!([1, 2, 10, 1000].map(|n| a.below(n)), [0, 0, 2, 800]);
-        // Nearly half of the draws are rejected for this bound.
+        // This bound rejects nearly half of the draws.
         let n = (1 << 63) + 1;
         assert_eq!(
             [a.below(n), a.below(n), a.below(n)],

@@ -72,8 +72,8 @@ impl Operator for Log1p {
     }
 }
 
-/// Makes [`libm::log1pf`] of each value, bit for bit. Where none is negative, without a branch, so that several are computed
-/// at once.
+/// Replaces each value by its [`libm::log1pf`], bit for bit. Without negative values the loop has no branch, so it is
+/// vectorized.
 fn log1pf(values: &mut [f32]) {
     for values in values.chunks_mut(64) {
         let is_simple = values.iter().fold(true, |all, x| all & (x.to_bits() >> 31 == 0));
@@ -83,8 +83,8 @@ fn log1pf(values: &mut [f32]) {
     }
 }
 
-/// The algorithm of FreeBSD's msun, `s_log1pf.c`, with its constants: 1 + x is 2^k (1 + f), and log(1 + f) an odd polynomial of
-/// f / (2 + f). What rounding 1 + x loses is added as a correction.
+/// The algorithm of FreeBSD's msun, `s_log1pf.c`, with its constants: 1 + x is 2^k (1 + f), and log(1 + f) is an odd
+/// polynomial of f / (2 + f). A correction adds the rounding error of 1 + x.
 #[inline(always)]
 #[expect(clippy::excessive_precision, reason = "the digits that msun gives")]
 fn log1pf_of_positive(x: f32) -> f32 {
@@ -99,7 +99,7 @@ fn log1pf_of_positive(x: f32) -> f32 {
     let lost = if exponent >= 2 { 1.0 - (sum - x) } else { x - (sum - 1.0) };
     let correction = if exponent < 25 { lost / sum } else { 0.0 };
     let reduced = f32::from_bits((above & 0x007F_FFFF) + HALF_ROOT) - 1.0;
-    // Below the root of 2, less 1, x is its own remainder.
+    // Below the square root of 2, less 1, x is its own remainder.
     let is_small = bits < 0x3ED4_13D0;
     let f = if is_small { x } else { reduced };
     let k = if is_small { 0.0 } else { exponent as f32 };
@@ -111,7 +111,7 @@ fn log1pf_of_positive(x: f32) -> f32 {
     let r = z * (first + w * third) + w * (second + w * fourth);
     let half = 0.5 * f * f;
     let result = s * (half + r) + (k * LN2_LOW + c) - half + f + k * LN2_HIGH;
-    // Tiny, infinite or no number: itself.
+    // Tiny values, infinity and NaN are returned unchanged.
     if (0x3380_0000..0x7F80_0000).contains(&bits) { result } else { x }
 }
 

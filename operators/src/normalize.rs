@@ -1,4 +1,4 @@
-//! `normalize`: pixels to floats with a given mean and deviation.
+//! `normalize`: maps pixels to floats with a given mean and deviation.
 
 use std::array;
 
@@ -63,11 +63,11 @@ impl Operator for Normalize {
     }
 }
 
-/// The result for each channel and each of the 256 values a pixel can have.
+/// Returns the result for each channel and each of the 256 values of a pixel.
 ///
-/// Each value is rounded as float32 arithmetic rounds it, on every machine; a fused multiply-add would not be. Measured
-/// on an AMD EPYC that other builds kept busy (release, 224 x 224, memory reused): 0.04 ms per image by lookup, 0.054 ms
-/// by division. Either is small next to the page faults of a fresh output, which take 0.2 to 0.3 ms.
+/// Each value has the rounding of float32 arithmetic, on every machine. A fused multiply-add would round differently.
+/// Measured on an AMD EPYC that other builds kept busy (release, 224 x 224, memory reused): 0.04 ms per image by
+/// lookup, 0.054 ms by division. Either is small next to the page faults of a fresh output, which take 0.2 to 0.3 ms.
 fn widen(arguments: &Arguments) -> Result<Widen> {
     let list = |name: &str| -> Result<[f32; CHANNELS]> {
         let numbers = arguments.numbers(name)?;
@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn values_are_those_of_float32_steps_bit_for_bit() {
-        // numpy.float32: (x / 255 - mean) / std, one rounding after each step, for red, green and blue of 0, 1, 128, 255.
+        // From NumPy: float32 (x / 255 - mean) / std, rounded after each step, for red, green and blue of 0, 1, 128,
+        // 255.
         let pixels = [0, 1, 128, 255].iter().flat_map(|x| [*x; 3]).collect();
         let got = sql("normalize(image)", vec![fixed(2, 2, pixels)]).unwrap();
         let bits: Vec<u32> = floats(&got).iter().map(|x| x.to_bits()).collect();

@@ -1,7 +1,7 @@
-//! `pad_to`: lists to the next of a few lengths.
+//! `pad_to`: pads lists to the next of a few lengths.
 //!
-//! A global step of a length bucket may hold shorter rows, promoted from the bucket before. So that a step's lists are of
-//! one length all the same, the engine says for each row how long those of its step may be.
+//! A global step of a length bucket may contain shorter rows, promoted from the previous bucket. All lists of a step
+//! must still have one length. So the engine passes for each row the maximum length in its step.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Operator for PadTo {
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let array = arguments.array("list")?;
-        let lengths = Lengths { boundaries: boundaries(arguments)?, truncate: arguments.flag("truncate")? };
+        let lengths = PaddedLengths { boundaries: boundaries(arguments)?, truncate: arguments.flag("truncate")? };
         let value = padding(arguments, item(array.data_type())?.data_type())?.to_array()?;
         let step = |row: usize| arguments.step_length(row);
         match array.data_type() {
@@ -92,12 +92,12 @@ fn boundaries(arguments: &Arguments) -> Result<Vec<usize>> {
     }
 }
 
-/// The constant "value" as a value of this type.
+/// Returns the constant "value" as a value of this type.
 pub(crate) fn padding(arguments: &Arguments, item: &DataType) -> Result<ScalarValue> {
     let number = arguments.number("value")?;
     let value = match item.is_integer() {
         false => Some(ScalarValue::Float64(Some(number))),
-        // A float such as 5.0 will do, as long as it is an integer that no rounding has touched.
+        // A float such as 5.0 is accepted if it is an integer small enough to be exact.
         true => {
             let exact = number.fract() == 0.0 && number.abs() <= (1u64 << 53) as f64;
             let integer = arguments.integer("value").ok().or(exact.then_some(number as i64));
@@ -117,19 +117,19 @@ pub(crate) fn padding(arguments: &Arguments, item: &DataType) -> Result<ScalarVa
     }
 }
 
-struct Lengths {
+struct PaddedLengths {
     boundaries: Vec<usize>,
     truncate: bool,
 }
 
-impl Lengths {
-    /// The length of what becomes of a list, in a step whose lists are up to `step` long.
+impl PaddedLengths {
+    /// Returns the padded length of a list, in a step whose lists have at most `step` values.
     fn padded(&self, length: usize, step: u64) -> Result<usize> {
         let last = self.boundaries[self.boundaries.len() - 1];
         let needed = step.max(length as u64);
         match self.boundaries.get(self.boundaries.partition_point(|&boundary| (boundary as u64) < needed)) {
             Some(&boundary) => Ok(boundary),
-            // Others of the step may be longer than any boundary, this one is not.
+            // Other lists of the step may be longer than the last boundary, but this one is not.
             None if self.truncate || length <= last => Ok(last),
             None => exec_err!(
                 "pad_to: a list of {length} values is longer than the last boundary, {last}; truncate => true would cut it"
@@ -141,7 +141,7 @@ impl Lengths {
 fn pad<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     item: &FieldRef,
-    lengths: &Lengths,
+    lengths: &PaddedLengths,
     step: impl Fn(usize) -> u64,
     value: &ArrayRef,
 ) -> Result<ArrayRef> {
@@ -162,7 +162,7 @@ fn pad<O: OffsetSizeTrait>(
     Ok(Arc::new(GenericListArray::try_new(Arc::clone(item), offsets, values, list.nulls().cloned())?))
 }
 
-/// The values of all rows, each padded to its length.
+/// Returns the values of all rows, each padded to its length.
 fn pad_values<T: ArrowPrimitiveType, O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     values: &PrimitiveArray<T>,
@@ -175,7 +175,7 @@ fn pad_values<T: ArrowPrimitiveType, O: OffsetSizeTrait>(
     let mut at = 0;
     for (row, &length) in padded.iter().enumerate() {
         let first = list.value_offsets()[row].as_usize();
-        // Less than its own length where it is cut, and nothing under a null.
+        // A truncated row copies less than its length. A null row copies nothing.
         let taken = list.value_length(row).as_usize().min(length);
         out[at..at + taken].copy_from_slice(&values.values()[first..first + taken]);
         if let Some((nulls, valid)) = &mut valid {
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::testing::{Column, column, select, udf};
 
-    /// `pad_to(x, boundaries, …)`: SQL without the engine's planner has no list constants.
+    /// Calls `pad_to(x, boundaries, …)`. SQL without the engine's planner has no list constants.
     fn pad_to(column: Column, boundaries: &[f64], more: &[Expr]) -> std::result::Result<Column, String> {
         let boundaries: Vec<_> = boundaries.iter().map(|bound| ScalarValue::Float64(Some(*bound))).collect();
         let boundaries = lit(ScalarValue::List(ScalarValue::new_list(&boundaries, &DataType::Float64, true)));
@@ -248,7 +248,7 @@ mod tests {
         let long: &[Option<&[i32]>] = &[Some(&[1, 0, 0, 0]), Some(&[2, 2, 0, 0]), None, Some(&[3, 3, 3, 0])];
         check([4; 4], false, long);
         check([3, 4, 3, 4], false, long);
-        // Longer than any boundary of the feed.
+        // Longer than every boundary of the feed.
         check([u64::MAX; 4], false, long);
         check([u64::MAX; 4], true, long);
         check([0; 4], false, &[Some(&[1, 0]), Some(&[2, 2]), None, Some(&[3, 3, 3, 0])]);

@@ -1,11 +1,11 @@
-//! `random_hflip`: mirrors some images left to right.
+//! `random_hflip`: mirrors images left to right at random.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
-use crate::image_chain::{Change, Step, change_each};
+use crate::image_chain::{PixelChange, Step, change_each};
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS};
 
@@ -57,9 +57,9 @@ impl Operator for RandomHflip {
     }
 }
 
-fn change(arguments: &Arguments) -> Result<Change> {
+fn change(arguments: &Arguments) -> Result<PixelChange> {
     let p = arguments.number("p")?;
-    Ok(Change::of_images(move |draws, pixels, size| {
+    Ok(PixelChange::of_images(move |draws, pixels, size| {
         if draws.uniform() < p {
             for line in pixels.chunks_exact_mut(size.width * CHANNELS) {
                 line.as_chunks_mut::<CHANNELS>().0.reverse();

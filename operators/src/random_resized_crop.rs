@@ -77,7 +77,7 @@ fn frame(arguments: &Arguments) -> Result<Frame> {
     Frame::scaled(arguments, move |draws, size| ranges.draw(draws, size.height, size.width))
 }
 
-/// What a part's area and ratio are drawn from.
+/// The ranges from which a part's area and ratio are drawn.
 #[derive(Debug)]
 struct Ranges {
     scale: (f64, f64),
@@ -104,8 +104,8 @@ impl Ranges {
         Ok(Self::new(scale, range("ratio_min", "ratio_max")?))
     }
 
-    /// The logarithm and the exponential are the `libm` crate's. The standard library calls the platform's, whose last
-    /// bit differs between systems, and a differing bit here moves a crop by a pixel.
+    /// Uses the logarithm and the exponential of the `libm` crate. The standard library calls the platform's, whose
+    /// last bit differs between systems. A different bit here moves a crop by a pixel.
     fn new(scale: (f64, f64), ratio: (f64, f64)) -> Self {
         Self { scale, ratio, log_ratio: (libm::log(ratio.0), libm::log(ratio.1)) }
     }
@@ -126,7 +126,7 @@ impl Ranges {
         self.central(height, width)
     }
 
-    /// The largest part in the middle whose ratio is in the range.
+    /// Returns the largest central part whose ratio is in the range.
     fn central(&self, height: usize, width: usize) -> Rectangle {
         let ratio = width as f64 / height as f64;
         let side = |length: f64, limit: usize| (length.round_ties_even() as usize).clamp(1, limit);
@@ -155,7 +155,7 @@ mod tests {
         [part.top, part.left, part.height, part.width]
     }
 
-    // All parts come from torchvision's definition, written in Python over the draws of `keyed`.
+    // The expected parts come from torchvision's definition, written in Python over the draws of `keyed`.
 
     #[test]
     fn parts_are_known() {
@@ -201,7 +201,7 @@ mod tests {
         let call = keyed("random_resized_crop", arguments);
         let images = decoded(&["colour.jpg.png"]);
         let got = select(call, vec![images.clone(), keys(1)]).unwrap();
-        // Area and ratio leave only the whole image.
+        // This area and ratio allow only the whole image.
         assert_eq!(image(&got, 0), image(&images, 0));
     }
 

@@ -58,7 +58,7 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &integers::POSITIVE_MOD,
     &integers::SIGRID_HASH,
     &crate::table::vocab_apply::VocabApply,
-    &crate::chunk::Chunk,
+    &crate::chunk::ChunkList,
     &crate::table::first_x::FirstX,
     &crate::table::ngram::Ngram,
     &crate::pad_to::PadTo,

@@ -9,7 +9,7 @@ use crate::descriptor::{ConstantKind, Parameter};
 use crate::operator::Arguments;
 use crate::tensor::{CHANNELS, Image, Rectangle, Size};
 
-/// The parameter that names an [`Interpolation`].
+/// The parameter that selects an [`Interpolation`].
 pub(crate) const INTERPOLATION: Parameter = Parameter::constant(
     "interpolation",
     ConstantKind::Text,
@@ -17,7 +17,7 @@ pub(crate) const INTERPOLATION: Parameter = Parameter::constant(
 )
 .or("'bilinear'");
 
-/// The parameter that says whether shrinking averages.
+/// The parameter that selects averaging when an image shrinks.
 pub(crate) const ANTIALIAS: Parameter = Parameter::constant(
     "antialias",
     ConstantKind::Boolean,
@@ -25,22 +25,22 @@ pub(crate) const ANTIALIAS: Parameter = Parameter::constant(
 )
 .or("true");
 
-/// What the pixels of the result are made of.
+/// The way a pixel of the result is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interpolation {
-    /// A kernel over neighbouring pixels, or one of them.
+    /// A kernel over neighbouring pixels, or the nearest pixel.
     Kernel(ResizeAlg),
-    /// The mean of what a pixel covers.
+    /// The mean of the area that a pixel covers.
     Area,
 }
 
 impl Interpolation {
-    /// Whether the result is much the same where an image was averaged over some pixels before.
+    /// Returns whether the result is nearly the same after the image was averaged over a few pixels.
     pub(crate) fn averages(self) -> bool {
         matches!(self, Self::Kernel(ResizeAlg::Convolution(_)))
     }
 
-    /// The one that a call names.
+    /// Returns the interpolation that a call names.
     pub(crate) fn of(arguments: &Arguments) -> Result<Self> {
         let filter = match arguments.text(INTERPOLATION.name)?.as_str() {
             "nearest" => return Ok(Self::Kernel(ResizeAlg::Nearest)),
@@ -62,8 +62,8 @@ impl Interpolation {
     }
 }
 
-/// The sinc function, windowed by its main lobe at three times the width. By `libm`, since the platform's sine may differ in the
-/// last bit.
+/// The sinc function, windowed by its main lobe at three times the width. It uses `libm`, since the last bit of the
+/// platform's sine may differ.
 fn lanczos(x: f64) -> f64 {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;
@@ -72,7 +72,7 @@ fn lanczos(x: f64) -> f64 {
     if (-3.0..3.0).contains(&x) { sinc(x) * sinc(x / 3.0) } else { 0.0 }
 }
 
-/// Resamples images one after the other, with memory that is kept between them.
+/// Resamples images and reuses its memory from one to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Resampler {
     resizer: Resizer,
@@ -81,9 +81,9 @@ pub(crate) struct Resampler {
 }
 
 impl Resampler {
-    /// Scales a part of an image into `out`. Pixels outside of the part have no influence, as if it had been cropped
-    /// first; the resizer's own crop box would let them in at the edges. Kernels take `within`, where it is given, for what
-    /// is wanted of the part: left, top, width and height in fractions of its pixels.
+    /// Scales a part of an image into `out`. Pixels outside the part have no influence, as if the image had been
+    /// cropped first; the resizer's own crop box would use them at the edges. If `within` is given, kernels use this
+    /// area of the part: left, top, width and height in fractions of its pixels.
     pub(crate) fn run(
         &mut self,
         interpolation: Interpolation,
@@ -108,7 +108,7 @@ impl Resampler {
         if let Some([left, top, width, height]) = within {
             options = options.crop(left, top, width, height);
         }
-        // Typed: a resizer for every type of pixel would be as much code as all operators.
+        // Use a typed call. A resizer for every pixel type would be as much code as all operators.
         self.resizer.resize_typed(&source, &mut target, &options).map_err(|e| internal(&e))
     }
 
@@ -117,7 +117,7 @@ impl Resampler {
         let line = size.width * CHANNELS;
         self.line.resize(line, 0.0);
         self.sums.resize(line, 0.0);
-        // The row of the source that `line` is made of; two rows of the result may share one.
+        // The source row from which `line` was computed. Two rows of the result may share one.
         let mut made = None;
         for (cover, out) in rows.iter().zip(out.chunks_exact_mut(line)) {
             self.sums.fill(0.5);
@@ -138,7 +138,7 @@ impl Resampler {
     }
 }
 
-/// The mean of what each pixel of a row covers.
+/// Computes the mean of the area that each pixel of a row covers.
 fn covered(source: &[[u8; CHANNELS]], columns: &[Cover], out: &mut [[f32; CHANNELS]]) {
     for (cover, out) in columns.iter().zip(out) {
         let mut sums = [0.0; CHANNELS];
@@ -151,11 +151,11 @@ fn covered(source: &[[u8; CHANNELS]], columns: &[Cover], out: &mut [[f32; CHANNE
     }
 }
 
-/// The pixels along one side that one pixel of the result covers.
+/// The source pixels along one side that one pixel of the result covers.
 struct Cover {
     first: usize,
     len: usize,
-    /// What is covered of the first, of each between, and of the last, as shares of all that is covered.
+    /// The share of the first pixel, of each one between, and of the last, in the covered length.
     shares: [f32; 3],
 }
 
@@ -170,9 +170,9 @@ impl Cover {
     }
 }
 
-/// What each of `to` pixels covers of `from`. In integers, so that a whole pixel is covered whole.
+/// Returns the source pixels that each of `to` pixels covers. Integers make a fully covered pixel exact.
 fn covers(from: usize, to: usize) -> Vec<Cover> {
-    // In units of which a pixel of the source has `to`, and one of the result `from`.
+    // In these units, a source pixel has length `to` and a result pixel has length `from`.
     let cover = |at: usize| {
         let (start, end) = (at * from, (at + 1) * from);
         let (first, last) = (start / to, (end - 1) / to);
@@ -206,7 +206,7 @@ mod tests {
     fn area_is_the_mean_of_what_a_pixel_covers() {
         assert_eq!(area(&[0, 10, 20, 30], 2, 1), [15]);
         assert_eq!(area(&[0, 90, 0, 0, 90, 0, 0, 90, 0], 3, 2), [30, 30, 30, 30]);
-        // The middle row and column are half of each.
+        // Each result pixel covers half of the middle row and column.
         assert_eq!(area(&[90, 0, 0, 0, 0, 0, 0, 0, 0], 3, 2), [40, 0, 0, 0]);
         assert_eq!(area(&[10, 20, 30, 40], 2, 4), [10, 10, 20, 20, 10, 10, 20, 20, 30, 30, 40, 40, 30, 30, 40, 40]);
     }

@@ -68,7 +68,7 @@ fn frame(arguments: &Arguments) -> Result<Frame> {
     Frame::scaled(arguments, |_, size| Rectangle::whole(size))
 }
 
-/// The result's field of an operator that makes images of `height` x `width`.
+/// Returns the result field of an operator that makes images of `height` x `width`.
 pub(crate) fn fixed_return_field(arguments: &Arguments) -> Result<Field> {
     let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
     for (name, side) in [("height", height), ("width", width)] {
@@ -97,7 +97,7 @@ mod tests {
         for size in [(5, 7), (18, 20), (9, 40), (64, 30)] {
             let (height, width) = size;
             let call = format!("resize(image, {height}, {width})");
-            // Pillow rounds between a horizontal and a vertical pass, the resizer between a vertical and a horizontal.
+            // Pillow rounds after the horizontal pass, the resizer after the vertical one.
             assert_near(&sql(&call, vec![noise()]).unwrap(), &format!("noise_{height}x{width}.png"), 1);
             let colour = decoded(&["colour.jpg.png"]);
             assert_near(&sql(&call, vec![colour]).unwrap(), &format!("colour_{height}x{width}.png"), 1);
@@ -128,7 +128,7 @@ mod tests {
             ] {
                 let expected = format!("resize/{interpolation}_{antialias}_{height}x{width}.png");
                 let call = format!("resize(image, {height}, {width}, '{interpolation}', {antialias})");
-                // What overshoots is cut off between two passes, and their order is not Pillow's: it would show in noise.
+                // Overshoot is clamped between the two passes, and their order is not Pillow's. Noise would show this.
                 let image = match interpolation {
                     "bicubic" | "lanczos" => decoded(&["resize/soft.png"]),
                     _ => noise(),

@@ -1,4 +1,4 @@
-//! Values changed in their own memory, where nobody else holds it: in a chain of calls only the first takes memory.
+//! In-place changes of values that have no other owner. In a chain of calls, only the first one allocates memory.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
 use arrow::buffer::{MutableBuffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
 
-/// An array that nobody else holds.
+/// An array without other owners.
 pub(crate) struct Own {
     data_type: DataType,
     values: MutableBuffer,
@@ -14,7 +14,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// The array's memory, if `array` is all that holds it; else the array.
+    /// Takes the array's memory if `array` is its only owner. Otherwise returns the array.
     pub(crate) fn take<T: ArrowPrimitiveType>(array: ArrayRef) -> Result<Self, PrimitiveArray<T>> {
         let values = array.as_primitive::<T>().clone();
         drop(array);
@@ -22,7 +22,7 @@ impl Own {
         let len = values.len();
         match values.into_inner().into_mutable() {
             Ok(mut values) => {
-                // Of a slice's memory the beginning is what it shows.
+                // A slice shows the beginning of its memory.
                 values.truncate(len * size_of::<T::Native>());
                 Ok(Self { data_type, values, nulls })
             }
@@ -33,7 +33,7 @@ impl Own {
         }
     }
 
-    /// The array's memory, or a copy of its values where somebody else holds it too.
+    /// Takes the array's memory, or copies its values if it has another owner.
     pub(crate) fn take_or_copy<T: ArrowPrimitiveType>(array: ArrayRef) -> Self {
         Self::take::<T>(array).unwrap_or_else(|shared| {
             let (data_type, shared, nulls) = shared.into_parts();
@@ -43,24 +43,24 @@ impl Own {
         })
     }
 
-    /// Its values; what lies under nulls is anything.
+    /// Returns the values. Values at null positions are arbitrary.
     pub(crate) fn values_mut<T: ArrowPrimitiveType>(&mut self) -> &mut [T::Native] {
         self.values.typed_data_mut()
     }
 
-    /// The same, where nothing is null any more.
+    /// Returns the array with all values marked as valid.
     pub(crate) fn without_nulls(self) -> Self {
         Self { nulls: None, ..self }
     }
 
-    /// The array, with the same nulls.
+    /// Returns the array, with its nulls.
     pub(crate) fn finish<T: ArrowPrimitiveType>(self) -> ArrayRef {
         let array = PrimitiveArray::<T>::new(self.values.into(), self.nulls);
         Arc::new(array.with_data_type(self.data_type))
     }
 }
 
-/// A function of each value.
+/// Applies a function to each value, in place if the array has no other owner.
 pub(crate) fn map<T: ArrowPrimitiveType>(array: ArrayRef, function: impl Fn(T::Native) -> T::Native) -> ArrayRef {
     match Own::take::<T>(array) {
         Ok(mut own) => {

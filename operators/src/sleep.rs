@@ -1,4 +1,4 @@
-//! `sleep`: a value, later. For trying feeds out: an operator whose cost is known, whatever the machine.
+//! `sleep`: delays a value. It tests feeds with an operator whose cost is the same on every machine.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use datafusion::common::Result;
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
-/// A minute a row: longer is a mistake.
+/// Maximum delay of a row, a minute. A longer delay is a mistake.
 const MILLISECONDS_MAX: f64 = 60_000.0;
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -56,7 +56,7 @@ impl Operator for Sleep {
     #[expect(clippy::disallowed_methods, reason = "waiting is what it is for, and it has a thread to itself")]
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let row = Duration::from_secs_f64(arguments.number("milliseconds")? / 1e3);
-        // All rows at once: waking up late adds up otherwise.
+        // Sleep once for all rows. Late wake-ups would add up otherwise.
         std::thread::sleep(row.mul_f64(arguments.rows() as f64));
         arguments.take_array("value")
     }

@@ -1,4 +1,4 @@
-//! What this crate's tests share: calls through DataFusion's planner, and small images.
+//! Test support for this crate: calls through DataFusion's planner, and small images.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::tensor::{self, CHANNELS, Images};
 
 pub(crate) type Column = (Field, ArrayRef);
 
-/// A column that may hold nulls.
+/// A named column of nullable values.
 pub(crate) fn column(name: &str, array: impl Array + 'static) -> Column {
     (Field::new(name, array.data_type().clone(), true), Arc::new(array))
 }
 
-/// The result of an SQL expression over the columns, or the error's text without DataFusion's frame around it.
+/// Returns the result of an SQL expression over the columns, or the error's text without DataFusion's wrapping.
 pub(crate) fn sql(expression: &str, columns: Vec<Column>) -> std::result::Result<Column, String> {
     collect(columns, async |context| context.sql(&format!("SELECT {expression} AS out FROM t")).await)
 }
 
-/// The same for an expression that is built by hand.
+/// Like `sql`, for an expression built by hand.
 pub(crate) fn select(expression: Expr, columns: Vec<Column>) -> std::result::Result<Column, String> {
     collect(columns, async |context| context.table("t").await?.select(vec![expression.alias("out")]))
 }
 
-/// The result of a call such as `bucketize(x, [1, 2.5])`: columns and literals by position. Lists need the engine's
-/// planner in SQL, and not here.
+/// Returns the result of a call such as `bucketize(x, [1, 2.5])`, with columns and literals by position. In SQL, lists
+/// need the engine's planner; here they do not.
 pub(crate) fn call(text: &str, columns: Vec<Column>) -> std::result::Result<Column, String> {
     let (name, arguments) = text.strip_suffix(')').and_then(|text| text.split_once('(')).unwrap();
     let mut depth = 0;
@@ -46,13 +46,13 @@ pub(crate) fn call(text: &str, columns: Vec<Column>) -> std::result::Result<Colu
     select(udf(name).call(arguments.collect()), columns)
 }
 
-/// A call of a keyed-random operator at site 5, with the keys of the column `key`.
+/// Builds a call of a keyed-random operator at site 5, with the keys of the column `key`.
 pub(crate) fn keyed(name: &str, mut arguments: Vec<Expr>) -> Expr {
     arguments.extend([datafusion::prelude::col("key"), lit(5u64)]);
     udf(name).call(arguments)
 }
 
-/// The keys of samples 0, 1, 2, ... in epoch 0 of seed 1.
+/// Returns the keys of samples 0, 1, 2, ... in epoch 0 of seed 1.
 pub(crate) fn keys(rows: u64) -> Column {
     let keys = (0..rows).map(|sample_id| crate::random_key(1, 0, sample_id));
     (Field::new("key", DataType::UInt64, false), Arc::new(UInt64Array::from_iter_values(keys)))
@@ -84,36 +84,36 @@ fn collect(
     })
 }
 
-/// The contents of a file in `testdata`.
+/// Reads a file in `testdata`.
 pub(crate) fn file(name: &str) -> Vec<u8> {
     std::fs::read(format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Values of a reference implementation: see golden/<name>.py.
+/// Reads the values of a reference implementation: see golden/<name>.py.
 pub(crate) fn golden(name: &str) -> serde_json::Value {
     let path = format!("{}/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The path of a small tokenizer in `testdata`.
+/// Returns the path of a small tokenizer in `testdata`.
 pub(crate) fn tokenizer(name: &str) -> String {
     format!("{}/testdata/tokenizers/{name}.json", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The decoded images of files in `testdata`.
+/// Returns the decoded images of files in `testdata`.
 pub(crate) fn decoded(names: &[&str]) -> Column {
     let bytes = BinaryArray::from_iter_values(names.iter().map(|name| file(name)));
     let (field, array) = sql("decode_image(bytes)", vec![column("bytes", bytes)]).unwrap();
     (field.with_name("image"), array)
 }
 
-/// Height, width and pixels of one row.
+/// Returns height, width and pixels of one row.
 pub(crate) fn image((field, array): &Column, row: usize) -> Option<(usize, usize, Vec<u8>)> {
     let images = Images::try_new(field, array).unwrap();
     images.get(row).unwrap().map(|image| (image.height, image.width, image.pixels.to_vec()))
 }
 
-/// Fixed-shape images around given pixels.
+/// Makes fixed-shape images from pixels.
 pub(crate) fn fixed(height: usize, width: usize, pixels: Vec<u8>) -> Column {
     assert_eq!(pixels.len() % (height * width * CHANNELS), 0);
     (
@@ -122,14 +122,14 @@ pub(crate) fn fixed(height: usize, width: usize, pixels: Vec<u8>) -> Column {
     )
 }
 
-/// 9 x 13 pixels of noise that Python makes as well: see testdata/README.md.
+/// Returns 9 x 13 pixels of noise. Python makes the same noise: see testdata/README.md.
 pub(crate) fn noise() -> Column {
     let pixel = |y: usize, x: usize, c: usize| ((x * 19 + y * 31 + c * 57 + x * y * 7) % 256) as u8;
     let at = |i: usize| pixel(i / 39, i / 3 % 13, i % 3);
     fixed(9, 13, (0..9 * 13 * 3).map(at).collect())
 }
 
-/// Both have one size, and no value differs by more than the tolerance.
+/// Asserts that both images have the same size and that no value differs by more than the tolerance.
 pub(crate) fn assert_near(got: &Column, expect: &str, tolerance: u8) {
     let (height, width, pixels) = image(got, 0).unwrap();
     let (expect_height, expect_width, expect_pixels) = image(&decoded(&[expect]), 0).unwrap();

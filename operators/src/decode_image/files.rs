@@ -7,7 +7,7 @@ use datafusion::common::{Result, internal_err};
 
 use crate::descriptor::media_bytes;
 
-/// The files of a batch, however they are stored.
+/// The files of a batch, in any Arrow layout of binary values.
 pub(crate) struct Files<'a> {
     bytes: Bytes<'a>,
     nulls: Option<NullBuffer>,

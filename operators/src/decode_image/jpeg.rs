@@ -1,18 +1,18 @@
-//! JPEG, by our own decoder.
+//! JPEG, decoded by `forebay_jpeg`.
 
 use forebay_jpeg::{Region, Scale, Scratch};
 
-use super::{Header, Size, orientation};
+use super::{ImageHeader, Size, orientation};
 use crate::tensor::Rectangle;
 
-pub(super) fn header(file: &[u8]) -> Result<Header, String> {
+pub(super) fn header(file: &[u8]) -> Result<ImageHeader, String> {
     let header = forebay_jpeg::Header::read(file).map_err(|error| error.to_string())?;
     let exif = header.exif.and_then(|range| file.get(range));
     let orientation = exif.map_or(orientation::UPRIGHT, orientation::in_exif);
-    Ok(Header { stored: Size { height: header.height, width: header.width }, orientation })
+    Ok(ImageHeader { stored: Size { height: header.height, width: header.width }, orientation })
 }
 
-/// Writes the pixels of a part of the stored picture at a scale.
+/// Writes the pixels of a part of the stored image at a scale.
 pub(super) fn decode(
     file: &[u8],
     part: Rectangle,

@@ -1,7 +1,7 @@
 //! `decode_image`: image files to pixels.
 //!
-//! Two passes over a batch: the headers tell every image's size, then each file is decoded straight into its place in
-//! one buffer. No image has memory of its own.
+//! The operator makes two passes over a batch. It reads the headers to learn the size of every image. Then it decodes
+//! each file directly into its place in one buffer. No image has a buffer of its own.
 
 mod files;
 mod jpeg;
@@ -20,7 +20,7 @@ use forebay_jpeg::Scale;
 use crate::descriptor::{
     Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass, media_bytes,
 };
-use crate::image_chain::{Step, Taken};
+use crate::image_chain::{Step, TakenPart};
 use crate::operator::{Arguments, Operator};
 use crate::pool;
 use crate::tensor::{self, Image, Layout, Rectangle, Size};
@@ -88,9 +88,9 @@ impl Operator for DecodeImage {
 
         let headers = (0..files.len()).map(|row| files.get(row).map(|file| header(file).map_err(named)).transpose());
         let headers = headers.collect::<Result<Vec<_>>>()?;
-        let layout = Layout::variable(NAME, headers.iter().map(|header| Ok(header.map(Header::shown))))?;
+        let layout = Layout::variable(NAME, headers.iter().map(|header| Ok(header.map(ImageHeader::shown))))?;
         let mut pixels = pool::outputs().take_filled(layout.values());
-        let mut scratch = Scratch::default();
+        let mut scratch = DecodeScratch::default();
         for (row, header) in headers.into_iter().enumerate() {
             let (Some(file), Some(header)) = (files.get(row), header) else { continue };
             whole(file, header, &mut pixels.values()[layout.range(row)], &mut scratch).map_err(named)?;
@@ -103,7 +103,7 @@ impl Operator for DecodeImage {
     }
 }
 
-/// Whether a column of files may hold nulls, or structs of null bytes.
+/// Returns whether a column of files may hold nulls, or structs with null bytes.
 fn is_nullable(field: &Field) -> bool {
     let null_bytes = match (field.data_type(), media_bytes(field.data_type())) {
         (DataType::Struct(fields), Some(position)) => fields[position].is_nullable(),
@@ -112,44 +112,44 @@ fn is_nullable(field: &Field) -> bool {
     field.is_nullable() || null_bytes
 }
 
-/// What a file's header tells.
+/// The properties in a file's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct ImageHeader {
     /// The size of the stored pixels.
     stored: Size,
-    /// EXIF's number, from 1 to 8.
+    /// The EXIF orientation, from 1 to 8.
     orientation: u8,
 }
 
-impl Header {
+impl ImageHeader {
     pub(crate) fn shown(self) -> Size {
         orientation::shown(self.stored, self.orientation)
     }
 }
 
-/// Memory that images use in turn.
+/// Memory that is reused from image to image.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
+pub(crate) struct DecodeScratch {
     decoders: Decoders,
     stored: Vec<u8>,
     shown: Vec<u8>,
 }
 
-/// What decoders keep from file to file.
+/// Memory that decoders keep from file to file.
 #[derive(Debug, Default)]
 struct Decoders {
     jpeg: forebay_jpeg::Scratch,
     samples: Vec<u8>,
 }
 
-impl Scratch {
+impl DecodeScratch {
     pub(crate) fn bytes(&self) -> usize {
         self.decoders.jpeg.bytes() + self.decoders.samples.capacity() + self.stored.capacity() + self.shown.capacity()
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum ImageFormat {
     Jpeg,
     Png,
     WebP,
@@ -158,7 +158,7 @@ enum Format {
     Tiff,
 }
 
-impl Format {
+impl ImageFormat {
     fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "jpeg",
@@ -171,7 +171,7 @@ impl Format {
     }
 }
 
-impl std::fmt::Display for Format {
+impl std::fmt::Display for ImageFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Jpeg => "JPEG",
@@ -184,12 +184,12 @@ impl std::fmt::Display for Format {
     }
 }
 
-/// What a file's header tells, within limits.
-pub(crate) fn header(file: &[u8]) -> std::result::Result<Header, String> {
+/// Reads a file's header and checks the size against the limits.
+pub(crate) fn header(file: &[u8]) -> std::result::Result<ImageHeader, String> {
     let format = format(file)?;
     let header = guarded(|| match format {
-        Format::Jpeg => jpeg::header(file),
-        Format::Png => png::header(file),
+        ImageFormat::Jpeg => jpeg::header(file),
+        ImageFormat::Png => png::header(file),
         other => other::header(file, other),
     })?;
     let size = header.stored;
@@ -200,12 +200,12 @@ pub(crate) fn header(file: &[u8]) -> std::result::Result<Header, String> {
     Ok(header)
 }
 
-/// Decodes all of an image, as it is shown.
+/// Decodes a whole image, with its orientation applied.
 pub(crate) fn whole(
     file: &[u8],
-    header: Header,
+    header: ImageHeader,
     out: &mut [u8],
-    scratch: &mut Scratch,
+    scratch: &mut DecodeScratch,
 ) -> std::result::Result<(), String> {
     if header.orientation == orientation::UPRIGHT {
         return decode(file, header.stored, out, &mut scratch.decoders);
@@ -216,28 +216,28 @@ pub(crate) fn whole(
     Ok(())
 }
 
-/// Decodes at least a part of an image, as it is shown; gives an image and where the part is in it.
+/// Decodes at least a part of an image, with its orientation applied. Returns an image, and the position of the part in
+/// it.
 ///
-/// What is damaged is an error wherever the part is, as if all had been decoded. Only upright JPEG files are decoded at a
-/// smaller scale.
+/// Damage anywhere in the file is an error, whatever the part. Only upright JPEG files are decoded at a smaller scale.
 pub(crate) fn part<'a>(
     file: &[u8],
-    header: Header,
+    header: ImageHeader,
     part: Rectangle,
     scale: Scale,
-    scratch: &'a mut Scratch,
-) -> std::result::Result<Taken<'a>, String> {
-    let is_jpeg = format(file)? == Format::Jpeg;
+    scratch: &'a mut DecodeScratch,
+) -> std::result::Result<TakenPart<'a>, String> {
+    let is_jpeg = format(file)? == ImageFormat::Jpeg;
     if is_jpeg && header.orientation == orientation::UPRIGHT && scale != Scale::Whole {
         return reduced(file, part, scale, scratch);
     }
-    // A frame that lies beside the image takes nothing of it, and still wants it sound.
+    // A frame beside the image needs none of its pixels, but a damaged file must still be an error.
     let (decoded, part) = match is_jpeg && part.height > 0 && part.width > 0 {
         true => (part, Rectangle { top: 0, left: 0, ..part }),
         false => (Rectangle::whole(header.shown()), part),
     };
     let stored = orientation::stored(decoded, header.stored, header.orientation);
-    let Scratch { decoders, stored: turned, shown } = scratch;
+    let DecodeScratch { decoders, stored: turned, shown } = scratch;
     let values = decoded.size().values();
     let mut load = |out: &mut [u8]| match is_jpeg {
         true => guarded(|| jpeg::decode(file, stored, Scale::Whole, out, &mut decoders.jpeg)),
@@ -252,16 +252,16 @@ pub(crate) fn part<'a>(
     }
     let pixels = &shown[..values];
     let image = Image { height: decoded.height, width: decoded.width, pixels };
-    Ok(Taken { image, part, within: None })
+    Ok(TakenPart { image, part, within: None })
 }
 
-/// Decodes the pixels of a smaller picture that a part of the whole touches.
+/// Decodes the pixels of a reduced image that a part of the whole image covers.
 fn reduced<'a>(
     file: &[u8],
     part: Rectangle,
     scale: Scale,
-    scratch: &'a mut Scratch,
-) -> std::result::Result<Taken<'a>, String> {
+    scratch: &'a mut DecodeScratch,
+) -> std::result::Result<TakenPart<'a>, String> {
     let by = scale.denominator();
     let (top, left) = (part.top / by, part.left / by);
     let (bottom, right) = ((part.top + part.height).div_ceil(by), (part.left + part.width).div_ceil(by));
@@ -272,20 +272,20 @@ fn reduced<'a>(
     let of = |length: usize| length as f64 / by as f64;
     let within = [of(part.left) - left as f64, of(part.top) - top as f64, of(part.width), of(part.height)];
     let image = Image { height: touched.height, width: touched.width, pixels: &scratch.shown[..values] };
-    Ok(Taken { image, part: Rectangle::whole(image.size()), within: Some(within) })
+    Ok(TakenPart { image, part: Rectangle::whole(image.size()), within: Some(within) })
 }
 
 /// Decodes the stored pixels.
 fn decode(file: &[u8], size: Size, out: &mut [u8], decoders: &mut Decoders) -> std::result::Result<(), String> {
     let format = format(file)?;
     guarded(|| match format {
-        Format::Jpeg => jpeg::decode(file, Rectangle::whole(size), Scale::Whole, out, &mut decoders.jpeg),
-        Format::Png => png::decode(file, size, out, &mut decoders.samples),
+        ImageFormat::Jpeg => jpeg::decode(file, Rectangle::whole(size), Scale::Whole, out, &mut decoders.jpeg),
+        ImageFormat::Png => png::decode(file, size, out, &mut decoders.samples),
         other => other::decode(file, other, size, out, &mut decoders.samples),
     })
 }
 
-/// The first `len` bytes of memory that grows as it must.
+/// Returns the first `len` bytes of `memory`, which grows if it is too short.
 pub(crate) fn sized(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if memory.len() < len {
         memory.resize(len, 0);
@@ -293,21 +293,21 @@ pub(crate) fn sized(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut memory[..len]
 }
 
-/// Runs a decoder on bytes that may be hostile. The decoders are written to return errors; a panic in one of them must
-/// cost a row, not the worker.
+/// Runs a decoder on untrusted bytes. Decoders return errors. If one panics nevertheless, the panic fails the row and
+/// not the worker.
 fn guarded<T>(run: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("the decoder panicked; the file is damaged".to_owned()))
 }
 
-fn format(file: &[u8]) -> std::result::Result<Format, String> {
+fn format(file: &[u8]) -> std::result::Result<ImageFormat, String> {
     match file {
-        [0xFF, 0xD8, ..] => Ok(Format::Jpeg),
-        [0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, ..] => Ok(Format::Png),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(Format::WebP),
-        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Format::Gif),
-        // Two bytes are not much to go by: the next field that is always 0 has to agree.
-        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => Ok(Format::Bmp),
-        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Ok(Format::Tiff),
+        [0xFF, 0xD8, ..] => Ok(ImageFormat::Jpeg),
+        [0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, ..] => Ok(ImageFormat::Png),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(ImageFormat::WebP),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(ImageFormat::Gif),
+        // Two bytes are a weak signature, so the next field must also match. It is always 0.
+        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => Ok(ImageFormat::Bmp),
+        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Ok(ImageFormat::Tiff),
         [] => Err("not an image of a known format (no bytes)".to_owned()),
         _ => {
             let start = file[..file.len().min(9)].escape_ascii();
@@ -349,7 +349,7 @@ mod tests {
     fn other_formats_are_decoded_as_pillow_decodes_them() {
         for (name, tolerance) in [
             ("lossless.webp", 0),
-            // libwebp and the image-webp crate scale up chroma in different ways.
+            // libwebp and the image-webp crate upsample chroma in different ways.
             ("lossy.webp", 12),
             ("alpha.webp", 0),
             ("palette.gif", 0),
@@ -419,14 +419,14 @@ mod tests {
             "tilted.tiff",
         ] {
             let whole = file(name);
-            let mut scratch = Scratch::default();
+            let mut scratch = DecodeScratch::default();
             for _ in 0..1000 {
                 let mut bytes = whole.clone();
                 if draws.below(4) == 0 {
                     bytes.truncate(draws.below(whole.len() as u64) as usize);
                 }
                 for _ in 0..draws.below(5) {
-                    // More often than not in the header, where sizes and offsets are.
+                    // Change the header more often than the rest. It contains the sizes and offsets.
                     let range = if draws.below(3) > 0 { bytes.len().min(120) } else { bytes.len() };
                     if range > 0 {
                         bytes[draws.below(range as u64) as usize] = draws.below(256) as u8;
@@ -434,7 +434,7 @@ mod tests {
                 }
                 let Ok(header) = header(&bytes) else { continue };
                 let size = header.stored;
-                // The limits hold for what a header may claim; a test need not fill gigabytes to see it.
+                // The limits hold for the sizes that a header claims. The test need not fill gigabytes to check them.
                 if size.height * size.width <= 1 << 22 {
                     let _ = super::whole(&bytes, header, &mut vec![0; size.values()], &mut scratch);
                 }
@@ -462,15 +462,15 @@ mod tests {
             "lzw.tiff",
         ] {
             let file = file(name);
-            // Without a planner around it, which would take most of the time.
+            // Call the kernel without a planner, which would take most of the time.
             let one = |file: &[u8]| {
                 let header = header(file)?;
-                super::whole(file, header, &mut vec![0; header.stored.values()], &mut Scratch::default())
+                super::whole(file, header, &mut vec![0; header.stored.values()], &mut DecodeScratch::default())
             };
             assert!(one(&file).is_ok(), "{name}");
             let mut thumbnail = file.clone();
             if name.ends_with("jpg") {
-                // An end of image inside of the header, as of a thumbnail, is not the end of this image.
+                // An end-of-image marker inside the header, such as a thumbnail's, does not end this image.
                 thumbnail.splice(2..2, [0xFF, 0xE1, 0, 4, 0xFF, 0xD9]);
                 assert!(one(&thumbnail).is_ok(), "{name}");
             }
@@ -506,7 +506,12 @@ mod tests {
             assert!(
                 header(&photo[..len])
                     .and_then(|header| {
-                        whole(&photo[..len], header, &mut vec![0; header.stored.values()], &mut Scratch::default())
+                        whole(
+                            &photo[..len],
+                            header,
+                            &mut vec![0; header.stored.values()],
+                            &mut DecodeScratch::default(),
+                        )
                     })
                     .is_err(),
                 "{len} bytes"

@@ -1,17 +1,17 @@
-//! How a camera was held: EXIF's eight orientations.
+//! The eight orientations of EXIF.
 
 use super::Size;
 use crate::tensor::{CHANNELS, Rectangle};
 
-/// Stored as it is shown, which is also what anything unreadable means.
+/// The orientation that needs no change. Unreadable EXIF data count as upright.
 pub(super) const UPRIGHT: u8 = 1;
 
-/// The orientation in a block of EXIF, which begins as a TIFF file does. What is damaged is upright.
+/// Reads the orientation from a block of EXIF, which begins like a TIFF file. Damaged data count as upright.
 pub(super) fn in_exif(exif: &[u8]) -> u8 {
     image::metadata::Orientation::from_exif_chunk(exif).map_or(UPRIGHT, image::metadata::Orientation::to_exif)
 }
 
-/// The size that is shown.
+/// Returns the size after the orientation is applied.
 pub(super) fn shown(stored: Size, orientation: u8) -> Size {
     match orientation {
         5..=8 => Size { height: stored.width, width: stored.height },
@@ -19,7 +19,7 @@ pub(super) fn shown(stored: Size, orientation: u8) -> Size {
     }
 }
 
-/// Where a part of what is shown is stored.
+/// Returns the position among the stored pixels of a part of the oriented image.
 pub(super) fn stored(part: Rectangle, stored: Size, orientation: u8) -> Rectangle {
     let Rectangle { top, left, height, width } = part;
     let shown = shown(stored, orientation);
@@ -36,7 +36,7 @@ pub(super) fn stored(part: Rectangle, stored: Size, orientation: u8) -> Rectangl
     }
 }
 
-/// Turns stored pixels, or a part of them, as they are to be shown.
+/// Applies the orientation to stored pixels, or to a part of them.
 pub(super) fn turn(pixels: &[u8], stored: Size, orientation: u8, out: &mut [u8]) {
     let Size { height, width } = stored;
     let pixels = pixels.as_chunks::<CHANNELS>().0;

@@ -5,20 +5,23 @@ use std::io::Cursor;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, tiff::TiffDecoder, webp::WebPDecoder};
 use image::{ColorType, ImageDecoder, ImageResult};
 
-use super::{Format, Header, Size};
+use super::{ImageFormat, ImageHeader, Size};
 use crate::tensor::CHANNELS;
 
-pub(super) fn header(file: &[u8], format: Format) -> Result<Header, String> {
+pub(super) fn header(file: &[u8], format: ImageFormat) -> Result<ImageHeader, String> {
     is_whole(file, format)?;
     let mut decoder = open(file, format)?;
     let (width, height) = decoder.dimensions();
     let orientation = decoder.orientation().map_err(|e| damaged(format, &e))?;
-    Ok(Header { stored: Size { height: height as usize, width: width as usize }, orientation: orientation.to_exif() })
+    Ok(ImageHeader {
+        stored: Size { height: height as usize, width: width as usize },
+        orientation: orientation.to_exif(),
+    })
 }
 
 pub(super) fn decode(
     file: &[u8],
-    format: Format,
+    format: ImageFormat,
     size: Size,
     out: &mut [u8],
     scratch: &mut Vec<u8>,
@@ -45,7 +48,7 @@ pub(super) fn decode(
     scratch.clear();
     scratch.resize(size.height * size.width * step, 0);
     decoder.read_image_boxed(scratch).map_err(|e| damaged(format, &e))?;
-    // Samples of two bytes are in the machine's order; the upper byte is the one that counts.
+    // Two-byte samples are in the machine's byte order. The result keeps the upper byte.
     let upper = if cfg!(target_endian = "little") { sample - 1 } else { 0 };
     for (pixel, out) in scratch.chunks_exact(step).zip(out.as_chunks_mut::<CHANNELS>().0) {
         *out = match is_grey {
@@ -56,32 +59,32 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// A WebP file says how long it is, and its decoder does without what it does not need.
-fn is_whole(file: &[u8], format: Format) -> Result<(), String> {
+/// Checks that a WebP file is as long as it claims. Its decoder accepts files without the bytes that it does not need.
+fn is_whole(file: &[u8], format: ImageFormat) -> Result<(), String> {
     let length = file.get(4..8).and_then(|length| length.try_into().ok()).map(u32::from_le_bytes);
     match length {
-        Some(length) if format == Format::WebP && (length as usize).saturating_add(8) > file.len() => {
+        Some(length) if format == ImageFormat::WebP && (length as usize).saturating_add(8) > file.len() => {
             Err(format!("damaged {format}: the file is cut short"))
         }
         _ => Ok(()),
     }
 }
 
-fn open(file: &[u8], format: Format) -> Result<Box<dyn ImageDecoder + '_>, String> {
+fn open(file: &[u8], format: ImageFormat) -> Result<Box<dyn ImageDecoder + '_>, String> {
     fn boxed<'a>(decoder: ImageResult<impl ImageDecoder + 'a>) -> ImageResult<Box<dyn ImageDecoder + 'a>> {
         decoder.map(|decoder| Box::new(decoder) as Box<dyn ImageDecoder>)
     }
     let bytes = Cursor::new(file);
     let decoder = match format {
-        Format::WebP => boxed(WebPDecoder::new(bytes)),
-        Format::Gif => boxed(GifDecoder::new(bytes)),
-        Format::Bmp => boxed(BmpDecoder::new(bytes)),
-        Format::Tiff => boxed(TiffDecoder::new(bytes)),
-        Format::Jpeg | Format::Png => return Err(format!("{format} has a decoder of its own")),
+        ImageFormat::WebP => boxed(WebPDecoder::new(bytes)),
+        ImageFormat::Gif => boxed(GifDecoder::new(bytes)),
+        ImageFormat::Bmp => boxed(BmpDecoder::new(bytes)),
+        ImageFormat::Tiff => boxed(TiffDecoder::new(bytes)),
+        ImageFormat::Jpeg | ImageFormat::Png => return Err(format!("{format} has a decoder of its own")),
     };
     decoder.map_err(|e| damaged(format, &e))
 }
 
-fn damaged(format: Format, error: &image::ImageError) -> String {
+fn damaged(format: ImageFormat, error: &image::ImageError) -> String {
     format!("damaged {format}: {error}")
 }

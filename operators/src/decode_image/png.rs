@@ -4,20 +4,20 @@ use std::io::Cursor;
 
 use png::{ColorType, Decoder, Transformations};
 
-use super::{Header, Size, orientation};
+use super::{ImageHeader, Size, orientation};
 use crate::tensor::CHANNELS;
 
-/// The size stands at a fixed place, in the first chunk; the orientation, if any, in a chunk before the pixels.
-pub(super) fn header(file: &[u8]) -> Result<Header, String> {
+/// Reads the size, at a fixed position in the first chunk, and the orientation, in an optional chunk before the pixels.
+pub(super) fn header(file: &[u8]) -> Result<ImageHeader, String> {
     let Some((b"IHDR", sides)) = file.get(12..24).and_then(|header| header.split_first_chunk::<4>()) else {
         return Err("damaged PNG: no header".to_owned());
     };
     let side = |at: usize| u32::from_be_bytes([sides[at], sides[at + 1], sides[at + 2], sides[at + 3]]) as usize;
     let orientation = exif(file).map_or(orientation::UPRIGHT, orientation::in_exif);
-    Ok(Header { stored: Size { width: side(0), height: side(4) }, orientation })
+    Ok(ImageHeader { stored: Size { width: side(0), height: side(4) }, orientation })
 }
 
-/// The contents of the chunk `eXIf`.
+/// Returns the content of the `eXIf` chunk.
 fn exif(file: &[u8]) -> Option<&[u8]> {
     let mut rest = file.get(8..)?;
     loop {
@@ -27,7 +27,7 @@ fn exif(file: &[u8]) -> Option<&[u8]> {
         match name {
             b"eXIf" => return after.get(..length),
             b"IDAT" => return None,
-            // The contents and their checksum.
+            // Skip the content and its checksum.
             _ => rest = after.get(length.checked_add(4)?..)?,
         }
     }
@@ -55,7 +55,7 @@ pub(super) fn decode(file: &[u8], size: Size, out: &mut [u8], scratch: &mut Vec<
             to_rgb(color, scratch, out);
         }
     }
-    // The picture is complete, but a file that stops here has lost its end.
+    // The pixels are complete, but a file that ends here is cut short.
     reader.finish().map_err(damaged)
 }
 

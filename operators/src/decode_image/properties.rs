@@ -1,4 +1,4 @@
-//! `image_height`, `image_width`, `image_format`: what a file's header tells, without decoding pixels.
+//! `image_height`, `image_width`, `image_format`: properties in a file's header, read without decoding pixels.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, Int32Array, StringArray};
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_datafusion_err};
 
-use super::{Files, Header, format, header, is_nullable};
+use super::{Files, ImageHeader, format, header, is_nullable};
 use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
@@ -14,12 +14,12 @@ use crate::operator::{Arguments, Operator};
 #[derive(Debug)]
 pub(crate) struct Property {
     descriptor: &'static Descriptor,
-    function: Function,
+    function: PropertyFunction,
 }
 
 #[derive(Debug)]
-enum Function {
-    Side(fn(Header) -> usize),
+enum PropertyFunction {
+    Side(fn(ImageHeader) -> usize),
     Format,
 }
 
@@ -30,8 +30,8 @@ impl Operator for Property {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let data_type = match self.function {
-            Function::Side(_) => DataType::Int32,
-            Function::Format => DataType::Utf8,
+            PropertyFunction::Side(_) => DataType::Int32,
+            PropertyFunction::Format => DataType::Utf8,
         };
         Ok(Field::new(self.descriptor.name, data_type, is_nullable(arguments.field("bytes")?)))
     }
@@ -41,11 +41,11 @@ impl Operator for Property {
         let named = |problem| exec_datafusion_err!("{}: {problem}", self.descriptor.name);
         let rows = (0..files.len()).map(|row| files.get(row));
         match self.function {
-            Function::Side(side) => {
+            PropertyFunction::Side(side) => {
                 let sides = rows.map(|file| Ok(file.map(header).transpose().map_err(named)?.map(|h| side(h) as i32)));
                 Ok(Arc::new(sides.collect::<Result<Int32Array>>()?))
             }
-            Function::Format => {
+            PropertyFunction::Format => {
                 let names = rows.map(|file| Ok(file.map(format).transpose().map_err(named)?.map(|f| f.name())));
                 Ok(Arc::new(names.collect::<Result<StringArray>>()?))
             }
@@ -81,14 +81,14 @@ macro_rules! properties {
 }
 
 properties! {
-    IMAGE_FORMAT "image_format" Function::Format, "Utf8",
+    IMAGE_FORMAT "image_format" PropertyFunction::Format, "Utf8",
         "The format of an image file, told from its first bytes",
         "`jpeg`, `png`, `webp`, `gif`, `bmp` or `tiff`; other bytes are an error. Nothing else of the file is looked at.", "jpeg";
-    IMAGE_HEIGHT "image_height" Function::Side(|header| header.shown().height), "Int32",
+    IMAGE_HEIGHT "image_height" PropertyFunction::Side(|header| header.shown().height), "Int32",
         "The height of an image file, told from its header",
         "Of the image as `decode_image` returns it, EXIF orientation applied. Only the header is read, so that a filter on sizes \
          decodes nothing; a file whose pixels are damaged has a height. Bytes that are no image are an error.", "375";
-    IMAGE_WIDTH "image_width" Function::Side(|header| header.shown().width), "Int32",
+    IMAGE_WIDTH "image_width" PropertyFunction::Side(|header| header.shown().width), "Int32",
         "The width of an image file, told from its header",
         "Of the image as `decode_image` returns it, EXIF orientation applied. Only the header is read, so that a filter on sizes \
          decodes nothing; a file whose pixels are damaged has a width. Bytes that are no image are an error.", "500";

@@ -1,4 +1,4 @@
-//! A chain of steps, run over a column image by image.
+//! A chain of steps that runs over a column, image by image.
 
 use std::cell::Cell;
 
@@ -9,8 +9,8 @@ use datafusion::common::{Result, exec_datafusion_err};
 
 use forebay_jpeg::Scale;
 
-use super::{Change, Frame, KEPT_BYTES_MAX, Step, Taken, Widen};
-use crate::decode_image::{self, Files, Header, sized};
+use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart, Widen};
+use crate::decode_image::{self, Files, ImageHeader, sized};
 use crate::keyed::Draws;
 use crate::pool;
 use crate::resample::Resampler;
@@ -21,55 +21,55 @@ use crate::tensor::{self, Image, Images, Layout, Shape, Size};
 pub(super) struct Chain {
     decodes: bool,
     is_fast: bool,
-    /// What happens before the first frame.
-    lead: Vec<Keyed<Change>>,
+    /// The changes before the first frame.
+    lead: Vec<AtSite<PixelChange>>,
     frames: Vec<Framed>,
     widen: Option<Widen>,
 }
 
-/// A step, and the site of its call: 0 for a deterministic one, which draws nothing.
+/// A step with the site of its call. The site is 0 for a deterministic step, which draws nothing.
 #[derive(Debug)]
-pub(super) struct Keyed<T> {
+pub(super) struct AtSite<T> {
     pub(super) step: T,
     pub(super) site: u64,
 }
 
-/// A frame and what happens in it.
+/// A frame and the changes in it.
 #[derive(Debug)]
 struct Framed {
-    frame: Keyed<Frame>,
-    changes: Vec<Keyed<Change>>,
+    frame: AtSite<Frame>,
+    changes: Vec<AtSite<PixelChange>>,
 }
 
-/// Memory that images use in turn.
+/// Memory that is reused from image to image.
 #[derive(Debug, Default)]
-struct Scratch {
-    decoder: decode_image::Scratch,
+struct ChainScratch {
+    decoder: decode_image::DecodeScratch,
     resampler: Resampler,
     current: Vec<u8>,
     next: Vec<u8>,
-    /// The image that is to be widened.
+    /// The image before its pixels are widened.
     last: Vec<u8>,
 }
 
 thread_local! {
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<Box<ChainScratch>>> = const { Cell::new(None) };
 }
 
-/// One image, as it comes.
+/// An input image.
 #[derive(Clone, Copy)]
 enum Picture<'a> {
-    File(&'a [u8], Header),
+    File(&'a [u8], ImageHeader),
     Pixels(Image<'a>),
 }
 
 impl Chain {
-    /// A chain of these steps; `None` if they do not follow upon each other.
+    /// Makes a chain of these steps. Returns `None` if one step cannot follow another.
     ///
-    /// A frame that copies comes before changes of single pixels, which gives the same and changes fewer of them.
-    pub(super) fn new(steps: Vec<Keyed<Step>>) -> Option<Self> {
+    /// The chain moves a frame that copies before pixelwise changes. The result is the same, and fewer pixels change.
+    pub(super) fn new(steps: Vec<AtSite<Step>>) -> Option<Self> {
         let mut chain = Self { decodes: false, is_fast: false, lead: Vec::new(), frames: Vec::new(), widen: None };
-        for (at, Keyed { step, site }) in steps.into_iter().enumerate() {
+        for (at, AtSite { step, site }) in steps.into_iter().enumerate() {
             if chain.widen.is_some() {
                 return None;
             }
@@ -81,24 +81,24 @@ impl Chain {
                     let copies = matches!(frame.part, super::PartOf::Copied(_));
                     let first = before.iter().rposition(|change| !copies || !change.step.is_of_pixels);
                     let changes = before.split_off(first.map_or(0, |at| at + 1));
-                    chain.frames.push(Framed { frame: Keyed { step: frame, site }, changes });
+                    chain.frames.push(Framed { frame: AtSite { step: frame, site }, changes });
                 }
-                Step::Change(change) => chain.changes().push(Keyed { step: change, site }),
+                Step::Change(change) => chain.changes().push(AtSite { step: change, site }),
                 Step::Widen(widen) => chain.widen = Some(widen),
             }
         }
         Some(chain)
     }
 
-    /// The changes of the image that the steps so far make.
-    fn changes(&mut self) -> &mut Vec<Keyed<Change>> {
+    /// The list to which the next change belongs.
+    fn changes(&mut self) -> &mut Vec<AtSite<PixelChange>> {
         match self.frames.last_mut() {
             Some(framed) => &mut framed.changes,
             None => &mut self.lead,
         }
     }
 
-    /// What becomes of a column of files, or of images. `keys` are there if any step is random.
+    /// Runs over a column of files or of images. `keys` is present if any step is random.
     pub(super) fn run(&self, field: &Field, column: &ArrayRef, keys: Option<&UInt64Array>) -> Result<ArrayRef> {
         if self.decodes {
             let files = Files::try_new(column)?;
@@ -118,7 +118,7 @@ impl Chain {
         self.run_over(images.len(), shape, images.nulls(), picture, keys)
     }
 
-    /// `shape` is what all images have, if they have one.
+    /// Runs over images. `shape` is their common shape, if they have one.
     fn run_over<'a>(
         &self,
         rows: usize,
@@ -162,9 +162,9 @@ impl Chain {
         }
     }
 
-    /// Makes the pixels of one image.
-    fn image(&self, picture: Picture, key: u64, out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-        let Scratch { decoder, resampler, current, next, .. } = scratch;
+    /// Computes the pixels of one image.
+    fn image(&self, picture: Picture, key: u64, out: &mut [u8], scratch: &mut ChainScratch) -> Result<()> {
+        let ChainScratch { decoder, resampler, current, next, .. } = scratch;
         let mut size = picture.size();
         let Some((last, before)) = self.frames.split_last() else {
             picture.whole(out, decoder)?;
@@ -178,7 +178,7 @@ impl Chain {
         }
         let mut step = |Framed { frame, changes }: &Framed, from: &[u8], is_loaded: bool, size: Size, to: &mut [u8]| {
             let placed = frame.step.placed(&mut Draws::new(key, frame.site), size);
-            let pixels = |image| Taken { image, part: placed.part, within: None };
+            let pixels = |image| TakenPart { image, part: placed.part, within: None };
             let taken = match (is_loaded, picture) {
                 (true, _) => pixels(Image { height: size.height, width: size.width, pixels: from }),
                 (false, Picture::Pixels(image)) => pixels(image),
@@ -204,14 +204,14 @@ impl Chain {
     }
 }
 
-fn paint(changes: &[Keyed<Change>], key: u64, pixels: &mut [u8], size: Size) -> Result<()> {
-    for Keyed { step, site } in changes {
+fn paint(changes: &[AtSite<PixelChange>], key: u64, pixels: &mut [u8], size: Size) -> Result<()> {
+    for AtSite { step, site } in changes {
         (step.paint)(&mut Draws::new(key, *site), pixels, size);
     }
     Ok(())
 }
 
-impl Scratch {
+impl ChainScratch {
     fn bytes(&self) -> usize {
         [&self.current, &self.next, &self.last].iter().map(|memory| memory.capacity()).sum::<usize>()
             + self.decoder.bytes()
@@ -226,8 +226,8 @@ impl Picture<'_> {
         }
     }
 
-    /// Writes all pixels.
-    fn whole(&self, out: &mut [u8], decoder: &mut decode_image::Scratch) -> Result<()> {
+    /// Writes all pixels of the image.
+    fn whole(&self, out: &mut [u8], decoder: &mut decode_image::DecodeScratch) -> Result<()> {
         match self {
             Self::File(file, header) => decode_image::whole(file, *header, out, decoder)
                 .map_err(|problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME)),

@@ -1,4 +1,4 @@
-//! Finds chains of image operators in a physical plan's expressions.
+//! Finds chains of image operators in the expressions of a physical plan.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
-use super::chain::{Chain, Keyed};
+use super::chain::{AtSite, Chain};
 use crate::descriptor::Determinism;
 use crate::operator::{Arguments, OperatorUdf};
 
-/// Replaces each chain of two or more image operators in `expr` by one function that gives the same.
+/// Replaces each chain of two or more image operators in `expr` by one function with the same result.
 ///
-/// `schema` is that of the rows that `expr` reads.
+/// `schema` is the schema of the input rows.
 pub fn fuse(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     expr.transform_down(|expr| {
         Ok(match fused(&expr, schema)? {
@@ -29,7 +29,7 @@ pub fn fuse(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn Phys
     .data()
 }
 
-/// The chain that ends with `top`, as one call.
+/// Returns the chain that ends with `top`, as one call.
 fn fused(top: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Option<Arc<dyn PhysicalExpr>>> {
     let Some(end) = top.downcast_ref::<ScalarFunctionExpr>() else { return Ok(None) };
     let (mut steps, mut texts) = (Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ fn fused(top: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Option<Arc<dyn 
             site = *literal;
             key = Some(Arc::clone(row_key));
         }
-        steps.push(Keyed { step, site });
+        steps.push(AtSite { step, site });
         texts.push(described(descriptor.name, &call.args()[1..]));
         let Some(input) = call.args().first() else { break };
         source = Arc::clone(input);
@@ -71,18 +71,19 @@ fn fused(top: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Option<Arc<dyn 
     Ok(Some(Arc::new(ScalarFunctionExpr::new(&name, Arc::new(ScalarUDF::from(udf)), args, field, config))))
 }
 
-/// A call without its first argument, which another call gives, and without what the engine appends.
+/// Describes a call without its first argument, which is another call, and without the arguments that the engine
+/// appends.
 fn described(name: &str, args: &[Arc<dyn PhysicalExpr>]) -> String {
     let constants = args.iter().filter_map(|arg| arg.downcast_ref::<Literal>());
     let constants: Vec<_> = constants.map(|literal| literal.value().to_string()).collect();
     format!("{name}({})", constants.join(", "))
 }
 
-/// A chain as a function of a column of files or images and, where a step is random, of the rows' keys.
+/// A chain as a function of a column of files or images and, if a step is random, of the rows' keys.
 #[derive(Debug)]
 struct ChainUdf {
     chain: Chain,
-    /// The calls with their constants: all that distinguishes two chains.
+    /// The calls with their constants. Chains with equal text are equal.
     text: String,
     signature: Signature,
 }

@@ -1,9 +1,9 @@
-//! Image operators as steps on one image, so that a chain of them runs image by image.
+//! Image operators as steps on one image, so that a chain of operators runs image by image.
 //!
-//! An operator on images says what it does with one of them: a [`Step`]. Alone it runs over a column ([`frame_each`],
-//! [`change_each`], [`widen_each`]). Within a chain it runs on each image while that is in the processor's cache, no step but the last
-//! has a column of its own, and of a file only the part is decoded that the chain looks at ([`fuse`]). Both ways run
-//! the same steps, so they agree bit for bit.
+//! An operator on images describes its work on one image as a [`Step`]. By itself it runs over a column
+//! ([`frame_each`], [`change_each`], [`widen_each`]). In a chain it runs on each image while the image is in the
+//! processor's cache. Only the last step of a chain produces a column, and a file is decoded only where the chain needs
+//! its pixels ([`fuse`]). Both ways run the same steps, so their results agree bit for bit.
 
 mod chain;
 mod fuse;
@@ -28,40 +28,40 @@ use crate::tensor::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
 pub use fuse::fuse;
 pub use later::Later;
 
-/// What a thread keeps of an operator's memory from column to column: a large photograph's pixels, not those of a poster.
+/// Memory that a thread keeps between columns for one operator. A large photograph fits; a poster does not.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// What an operator does with one image.
+/// The work of an operator on one image.
 #[derive(Debug)]
 pub enum Step {
-    /// Makes pixels of a file. Only where a chain begins.
+    /// Decodes a file to pixels. Only the first step of a chain decodes.
     Decode {
-        /// Whether a frame that shrinks may have them of a smaller picture.
+        /// Whether a frame that shrinks the image may use a reduced image.
         fast: bool,
     },
-    /// Makes an image of one size of a part of the image.
+    /// Makes an image of a fixed size from a part of the image.
     Frame(Frame),
-    /// Changes pixels where they are.
-    Change(Change),
-    /// Gives each channel's values others, as floats. Only where a chain ends.
+    /// Changes pixels in place.
+    Change(PixelChange),
+    /// Maps each channel's values to floats. Only the last step of a chain widens.
     Widen(Widen),
 }
 
-/// A new image of a part of another.
+/// A new image made from a part of another one.
 pub struct Frame {
     pub(crate) size: Size,
     pub(crate) part: PartOf,
 }
 
-/// Which part of an image of some size goes into a frame, and how. A deterministic operator draws nothing.
+/// The part of an image that goes into a frame, and the way it does. A deterministic operator draws nothing.
 pub(crate) enum PartOf {
-    /// The part is scaled to the frame's size. Pixels outside of it have no influence.
+    /// Scales the part to the frame's size. Pixels outside the part have no influence.
     Scaled(Box<Draw<Rectangle>>, Interpolation),
-    /// Rows and columns are copied; where there are none, the frame is black.
+    /// Copies rows and columns. The rest of the frame is black.
     Copied(Box<Draw<[Span; 2]>>),
 }
 
-/// What is copied along one side: `len` pixels from `source` to `target`.
+/// A copy along one side: `len` pixels from `source` to `target`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) source: usize,
@@ -69,20 +69,20 @@ pub(crate) struct Span {
     pub(crate) len: usize,
 }
 
-/// What is drawn for an image of some size.
+/// A function that draws a value for an image of some size.
 type Draw<T> = dyn Fn(&mut Draws, Size) -> T + Send + Sync;
 
 type Paint = dyn Fn(&mut Draws, &mut [u8], Size) + Send + Sync;
 
-/// A change of an image in its own memory.
-pub struct Change {
+/// A change of an image in place.
+pub struct PixelChange {
     pub(crate) paint: Box<Paint>,
-    /// Whether each pixel becomes what it becomes wherever it stands and whatever stands beside it, and black stays black:
-    /// then cutting a part out first gives the same.
+    /// Whether the change is pixelwise and keeps black: the result of a pixel depends neither on its position nor on
+    /// its neighbours, and black stays black. Then cropping first gives the same result.
     pub(crate) is_of_pixels: bool,
 }
 
-/// The float that each of the 256 values of each channel becomes.
+/// The float for each of the 256 values of each channel.
 #[derive(Debug)]
 pub struct Widen(pub(crate) Box<[[f32; 256]; CHANNELS]>);
 
@@ -92,14 +92,14 @@ impl fmt::Debug for Frame {
     }
 }
 
-impl fmt::Debug for Change {
+impl fmt::Debug for PixelChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Change")
+        f.write_str("PixelChange")
     }
 }
 
 impl Frame {
-    /// A frame of the size that the call names, to which a part is scaled as it says.
+    /// Makes a frame of the size that the call names. `PartOf::Scaled` fills it.
     pub(crate) fn scaled(
         arguments: &Arguments,
         part: impl Fn(&mut Draws, Size) -> Rectangle + Send + Sync + 'static,
@@ -108,7 +108,7 @@ impl Frame {
         Ok(Self { size: named_size(arguments)?, part })
     }
 
-    /// A frame of the size that the call names, into which rows and columns are copied.
+    /// Makes a frame of the size that the call names. `PartOf::Copied` fills it.
     pub(crate) fn copied(
         arguments: &Arguments,
         spans: impl Fn(&mut Draws, Size, Size) -> [Span; 2] + Send + Sync + 'static,
@@ -117,39 +117,41 @@ impl Frame {
         Ok(Self { size, part: PartOf::Copied(Box::new(move |draws, have| spans(draws, have, size))) })
     }
 
-    /// Which pixels of an image of this size it looks at, and how they go into the frame.
+    /// Draws the pixels to use of an image of this size, and their position in the frame.
     fn placed(&self, draws: &mut Draws, have: Size) -> Placed {
         match &self.part {
-            PartOf::Scaled(part, interpolation) => Placed { part: part(draws, have), way: Way::Scaled(*interpolation) },
+            PartOf::Scaled(part, interpolation) => {
+                Placed { part: part(draws, have), way: FrameFill::Scaled(*interpolation) }
+            }
             PartOf::Copied(spans) => {
                 let [rows, columns] = spans(draws, have);
                 Placed {
                     part: Rectangle { top: rows.source, left: columns.source, height: rows.len, width: columns.len },
-                    way: Way::Copied { top: rows.target, left: columns.target },
+                    way: FrameFill::Copied { top: rows.target, left: columns.target },
                 }
             }
         }
     }
 }
 
-/// A part of an image that goes into a frame.
+/// The part of an image that a frame uses.
 struct Placed {
     part: Rectangle,
-    way: Way,
+    way: FrameFill,
 }
 
-/// An image in which the part is, and where.
-pub(crate) struct Taken<'a> {
+/// An image that contains the part, and the part's position in it.
+pub(crate) struct TakenPart<'a> {
     pub(crate) image: Image<'a>,
     pub(crate) part: Rectangle,
-    /// What is wanted of the part, where that is not whole pixels: left, top, width and height from the part's corner.
+    /// The wanted area if it is not whole pixels: left, top, width and height, relative to the part's corner.
     pub(crate) within: Option<[f64; 4]>,
 }
 
-/// How it does.
-enum Way {
+/// The way a part fills a frame.
+enum FrameFill {
     Scaled(Interpolation),
-    /// To this row and column.
+    /// Copied to this row and column.
     Copied {
         top: usize,
         left: usize,
@@ -157,15 +159,16 @@ enum Way {
 }
 
 impl Placed {
-    /// At which scale a file may be decoded so that what goes into a frame of this size is much the same: the pixels
-    /// decoded are at least twice as many along each side, which is what Pillow calls a reducing gap of 2.
+    /// Returns the scale at which a file may be decoded for a frame of this size with nearly the same result. The
+    /// decoded part has at least twice as many pixels along each side as the frame. Pillow calls this a reducing gap of
+    /// 2.
     fn scale(&self, size: Size) -> Scale {
         let suffices = |scale: &Scale| {
             let least = 2 * scale.denominator();
             self.part.height >= least * size.height && self.part.width >= least * size.width
         };
         match self.way {
-            Way::Scaled(interpolation) if interpolation.averages() => {
+            FrameFill::Scaled(interpolation) if interpolation.averages() => {
                 Scale::ALL.into_iter().rev().find(suffices).unwrap_or(Scale::Whole)
             }
             _ => Scale::Whole,
@@ -173,11 +176,11 @@ impl Placed {
     }
 
     /// Fills the frame from an image.
-    fn fill(&self, taken: Taken, out: &mut [u8], size: Size, resampler: &mut Resampler) -> Result<()> {
-        let Taken { image, part, within } = taken;
+    fn fill(&self, taken: TakenPart, out: &mut [u8], size: Size, resampler: &mut Resampler) -> Result<()> {
+        let TakenPart { image, part, within } = taken;
         let (top, left) = match self.way {
-            Way::Scaled(interpolation) => return resampler.run(interpolation, image, (part, within), out, size),
-            Way::Copied { top, left } => (top, left),
+            FrameFill::Scaled(interpolation) => return resampler.run(interpolation, image, (part, within), out, size),
+            FrameFill::Copied { top, left } => (top, left),
         };
         if (part.height, part.width) != (size.height, size.width) {
             out.fill(0);
@@ -192,13 +195,13 @@ impl Placed {
     }
 }
 
-impl Change {
-    /// A change that looks at more than one pixel, or moves pixels.
+impl PixelChange {
+    /// Makes a change that moves pixels, or depends on more than one pixel.
     pub(crate) fn of_images(paint: impl Fn(&mut Draws, &mut [u8], Size) + Send + Sync + 'static) -> Self {
         Self { paint: Box::new(paint), is_of_pixels: false }
     }
 
-    /// A change of each pixel by itself that leaves black as it is.
+    /// Makes a pixelwise change that keeps black.
     pub(crate) fn of_pixels(paint: impl Fn(&mut Draws, &mut [u8], Size) + Send + Sync + 'static) -> Self {
         Self { paint: Box::new(paint), is_of_pixels: true }
     }
@@ -228,7 +231,7 @@ pub(crate) fn frame_each(operator: &str, arguments: &Arguments, frame: &Frame) -
         match images.get(row)? {
             Some(image) => {
                 let placed = frame.placed(&mut arguments.draws_of(row), image.size());
-                let taken = Taken { image, part: placed.part, within: None };
+                let taken = TakenPart { image, part: placed.part, within: None };
                 placed.fill(taken, out, frame.size, &mut resampler)?;
             }
             None => out.fill(0),
@@ -237,8 +240,9 @@ pub(crate) fn frame_each(operator: &str, arguments: &Arguments, frame: &Frame) -
     layout.array::<UInt8Type>(out.freeze().into(), images.nulls().cloned())
 }
 
-/// Runs an operator that is a [`Change`] over the column `image`, in its memory if nobody else holds it.
-pub(crate) fn change_each(arguments: &mut Arguments, change: &Change) -> Result<ArrayRef> {
+/// Runs an operator that is a [`PixelChange`] over the column `image`. It reuses the column's memory if nobody else
+/// owns it.
+pub(crate) fn change_each(arguments: &mut Arguments, change: &PixelChange) -> Result<ArrayRef> {
     let array = arguments.take_array("image")?;
     let images = Images::try_new(arguments.field("image")?, &array)?;
     let mut places = Vec::with_capacity(images.len());

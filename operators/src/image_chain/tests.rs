@@ -1,4 +1,4 @@
-//! A chain gives what its calls give one after the other, errors included.
+//! Tests that a chain gives the same results and errors as its calls one after the other.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ const FILES: [&str; 14] = [
     "photo.jpg",
 ];
 
-/// Every operator that is a step of an image, with constants that suit small images.
+/// Draws any operator that is a step on images, with constants that suit small images.
 fn step(draws: &mut Draws, image: Expr) -> Expr {
     let side = |draws: &mut Draws| lit(1 + draws.below(24) as i64);
     let site = lit(draws.below(1 << 40));
@@ -160,7 +160,7 @@ fn what_is_no_chain_stays_as_it_is() {
     assert!(shown(udf("cast_tensor").call(vec![normalized, lit("float16")])).contains(expect), "within other calls");
 }
 
-/// The bound that `decode_image`'s description states, over the sample photographs at the smallest reductions that are done
+/// Checks the bound that `decode_image`'s description states, over the sample photographs, at the smallest reductions
 /// (a half or a quarter) and at the largest.
 #[test]
 fn fast_decoding_is_near_to_exact() {

@@ -1,43 +1,43 @@
-//! Images moved, sheared and turned, keeping their size.
+//! Translation, shear and rotation of images of constant size.
 //!
-//! A map says for each pixel of the result where in the image it comes from. Coordinates are stepped as integers of 32
-//! fractional bits, so that results are the same on every machine.
+//! A map gives the source position of each pixel of the result. Coordinates advance as integers with 32 fractional
+//! bits, so results are the same on every machine.
 
 use crate::tensor::CHANNELS;
 
 /// Half a pixel.
 const HALF: i64 = 1 << 31;
 
-/// From a place in the result to a place in the image; pixels have their centres at whole numbers.
+/// A map from a position in the result to a position in the image. Pixels have their centres at whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Affine {
-    /// How the place's x follows from x, y and 1.
+    /// The coefficients of x, y and 1 for the source's x.
     x: [f64; 3],
-    /// How the place's y does.
+    /// The coefficients of x, y and 1 for the source's y.
     y: [f64; 3],
-    /// What is outside of the image.
+    /// The colour outside the image.
     fill: [u8; CHANNELS],
-    /// Whether the four nearest pixels are weighed; otherwise the nearest one is taken.
+    /// Whether to interpolate between the four nearest pixels. Otherwise the map takes the nearest pixel.
     bilinear: bool,
 }
 
 impl Affine {
-    /// The image moved to the right and down by whole pixels.
+    /// Moves the image to the right and down by whole pixels.
     pub(super) fn translated(right: i64, down: i64) -> Self {
         Self { x: [1.0, 0.0, -right as f64], y: [0.0, 1.0, -down as f64], fill: [0; CHANNELS], bilinear: false }
     }
 
-    /// Each line moved to the left by `slope` times its distance from the upper edge.
+    /// Moves each row to the left by `slope` times its distance from the top edge.
     pub(super) fn sheared_x(slope: f64) -> Self {
         Self { x: [1.0, slope, slope / 2.0], ..Self::translated(0, 0) }
     }
 
-    /// Each column moved up by `slope` times its distance from the left edge.
+    /// Moves each column up by `slope` times its distance from the left edge.
     pub(super) fn sheared_y(slope: f64) -> Self {
         Self { y: [slope, 1.0, slope / 2.0], ..Self::translated(0, 0) }
     }
 
-    /// The image turned about its middle, counterclockwise.
+    /// Rotates the image counterclockwise about its centre.
     pub(super) fn rotated(degrees: f64, height: usize, width: usize, fill: [u8; CHANNELS], bilinear: bool) -> Self {
         let (sin, cos) = libm::sincos(degrees.to_radians());
         let (x, y) = ((width as f64 - 1.0) / 2.0, (height as f64 - 1.0) / 2.0);
@@ -47,8 +47,12 @@ impl Affine {
     pub(super) fn apply(&self, pixels: &mut [u8], width: usize, scratch: &mut Vec<u8>) {
         scratch.clear();
         scratch.extend_from_slice(pixels);
-        let source =
-            Source { pixels: scratch.as_chunks().0, width, height: pixels.len() / (width * CHANNELS), fill: self.fill };
+        let source = SourceImage {
+            pixels: scratch.as_chunks().0,
+            width,
+            height: pixels.len() / (width * CHANNELS),
+            fill: self.fill,
+        };
         let fixed = |x: f64| (x * (1_i64 << 32) as f64).round() as i64;
         let (step_x, step_y) = (fixed(self.x[0]), fixed(self.y[0]));
         for (line, out) in pixels.chunks_exact_mut(width * CHANNELS).enumerate() {
@@ -66,23 +70,23 @@ impl Affine {
     }
 }
 
-struct Source<'a> {
+struct SourceImage<'a> {
     pixels: &'a [[u8; CHANNELS]],
     width: usize,
     height: usize,
     fill: [u8; CHANNELS],
 }
 
-impl Source<'_> {
+impl SourceImage<'_> {
     fn at(&self, x: i64, y: i64) -> [u8; CHANNELS] {
-        // A negative number is a great one without a sign.
+        // A negative number becomes a large one as unsigned, so one comparison checks both bounds.
         match (x as u64) < self.width as u64 && (y as u64) < self.height as u64 {
             true => self.pixels[y as usize * self.width + x as usize],
             false => self.fill,
         }
     }
 
-    /// The four pixels around a place, weighed by how near they are.
+    /// Interpolates between the four pixels around a position.
     fn between(&self, x: i64, y: i64) -> [u8; CHANNELS] {
         let (left, top) = (x >> 32, y >> 32);
         let (right_weight, bottom_weight) = ((x as u64 >> 16) & 0xFFFF, (y as u64 >> 16) & 0xFFFF);

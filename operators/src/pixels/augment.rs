@@ -1,7 +1,7 @@
-//! Augmentations that draw what they do to each image: `color_jitter`, `gaussian_blur`, `random_erasing`, `random_rotate`.
+//! Random augmentations: `color_jitter`, `gaussian_blur`, `random_erasing`, `random_rotate`.
 //!
-//! All are one struct, as are those of [`super::policy`]: a descriptor, and what makes a recipe of the constants. A recipe
-//! takes its draws image by image and works in the image's own memory.
+//! All are one struct, as are the operators of [`super::policy`]: a descriptor, and a function from constants to a
+//! recipe. A recipe makes its draws for each image and changes the image in place.
 
 use std::cell::Cell;
 
@@ -9,24 +9,24 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
+use super::adjustments::{Adjustment, FACTOR_MAX};
 use super::affine::Affine;
 use super::blur::Blur;
 use super::policy::Policy;
-use super::steps::{FACTOR_MAX, Step};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
-use crate::image_chain::{self, Change, change_each};
+use crate::image_chain::{self, PixelChange, change_each};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 use crate::tensor::{self, CHANNELS, Size};
 
-/// An operator that changes images in place, by draws.
+/// An operator that makes random changes to images in place.
 #[derive(Debug)]
 pub(crate) struct Augment {
     pub(super) descriptor: &'static Descriptor,
     pub(super) prepare: fn(&Arguments) -> Result<Recipe>,
 }
 
-/// What is done to each image, before draws.
+/// The parameters of an augmentation, before draws.
 #[derive(Debug)]
 pub(super) enum Recipe {
     ColorJitter { around_one: [f64; 3], hue: f64 },
@@ -36,15 +36,15 @@ pub(super) enum Recipe {
     Policy(Policy),
 }
 
-/// Memory that is kept from image to image.
+/// Memory that is reused from image to image.
 #[derive(Debug, Default)]
-struct Scratch {
+struct AugmentScratch {
     pixels: Vec<u8>,
     blur: Blur,
 }
 
 thread_local! {
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<Box<AugmentScratch>>> = const { Cell::new(None) };
 }
 
 impl Operator for Augment {
@@ -69,8 +69,8 @@ impl Operator for Augment {
 }
 
 impl Recipe {
-    fn change(self) -> Change {
-        // All of the jitter but the contrast is of pixels, and black has neither brightness nor colour.
+    fn change(self) -> PixelChange {
+        // All changes of the jitter except contrast are pixelwise, and they leave black unchanged.
         let is_of_pixels = matches!(self, Self::ColorJitter { around_one: [_, 0.0, _], .. });
         let paint = move |draws: &mut Draws, pixels: &mut [u8], size: Size| {
             let mut scratch = SCRATCH.take().unwrap_or_default();
@@ -80,12 +80,12 @@ impl Recipe {
             }
         };
         match is_of_pixels {
-            true => Change::of_pixels(paint),
-            false => Change::of_images(paint),
+            true => PixelChange::of_pixels(paint),
+            false => PixelChange::of_images(paint),
         }
     }
 
-    fn apply(&self, pixels: &mut [u8], width: usize, draws: &mut Draws, scratch: &mut Scratch) {
+    fn apply(&self, pixels: &mut [u8], width: usize, draws: &mut Draws, scratch: &mut AugmentScratch) {
         let height = pixels.len() / (width * CHANNELS);
         match self {
             Self::ColorJitter { around_one, hue } => {
@@ -96,10 +96,10 @@ impl Recipe {
                 let [brightness, contrast, saturation] =
                     around_one.map(|range| draws.uniform_in((1.0 - range).max(0.0), 1.0 + range));
                 let steps = [
-                    (around_one[0], Step::Brightness(brightness)),
-                    (around_one[1], Step::Contrast(contrast)),
-                    (around_one[2], Step::Saturation(saturation)),
-                    (*hue, Step::Hue(draws.uniform_in(-hue, *hue))),
+                    (around_one[0], Adjustment::Brightness(brightness)),
+                    (around_one[1], Adjustment::Contrast(contrast)),
+                    (around_one[2], Adjustment::Saturation(saturation)),
+                    (*hue, Adjustment::Hue(draws.uniform_in(-hue, *hue))),
                 ];
                 for (range, step) in order.map(|at: usize| steps[at]) {
                     if range > 0.0 {
@@ -139,13 +139,13 @@ impl Recipe {
     }
 }
 
-/// How often a part that does not fit is drawn again.
+/// Maximum number of draws for a part that fits.
 const ERASING_ATTEMPTS: usize = 10;
 
-/// The greatest side of a blur's kernel.
+/// Maximum side of a blur's kernel.
 const KERNEL_MAX: usize = 255;
 
-/// What these operators have in common.
+/// The descriptor fields that these operators share.
 pub(super) const AUGMENTATION: Descriptor = Descriptor {
     name: "",
     version: 1,
@@ -313,7 +313,7 @@ fn random_rotate(arguments: &Arguments) -> Result<Recipe> {
     Ok(Recipe::RandomRotate { degrees, bilinear, fill: colour(arguments, "fill")? })
 }
 
-/// A number between two, both allowed.
+/// Reads a number from `least` to `most`, inclusive.
 fn within(arguments: &Arguments, name: &str, least: f64, most: f64) -> Result<f64> {
     match arguments.number(name)? {
         number if (least..=most).contains(&number) => Ok(number),
@@ -321,7 +321,7 @@ fn within(arguments: &Arguments, name: &str, least: f64, most: f64) -> Result<f6
     }
 }
 
-/// An integer between two, both allowed.
+/// Reads an integer from `least` to `most`, inclusive.
 pub(super) fn whole(arguments: &Arguments, name: &str, least: usize, most: usize) -> Result<usize> {
     let integer = arguments.integer(name)?;
     match usize::try_from(integer) {
@@ -330,7 +330,7 @@ pub(super) fn whole(arguments: &Arguments, name: &str, least: usize, most: usize
     }
 }
 
-/// Two numbers above 0, in order.
+/// Reads two ordered numbers above 0.
 fn range(arguments: &Arguments, least: &str, most: &str) -> Result<(f64, f64)> {
     let numbers = (arguments.number(least)?, arguments.number(most)?);
     if numbers.0 <= 0.0 {
@@ -342,7 +342,7 @@ fn range(arguments: &Arguments, least: &str, most: &str) -> Result<(f64, f64)> {
     Ok(numbers)
 }
 
-/// Three whole numbers from 0 to 255.
+/// Reads three integers from 0 to 255.
 pub(super) fn colour(arguments: &Arguments, name: &str) -> Result<[u8; CHANNELS]> {
     let numbers = arguments.numbers(name)?;
     let Ok(channels) = <[f64; CHANNELS]>::try_from(numbers.as_slice()) else {

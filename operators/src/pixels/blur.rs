@@ -1,26 +1,26 @@
-//! A Gaussian blur: lines first, then columns, in float32.
+//! Gaussian blur in float32: rows first, then columns.
 
 use crate::tensor::CHANNELS;
 
-/// Memory that is kept from image to image.
+/// Memory that is reused from image to image.
 #[derive(Debug, Default)]
 pub(super) struct Blur {
     weights: Vec<f32>,
-    /// One line of the image with the pixels that are mirrored at its ends.
+    /// One row of the image, extended at both ends by mirrored pixels.
     wide: Vec<f32>,
-    /// The last blurred lines, as many as the kernel is high.
+    /// The most recent blurred rows, as many as the kernel's height.
     ring: Vec<f32>,
     sum: Vec<f32>,
 }
 
 impl Blur {
-    /// Blurs an image in place with a kernel of `size` x `size`, which is odd. Beyond its edges the image is mirrored, the
-    /// edge pixels themselves not repeated.
+    /// Blurs an image in place with a kernel of `size` x `size`; `size` is odd. The image is mirrored at its edges
+    /// without repeating the edge pixels.
     pub(super) fn apply(&mut self, pixels: &mut [u8], width: usize, size: usize, sigma: f64) {
         let line = width * CHANNELS;
         let (height, reach) = (pixels.len() / line, size / 2);
         self.weigh(size, sigma);
-        // An image that is lower than the kernel has all its lines in the ring, so mirrored ones are always there.
+        // For an image lower than the kernel, the ring holds all rows, so mirrored rows are always available.
         let kept = size.min(height);
         self.ring.resize(kept * line, 0.0);
         self.sum.resize(line, 0.0);
@@ -43,7 +43,7 @@ impl Blur {
                 add(&mut self.sum, &self.ring[source..source + line], *weight);
             }
             for (out, sum) in pixels[y * line..(y + 1) * line].iter_mut().zip(&self.sum) {
-                // Cut to an integer and then to a byte, since what is never beyond a byte needs no bounds of one.
+                // A cast to an integer and then to a byte needs no bounds check. The value always fits a byte.
                 *out = *sum as i32 as u8;
             }
         }
@@ -58,7 +58,7 @@ impl Blur {
     }
 }
 
-/// A line as floats, with the pixels that are mirrored at its ends.
+/// Converts a row to floats and extends it at both ends by mirrored pixels.
 fn widen(line: &[u8], reach: usize, wide: &mut Vec<f32>) {
     let (width, first) = (line.len() / CHANNELS, reach * CHANNELS);
     wide.resize(line.len() + 2 * first, 0.0);
@@ -78,7 +78,7 @@ fn add(sum: &mut [f32], values: &[f32], weight: f32) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * weight);
 }
 
-/// The place within `len` that a place beyond it is mirrored to, as often as it takes.
+/// Mirrors an index at 0 and at the end until it is below `len`.
 fn mirrored(at: isize, len: usize) -> usize {
     let last = len as isize - 1;
     if last == 0 {

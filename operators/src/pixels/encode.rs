@@ -1,4 +1,4 @@
-//! `encode_jpeg`, `encode_png`: images as files.
+//! `encode_jpeg`, `encode_png`: images to files.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::operator::{Arguments, Operator};
 use crate::tensor::{Image, Images};
 use crate::text::offset;
 
-/// An operator that writes files.
+/// An operator that encodes images as files.
 #[derive(Debug)]
 pub(crate) struct Encode {
     descriptor: &'static Descriptor,
-    prepare: fn(&Arguments) -> Result<Format>,
+    prepare: fn(&Arguments) -> Result<FileEncoding>,
 }
 
-/// What kind of file.
+/// The file format and its settings.
 #[derive(Clone, Copy)]
-enum Format {
+enum FileEncoding {
     Jpeg { quality: u8, sampling: SamplingFactor },
     Png(Compression),
 }
@@ -58,8 +58,8 @@ impl Operator for Encode {
     }
 }
 
-impl Format {
-    /// Writes one file behind those that are there.
+impl FileEncoding {
+    /// Appends one file to `files`.
     fn write(self, image: Image, files: &mut Vec<u8>) -> std::result::Result<(), String> {
         match self {
             Self::Jpeg { quality, sampling } => {
@@ -131,7 +131,7 @@ static PNG_DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) static ENCODE_JPEG: Encode = Encode { descriptor: &JPEG_DESCRIPTOR, prepare: jpeg };
 pub(crate) static ENCODE_PNG: Encode = Encode { descriptor: &PNG_DESCRIPTOR, prepare: png };
 
-fn jpeg(arguments: &Arguments) -> Result<Format> {
+fn jpeg(arguments: &Arguments) -> Result<FileEncoding> {
     let sampling = match arguments.text("subsampling")?.as_str() {
         "4:2:0" => SamplingFactor::R_4_2_0,
         "4:2:2" => SamplingFactor::R_4_2_2,
@@ -141,14 +141,14 @@ fn jpeg(arguments: &Arguments) -> Result<Format> {
             return arguments.refuse("subsampling", problem);
         }
     };
-    Ok(Format::Jpeg { quality: whole(arguments, "quality", 1, 100)? as u8, sampling })
+    Ok(FileEncoding::Jpeg { quality: whole(arguments, "quality", 1, 100)? as u8, sampling })
 }
 
-fn png(arguments: &Arguments) -> Result<Format> {
+fn png(arguments: &Arguments) -> Result<FileEncoding> {
     match arguments.text("compression")?.as_str() {
-        "fast" => Ok(Format::Png(Compression::Fast)),
-        "balanced" => Ok(Format::Png(Compression::Balanced)),
-        "high" => Ok(Format::Png(Compression::High)),
+        "fast" => Ok(FileEncoding::Png(Compression::Fast)),
+        "balanced" => Ok(FileEncoding::Png(Compression::Balanced)),
+        "high" => Ok(FileEncoding::Png(Compression::High)),
         other => arguments.refuse("compression", format_args!("must be 'fast', 'balanced' or 'high', got \"{other}\"")),
     }
 }

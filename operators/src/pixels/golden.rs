@@ -1,11 +1,11 @@
-//! The augmentations with the draws of their keys, against torchvision: see golden/augment.py.
+//! Tests of the augmentations against torchvision, with the draws of the rows' keys: see golden/augment.py.
 
 use datafusion::logical_expr::{Expr, lit};
 use datafusion::prelude::col;
 
 use crate::testing::{Column, decoded, fixed, image, keyed, keys, noise, select};
 
-/// How many levels each value of each row differs by.
+/// Returns the difference in levels of each value of each row.
 fn differences(case: &str, operator: &str, constants: &[Expr]) -> Vec<u8> {
     let mut all = vec![];
     for (name, source, rows) in [("noise", noise(), 48), ("colour", decoded(&["colour.jpg.png"]), 3)] {
@@ -37,7 +37,7 @@ fn jitters_are_torchvisions() {
     check("contrast", "color_jitter", &one(1, 0.9), 1);
     check("saturation", "color_jitter", &one(2, 0.9), 1);
     check("hue", "color_jitter", &one(3, 0.5), 1);
-    // One level of an early change may become several by those that follow.
+    // Later changes may turn a difference of one level in an early change into several.
     check("jitter", "color_jitter", &[0.4, 0.4, 0.4, 0.1].map(lit), 3);
 }
 
@@ -63,7 +63,7 @@ fn rotations_are_torchvisions() {
 fn policies_are_torchvisions() {
     check("rand1", "rand_augment", &[lit(1), lit(21), lit(31)], 1);
     check("trivial", "trivial_augment", &[lit(31)], 1);
-    // A histogram may carry one level of the first operation anywhere.
+    // A histogram may move a difference of one level in the first operation to any value.
     let differences = differences("rand2", "rand_augment", &[lit(2), lit(9), lit(31)]);
     let worse = differences.iter().filter(|d| **d > 1).count();
     assert!(worse * 50 < differences.len(), "{worse} of {} values differ by more than 1", differences.len());

@@ -1,8 +1,8 @@
-//! Operators that change pixels where they are: `auto_contrast`, `equalize`, `posterize`, `solarize`,
-//! `random_grayscale`, `random_vflip`.
+//! Operators that change pixels in place: `auto_contrast`, `equalize`, `posterize`, `solarize`, `random_grayscale`,
+//! `random_vflip`.
 //!
-//! All are one struct: a descriptor, and what makes a change of the constants. When nobody else holds the column, no
-//! pixel is copied.
+//! All are one struct: a descriptor, and a function from constants to a change. No pixel is copied when the operator is
+//! the only owner of the column.
 
 use std::array;
 
@@ -20,12 +20,12 @@ use crate::tensor::{self, CHANNELS, Size};
 #[derive(Debug)]
 pub(crate) struct InPlace {
     descriptor: &'static Descriptor,
-    prepare: fn(&Arguments) -> Result<Change>,
+    prepare: fn(&Arguments) -> Result<InPlaceChange>,
 }
 
-/// What happens to an image, and with which probability.
+/// A change of an image, and its probability.
 #[derive(Debug, Clone)]
-enum Change {
+enum InPlaceChange {
     AutoContrast,
     Equalize,
     Grayscale(f64),
@@ -54,8 +54,8 @@ impl Operator for InPlace {
     }
 }
 
-impl Change {
-    fn step(self) -> image_chain::Change {
+impl InPlaceChange {
+    fn step(self) -> image_chain::PixelChange {
         let is_of_pixels = match &self {
             Self::Grayscale(_) => true,
             Self::Map(map) => map[0] == 0,
@@ -71,8 +71,8 @@ impl Change {
             }
         };
         match is_of_pixels {
-            true => image_chain::Change::of_pixels(paint),
-            false => image_chain::Change::of_images(paint),
+            true => image_chain::PixelChange::of_pixels(paint),
+            false => image_chain::PixelChange::of_images(paint),
         }
     }
 
@@ -98,12 +98,12 @@ impl Change {
     }
 }
 
-/// The brightness of a pixel, in float32 and cut as PyTorch cuts.
+/// The brightness of a pixel, in float32 and truncated like PyTorch's.
 fn luma([r, g, b]: [u8; CHANNELS]) -> u8 {
     (f32::from(r) * 0.2989 + f32::from(g) * 0.587 + f32::from(b) * 0.114) as u8
 }
 
-/// Maps each channel by a table that its histogram gives.
+/// Maps each channel by a table computed from its histogram.
 pub(super) fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 256]) {
     let mut counts = [[0; 256]; CHANNELS];
     let pixels = pixels.as_chunks_mut::<CHANNELS>().0;
@@ -116,7 +116,7 @@ pub(super) fn map_channels(pixels: &mut [u8], table: fn(&[usize; 256]) -> [u8; 2
     }
 }
 
-/// The darkest value becomes 0 and the brightest 255; a channel of one value stays as it is.
+/// Returns the table that maps the darkest value to 0 and the brightest to 255. A channel of one value stays unchanged.
 pub(super) fn stretched(counts: &[usize; 256]) -> [u8; 256] {
     let least = counts.iter().position(|count| *count > 0).unwrap_or(0);
     let most = counts.iter().rposition(|count| *count > 0).unwrap_or(0);
@@ -127,7 +127,7 @@ pub(super) fn stretched(counts: &[usize; 256]) -> [u8; 256] {
     array::from_fn(|x| ((x as f32 - least as f32) / range) as u8)
 }
 
-/// Pillow's scheme, which PyTorch shares: a histogram that is as flat as whole values allow.
+/// Returns the table that flattens a histogram as far as whole values allow. Pillow and PyTorch share this method.
 pub(super) fn equalized(counts: &[usize; 256]) -> [u8; 256] {
     let last = counts.iter().rfind(|count| **count > 0).copied().unwrap_or(0);
     let step = (counts.iter().sum::<usize>() - last) / 255;
@@ -203,26 +203,26 @@ in_place! {
         "solarize(image, threshold => 128)" = "200 becomes 55, 100 stays";
 }
 
-fn auto_contrast(_: &Arguments) -> Result<Change> {
-    Ok(Change::AutoContrast)
+fn auto_contrast(_: &Arguments) -> Result<InPlaceChange> {
+    Ok(InPlaceChange::AutoContrast)
 }
 
-fn equalize(_: &Arguments) -> Result<Change> {
-    Ok(Change::Equalize)
+fn equalize(_: &Arguments) -> Result<InPlaceChange> {
+    Ok(InPlaceChange::Equalize)
 }
 
-fn posterize(arguments: &Arguments) -> Result<Change> {
+fn posterize(arguments: &Arguments) -> Result<InPlaceChange> {
     match arguments.integer("bits")? {
-        bits @ 0..=8 => Ok(Change::Map(Box::new(array::from_fn(|x| x as u8 & (0xFF00 >> bits) as u8)))),
+        bits @ 0..=8 => Ok(InPlaceChange::Map(Box::new(array::from_fn(|x| x as u8 & (0xFF00 >> bits) as u8)))),
         bits => arguments.refuse("bits", format_args!("must be from 0 to 8, got {bits}")),
     }
 }
 
-fn solarize(arguments: &Arguments) -> Result<Change> {
+fn solarize(arguments: &Arguments) -> Result<InPlaceChange> {
     match arguments.number("threshold")? {
-        threshold if threshold <= 255.0 => {
-            Ok(Change::Map(Box::new(array::from_fn(|x| if x as f64 >= threshold { 255 - x as u8 } else { x as u8 }))))
-        }
+        threshold if threshold <= 255.0 => Ok(InPlaceChange::Map(Box::new(array::from_fn(|x| {
+            if x as f64 >= threshold { 255 - x as u8 } else { x as u8 }
+        })))),
         threshold => arguments.refuse("threshold", format_args!("must be up to 255, got {threshold}")),
     }
 }
@@ -234,12 +234,12 @@ fn probability(arguments: &Arguments) -> Result<f64> {
     }
 }
 
-fn random_grayscale(arguments: &Arguments) -> Result<Change> {
-    probability(arguments).map(Change::Grayscale)
+fn random_grayscale(arguments: &Arguments) -> Result<InPlaceChange> {
+    probability(arguments).map(InPlaceChange::Grayscale)
 }
 
-fn random_vflip(arguments: &Arguments) -> Result<Change> {
-    probability(arguments).map(Change::Vflip)
+fn random_vflip(arguments: &Arguments) -> Result<InPlaceChange> {
+    probability(arguments).map(InPlaceChange::Vflip)
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
 
     use crate::testing::{Column, assert_near, decoded, image, keyed, keys, noise, select, sql};
 
-    /// What torchvision made of the picture: see golden/images.py.
+    /// The file with torchvision's result: see golden/images.py.
     fn golden(name: &str) -> String {
         format!("../golden/images/{name}.png")
     }
@@ -274,7 +274,7 @@ mod tests {
                     select(call, vec![source.clone(), keys(1)]).unwrap()
                 };
                 assert_eq!(image(&run(0.0), 0), image(&source, 0));
-                // PyTorch adds with a fused multiplication, so a value may be cut one lower or higher.
+                // PyTorch uses a fused multiply-add, so a truncated value may be one lower or higher.
                 let tolerance = u8::from(call == "grayscale");
                 assert_near(&run(1.0), &golden(&format!("{name}_{call}")), tolerance);
             }

@@ -1,8 +1,9 @@
-//! Operators on decoded images, most of which keep their number of pixels.
+//! Operators on decoded images. Most of them keep the number of pixels.
 //!
-//! [`steps`] has what is done to one image, [`affine`] and [`blur`] its larger kernels; [`augment`] and [`policy`] are the
-//! operators that draw which steps, by key.
+//! [`adjustments`] has the changes of one image, and [`affine`] and [`blur`] their larger kernels. The operators in
+//! [`augment`] and [`policy`] draw changes by key.
 
+mod adjustments;
 mod affine;
 pub(crate) mod augment;
 mod blur;
@@ -13,5 +14,4 @@ pub(crate) mod in_place;
 pub(crate) mod pad;
 pub(crate) mod policy;
 pub(crate) mod random_crop;
-mod steps;
 pub(crate) mod to_chw;

@@ -1,4 +1,4 @@
-//! `pad`: images with a border.
+//! `pad`: adds a border to images.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, UInt8Type};
@@ -50,7 +50,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
 #[derive(Debug)]
 pub(crate) struct Pad;
 
-/// How much is put around, and what.
+/// The widths and the content of a border.
 struct Border {
     left: usize,
     top: usize,
@@ -137,7 +137,7 @@ impl Border {
         Ok(Self { left, top, right, bottom, mode })
     }
 
-    /// Height and width with the border. The error reads after the argument's name.
+    /// Returns height and width including the border. The error text continues the argument's name.
     fn size(&self, height: usize, width: usize) -> std::result::Result<(usize, usize), String> {
         let is_short = self.left.max(self.right) >= width || self.top.max(self.bottom) >= height;
         if matches!(self.mode, Mode::Reflect) && is_short {
@@ -172,7 +172,7 @@ impl Border {
         }
     }
 
-    /// Which line or column is shown at a place, if any.
+    /// Returns the source row or column of a position, if it has one.
     fn source(&self, at: usize, before: usize, len: usize) -> Option<usize> {
         let at = at as isize - before as isize;
         let last = len as isize - 1;

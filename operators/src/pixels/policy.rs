@@ -1,24 +1,24 @@
-//! `rand_augment` and `trivial_augment`: a few operations drawn from one list.
+//! `rand_augment` and `trivial_augment`: operations drawn from one list.
 
 use datafusion::common::Result;
 
+use super::adjustments::Adjustment;
 use super::affine::Affine;
 use super::augment::{AUGMENTATION, Augment, IMAGE, Recipe, whole};
-use super::steps::Step;
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter};
 use crate::keyed::Draws;
 use crate::operator::Arguments;
 
-/// What is drawn.
+/// The distribution of operations.
 #[derive(Debug)]
 pub(super) enum Policy {
-    /// So many operations of one strength.
+    /// `operations` operations of one strength.
     Rand { operations: usize, magnitude: usize, bins: usize },
-    /// One operation of any strength.
+    /// One operation of random strength.
     Trivial { bins: usize },
 }
 
-/// The operations in the order of torchvision's tables; a draw below their number names one.
+/// The operations in the order of torchvision's tables. A draw below their number selects one.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Identity,
@@ -72,8 +72,8 @@ impl Policy {
         }
     }
 
-    /// Draws the operation, then its strength where that is not given, then its sign where it has one.
-    fn step(&self, height: usize, width: usize, draws: &mut Draws) -> Step {
+    /// Draws the operation, then its strength unless that is given, then its sign if it has one.
+    fn step(&self, height: usize, width: usize, draws: &mut Draws) -> Adjustment {
         let operation = OPERATIONS[draws.below(OPERATIONS.len() as u64) as usize];
         let (bin, bins, greatest) = match *self {
             Self::Rand { magnitude, bins, .. } => (magnitude, bins, Greatest::rand(height, width)),
@@ -82,33 +82,35 @@ impl Policy {
         let part = bin as f64 / (bins - 1) as f64;
         let mut signed = |greatest: f64| if draws.below(2) == 1 { -greatest * part } else { greatest * part };
         match operation {
-            Operation::Identity => Step::Identity,
-            Operation::ShearX => Step::Affine(Affine::sheared_x(signed(greatest.shear))),
-            Operation::ShearY => Step::Affine(Affine::sheared_y(signed(greatest.shear))),
-            Operation::TranslateX => Step::Affine(Affine::translated(signed(greatest.right) as i64, 0)),
-            Operation::TranslateY => Step::Affine(Affine::translated(0, signed(greatest.down) as i64)),
-            Operation::Rotate => Step::Affine(Affine::rotated(signed(greatest.degrees), height, width, [0; 3], false)),
-            Operation::Brightness => Step::Brightness(1.0 + signed(greatest.factor)),
-            Operation::Color => Step::Saturation(1.0 + signed(greatest.factor)),
-            Operation::Contrast => Step::Contrast(1.0 + signed(greatest.factor)),
-            Operation::Sharpness => Step::Sharpness(1.0 + signed(greatest.factor)),
-            Operation::Posterize => Step::Posterize(8 - (greatest.bits * part).round_ties_even() as u8),
-            Operation::Solarize => Step::Solarize(255.0 * falling(bin, bins)),
-            Operation::AutoContrast => Step::AutoContrast,
-            Operation::Equalize => Step::Equalize,
+            Operation::Identity => Adjustment::Identity,
+            Operation::ShearX => Adjustment::Affine(Affine::sheared_x(signed(greatest.shear))),
+            Operation::ShearY => Adjustment::Affine(Affine::sheared_y(signed(greatest.shear))),
+            Operation::TranslateX => Adjustment::Affine(Affine::translated(signed(greatest.right) as i64, 0)),
+            Operation::TranslateY => Adjustment::Affine(Affine::translated(0, signed(greatest.down) as i64)),
+            Operation::Rotate => {
+                Adjustment::Affine(Affine::rotated(signed(greatest.degrees), height, width, [0; 3], false))
+            }
+            Operation::Brightness => Adjustment::Brightness(1.0 + signed(greatest.factor)),
+            Operation::Color => Adjustment::Saturation(1.0 + signed(greatest.factor)),
+            Operation::Contrast => Adjustment::Contrast(1.0 + signed(greatest.factor)),
+            Operation::Sharpness => Adjustment::Sharpness(1.0 + signed(greatest.factor)),
+            Operation::Posterize => Adjustment::Posterize(8 - (greatest.bits * part).round_ties_even() as u8),
+            Operation::Solarize => Adjustment::Solarize(255.0 * falling(bin, bins)),
+            Operation::AutoContrast => Adjustment::AutoContrast,
+            Operation::Equalize => Adjustment::Equalize,
         }
     }
 }
 
-/// From 1 at the first bin to 0 at the last, rounded as PyTorch's `linspace` rounds: a threshold a hair below a whole
-/// number inverts one value more than a threshold a hair above it.
+/// Returns 1 at the first bin and 0 at the last, rounded like PyTorch's `linspace`. The rounding matters: a threshold
+/// slightly below a whole number inverts one value more than a threshold slightly above it.
 fn falling(bin: usize, bins: usize) -> f64 {
     let step = f64::from(-1.0 / (bins - 1) as f32);
     let exact = if bin < bins / 2 { 1.0 + step * bin as f64 } else { -step * (bins - 1 - bin) as f64 };
     f64::from(exact as f32)
 }
 
-/// The last bin of each operation that has bins.
+/// The strength of each operation at the last bin.
 struct Greatest {
     shear: f64,
     right: f64,
@@ -127,10 +129,10 @@ impl Greatest {
     }
 }
 
-/// The most operations of one image.
+/// Maximum number of operations on an image.
 const OPERATIONS_MAX: usize = 16;
 
-/// The most strengths of an operation.
+/// Maximum number of strengths of an operation.
 const BINS_MAX: usize = 1000;
 
 static RAND_AUGMENT_DESCRIPTOR: Descriptor = Descriptor {

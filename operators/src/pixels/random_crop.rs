@@ -1,4 +1,4 @@
-//! `random_crop`: a part of an image of one size, at a random place.
+//! `random_crop`: crops of one size, at random positions.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
@@ -37,7 +37,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     }],
 };
 
-/// The most pixels of padding: as much as an image may have.
+/// Maximum padding in pixels, equal to the maximum side of an image.
 const PADDING_MAX: i64 = crate::tensor::SIDE_MAX as i64;
 
 /// The operator `random_crop`.
@@ -77,7 +77,8 @@ fn frame(arguments: &Arguments) -> Result<Frame> {
     })
 }
 
-/// The part of `have` pixels, with `around` more on both sides, that `want` pixels from `first` on hold.
+/// Returns the source pixels of a crop. The image has `have` pixels and `around` padding pixels on both sides; the crop
+/// has `want` pixels and starts at `first`.
 fn part(have: usize, want: usize, first: usize, around: usize) -> Span {
     let source = first.saturating_sub(around).min(have);
     let target = around.saturating_sub(first).min(want);
@@ -115,14 +116,14 @@ mod tests {
         check(4, 4, 0, 2, 0, 2, 2);
         check(4, 4, 4, 2, 2, 0, 2);
         check(2, 6, 1, 4, 0, 3, 2);
-        // Wholly in the padding.
+        // The crop is entirely in the padding.
         check(2, 3, 0, 5, 0, 3, 0);
         check(2, 3, 9, 5, 2, 0, 0);
     }
 
     #[test]
     fn every_place_is_drawn_and_holds_the_images_own_pixels() {
-        // 3 x 4 pixels that tell their place.
+        // Each of the 3 x 4 pixels holds its own position.
         let pixels: Vec<u8> = (0..12).flat_map(|i| [i, i, i]).collect();
         let images = fixed(3, 4, pixels.repeat(200));
         let got = cropped(images, 200, 2, 2, 0).unwrap();
@@ -151,7 +152,7 @@ mod tests {
         let (_, _, small) = image(&decoded(&["palette.png"]), 0).unwrap();
         let (height, width, padded) = image(&cropped(decoded(&["palette.png"]), 1, 12, 20, 0).unwrap(), 0).unwrap();
         assert_eq!((height, width), (12, 20));
-        // Whole, wherever it came to lie.
+        // The image is complete, wherever it was placed.
         let line = &small[..13 * 3];
         assert!(padded.windows(line.len()).any(|window| window == line));
         assert_eq!(padded.iter().map(|x| u64::from(*x)).sum::<u64>(), small.iter().map(|x| u64::from(*x)).sum::<u64>());

@@ -1,4 +1,4 @@
-//! `to_chw`: the channels of images one after the other.
+//! `to_chw`: the channels of images as separate planes.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Operator for ToChw {
         let list = arguments.array("image")?.as_fixed_size_list();
         let size = list.value_length() as usize;
         let (bytes, width) = bytes(list.values())?;
-        // Values are moved, whatever they are.
+        // The values are moved as bytes of their width, whatever their type.
         let moved = match width {
             1 => planes::<u8>(&bytes, size),
             2 => planes::<u16>(&bytes, size),

@@ -1,4 +1,4 @@
-//! `cross`: two categories as one.
+//! `cross`: combines two categories into one.
 
 use std::sync::Arc;
 

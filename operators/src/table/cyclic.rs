@@ -1,4 +1,4 @@
-//! `cyclic`: hours, weekdays and angles as points on a circle.
+//! `cyclic`: maps hours, weekdays and angles to points on a circle.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Operator for Cyclic {
         let numbers = numbers.as_primitive::<Float64Type>();
         let mut points = Vec::with_capacity(numbers.len() * 2);
         for x in numbers.values() {
-            // % is exact, so 6 of 24 stays a quarter of the circle however many days have passed.
+            // % is exact, so 6 of 24 stays a quarter of the circle after any number of days.
             let turn = (x % period) / period;
             points.extend([sine(turn) as f32, sine(turn + 0.25) as f32]);
         }
@@ -66,7 +66,7 @@ impl Operator for Cyclic {
     }
 }
 
-/// The sine of a part of a full turn. Quarters give -1, 0 and 1 and not their neighbours.
+/// Returns the sine of a fraction of a full turn. Quarter turns give exactly -1, 0 and 1.
 fn sine(turn: f64) -> f64 {
     match turn * 4.0 {
         quarters if quarters.fract() == 0.0 => [0.0, 1.0, 0.0, -1.0][quarters.rem_euclid(4.0) as usize],

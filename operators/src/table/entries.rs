@@ -1,25 +1,26 @@
-//! The places of texts in a vocabulary: one table, made once and looked up in for every row.
+//! The index of each text in a vocabulary: a hash table that is built once and read for every row.
 //!
-//! Categories are short: eight bytes are compared as one number, in the slot itself, so finding one touches one cache line.
+//! Categories are short. The table stores up to eight bytes in the slot itself and compares them as one number, so a
+//! lookup touches one cache line.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Open addressing with linear probing, at most three quarters full.
+/// A hash table with open addressing and linear probing, at most three quarters full.
 #[derive(Debug)]
 pub(super) struct Entries {
-    slots: Vec<Slot>,
-    /// How far a product is shifted to number a slot.
+    slots: Vec<EntrySlot>,
+    /// The right shift from a product to a slot number.
     shift: u32,
-    /// The longer texts, one after the other, and where that of each place begins.
+    /// The long texts, concatenated, and the start of each text by index.
     long: Vec<u8>,
     starts: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    /// The bytes of a short text, the hash of a longer one.
+struct EntrySlot {
+    /// The bytes of a short text, or the hash of a long one.
     key: u64,
-    /// In bytes.
+    /// Length in bytes.
     len: u32,
     place: u32,
 }
@@ -28,24 +29,24 @@ const EMPTY: u32 = u32::MAX;
 const SHORT: usize = 8;
 
 impl Entries {
-    /// A table for these texts, without them.
+    /// Makes an empty table with room for these texts.
     pub(super) fn with_room_for(texts: &[&str]) -> Result<Self, String> {
         if texts.len() >= EMPTY as usize || texts.iter().any(|text| u32::try_from(text.len()).is_err()) {
             return Err("has more than 2^32 - 2 entries, or one of 4 GiB".to_owned());
         }
         let slots = (texts.len() * 4 / 3 + 2).next_power_of_two();
-        let empty = Slot { key: 0, len: 0, place: EMPTY };
+        let empty = EntrySlot { key: 0, len: 0, place: EMPTY };
         Ok(Self { slots: vec![empty; slots], shift: 64 - slots.trailing_zeros(), long: Vec::new(), starts: Vec::new() })
     }
 
-    /// Adds the text of the next place. `false` if it is there already.
+    /// Adds a text with the next index. Returns `false` if the table has it already.
     pub(super) fn insert(&mut self, text: &[u8]) -> bool {
         let key = key(text);
         let (at, found) = self.find(text, key);
         if found.is_some() {
             return false;
         }
-        self.slots[at] = Slot { key, len: text.len() as u32, place: self.starts.len() as u32 };
+        self.slots[at] = EntrySlot { key, len: text.len() as u32, place: self.starts.len() as u32 };
         self.starts.push(self.long.len());
         if text.len() > SHORT {
             self.long.extend_from_slice(text);
@@ -53,18 +54,18 @@ impl Entries {
         true
     }
 
-    /// How many were added.
+    /// Returns the number of texts.
     pub(super) fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// The place of a text.
+    /// Returns the index of a text.
     #[inline]
     pub(super) fn get(&self, text: &[u8]) -> Option<u32> {
         self.find(text, key(text)).1
     }
 
-    /// The slot of a text, or that which it would have, and its place.
+    /// Returns the slot of a text, and its index. An absent text has the slot in which it would be inserted.
     #[inline]
     fn find(&self, text: &[u8], key: u64) -> (usize, Option<u32>) {
         let mixed = (key ^ (key >> 32) ^ text.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -81,7 +82,7 @@ impl Entries {
         }
     }
 
-    fn is_at(&self, slot: &Slot, text: &[u8]) -> bool {
+    fn is_at(&self, slot: &EntrySlot, text: &[u8]) -> bool {
         self.long[self.starts[slot.place as usize]..].starts_with(text)
     }
 }

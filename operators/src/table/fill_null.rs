@@ -1,4 +1,4 @@
-//! `fill_null`: a number in place of nulls.
+//! `fill_null`: replaces nulls by a number.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, downcast_primitive};
 use arrow::datatypes::Field;

@@ -1,4 +1,4 @@
-//! `first_x`: the beginning of lists.
+//! `first_x`: the first values of lists.
 
 use std::sync::Arc;
 

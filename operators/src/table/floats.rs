@@ -1,7 +1,7 @@
-//! Functions of numbers that give floats: `boxcox`, `logit`, `standardize`, `min_max`, `log_shift`.
+//! Functions from numbers to floats: `boxcox`, `logit`, `standardize`, `min_max`, `log_shift`.
 //!
-//! Each is one operator, and all are one struct: a descriptor and what makes a function of the constants. All are
-//! computed in float64, by software where a function is transcendental, so every machine returns the same bits.
+//! Each is one operator, and all are one struct: a descriptor, and what makes a function of the constants. All
+//! functions compute in float64, with transcendental functions in software, so every machine returns the same bits.
 
 use std::sync::Arc;
 
@@ -18,12 +18,13 @@ use crate::operator::{Arguments, Operator};
 #[derive(Debug)]
 pub(crate) struct FloatMap {
     descriptor: &'static Descriptor,
-    prepare: fn(&Arguments) -> Result<Map>,
+    prepare: fn(&Arguments) -> Result<FloatFunction>,
 }
 
-/// A function with its constants. Named kinds and no boxed closure, so that the loop over values is the compiler's.
+/// A function with its constants. It is an enum and not a boxed closure, so the compiler can optimize the loop over
+/// values.
 #[derive(Debug, Clone, Copy)]
-enum Map {
+enum FloatFunction {
     Boxcox(f64),
     LogShift(f64),
     Logit(f64),
@@ -49,14 +50,14 @@ impl Operator for FloatMap {
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let map = (self.prepare)(arguments)?;
         on_values(arguments.array("x")?, |values| match map {
-            Map::Boxcox(0.0) => apply(values, libm::log),
-            Map::Boxcox(lambda) => apply(values, |x| libm::expm1(lambda * libm::log(x)) / lambda),
-            Map::LogShift(shift) => apply(values, |x| libm::log(x + shift)),
-            Map::Logit(eps) => apply(values, |x| {
+            FloatFunction::Boxcox(0.0) => apply(values, libm::log),
+            FloatFunction::Boxcox(lambda) => apply(values, |x| libm::expm1(lambda * libm::log(x)) / lambda),
+            FloatFunction::LogShift(shift) => apply(values, |x| libm::log(x + shift)),
+            FloatFunction::Logit(eps) => apply(values, |x| {
                 let x = if eps > 0.0 { x.clamp(eps, 1.0 - eps) } else { x };
                 libm::log(x / (1.0 - x))
             }),
-            Map::Scaled(a, b) => apply(values, |x| (x - a) / b),
+            FloatFunction::Scaled(a, b) => apply(values, |x| (x - a) / b),
         })
     }
 }
@@ -136,32 +137,32 @@ float_maps! {
         "standardize(15, mean => 10, std => 2)" = "2.5";
 }
 
-fn boxcox(arguments: &Arguments) -> Result<Map> {
-    Ok(Map::Boxcox(arguments.number("lambda")?))
+fn boxcox(arguments: &Arguments) -> Result<FloatFunction> {
+    Ok(FloatFunction::Boxcox(arguments.number("lambda")?))
 }
 
-fn log_shift(arguments: &Arguments) -> Result<Map> {
-    Ok(Map::LogShift(arguments.number("shift")?))
+fn log_shift(arguments: &Arguments) -> Result<FloatFunction> {
+    Ok(FloatFunction::LogShift(arguments.number("shift")?))
 }
 
-fn logit(arguments: &Arguments) -> Result<Map> {
+fn logit(arguments: &Arguments) -> Result<FloatFunction> {
     match arguments.number("eps")? {
-        eps if (0.0..=0.5).contains(&eps) => Ok(Map::Logit(eps)),
+        eps if (0.0..=0.5).contains(&eps) => Ok(FloatFunction::Logit(eps)),
         eps => arguments.refuse("eps", format_args!("must be from 0 to 0.5, got {eps}")),
     }
 }
 
-fn min_max(arguments: &Arguments) -> Result<Map> {
+fn min_max(arguments: &Arguments) -> Result<FloatFunction> {
     let (min, max) = (arguments.number("min")?, arguments.number("max")?);
     match max > min {
-        true => Ok(Map::Scaled(min, max - min)),
+        true => Ok(FloatFunction::Scaled(min, max - min)),
         false => arguments.refuse("max", format_args!("must be above \"min\", got {max} and {min}")),
     }
 }
 
-fn standardize(arguments: &Arguments) -> Result<Map> {
+fn standardize(arguments: &Arguments) -> Result<FloatFunction> {
     match arguments.number("std")? {
-        std if std > 0.0 => Ok(Map::Scaled(arguments.number("mean")?, std)),
+        std if std > 0.0 => Ok(FloatFunction::Scaled(arguments.number("mean")?, std)),
         std => arguments.refuse("std", format_args!("must be above 0, got {std}")),
     }
 }

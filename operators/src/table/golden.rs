@@ -1,4 +1,4 @@
-//! All operators on tables against their references.
+//! Tests of the operators on tables against their reference implementations.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ fn number(value: &Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok()))
 }
 
-/// The numbers of a column, of lists of one size one after the other.
+/// Returns the numbers of a column, or of its fixed-size lists one after the other.
 fn numbers(array: &ArrayRef) -> Vec<Option<f64>> {
     let values = array.as_fixed_size_list_opt().map_or(array, |list| list.values());
     let values = cast(values, &DataType::Float64).unwrap();
     values.as_primitive::<Float64Type>().iter().collect()
 }
 
-/// Equal, but for what two implementations of a logarithm or a power may differ by.
+/// Compares numbers with a tolerance for different implementations of a logarithm or a power.
 fn is_near(got: f64, expect: f64) -> bool {
     got == expect || (got.is_nan() && expect.is_nan()) || (got - expect).abs() <= 4e-7 * expect.abs().max(0.3)
 }

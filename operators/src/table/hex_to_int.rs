@@ -1,4 +1,4 @@
-//! `hex_to_int`: hexadecimal text to integers.
+//! `hex_to_int`: parses hexadecimal text as integers.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Operator for HexToInt {
     }
 }
 
-/// The integers of a column in which every text is eight digits, and what lies under nulls nothing or eight digits.
+/// Parses a column whose texts all have eight digits; at null positions they may be empty. Otherwise returns `None`.
 fn all_eight(texts: &StringArray) -> Option<Vec<i64>> {
     let (bytes, offsets) = (texts.value_data(), texts.value_offsets());
     let mut integers = Vec::with_capacity(texts.len());
@@ -87,7 +87,7 @@ fn all_eight(texts: &StringArray) -> Option<Vec<i64>> {
             };
             start = *end as usize;
         }
-        // Whether all are digits is asked once a chunk, so that several are computed at a time.
+        // Check for digits once a chunk, so that the loop is vectorized.
         let mut wrong = 0;
         integers.extend(words[..chunk.len()].iter().map(|word| {
             let (integer, is_wrong) = eight(*word);
@@ -101,7 +101,7 @@ fn all_eight(texts: &StringArray) -> Option<Vec<i64>> {
     Some(integers)
 }
 
-/// The same of views, which hold texts of eight bytes themselves: behind four of their length.
+/// Like `all_eight`, for views. A view holds a text of eight bytes inline, after four bytes of length.
 fn all_eight_in(texts: &StringViewArray) -> Option<Vec<i64>> {
     const CHUNK: usize = 64;
     let valid = texts.nulls().map(|nulls| nulls.inner().bit_chunks());
@@ -140,18 +140,18 @@ fn parse(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |value, digit| Some(value << 4 | u64::from(char::from(*digit).to_digit(16)?)))
 }
 
-/// Eight digits at once, the first in the highest byte, since Criteo's columns have nothing else: each step works on all bytes of a
-/// word. The second number is 0 if they are digits.
+/// Parses eight digits at once, the first in the highest byte. Criteo's columns have only such texts. Each step works
+/// on all bytes of a word. The second number is 0 if all bytes are digits.
 #[inline(always)]
 fn eight(word: u64) -> (u32, u64) {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // For a byte b of 0 to 127, bit 7 of (b + 128 - low) says whether b is at least low.
+    // For a byte b from 0 to 127, bit 7 of (b + 128 - low) is set if b is at least low.
     let at_least = |bytes: u64, low: u64| (bytes | (ONES * 0x80)) - ONES * low;
     let lower = word | (ONES * 0x20);
     let is_number = at_least(word, 0x30) & !at_least(word, 0x3A);
     let is_letter = at_least(lower, 0x61) & !at_least(lower, 0x67);
     let wrong = (word | !(is_number | is_letter)) & (ONES * 0x80);
-    // A letter's low four bits are its value less nine.
+    // A letter's low four bits are its value minus nine.
     let nibbles = (word & (ONES * 0x0F)).wrapping_add(((is_letter >> 7) & ONES) * 9);
     let pairs = (nibbles | (nibbles >> 4)) & 0x00FF_00FF_00FF_00FF;
     let fours = (pairs | (pairs >> 8)) & 0x0000_FFFF_0000_FFFF;
@@ -164,7 +164,7 @@ mod tests {
     use crate::keyed::Draws;
     use crate::testing::{column, sql};
 
-    /// Texts of eight digits, with nulls, and now and then something else.
+    /// Draws texts of eight digits, with nulls and a few other texts.
     fn texts(draws: &mut Draws, others: u64) -> Vec<Option<String>> {
         let text = |draws: &mut Draws| match draws.below(1000) {
             other if other < others => ["", "f", "Ab3", "0123456789abcdef", "123456789"][other as usize % 5].to_owned(),

@@ -1,4 +1,4 @@
-//! `index_of`: a value's place in a list.
+//! `index_of`: the index of a value in a list.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Functions of numbers that give integers: `bucketize`, `map_id`, `positive_mod`, `quantize`, `sigrid_hash`.
+//! Functions from numbers to integers: `bucketize`, `map_id`, `positive_mod`, `quantize`, `sigrid_hash`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::reuse;
 pub(crate) struct IntegerMap {
     descriptor: &'static Descriptor,
     value: DataType,
-    prepare: fn(&Arguments) -> Result<Map>,
+    prepare: fn(&Arguments) -> Result<IntegerFunction>,
 }
 
 /// A function with its constants.
 #[derive(Debug)]
-enum Map {
+enum IntegerFunction {
     Bucketize(Vec<f64>),
     Replace(HashMap<i64, i64>, i64),
     PositiveMod(i64),
@@ -45,20 +45,22 @@ impl Operator for IntegerMap {
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let map = (self.prepare)(arguments)?;
         let array = arguments.take_array("x")?;
-        if let (Map::PositiveMod(divisor), DataType::Int64) = (&map, array.data_type()) {
+        if let (IntegerFunction::PositiveMod(divisor), DataType::Int64) = (&map, array.data_type()) {
             return Ok(reuse::map::<Int64Type>(array, modulo(*divisor)));
         }
         on_values(&array, |values| match map {
-            Map::Bucketize(borders) => {
+            IntegerFunction::Bucketize(borders) => {
                 floats::<Int32Type>(values, |x| borders.partition_point(|border| *border < x || x.is_nan()) as i32)
             }
-            Map::Quantize(scale, zero) => floats::<UInt8Type>(values, |x| ((x / scale).round_ties_even() + zero) as u8),
-            Map::Replace(ids, other) => integers(values, |id| ids.get(&id).copied().unwrap_or(other)),
-            Map::PositiveMod(divisor) => match values.as_primitive_opt::<UInt64Type>() {
+            IntegerFunction::Quantize(scale, zero) => {
+                floats::<UInt8Type>(values, |x| ((x / scale).round_ties_even() + zero) as u8)
+            }
+            IntegerFunction::Replace(ids, other) => integers(values, |id| ids.get(&id).copied().unwrap_or(other)),
+            IntegerFunction::PositiveMod(divisor) => match values.as_primitive_opt::<UInt64Type>() {
                 Some(values) => Ok(mapped::<_, Int64Type>(values, |x| (x % divisor as u64) as i64)),
                 None => integers(values, modulo(divisor)),
             },
-            Map::SigridHash(salt, max) => integers(values, |id| sigrid_hash(id, salt, max)),
+            IntegerFunction::SigridHash(salt, max) => integers(values, |id| sigrid_hash(id, salt, max)),
         })
     }
 }
@@ -75,7 +77,7 @@ fn floats<O: ArrowPrimitiveType>(values: &ArrayRef, function: impl Fn(f64) -> O:
     Ok(mapped::<_, O>(cast(values, &DataType::Float64)?.as_primitive::<Float64Type>(), function))
 }
 
-/// Unsigned 64-bit integers are taken by their bits, as TorchArrow takes them.
+/// Applies a function to integers. Unsigned 64-bit integers are reinterpreted by their bits, like TorchArrow's.
 fn integers(values: &ArrayRef, function: impl Fn(i64) -> i64) -> Result<ArrayRef> {
     match values.as_primitive_opt::<UInt64Type>() {
         Some(values) => Ok(mapped::<_, Int64Type>(values, |x| function(x as i64))),
@@ -83,8 +85,8 @@ fn integers(values: &ArrayRef, function: impl Fn(i64) -> i64) -> Result<ArrayRef
     }
 }
 
-/// The remainder that is never negative. Divisors of 31 bits take a multiplication where the processor would take a
-/// division of 20 to 40 cycles: Lemire's method, exact for the values of 32 bits that hashes and Criteo's columns have.
+/// Returns a function that computes the non-negative remainder. For divisors of 31 bits and values of 32 bits, which
+/// hashes and Criteo's columns have, it multiplies (Lemire's method, exact). A division takes 20 to 40 cycles.
 pub(crate) fn modulo(divisor: i64) -> impl Fn(i64) -> i64 {
     let small = u32::try_from(divisor).unwrap_or(0);
     let magic = if small > 0 { u64::MAX / u64::from(small) } else { 0 }.wrapping_add(1);
@@ -104,7 +106,7 @@ fn sigrid_hash(id: i64, salt: i64, max: i64) -> i64 {
     combine(salt as u64, mix(id as u64)).cast_signed().rem_euclid(max)
 }
 
-/// Thomas Wang's mix of 64 bits.
+/// Thomas Wang's 64-bit mix.
 fn mix(mut key: u64) -> u64 {
     key = (!key).wrapping_add(key << 21);
     key ^= key >> 24;
@@ -115,7 +117,7 @@ fn mix(mut key: u64) -> u64 {
     key.wrapping_add(key << 31)
 }
 
-/// CityHash's combination of two 64-bit hashes, as folly's `hash_combine` uses it.
+/// CityHash's combination of two 64-bit hashes, as in folly's `hash_combine`.
 fn combine(upper: u64, lower: u64) -> u64 {
     const MULTIPLIER: u64 = 0x9DDF_EA08_EB38_2D69;
     let a = (lower ^ upper).wrapping_mul(MULTIPLIER);
@@ -197,18 +199,18 @@ integer_maps! {
         "sigrid_hash(5, salt => 0, max_value => 100)" = "4";
 }
 
-fn bucketize(arguments: &Arguments) -> Result<Map> {
+fn bucketize(arguments: &Arguments) -> Result<IntegerFunction> {
     let borders = arguments.numbers("borders")?;
     match borders.is_empty() || borders.windows(2).any(|pair| pair[0] >= pair[1]) {
         true => arguments.refuse("borders", format_args!("must be ascending numbers, got {borders:?}")),
-        false => Ok(Map::Bucketize(borders)),
+        false => Ok(IntegerFunction::Bucketize(borders)),
     }
 }
 
-fn map_id(arguments: &Arguments) -> Result<Map> {
+fn map_id(arguments: &Arguments) -> Result<IntegerFunction> {
     let list = |name: &str| {
         let numbers = arguments.numbers(name)?;
-        // Lists of constants may come as floats, which hold integers exactly up to 2^53.
+        // Constant lists may arrive as floats, which hold integers exactly up to 2^53.
         match numbers.iter().find(|number| number.fract() != 0.0 || number.abs() > (1u64 << 53) as f64) {
             Some(number) => arguments.refuse(name, format_args!("must be integers up to 2^53, got {number}")),
             None => Ok(numbers.into_iter().map(|number| number as i64).collect::<Vec<_>>()),
@@ -224,26 +226,26 @@ fn map_id(arguments: &Arguments) -> Result<Map> {
     let length = from.len();
     let ids: HashMap<_, _> = from.into_iter().zip(to).collect();
     match ids.len() == length {
-        true => Ok(Map::Replace(ids, arguments.integer("other")?)),
+        true => Ok(IntegerFunction::Replace(ids, arguments.integer("other")?)),
         false => arguments.refuse("sources", "must name each id once"),
     }
 }
 
-fn positive_mod(arguments: &Arguments) -> Result<Map> {
-    Ok(Map::PositiveMod(arguments.positive("divisor")? as i64))
+fn positive_mod(arguments: &Arguments) -> Result<IntegerFunction> {
+    Ok(IntegerFunction::PositiveMod(arguments.positive("divisor")? as i64))
 }
 
-fn quantize(arguments: &Arguments) -> Result<Map> {
+fn quantize(arguments: &Arguments) -> Result<IntegerFunction> {
     let (scale, zero) = (arguments.number("scale")?, arguments.integer("zero_point")?);
     if scale <= 0.0 {
         return arguments.refuse("scale", format_args!("must be above 0, got {scale}"));
     }
     match (0..=255).contains(&zero) {
-        true => Ok(Map::Quantize(scale, zero as f64)),
+        true => Ok(IntegerFunction::Quantize(scale, zero as f64)),
         false => arguments.refuse("zero_point", format_args!("must be from 0 to 255, got {zero}")),
     }
 }
 
-fn sigrid(arguments: &Arguments) -> Result<Map> {
-    Ok(Map::SigridHash(arguments.integer("salt")?, arguments.positive("max_value")? as i64))
+fn sigrid(arguments: &Arguments) -> Result<IntegerFunction> {
+    Ok(IntegerFunction::SigridHash(arguments.integer("salt")?, arguments.positive("max_value")? as i64))
 }

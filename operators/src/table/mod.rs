@@ -1,5 +1,5 @@
-//! Operators on the numbers and categories of tables, and what they share: a function of values, applied to a column of
-//! them or to a column of lists.
+//! Operators on the numbers and categories of tables, and their shared functions. Each operator is a function of
+//! values, applied to a column or to a column of lists.
 
 pub(crate) mod cross;
 pub(crate) mod cyclic;
@@ -23,7 +23,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-/// The type of values: of a column, or of the lists in it.
+/// Returns the type of a column's values, or of the values in its lists.
 pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::List(item) | DataType::LargeList(item) => item.data_type(),
@@ -31,7 +31,7 @@ pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     }
 }
 
-/// The field of a column whose values have become of another type, while its lists stay lists.
+/// Returns the field with another type of values. Lists stay lists.
 pub(crate) fn with_value_type(name: &str, field: &Field, value: DataType) -> Field {
     let item = || Arc::new(Field::new_list_field(value.clone(), true));
     let data_type = match field.data_type() {
@@ -42,7 +42,7 @@ pub(crate) fn with_value_type(name: &str, field: &Field, value: DataType) -> Fie
     Field::new(name, data_type, field.is_nullable())
 }
 
-/// Applies a function to the values of a column, or to those of its lists. Null values stay null.
+/// Applies a function to the values of a column, or of its lists. Null values stay null.
 pub(crate) fn on_values(array: &ArrayRef, function: impl FnOnce(&ArrayRef) -> Result<ArrayRef>) -> Result<ArrayRef> {
     match array.data_type() {
         DataType::List(_) => on_items(array.as_list::<i32>(), function),
@@ -55,7 +55,7 @@ fn on_items<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     function: impl FnOnce(&ArrayRef) -> Result<ArrayRef>,
 ) -> Result<ArrayRef> {
-    // A slice shares the values of the whole column: only its own are computed.
+    // A slice shares the values of the whole column. Compute only the slice's own.
     let offsets = list.value_offsets();
     let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
     let values = function(&list.values().slice(first.as_usize(), (last - first).as_usize()))?;

@@ -1,4 +1,4 @@
-//! `ngram`: runs of values of lists as categories.
+//! `ngram`: maps runs of list values to categories.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn ngrams<O: OffsetSizeTrait>(list: &GenericListArray<O>, n: usize, buckets: u64
     let first = offsets[0].as_usize();
     let values = list.values().slice(first, offsets[offsets.len() - 1].as_usize() - first);
     let hashes = hashes(&values, seed)?;
-    // A run's hashes lie one after the other, so that they are hashed where they are.
+    // The hashes of a run are contiguous, so they are hashed without a copy.
     let bytes: Vec<u8> = hashes.values().iter().flat_map(|hash| hash.to_le_bytes()).collect();
     let mut runs = Vec::with_capacity(values.len());
     let mut ends = Vec::with_capacity(list.len() + 1);
@@ -77,7 +77,7 @@ fn ngrams<O: OffsetSizeTrait>(list: &GenericListArray<O>, n: usize, buckets: u64
     for row in 0..list.len() {
         if !list.is_null(row) {
             let (start, end) = (offsets[row].as_usize() - first, offsets[row + 1].as_usize() - first);
-            // The last null so far, or where the list begins.
+            // The position after the last null so far, or the start of the list.
             let mut after_null = start;
             for last in start..end {
                 if values.is_null(last) {
@@ -108,7 +108,7 @@ mod tests {
         rows.map(|row| row.map(|row| row.as_primitive::<Int64Type>().values().to_vec())).collect()
     }
 
-    // Of the definition in Python, with the package `xxhash`.
+    // The expected buckets come from the definition in Python, with the `xxhash` package.
     #[test]
     fn runs_have_the_buckets_of_the_definition() {
         let lists = || {

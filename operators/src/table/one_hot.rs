@@ -1,4 +1,4 @@
-//! `one_hot`: an index as a list that holds one 1.
+//! `one_hot`: maps an index to a list with a single 1.
 
 use std::sync::Arc;
 

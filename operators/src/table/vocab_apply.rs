@@ -1,4 +1,4 @@
-//! `vocab_apply`: values to their places in a given vocabulary.
+//! `vocab_apply`: maps values to their indices in a given vocabulary.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -48,7 +48,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
 };
 
-/// What is kept ready: a table may have a vocabulary for each of its columns.
+/// Maximum number of cached vocabularies. A table may have one for each column.
 const VOCABULARIES_KEPT: usize = 256;
 
 static LOADED: Loaded<Vocabulary> = Loaded::new(VOCABULARIES_KEPT);
@@ -89,14 +89,14 @@ fn vocabulary(arguments: &Arguments) -> Result<Arc<Vocabulary>> {
         Ok(entries) => Vocabulary::new(entries.iter().map(String::as_str)).map(Arc::new),
         Err(_) => LOADED.get(&arguments.text("vocabulary")?, |bytes| {
             let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
-            // Windows puts a mark before the first entry.
+            // Windows programs write a byte order mark before the first entry.
             Vocabulary::new(text.strip_prefix('\u{feff}').unwrap_or(text).lines())
         }),
     };
     found.or_else(|problem| arguments.refuse("vocabulary", problem))
 }
 
-/// The place of each entry, and of each integer that an entry reads as.
+/// The index of each entry, and of each integer that an entry spells.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     texts: Entries,
@@ -104,15 +104,15 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// How many entries it has.
+    /// Returns the number of entries.
     fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// What each value of a column makes of its entry's place; of nulls anything.
+    /// Maps each value of a column by the index of its entry. Results at null positions are arbitrary.
     pub(super) fn places(&self, array: &ArrayRef, place: impl Fn(Option<u32>) -> i64) -> Result<Vec<i64>> {
         if array.data_type().is_integer() {
-            // An unsigned integer that no Int64 holds is no entry: the cast makes it null, and it is not one.
+            // The cast makes an unsigned integer beyond Int64 null, and null is no entry.
             let integers = cast(array, &DataType::Int64)?;
             let integers = integers.as_primitive::<Int64Type>().iter();
             return Ok(integers.map(|n| place(n.and_then(|n| self.integers.get(&n).copied()))).collect());
@@ -145,7 +145,8 @@ impl Vocabulary {
     }
 }
 
-/// The standard hash withstands attackers that choose the keys, for five times the price; here the vocabulary is given.
+/// A hasher for integers. The standard one resists attackers that choose the keys, at five times the cost. Here the
+/// vocabulary is given.
 #[derive(Debug, Default)]
 struct Xxh3(u64);
 
@@ -154,7 +155,7 @@ impl Hasher for Xxh3 {
         self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
-    /// What marks the end of a string; it has only one part.
+    /// Ignores the mark at the end of a string. A key has only one part.
     fn write_u8(&mut self, _: u8) {}
 
     fn finish(&self) -> u64 {

@@ -1,7 +1,8 @@
-//! `tensor_add`, `tensor_sub`, `tensor_mul`, `tensor_div`: tensors with tensors of the same shape, or with a number.
+//! `tensor_add`, `tensor_sub`, `tensor_mul`, `tensor_div`: arithmetic of tensors with tensors of the same shape, or
+//! with a number.
 //!
-//! All are one struct. An integer that does not fit its type becomes the nearest one that does: pixels that wrap round are
-//! what nobody wants of `tensor_add(image, 10)`.
+//! All are one struct. An integer result that does not fit its type saturates, because `tensor_add(image, 10)` must not
+//! wrap bright pixels to dark ones.
 
 use std::sync::Arc;
 
@@ -24,11 +25,11 @@ use crate::reuse::Own;
 #[derive(Debug)]
 pub(crate) struct Arithmetic {
     descriptor: &'static Descriptor,
-    kind: Kind,
+    kind: ArithmeticKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ArithmeticKind {
     Add,
     Sub,
     Mul,
@@ -91,10 +92,10 @@ static DIV: Descriptor = Descriptor {
     ..ARITHMETIC
 };
 
-pub(crate) static TENSOR_ADD: Arithmetic = Arithmetic { descriptor: &ADD, kind: Kind::Add };
-pub(crate) static TENSOR_DIV: Arithmetic = Arithmetic { descriptor: &DIV, kind: Kind::Div };
-pub(crate) static TENSOR_MUL: Arithmetic = Arithmetic { descriptor: &MUL, kind: Kind::Mul };
-pub(crate) static TENSOR_SUB: Arithmetic = Arithmetic { descriptor: &SUB, kind: Kind::Sub };
+pub(crate) static TENSOR_ADD: Arithmetic = Arithmetic { descriptor: &ADD, kind: ArithmeticKind::Add };
+pub(crate) static TENSOR_DIV: Arithmetic = Arithmetic { descriptor: &DIV, kind: ArithmeticKind::Div };
+pub(crate) static TENSOR_MUL: Arithmetic = Arithmetic { descriptor: &MUL, kind: ArithmeticKind::Mul };
+pub(crate) static TENSOR_SUB: Arithmetic = Arithmetic { descriptor: &SUB, kind: ArithmeticKind::Sub };
 
 impl Operator for Arithmetic {
     fn descriptor(&self) -> &'static Descriptor {
@@ -110,7 +111,7 @@ impl Operator for Arithmetic {
         let other = Fixed::of(b);
         let fits = match &other {
             Some(other) => (&tensor.value, &tensor.shape, &tensor.dtype) == (&other.value, &other.shape, &other.dtype),
-            None => self.kind == Kind::Div || tensor.value.is_floating() || b.data_type().is_integer(),
+            None => self.kind == ArithmeticKind::Div || tensor.value.is_floating() || b.data_type().is_integer(),
         };
         if !fits {
             let got = other.map_or(b.data_type().to_string(), |other| other.wording());
@@ -127,7 +128,7 @@ impl Operator for Arithmetic {
         let b = arguments.take_array("b")?;
         let b_nulls = b.nulls().cloned();
         let b = if is_tensor { Arc::clone(whole(self.descriptor.name, &b)?.values()) } else { b };
-        // The list's own hold on the values is let go of, so that they can be changed where they are.
+        // Release the list's own reference to the values, so that they can be changed in place.
         let (a, size, nulls) = {
             let list = whole(self.descriptor.name, &arguments.take_array("a")?)?.clone();
             let (_, size, values, nulls) = list.into_parts();
@@ -161,15 +162,15 @@ impl Operator for Arithmetic {
 impl Arithmetic {
     fn value(&self, value: &DataType) -> DataType {
         match self.kind {
-            Kind::Div if value.is_integer() => DataType::Float32,
+            ArithmeticKind::Div if value.is_integer() => DataType::Float32,
             _ => value.clone(),
         }
     }
 }
 
-/// What is computed: the values of all tensors, with those of others or with a number for each.
+/// The operands: the values of all tensors, and those of other tensors or a number for each row.
 struct Operands {
-    kind: Kind,
+    kind: ArithmeticKind,
     a: ArrayRef,
     b: ArrayRef,
     is_tensor: bool,
@@ -180,8 +181,8 @@ impl Operands {
     fn integers<T: ArrowPrimitiveType<Native: Integer>>(self) -> Result<ArrayRef> {
         let kind = self.kind;
         let own = |a: T::Native, b: T::Native| match kind {
-            Kind::Add => a.saturating_add(b),
-            Kind::Sub => a.saturating_sub(b),
+            ArithmeticKind::Add => a.saturating_add(b),
+            ArithmeticKind::Sub => a.saturating_sub(b),
             _ => a.saturating_mul(b),
         };
         if self.is_tensor {
@@ -190,12 +191,12 @@ impl Operands {
         let numbers = whole_numbers(&self.b)?;
         self.with_rows::<T>(|row, out| match T::Native::exact(numbers[row]) {
             Some(number) => out.iter_mut().for_each(|a| *a = own(*a, number)),
-            // A number that the type does not hold may still lead to values that it does.
+            // A number outside the type's range may still give results inside it.
             None => out.iter_mut().for_each(|a| {
                 let (a_wide, number) = ((*a).wide(), numbers[row]);
                 *a = T::Native::nearest(match kind {
-                    Kind::Add => a_wide + number,
-                    Kind::Sub => a_wide - number,
+                    ArithmeticKind::Add => a_wide + number,
+                    ArithmeticKind::Sub => a_wide - number,
                     _ => a_wide * number,
                 });
             }),
@@ -204,10 +205,10 @@ impl Operands {
 
     fn floats<T: ArrowPrimitiveType<Native: Float>>(self) -> Result<ArrayRef> {
         match self.kind {
-            Kind::Add => self.with_floats::<T>(|a, b| a + b),
-            Kind::Sub => self.with_floats::<T>(|a, b| a - b),
-            Kind::Mul => self.with_floats::<T>(|a, b| a * b),
-            Kind::Div => self.with_floats::<T>(|a, b| a / b),
+            ArithmeticKind::Add => self.with_floats::<T>(|a, b| a + b),
+            ArithmeticKind::Sub => self.with_floats::<T>(|a, b| a - b),
+            ArithmeticKind::Mul => self.with_floats::<T>(|a, b| a * b),
+            ArithmeticKind::Div => self.with_floats::<T>(|a, b| a / b),
         }
     }
 
@@ -243,9 +244,9 @@ impl Operands {
         })
     }
 
-    /// Changes the values of each tensor, in their own memory when nobody else holds it.
+    /// Changes the values of each tensor, in place if the array has no other owner.
     fn with_rows<T: ArrowPrimitiveType>(self, mut change: impl FnMut(usize, &mut [T::Native])) -> Result<ArrayRef> {
-        // Values below a null row may be null; a tensor's are not.
+        // Values in a null row may be null. A tensor's values are not.
         let mut own = Own::take_or_copy::<T>(self.a).without_nulls();
         own.values_mut::<T>().chunks_exact_mut(self.size).enumerate().for_each(|(row, out)| change(row, out));
         Ok(own.finish::<T>())
@@ -263,7 +264,7 @@ fn whole_numbers(array: &ArrayRef) -> Result<Vec<i128>> {
     })
 }
 
-/// What integers of all widths have in common.
+/// Operations shared by integers of all widths.
 trait Integer: Copy {
     fn saturating_add(self, other: Self) -> Self;
     fn saturating_sub(self, other: Self) -> Self;
@@ -307,9 +308,9 @@ integer!(i8 i16 i32 i64 u8 u16 u32 u64);
 
 type Wide<T> = <<T as ArrowPrimitiveType>::Native as Float>::Wide;
 
-/// What floats of all widths have in common.
+/// Operations shared by floats of all widths.
 trait Float: Copy {
-    /// What is computed in.
+    /// The type in which to compute.
     type Wide: std::ops::Add<Output = Self::Wide>
         + std::ops::Sub<Output = Self::Wide>
         + std::ops::Mul<Output = Self::Wide>
@@ -384,7 +385,7 @@ mod tests {
         check::<Int64Type>("tensor_mul(x, -1)", wide(), &[-i64::MAX, i64::MAX, -7]);
     }
 
-    // numpy: the same operations on float32 and float16 arrays, and torch.true_divide of integers.
+    // The expected values come from NumPy on float32 and float16 arrays, and from torch.true_divide of integers.
     #[test]
     fn floats_follow_ieee_754() {
         let x = || vec![tensor::<Float32Type>("x", 1, vec![0.1, -0.0, f32::INFINITY, 3e38])];

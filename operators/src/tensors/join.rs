@@ -1,4 +1,4 @@
-//! `stack`, `tensor_concat`: several tensors as one.
+//! `stack`, `tensor_concat`: join several tensors into one.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::{Fixed, bytes, len, values, whole};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
-/// An operator that joins tensors along one of their sides or along a new one.
+/// An operator that joins tensors along an existing dimension or a new one.
 #[derive(Debug)]
-pub(crate) struct Join {
+pub(crate) struct JoinTensors {
     descriptor: &'static Descriptor,
     is_stack: bool,
 }
@@ -78,10 +78,10 @@ static CONCAT_DESCRIPTOR: Descriptor = Descriptor {
     ..JOIN
 };
 
-pub(crate) static STACK: Join = Join { descriptor: &STACK_DESCRIPTOR, is_stack: true };
-pub(crate) static TENSOR_CONCAT: Join = Join { descriptor: &CONCAT_DESCRIPTOR, is_stack: false };
+pub(crate) static STACK: JoinTensors = JoinTensors { descriptor: &STACK_DESCRIPTOR, is_stack: true };
+pub(crate) static TENSOR_CONCAT: JoinTensors = JoinTensors { descriptor: &CONCAT_DESCRIPTOR, is_stack: false };
 
-impl Operator for Join {
+impl Operator for JoinTensors {
     fn descriptor(&self) -> &'static Descriptor {
         self.descriptor
     }
@@ -95,7 +95,7 @@ impl Operator for Join {
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let Plan { result, axis, runs } = self.plan(arguments)?;
+        let JoinPlan { result, axis, runs } = self.plan(arguments)?;
         let (mut sources, mut nulls, mut width) = (vec![], None, 1);
         for name in given(arguments) {
             let list = whole(self.descriptor.name, arguments.array(name)?)?;
@@ -113,7 +113,7 @@ impl Operator for Join {
             )));
         };
         let mut out = MutableBuffer::with_capacity(total);
-        // What is next of each tensor: each is read from its beginning to its end.
+        // The next position in each tensor. Each tensor is read from beginning to end.
         let mut places = vec![0; sources.len()];
         let times = arguments.rows() * len(&result.shape[..axis]).unwrap_or(0);
         for _ in 0..times {
@@ -128,19 +128,19 @@ impl Operator for Join {
     }
 }
 
-/// What is joined, and how.
-struct Plan {
+/// The shape of the result, and the order in which the inputs are copied.
+struct JoinPlan {
     result: Fixed,
     axis: usize,
-    /// Values of each tensor that stay together.
+    /// Number of contiguous values to copy from each tensor at a time.
     runs: Vec<usize>,
 }
 
-/// The most bytes of one array.
+/// Maximum size of an array in bytes.
 const BYTES_MAX: usize = i32::MAX as usize;
 
-impl Join {
-    fn plan(&self, arguments: &Arguments) -> Result<Plan> {
+impl JoinTensors {
+    fn plan(&self, arguments: &Arguments) -> Result<JoinPlan> {
         let of = |name: &str| -> Result<Fixed> {
             let field = arguments.field(name)?;
             Fixed::of(field).ok_or_else(|| internal_datafusion_err!("{name} is not a tensor of fixed shape"))
@@ -179,7 +179,7 @@ impl Join {
         if len(&shape).is_none_or(|len| i32::try_from(len).is_err()) {
             return arguments.refuse("a", format_args!("makes a tensor of more than {} values", i32::MAX));
         }
-        Ok(Plan { result: first.with_shape(shape), axis, runs })
+        Ok(JoinPlan { result: first.with_shape(shape), axis, runs })
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(got.as_fixed_size_list().values().as_primitive::<UInt8Type>().values()[..], *expect, "{text}");
     }
 
-    // numpy.stack and numpy.concatenate.
+    // The expected values come from numpy.stack and numpy.concatenate.
     #[test]
     fn tensors_are_joined_as_numpy_joins_them() {
         let columns =

@@ -1,4 +1,4 @@
-//! Operators on tensors of any fixed shape, and what they share: shapes in a field's metadata, and values as bytes.
+//! Operators on tensors of any fixed shape, and their shared parts: shapes in a field's metadata, and values as bytes.
 
 pub(crate) mod arithmetic;
 pub(crate) mod join;
@@ -12,13 +12,13 @@ use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::tensor::{DTYPE_KEY, FIXED, extension, item};
 
-/// What each row of a column is: a tensor of one type and one shape.
+/// The type and shape of a column's tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) value: DataType,
     pub(crate) shape: Vec<usize>,
     names: Option<Vec<String>>,
-    /// What the values are, where Arrow has no type for them: `bfloat16`.
+    /// The values' type if Arrow has none for them: `bfloat16`.
     pub(crate) dtype: Option<String>,
 }
 
@@ -27,23 +27,23 @@ impl Fixed {
         Self { value, shape, names: None, dtype: None }
     }
 
-    /// The same with these names of its dimensions.
+    /// Returns the same type and shape with these dimension names.
     pub(crate) fn named(mut self, names: &[&str]) -> Self {
         self.names = Some(names.iter().map(|name| (*name).to_owned()).collect());
         self
     }
 
-    /// Whether these are the names of its dimensions.
+    /// Returns whether the dimensions have these names.
     pub(crate) fn has_names(&self, names: &[&str]) -> bool {
         self.names.as_ref().is_some_and(|own| own.iter().eq(names))
     }
 
-    /// The same tensors in another shape; the dimensions lose their names.
+    /// Returns the same type with another shape and without dimension names.
     pub(crate) fn with_shape(&self, shape: Vec<usize>) -> Self {
         Self { shape, names: None, ..self.clone() }
     }
 
-    /// What a field's rows are. A list of fixed size is a tensor of one dimension.
+    /// Returns a field's tensor type and shape. A fixed-size list is a tensor of one dimension.
     pub(crate) fn of(field: &Field) -> Option<Self> {
         let DataType::FixedSizeList(item, size) = field.data_type() else { return None };
         let (size, value) = (usize::try_from(*size).ok()?, item.data_type().clone());
@@ -87,14 +87,14 @@ impl Fixed {
         Ok(field.with_metadata(metadata))
     }
 
-    /// As it reads in an error.
+    /// Returns the wording for an error message.
     pub(crate) fn wording(&self) -> String {
         let value = self.dtype.clone().unwrap_or_else(|| self.value.to_string());
         format!("a {value} tensor of {}", words(&self.shape))
     }
 }
 
-/// The values of a tensor of this shape, where a number can say it.
+/// Returns the number of values in a tensor of this shape, or `None` if it overflows.
 pub(crate) fn len(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |product, side| product.checked_mul(*side))
 }
@@ -103,7 +103,7 @@ fn words(shape: &[usize]) -> String {
     shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ")
 }
 
-/// The tensors of a column, none of which has a null value in it: a list of fixed size may.
+/// Returns a column's tensors, or an error if one of them contains a null value. A fixed-size list may contain them.
 pub(crate) fn whole<'a>(operator: &str, array: &'a dyn Array) -> Result<&'a FixedSizeListArray> {
     let Some(list) = array.as_fixed_size_list_opt() else {
         return internal_err!("{operator} got {}, which its type class refuses", array.data_type());
@@ -119,7 +119,7 @@ pub(crate) fn whole<'a>(operator: &str, array: &'a dyn Array) -> Result<&'a Fixe
     }
 }
 
-/// Values as bytes, and how many bytes each has.
+/// Returns values as bytes, and the bytes per value.
 pub(crate) fn bytes(values: &dyn Array) -> Result<(Buffer, usize)> {
     let data = values.to_data();
     match data.data_type().primitive_width() {
@@ -128,7 +128,7 @@ pub(crate) fn bytes(values: &dyn Array) -> Result<(Buffer, usize)> {
     }
 }
 
-/// Values of bytes.
+/// Returns an array of the values in bytes.
 pub(crate) fn values(data_type: &DataType, bytes: Buffer, width: usize) -> Result<ArrayRef> {
     let data = ArrayData::builder(data_type.clone()).len(bytes.len() / width).add_buffer(bytes).build()?;
     Ok(make_array(data))

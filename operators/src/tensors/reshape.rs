@@ -33,7 +33,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     examples: &[Example { sql: "reshape([1, 2, 3, 4, 5, 6], shape => [2, 3])", result: "[2,3] 1 2 3 4 5 6" }],
 };
 
-/// The most sides of a shape.
+/// Maximum number of dimensions.
 const RANK_MAX: usize = 8;
 
 /// The operator `reshape`.
@@ -102,7 +102,7 @@ fn target(arguments: &Arguments) -> Result<Fixed> {
     Ok(source.with_shape(shape.iter().map(|x| if *x > 0.0 { *x as usize } else { rest }).collect()))
 }
 
-/// The values of lists that each have `size` of them; of nulls zeros. Lists that lie one after the other are not copied.
+/// Returns the values of lists that have `size` values each, with zeros for nulls. Contiguous lists are not copied.
 fn of_lists<O: OffsetSizeTrait>(list: &GenericListArray<O>, size: usize) -> Result<(Buffer, usize)> {
     let offsets = list.value_offsets();
     for (row, range) in offsets.windows(2).enumerate() {

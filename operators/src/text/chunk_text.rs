@@ -1,4 +1,4 @@
-//! `chunk_text`: a long text as a list of short ones.
+//! `chunk_text`: splits a long text into a list of short ones.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use super::{Texts, offset};
-use crate::chunk::Cut;
+use crate::chunk::Splitter;
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
@@ -55,18 +55,18 @@ impl Operator for ChunkText {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        Cut::read(arguments)?;
+        Splitter::read(arguments)?;
         is_words(arguments)?;
         let item = Field::new_list_field(DataType::Utf8, false);
         Ok(Field::new("pieces", DataType::List(Arc::new(item)), arguments.field("text")?.is_nullable()))
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let (cut, is_words) = (Cut::read(arguments)?, is_words(arguments)?);
+        let (splitter, is_words) = (Splitter::read(arguments)?, is_words(arguments)?);
         let texts = Texts::try_new(arguments.array("text")?)?;
         let mut pieces = StringBuilder::new();
         let (mut ends, mut count, mut bytes) = (vec![0], 0, 0);
-        // Where the units of one text begin and end.
+        // Start and end of each unit of one text.
         let mut units: Vec<(usize, usize)> = Vec::new();
         for text in texts.iter() {
             let text = text.unwrap_or_default();
@@ -77,7 +77,7 @@ impl Operator for ChunkText {
             } else {
                 units.extend(text.char_indices().map(|(start, c)| (start, start + c.len_utf8())));
             }
-            for (first, last) in cut.pieces(units.len()) {
+            for (first, last) in splitter.pieces(units.len()) {
                 let piece = &text[units[first].0..units[last - 1].1];
                 bytes += piece.len();
                 offset(DESCRIPTOR.name, bytes)?;

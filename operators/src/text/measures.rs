@@ -1,4 +1,4 @@
-//! Quality measures of text: counts and shares that need no language, as filters of web text use them.
+//! Quality measures of text: language-independent counts and shares, as filters of web text use them.
 //!
 //! Each is one operator, and all are one struct: a descriptor and a function of a text.
 
@@ -17,11 +17,11 @@ use crate::operator::{Arguments, Operator};
 #[derive(Debug)]
 pub(crate) struct Measure {
     descriptor: &'static Descriptor,
-    function: Function,
+    function: TextFunction,
 }
 
 #[derive(Debug)]
-enum Function {
+enum TextFunction {
     Count(fn(&str) -> i64),
     Ratio(fn(&str) -> f64),
     Lines(fn(&str, &mut Words) -> f64),
@@ -35,7 +35,7 @@ impl Operator for Measure {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let data_type = match self.function {
-            Function::Count(_) => DataType::Int64,
+            TextFunction::Count(_) => DataType::Int64,
             _ => DataType::Float64,
         };
         Ok(Field::new(self.descriptor.name, data_type, arguments.field("text")?.is_nullable()))
@@ -47,13 +47,13 @@ impl Operator for Measure {
         let texts = texts.iter().map(Option::unwrap_or_default);
         let mut words = Words::default();
         let ratios: Vec<f64> = match self.function {
-            Function::Count(count) => {
+            TextFunction::Count(count) => {
                 let counts = texts.map(count).collect::<Vec<_>>();
                 return Ok(Arc::new(Int64Array::try_new(counts.into(), nulls)?));
             }
-            Function::Ratio(ratio) => texts.map(ratio).collect(),
-            Function::Lines(ratio) => texts.map(|text| ratio(text, &mut words)).collect(),
-            Function::Ngrams(ratio) => {
+            TextFunction::Ratio(ratio) => texts.map(ratio).collect(),
+            TextFunction::Lines(ratio) => texts.map(|text| ratio(text, &mut words)).collect(),
+            TextFunction::Ngrams(ratio) => {
                 let n = arguments.positive("n")?;
                 texts.map(|text| ratio(text, n, &mut words)).collect()
             }
@@ -89,7 +89,7 @@ macro_rules! measures {
                 };
                 &DESCRIPTOR
             },
-            function: Function::$kind($function),
+            function: TextFunction::$kind($function),
         };)+
 
         #[cfg(test)]
@@ -158,7 +158,7 @@ measures! {
         GOPHER, "duplicate_ngram_char_ratio('a b c a b c', n => 3)" = "0.2727272727272727";
 }
 
-/// `part / whole`, and 0 of nothing.
+/// Returns `part / whole`, or 0 if `whole` is 0.
 pub(super) fn share(part: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -233,7 +233,7 @@ mod tests {
             let got = cast(&got, &DataType::Float64).unwrap();
             let got = got.as_primitive::<Float64Type>();
             for (row, expect) in values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).enumerate() {
-                // serde_json reads a number as one of the two nearest.
+                // serde_json may read a number as either of the two nearest floats.
                 let (got, text) = (got.value(row), texts[row]);
                 assert!((got - expect).abs() < 1e-13, "{call} of {text:?}: {got} and not {expect}");
             }

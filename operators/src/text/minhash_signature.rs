@@ -1,4 +1,4 @@
-//! `minhash_signature`: a few numbers that two similar texts share.
+//! `minhash_signature`: a few numbers, many of them equal for similar texts.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 
-/// The longest signature.
+/// Maximum length of a signature.
 const PERMUTATIONS_MAX: usize = 1 << 16;
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -115,7 +115,7 @@ fn finalize(mut hash: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// A text's words with one space between, and where each begins.
+/// A text's words separated by single spaces, and the start of each word.
 #[derive(Default)]
 struct Shingles {
     text: String,
@@ -172,7 +172,7 @@ mod tests {
         let (a, b) = (list.value(0), list.value(1));
         let pairs = a.as_primitive::<UInt32Type>().values().iter().zip(b.as_primitive::<UInt32Type>().values());
         let equal = pairs.filter(|(a, b)| a == b).count();
-        // 100 words of 200 are shared; the deviation of the estimate is 16.
+        // The texts share 100 of 200 words. The standard deviation of the estimate is 16.
         assert!((512 - 64..512 + 64).contains(&equal), "{equal}");
     }
 

@@ -1,4 +1,4 @@
-//! Operators on text, and what they share: a view of a column of strings.
+//! Operators on text, and their shared view of a column of strings.
 
 pub(crate) mod chunk_text;
 pub(crate) mod detokenize;
@@ -15,7 +15,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use datafusion::common::{DataFusionError, Result, internal_err};
 
-/// A column of strings, however they are stored.
+/// A column of strings, in any Arrow layout.
 pub(crate) enum Texts<'a> {
     Small(&'a StringArray),
     Large(&'a LargeStringArray),
@@ -64,7 +64,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// The offset where a row ends, or that one array cannot hold the batch's values.
+/// Returns the offset at the end of a row, or an error if one array cannot hold the batch's values.
 pub(crate) fn offset(operator: &str, values: usize) -> Result<i32> {
     i32::try_from(values).map_err(|_| {
         DataFusionError::ResourcesExhausted(format!(

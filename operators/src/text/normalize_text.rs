@@ -84,7 +84,7 @@ fn form(arguments: &Arguments) -> Result<Form> {
     }
 }
 
-/// Appends a text in this form. Most texts are in it already, which is cheap to see.
+/// Appends a text in this form. Most texts have this form already, and a quick check detects them.
 fn normalize(text: &str, form: Form, out: &mut String) {
     let quick = match form {
         _ if text.is_ascii() => IsNormalized::Yes,

@@ -1,4 +1,4 @@
-//! How much a text repeats itself: lines and n-grams of words.
+//! Repetition in a text: repeated lines and n-grams of words.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::measures::{chars, share};
 
-/// What is seen of a text, in memory that all texts of a batch use in turn.
+/// Words and counts of a text, in memory that all texts of a batch reuse.
 #[derive(Default)]
 pub(crate) struct Words {
     words: Vec<Word>,
@@ -26,7 +26,7 @@ impl Words {
         self.words.extend(words.map(|word| Word { hash: xxh3_64(word.as_bytes()), chars: chars(word) }));
     }
 
-    /// The hash of n neighbouring words.
+    /// Returns the hash of n consecutive words.
     fn ngram(&self, first: usize, n: usize) -> u64 {
         let words = &self.words[first..first + n];
         words.iter().fold(0, |hash: u64, word| (hash.rotate_left(23) ^ word.hash).wrapping_mul(0x9E37_79B9_7F4A_7C15))
@@ -37,7 +37,7 @@ impl Words {
     }
 }
 
-/// What one or more line ends separate: only the first and the last line may be empty.
+/// Splits a text at runs of line ends. Only the first and the last line may be empty.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -52,7 +52,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Lines, duplicates, and the duplicates' characters.
+/// Counts lines, duplicate lines, and the characters of the duplicates.
 fn duplicates(text: &str, words: &mut Words) -> (usize, usize, usize) {
     words.seen.clear();
     let mut found = (0, 0, 0);

@@ -1,8 +1,8 @@
-//! Vocabularies as tiktoken has them: a token in base64 and its rank on each line, and nothing else.
+//! Vocabularies in tiktoken's format: each line has a token in base64 and its rank.
 //!
-//! Such a file becomes a `tokenizer.json`, so that one library encodes both. tiktoken joins the two neighbours that make
-//! the token of the least rank; the library joins by a list of pairs. Every way to split a token into two tokens is a pair
-//! of its rank, so both join the same.
+//! Such a file is converted to a `tokenizer.json`, so that one library encodes both. tiktoken joins the two neighbours
+//! whose token has the lowest rank; the library joins by a list of pairs. Every split of a token into two tokens
+//! becomes a pair with the token's rank, so both join in the same way.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-/// How texts are split where the call does not say.
+/// The pattern that splits texts if the call names none.
 pub(super) const PATTERN_DEFAULT: &str = "cl100k_base";
 
 const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const R50K: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// The regular expression of an encoding of tiktoken. The library runs these without a regular-expression engine, and no
-/// others. The error reads after the parameter's name.
+/// Returns the regular expression of a tiktoken encoding. The library runs these, and only these, without a
+/// regular-expression engine. The error text continues the parameter's name.
 pub(super) fn pattern(name: &str) -> Result<&'static str, String> {
     match name {
         "cl100k_base" => Ok(CL100K),
@@ -28,15 +28,15 @@ pub(super) fn pattern(name: &str) -> Result<&'static str, String> {
     }
 }
 
-/// The greatest token in bytes: pairs are looked for at each place of it.
+/// Maximum length of a token in bytes. The conversion looks for pairs at each position of a token.
 const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Whether a file is JSON, which no line of base64 looks like.
+/// Returns whether a file is JSON. No line of base64 looks like JSON.
 pub(super) fn is_json(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().first().is_none_or(|byte| *byte == b'{')
 }
 
-/// The same vocabulary as a `tokenizer.json`, which splits texts by the pattern of this name.
+/// Converts a vocabulary to a `tokenizer.json` that splits texts by the named pattern.
 pub(super) fn to_json(bytes: &[u8], name: &str) -> Result<String, String> {
     let pattern = pattern(name)?;
     let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
@@ -58,7 +58,7 @@ pub(super) fn to_json(bytes: &[u8], name: &str) -> Result<String, String> {
     }
     let letters = letters();
     let written = |token: &[u8]| token.iter().map(|byte| letters[usize::from(*byte)]).collect::<String>();
-    // By rank, and then by the ranks of the parts.
+    // Sorted by rank, then by the ranks of the parts.
     let mut merges = Vec::new();
     for (token, rank) in &ranks {
         for at in 1..token.len() {
@@ -90,7 +90,8 @@ pub(super) fn to_json(bytes: &[u8], name: &str) -> Result<String, String> {
     Ok(file.to_string())
 }
 
-/// The letter that stands for each byte in a byte-level vocabulary: itself where it is seen, otherwise one from 256 on.
+/// Returns the letter for each byte in a byte-level vocabulary: the byte itself if printable, otherwise one from 256
+/// on.
 fn letters() -> [char; 256] {
     let mut next = 256;
     std::array::from_fn(|byte| match byte as u8 {

@@ -237,7 +237,7 @@ mod tests {
                     0 => bytes.truncate(draws.below(whole.len() as u64) as usize),
                     _ => {
                         for _ in 0..1 + draws.below(4) {
-                            // The first part holds the settings, the rest is vocabulary.
+                            // The first part of the file holds the settings, the rest is the vocabulary.
                             let at = draws.below(1500.min(whole.len()) as u64) as usize;
                             bytes[at] = draws.below(128) as u8;
                         }

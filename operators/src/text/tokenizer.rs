@@ -1,7 +1,7 @@
-//! A `tokenizer.json`, or a vocabulary of tiktoken, ready to encode and decode.
+//! Tokenizers from a `tokenizer.json` or a tiktoken vocabulary, ready to encode and decode.
 //!
-//! The library is the rewrite of Hugging Face's `tokenizers`; what is kept of it here is only what runs per text. It
-//! parses files and texts that anyone may have written, so a panic in it costs a row, or a plan, and not the worker.
+//! The library is the rewrite of Hugging Face's `tokenizers`, of which only the per-text code is kept. It parses
+//! untrusted files and texts, so a panic in it fails a row or a plan, and not the worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, Trunc
 use super::tiktoken;
 use crate::files::Loaded;
 
-/// A tokenizer takes tens of megabytes.
+/// Maximum number of cached tokenizers. A tokenizer takes tens of megabytes.
 const TOKENIZERS_KEPT: usize = 8;
 
 static LOADED: Loaded<Tokenizer> = Loaded::new(TOKENIZERS_KEPT);
 
-/// A tokenizer as its file describes it.
+/// A tokenizer as described by its file.
 pub(crate) struct Tokenizer(PipelineTokenizer);
 
-/// What becomes of a text that is longer than it may be.
+/// The treatment of a text that exceeds the maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Truncation {
-    /// Its end is dropped.
+    /// Drops the end.
     Right,
-    /// Its beginning is dropped.
+    /// Drops the beginning.
     Left,
-    /// It is an error.
+    /// Returns an error.
     Refused,
 }
 
-/// How texts are encoded: the same for all rows of a call.
+/// The settings of encoding, the same for all rows of a call.
 pub(crate) struct Encoding {
     options: EncodeOptions,
     length_max: usize,
 }
 
 impl Tokenizer {
-    /// The tokenizer of a file that a constant names. The error reads after the parameter's name.
+    /// Returns the tokenizer of a file that a constant names. The error text continues the parameter's name.
     ///
-    /// A vocabulary of tiktoken is read with a pattern of [`tiktoken::pattern`].
+    /// A tiktoken vocabulary uses the named [`tiktoken::pattern`].
     pub(crate) fn get(file: &str, pattern: &str) -> Result<Arc<Self>, String> {
         LOADED.get_as(file, pattern, |bytes| Self::read(bytes, pattern))
     }
@@ -54,7 +54,7 @@ impl Tokenizer {
 
     fn from_json(json: &str) -> Result<Self, String> {
         guarded(|| {
-            // Files of older versions are brought to the one form that is read.
+            // The library converts files of older versions to its current format.
             let canonical = tokenizers::canonicalize_str(json).map_err(|e| e.to_string())?;
             tokenizers::from_json(canonical.as_ref()).map(Self).map_err(|e| e.to_string())
         })
@@ -73,7 +73,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of some ids. Those that the vocabulary does not have are left out.
+    /// Returns the text of some ids. Ids that are not in the vocabulary are left out.
     pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, String> {
         guarded(|| self.0.decode(ids, skip_special_tokens).map_err(|e| e.to_string()))
     }
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Encoding {
-    /// The file's own padding and truncation do not count: they are settings of whoever saved it. No limit is 0.
+    /// Ignores the file's own padding and truncation, which are settings of whoever saved it. A limit of 0 is no limit.
     pub(crate) fn new(add_special_tokens: bool, length_max: usize, truncation: Truncation) -> Self {
         let direction = match truncation {
             Truncation::Left => TruncationDirection::Left,

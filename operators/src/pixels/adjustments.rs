@@ -1,7 +1,7 @@
-//! What augmentations are made of: one change of one image, in its own memory.
+//! The adjustments that augmentations make: changes of one image in place.
 //!
-//! The definitions are torchvision's for uint8. Its float32 steps are fixed-point integers here, so that a result is the
-//! same on every machine and loops become vector code; a value may come out one level lower or higher than there.
+//! The definitions are torchvision's for uint8. Its float32 steps are fixed-point integers here, so that a result is
+//! the same on every machine and loops become vector code. A value may be one level lower or higher than torchvision's.
 
 use std::array;
 
@@ -9,33 +9,34 @@ use super::affine::Affine;
 use super::in_place::{equalized, map_channels, stretched};
 use crate::tensor::CHANNELS;
 
-/// One, as a fixed-point number.
+/// The number 1 in fixed point.
 const ONE: i32 = 1 << 16;
 
-/// The greatest factor that [`Step::Contrast`] and [`Step::Saturation`] take: beyond it sums would not fit 32 bits.
+/// Maximum factor of [`Adjustment::Contrast`] and [`Adjustment::Saturation`]. With a larger factor, sums would not fit
+/// 32 bits.
 pub(super) const FACTOR_MAX: f64 = 100.0;
 
-/// One change of an image. A factor of 1 changes nothing.
+/// A change of an image. A factor of 1 changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Step {
+pub(super) enum Adjustment {
     Identity,
     Affine(Affine),
     AutoContrast,
     Brightness(f64),
     Contrast(f64),
     Equalize,
-    /// By a part of the colour circle, from -0.5 to 0.5.
+    /// Rotates the hue by a fraction of the colour circle, from -0.5 to 0.5.
     Hue(f64),
-    /// Keeps so many upper bits.
+    /// Keeps this number of upper bits.
     Posterize(u8),
     Saturation(f64),
     Sharpness(f64),
-    /// Inverts values from this one on.
+    /// Inverts values from this threshold on.
     Solarize(f64),
 }
 
-impl Step {
-    /// Changes one image. The scratch memory is only there to be used again.
+impl Adjustment {
+    /// Changes one image. `scratch` only avoids allocations.
     pub(super) fn apply(self, pixels: &mut [u8], width: usize, scratch: &mut Vec<u8>) {
         match self {
             Self::Identity => {}
@@ -59,13 +60,13 @@ impl Step {
     }
 }
 
-/// Maps each value by a function, in float32 and cut as PyTorch cuts.
+/// Maps each value by a function, in float32 and truncated like PyTorch's.
 fn map(pixels: &mut [u8], function: impl Fn(f32) -> f32) {
     let table: [u8; 256] = array::from_fn(|x| function(x as f32) as u8);
     pixels.iter_mut().for_each(|x| *x = table[usize::from(*x)]);
 }
 
-/// The brightness of a pixel: 0.2989 red + 0.587 green + 0.114 blue, the fraction cut.
+/// Returns the brightness of a pixel: 0.2989 red + 0.587 green + 0.114 blue, truncated.
 fn luma([r, g, b]: [i32; CHANNELS]) -> i32 {
     (r * 19_589 + g * 38_470 + b * 7_471) >> 16
 }
@@ -80,10 +81,10 @@ fn fixed(factor: f64) -> i32 {
     (factor.clamp(-FACTOR_MAX, FACTOR_MAX) * f64::from(ONE)).round() as i32
 }
 
-/// Pixels that are taken apart into channels at a time, so that what is done to them becomes vector code.
+/// Number of pixels that are split into channels at a time, so that the arithmetic becomes vector code.
 const BLOCK: usize = 32;
 
-/// Between a pixel's grey (0) and itself (1), and beyond.
+/// Interpolates between a pixel's grey (0) and itself (1), and extrapolates beyond.
 fn saturate(pixels: &mut [u8], factor: f64) {
     let factor = fixed(factor);
     let (blocks, rest) = pixels.as_chunks_mut::<CHANNELS>().0.as_chunks_mut::<BLOCK>();
@@ -110,8 +111,9 @@ fn saturate_block(block: &mut [[u8; CHANNELS]; BLOCK], factor: i32) {
     }
 }
 
-/// A pixel's colour turned by `shift` sixths of the circle. Its greatest and its least value stay, so with the colour as a
-/// place on a hexagon of sides as long as their difference only the middle value is computed, without a division.
+/// Rotates a pixel's colour by `shift` sixths of the circle. The greatest and the least channel keep their values. The
+/// colour is a position on a hexagon whose sides are as long as their difference. So only the middle value is computed,
+/// without a division.
 fn turned([r, g, b]: [u8; CHANNELS], shift: i32) -> [u8; CHANNELS] {
     let (max, min) = (r.max(g).max(b), r.min(g).min(b));
     let [r, g, b] = [r, g, b].map(i32::from);
@@ -123,14 +125,14 @@ fn turned([r, g, b]: [u8; CHANNELS], shift: i32) -> [u8; CHANNELS] {
         m if m == g => 2 * side + b - r,
         _ => 4 * side + r - g,
     };
-    // At most 2 x 6 x 255 x 2^16, which 32 bits hold.
+    // The product is at most 2 x 6 x 255 x 2^16, which fits 32 bits.
     let (side, all) = (side << 16, (6 * side) << 16);
     let place = (place << 16) + (side >> 16) * shift;
     let place = if place >= all { place - all } else { place };
     let sector: i32 = (1..6).map(|sector| i32::from(place >= sector * side)).sum();
     let rest = place - sector * side;
     let middle = if sector % 2 == 0 { (least << 16) + rest } else { (most << 16) - rest };
-    // torchvision goes back from floats by 255.999 instead of 255.
+    // torchvision converts floats back to bytes with a factor of 255.999 instead of 255.
     let middle = ((middle + (middle >> 8)) >> 16) as u8;
     match sector {
         0 => [max, middle, min],
@@ -138,12 +140,13 @@ fn turned([r, g, b]: [u8; CHANNELS], shift: i32) -> [u8; CHANNELS] {
         2 => [min, max, middle],
         3 => [min, middle, max],
         4 => [middle, min, max],
-        // A grey pixel is in all sectors at once, with all values alike.
+        // A grey pixel is in all sectors at once. All its channels are equal.
         _ => [max, min, middle],
     }
 }
 
-/// Between the image smoothed by a 3 x 3 kernel (0) and itself (1), and beyond. The border stays.
+/// Interpolates between the image smoothed by a 3 x 3 kernel (0) and itself (1), and extrapolates beyond. The border
+/// stays unchanged.
 fn sharpen(pixels: &mut [u8], width: usize, factor: f64, scratch: &mut Vec<u8>) {
     let line = width * CHANNELS;
     if width < 3 || pixels.len() < 3 * line {
@@ -174,15 +177,15 @@ mod tests {
     fn a_factor_of_one_changes_nothing() {
         let image: Vec<u8> = (0..30 * 20 * 3).map(|i: u32| (i * i * 7 / 5 % 256) as u8).collect();
         for step in [
-            Step::Identity,
-            Step::Brightness(1.0),
-            Step::Contrast(1.0),
-            Step::Saturation(1.0),
-            Step::Sharpness(1.0),
-            Step::Hue(0.0),
-            Step::Hue(1.0),
-            Step::Posterize(8),
-            Step::Solarize(256.0),
+            Adjustment::Identity,
+            Adjustment::Brightness(1.0),
+            Adjustment::Contrast(1.0),
+            Adjustment::Saturation(1.0),
+            Adjustment::Sharpness(1.0),
+            Adjustment::Hue(0.0),
+            Adjustment::Hue(1.0),
+            Adjustment::Posterize(8),
+            Adjustment::Solarize(256.0),
         ] {
             let mut changed = image.clone();
             step.apply(&mut changed, 30, &mut vec![]);
@@ -202,12 +205,12 @@ mod tests {
     #[test]
     fn factors_beyond_the_bounds_do_not_overflow() {
         for factor in [-FACTOR_MAX, FACTOR_MAX, 1e300] {
-            for step in [Step::Saturation(factor), Step::Contrast(factor), Step::Brightness(factor)] {
+            for step in [Adjustment::Saturation(factor), Adjustment::Contrast(factor), Adjustment::Brightness(factor)] {
                 step.apply(&mut [255, 0, 0, 0, 255, 255], 2, &mut vec![]);
             }
         }
         let mut pixel = [255, 0, 0];
-        Step::Saturation(FACTOR_MAX).apply(&mut pixel, 1, &mut vec![]);
+        Adjustment::Saturation(FACTOR_MAX).apply(&mut pixel, 1, &mut vec![]);
         assert_eq!(pixel, [255, 0, 0]);
     }
 }
