@@ -1,44 +1,14 @@
-//! What a session says about itself: pipelines, schemas, and how a pipeline will run.
+//! How a pipeline will run, and the names of types.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
-use arrow::datatypes::{Field, Schema};
-use forebay_storage::Dataset;
+use arrow::datatypes::Field;
 use serde::Serialize;
 
 use crate::compile::LookupPlan;
 use crate::feed::{Feed, FeedSettings, LengthBuckets};
 use crate::pipeline::Pipeline;
-use crate::session::Output;
-
-pub(crate) fn pipelines(pipelines: &BTreeMap<String, Arc<Pipeline>>) -> Output {
-    let rows = pipelines.values().map(|pipeline| {
-        let options: Vec<_> = pipeline.options().iter().map(|(name, value)| format!("{name} = {value}")).collect();
-        vec![pipeline.name().to_owned(), pipeline.table().to_owned(), options.join(", ")]
-    });
-    table(["pipeline", "table", "with"], rows)
-}
-
-pub(crate) fn tables(tables: &BTreeMap<String, Dataset>) -> Output {
-    let rows = tables.iter().map(|(name, dataset)| {
-        let snapshot = dataset.snapshot();
-        vec![name.clone(), snapshot.files().len().to_string(), snapshot.rows().to_string()]
-    });
-    table(["table", "files", "rows"], rows)
-}
-
-pub(crate) fn schema(schema: &Schema) -> Output {
-    let rows = schema.fields().iter().map(|field| {
-        vec![field.name().clone(), type_name(field), if field.is_nullable() { "yes" } else { "no" }.to_owned()]
-    });
-    table(["column", "type", "nullable"], rows)
-}
-
-fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = Vec<String>>) -> Output {
-    Output::Rows(std::iter::once(header.map(str::to_owned).to_vec()).chain(rows).collect())
-}
 
 /// A field's type as people say it: `tensor<uint8>[224, 224, 3]`, else Arrow's name.
 pub fn type_name(field: &Field) -> String {

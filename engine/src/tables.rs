@@ -31,7 +31,7 @@ impl Session {
         };
         let spec = DatasetSpec { location: location.to_owned(), format, schema: None };
         let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| misplaced(Error::from(error)))?;
-        self.add_table(name, dataset)
+        self.catalog.add_table(name, dataset)
     }
 
     /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it gets one
@@ -52,11 +52,9 @@ impl Session {
         let content = content.finalize().to_hex();
         let table = name.map_or_else(|| format!("frame_{}", &content[..10]), str::to_owned);
         let dataset = Dataset::in_memory(&table, schema, batches, content.as_str())?;
-        // Held until the table is there: it may be released by another thread meanwhile.
-        let mut unnamed = self.unnamed.lock();
-        self.add_table(&table, dataset)?;
-        if name.is_none() {
-            *unnamed.entry(table.clone()).or_insert(0) += 1;
+        match name {
+            Some(_) => self.catalog.add_table(&table, dataset)?,
+            None => self.catalog.add_unnamed(&table, dataset)?,
         }
         Ok(table)
     }
@@ -64,14 +62,7 @@ impl Session {
     /// Forgets a table that was [registered](Self::register) without a name, when the last of those who did says so.
     /// Pipelines made over it keep its rows. Does not wait for statements that run.
     pub fn release(&self, table: &str) {
-        let mut unnamed = self.unnamed.lock();
-        let Some(holders) = unnamed.get_mut(table) else { return };
-        *holders -= 1;
-        if *holders == 0 {
-            unnamed.remove(table);
-            // A table that is not there any more, dropped by a statement, is as good.
-            let _ = self.drop_table(table, true);
-        }
+        self.catalog.release(table);
     }
 }
 

@@ -108,7 +108,7 @@ impl WorkerService {
         let profile = WorkerProfile { worker: id, address, memory_bytes: memory_bytes / 2, computing: COMPUTING };
         Ok(Self {
             id,
-            store: WindowStore::new(&session, memory_bytes / 2),
+            store: session.window_store(memory_bytes / 2),
             session,
             machine: Mutex::new(Worker::new(profile)),
             trust: Mutex::new(Trust { verifier: Verifier::new(), clock: (Instant::now(), 0) }),

@@ -30,7 +30,6 @@ use super::window::Window;
 use super::{Feed, FeedCore};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task, panic_text};
-use crate::session::Session;
 
 /// Source bytes and rows of a chunk: enough work to be worth a task, little enough for several to be under way.
 const CHUNK_BYTES: u64 = 512 << 10;
@@ -169,9 +168,9 @@ enum ChunkState {
 
 impl WindowStore {
     /// A store whose transformed rows take about `chunk_limit_bytes` at most; source rows are bounded by what is leased.
-    pub fn new(session: &Session, chunk_limit_bytes: u64) -> Self {
+    pub(crate) fn new(executor: Arc<Executor>, chunk_limit_bytes: u64) -> Self {
         Self(Arc::new(Inner {
-            executor: session.executor(),
+            executor,
             chunk_limit_bytes,
             state: Mutex::default(),
             filling: Arc::default(),

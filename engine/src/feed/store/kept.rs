@@ -178,7 +178,7 @@ mod tests {
         for (name, repeats) in
             [("same", true), ("upper", true), ("shuffled", false), ("random", false), ("quarantined", false)]
         {
-            let store = WindowStore::new(&session, 4 << 20);
+            let store = session.window_store(4 << 20);
             let (again, usage) = two_epochs(&store, &open(name), !["shuffled", "random"].contains(&name)).await;
             assert_eq!((again == 0, usage.chunk_bytes > 0), (repeats, repeats), "{name}");
             // About the text, its offsets and the numbers, and where rows are.
@@ -194,7 +194,7 @@ mod tests {
         let session = session(&folder).await;
         for (name, is_shared) in [("same", true), ("shuffled", false)] {
             let feed = session.open(name, &FeedOptions::default()).unwrap();
-            let store = WindowStore::new(&session, 4 << 20);
+            let store = session.window_store(4 << 20);
             let stored = [0, 1, 2].map(|epoch| {
                 let window = WindowId { epoch, index: 0 };
                 store.start(&feed, window);
@@ -215,12 +215,12 @@ mod tests {
         let session = session(&folder).await;
         let feed = session.open("same", &FeedOptions::default()).unwrap();
         // Room for one window of the two.
-        let store = WindowStore::new(&session, 2 * 200 * ROWS);
+        let store = session.window_store(2 * 200 * ROWS);
         let (again, usage) = two_epochs(&store, &feed, true).await;
         assert!(again > 0 && again < usage.chunks_computed - again, "{again} of {usage:?}");
         assert!(usage.chunk_bytes > 0 && usage.chunk_bytes <= 200 * ROWS, "{usage:?}");
         // None at all.
-        let store = WindowStore::new(&session, 1);
+        let store = session.window_store(1);
         assert_eq!(two_epochs(&store, &feed, true).await.1.chunk_bytes, 0);
     }
 }

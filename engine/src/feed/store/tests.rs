@@ -34,7 +34,7 @@ async fn chunks_that_were_let_go_wait_until_they_are_asked_for_or_first() {
     session.execute("script.sql", &script).await.unwrap();
     let feed = session.open("p", &FeedOptions::default()).unwrap();
     // Room for the chunks of two windows, of eight bytes a row.
-    let store = WindowStore::new(&session, 20 * ROWS);
+    let store = session.window_store(20 * ROWS);
     let keys = [0, 1, 2].map(|index| (Arc::from(feed.id()), WindowId { epoch: 0, index }));
     let [near, next, far] = &keys;
     let stored = |key| store.get(key).unwrap();

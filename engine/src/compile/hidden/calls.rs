@@ -1,0 +1,69 @@
+//! The calls of a query: each keyed-random one has a site, and gets the key of its row.
+//!
+//! A call site is the operator's name and its ordinal among the calls of that operator, so that adding a flip to a
+//! pipeline does not change its crops.
+
+use std::collections::HashMap;
+
+use datafusion::common::plan_err;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{Expr, LogicalPlan, lit};
+use forebay_operators::Determinism;
+use forebay_sql::SAMPLE;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
+use crate::compile::fast;
+
+/// The call sites of a query so far.
+#[derive(Default)]
+pub(super) struct CallSites {
+    /// Calls of each operator.
+    sites: HashMap<String, u64>,
+    /// Calls that decode images at reduced size.
+    fast: u64,
+}
+
+impl CallSites {
+    /// Gives each call in `expr` over `input` the hidden columns that its operator depends on. `is_of_table` is false
+    /// above an operator that makes rows.
+    pub(super) fn weave(&mut self, expr: Expr, input: &LogicalPlan, is_of_table: bool) -> Result<Expr> {
+        let name = expr.schema_name().to_string();
+        let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
+        let id = hidden_column(input, SAMPLE_ID)?;
+        let woven = fast::settled(expr, &mut self.fast)?
+            .transform_up(|expr| {
+                let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
+                let mut args = call.args.clone();
+                match forebay_operators::find(call.name()).map(|operator| operator.descriptor().determinism) {
+                    Some(Determinism::KeyedRandom) => {
+                        args.extend([Expr::Column(key.clone()), lit(self.site(call.name()))]);
+                    }
+                    Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
+                    None if call.name() == SAMPLE && !is_of_table => {
+                        return plan_err!(
+                            "TABLESAMPLE takes rows of a table by their number, and these were made of such rows"
+                        );
+                    }
+                    None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
+                    Some(Determinism::Deterministic) | None => {
+                        return Ok(Transformed::no(Expr::ScalarFunction(call)));
+                    }
+                }
+                Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction::new_udf(call.func, args))))
+            })
+            .data()?;
+        // An output column is named by its text; the arguments added here must not show in it.
+        if woven.schema_name().to_string() == name { Ok(woven) } else { Ok(woven.alias(name)) }
+    }
+
+    /// The number of the next call site of `operator`.
+    pub(super) fn site(&mut self, operator: &str) -> u64 {
+        let ordinal = self.sites.entry(operator.to_owned()).or_insert(0);
+        let site = xxh3_64(format!("{operator}#{ordinal}").as_bytes());
+        *ordinal += 1;
+        site
+    }
+}

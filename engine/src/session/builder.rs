@@ -1,0 +1,134 @@
+//! Builds a session: its settings, and DataFusion set up for pipelines.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::execution::SessionStateBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_storage::Stores;
+use parking_lot::Mutex;
+
+use super::Session;
+use super::catalog::Catalog;
+use crate::error::{Error, Result};
+use crate::executor::Executor;
+use crate::feed::OpenFeeds;
+
+/// Builds a [`Session`].
+#[derive(Clone, Debug)]
+pub struct SessionBuilder {
+    threads: usize,
+    window_memory_bytes: u64,
+    lookup_memory_bytes: u64,
+    base: PathBuf,
+    root: String,
+}
+
+impl Session {
+    /// A builder with defaults that suit a laptop.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            window_memory_bytes: 128 << 20,
+            lookup_memory_bytes: 1 << 30,
+            base: PathBuf::new(),
+            root: ".forebay".to_owned(),
+        }
+    }
+}
+
+impl SessionBuilder {
+    /// Sets the number of worker threads; all cores by default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets the memory for the windows of one feed. A feed always holds the window that is being read, so a limit below
+    /// the pipeline's `window_bytes` turns off reading ahead.
+    #[must_use]
+    pub fn window_memory_bytes(mut self, bytes: u64) -> Self {
+        self.window_memory_bytes = bytes;
+        self
+    }
+
+    /// Sets the memory for the lookup tables of one feed's joins, 1 GiB by default. A feed that needs more is refused.
+    #[must_use]
+    pub fn lookup_memory_bytes(mut self, bytes: u64) -> Self {
+        self.lookup_memory_bytes = bytes;
+        self
+    }
+
+    /// Sets the folder that relative locations and paths are relative to; the current one by default.
+    #[must_use]
+    pub fn base(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.base = folder.into();
+        self
+    }
+
+    /// Sets the URL or path of the folder that Forebay writes to: `.forebay` in the current folder by default.
+    #[must_use]
+    pub fn root(mut self, root: impl Into<String>) -> Self {
+        self.root = root.into();
+        self
+    }
+
+    /// Starts the worker threads.
+    ///
+    /// # Errors
+    /// `Invalid` for no or absurdly many threads, `Internal` if the system starts no more threads.
+    pub fn build(self) -> Result<Session> {
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return Err(Error::invalid(format!(
+                "\"threads\" must be between 1 and {THREADS_MAX}, got {}",
+                self.threads
+            )));
+        }
+        forebay_operators::pool::settle_allocator();
+        // Absolute from here on: the process may change its folder.
+        let base = std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base);
+        Ok(Session {
+            catalog: Catalog::new(planner()),
+            feeds: OpenFeeds::default(),
+            specs: Mutex::default(),
+            executing: tokio::sync::Mutex::new(()),
+            stores: Stores::new().with_base(&base),
+            base,
+            executor: Arc::new(Executor::new(self.threads)?),
+            root: absolute(self.root)?,
+            window_memory_bytes: self.window_memory_bytes,
+            lookup_memory_bytes: self.lookup_memory_bytes,
+        })
+    }
+}
+
+/// More threads than any machine has cores are a typing error, and would take minutes to start.
+const THREADS_MAX: usize = 4096;
+
+/// DataFusion with the operators and the syntax of pipelines.
+fn planner() -> SessionContext {
+    let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
+    let parser = &mut config.options_mut().sql_parser;
+    // Arrow's view types are young: many readers of Flight and IPC do not know them.
+    parser.map_string_types_to_utf8view = false;
+    parser.collect_spans = true;
+    let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+    let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
+    builder.scalar_functions().get_or_insert_default().extend(operators);
+    // First, so that it sees array literals before DataFusion makes function calls of them.
+    builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
+    builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
+    SessionContext::new_with_state(builder.build())
+}
+
+/// Makes `root` absolute by the current folder, not by the tables' folder: it is not part of the data, and messages name
+/// it.
+fn absolute(root: String) -> Result<String> {
+    if root.contains("://") {
+        return Ok(root);
+    }
+    let absolute = std::path::absolute(&root)
+        .map_err(|error| Error::invalid(format!("\"{root}\" is not a folder to write to: {error}")))?;
+    absolute.into_os_string().into_string().map_err(|_| Error::invalid(format!("the path of \"{root}\" is not UTF-8")))
+}

@@ -1,0 +1,199 @@
+//! The tables and pipelines of a session, by name.
+//!
+//! A table is known twice: here with its data, and to DataFusion with its columns, for planning.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::catalog::MemoryCatalogProviderList;
+use datafusion::common::TableReference;
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::prelude::SessionContext;
+use forebay_storage::{Dataset, Format, Snapshot};
+use parking_lot::{Mutex, RwLock};
+
+use crate::compile::{FeedTable, HIDDEN};
+use crate::error::{Error, ErrorKind, Result};
+use crate::function::{Function, FunctionUdf};
+use crate::pipeline::Pipeline;
+
+/// Tables and pipelines by name.
+pub(crate) struct Catalog {
+    context: SessionContext,
+    tables: RwLock<BTreeMap<String, Dataset>>,
+    pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
+    /// The number of holders of each table in memory that was given no name.
+    unnamed: Mutex<BTreeMap<String, usize>>,
+}
+
+impl Catalog {
+    pub(super) fn new(context: SessionContext) -> Self {
+        Self { context, tables: RwLock::default(), pipelines: RwLock::default(), unnamed: Mutex::default() }
+    }
+
+    /// DataFusion, which plans over these tables.
+    pub(super) fn context(&self) -> &SessionContext {
+        &self.context
+    }
+
+    pub(super) fn state(&self) -> SessionState {
+        self.context.state()
+    }
+
+    /// DataFusion with the functions of this catalog, and with `tables` as its only tables.
+    pub(super) fn state_over(&self, tables: &BTreeMap<String, Dataset>) -> Result<SessionState> {
+        let state = self.context.state();
+        let config = state.config().clone();
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_config(config)
+            .with_catalog_list(Arc::new(MemoryCatalogProviderList::new()))
+            .build();
+        let context = SessionContext::new_with_state(state);
+        for (table, dataset) in tables {
+            let provider = FeedTable::new(table, Arc::clone(dataset.schema()));
+            context.register_table(reference(table), Arc::new(provider))?;
+        }
+        Ok(context.state())
+    }
+
+    /// Adds a function of the embedding program, or replaces one.
+    pub(super) fn add_function(&self, function: Function) -> Result<()> {
+        let taken = self.context.state().scalar_functions().get(&function.name).cloned();
+        if taken.is_some_and(|taken| taken.inner().downcast_ref::<FunctionUdf>().is_none()) {
+            let message = format!("there is a function \"{}\" already", function.name);
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("give yours another name"));
+        }
+        self.context.register_udf(FunctionUdf::of(function));
+        Ok(())
+    }
+
+    /// Adds or replaces the table `name`.
+    pub(crate) fn add_table(&self, name: &str, dataset: Dataset) -> Result<()> {
+        check_columns(&dataset)?;
+        let provider = FeedTable::new(name, Arc::clone(dataset.schema()));
+        // Pipelines over a replaced table keep its snapshot.
+        self.context.deregister_table(reference(name))?;
+        self.context.register_table(reference(name), Arc::new(provider))?;
+        let replaced = self.tables.write().insert(name.to_owned(), dataset);
+        // After the lock is released: it may be the last to hold many rows.
+        drop(replaced);
+        Ok(())
+    }
+
+    /// Adds the table `name` and counts one holder of it, until [`release`](Self::release).
+    pub(crate) fn add_unnamed(&self, name: &str, dataset: Dataset) -> Result<()> {
+        // Held until the table is there: another thread may release it meanwhile.
+        let mut unnamed = self.unnamed.lock();
+        self.add_table(name, dataset)?;
+        *unnamed.entry(name.to_owned()).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// Removes an unnamed table when its last holder releases it.
+    pub(crate) fn release(&self, name: &str) {
+        let mut unnamed = self.unnamed.lock();
+        let Some(holders) = unnamed.get_mut(name) else { return };
+        *holders -= 1;
+        if *holders == 0 {
+            unnamed.remove(name);
+            // A statement may have dropped it already.
+            let _ = self.remove_table(name);
+        }
+    }
+
+    /// Removes the table `name`. Says whether there was one.
+    pub(super) fn remove_table(&self, name: &str) -> Result<bool> {
+        let removed = self.tables.write().remove(name);
+        self.context.deregister_table(reference(name))?;
+        Ok(removed.is_some())
+    }
+
+    pub(super) fn has_table(&self, name: &str) -> bool {
+        self.tables.read().contains_key(name)
+    }
+
+    /// All tables as they are now.
+    pub(super) fn tables(&self) -> BTreeMap<String, Dataset> {
+        self.tables.read().clone()
+    }
+
+    /// The columns of the table `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the nearest name.
+    pub(super) fn table_schema(&self, name: &str) -> Result<SchemaRef> {
+        let found = self.tables.read().get(name).map(|dataset| Arc::clone(dataset.schema()));
+        found.ok_or_else(|| self.unknown_table(name))
+    }
+
+    pub(super) fn unknown_table(&self, name: &str) -> Error {
+        unknown("table", name, self.tables.read().keys().cloned().collect())
+    }
+
+    /// Adds or replaces the pipeline `name`.
+    pub(super) fn add_pipeline(&self, name: &str, pipeline: Pipeline) {
+        let replaced = self.pipelines.write().insert(name.to_owned(), Arc::new(pipeline));
+        // After the lock is released: it may be the last to hold many rows.
+        drop(replaced);
+    }
+
+    /// Removes the pipeline `name`. Says whether there was one.
+    pub(super) fn remove_pipeline(&self, name: &str) -> bool {
+        let removed = self.pipelines.write().remove(name);
+        removed.is_some()
+    }
+
+    pub(super) fn has_pipeline(&self, name: &str) -> bool {
+        self.pipelines.read().contains_key(name)
+    }
+
+    /// All pipelines as they are now.
+    pub(super) fn pipelines(&self) -> BTreeMap<String, Arc<Pipeline>> {
+        self.pipelines.read().clone()
+    }
+
+    /// The pipeline `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the nearest name.
+    pub(super) fn pipeline(&self, name: &str) -> Result<Arc<Pipeline>> {
+        let pipelines = self.pipelines.read();
+        let found = pipelines.get(name).map(Arc::clone);
+        found.ok_or_else(|| unknown("pipeline", name, pipelines.keys().cloned().collect()))
+    }
+
+    /// The table in memory that has this snapshot, if this process holds its rows.
+    pub(super) fn in_memory(&self, snapshot: &Snapshot) -> Option<Dataset> {
+        let is_it = |dataset: &&Dataset| dataset.snapshot().id() == snapshot.id();
+        let of_tables = self.tables.read().values().find(is_it).cloned();
+        // A table may have been replaced since.
+        let pipelines = self.pipelines.read();
+        let found =
+            of_tables.or_else(|| pipelines.values().flat_map(|pipeline| pipeline.datasets()).find(is_it).cloned());
+        found.filter(|dataset| dataset.spec().format == Format::Memory)
+    }
+}
+
+/// Refuses columns with the names of hidden ones.
+pub(super) fn check_columns(dataset: &Dataset) -> Result<()> {
+    match HIDDEN.into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
+        Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"))),
+        None => Ok(()),
+    }
+}
+
+/// That there is no table or pipeline `name`; with the nearest name as a hint.
+pub(super) fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
+    let error = Error::new(ErrorKind::NotFound, format!("there is no {what} \"{name}\""));
+    match forebay_sql::nearest(name, known.iter().map(String::as_str)) {
+        Some(nearest) => error.with_hint(format!("did you mean \"{nearest}\"?")),
+        None if known.is_empty() => error.with_hint(format!("no {what} has been created")),
+        None => error.with_hint(format!("{what}s: {}", known.join(", "))),
+    }
+}
+
+/// Names are used as written: DataFusion neither folds them nor splits them at dots.
+fn reference(name: &str) -> TableReference {
+    TableReference::bare(name.to_owned())
+}

@@ -1,0 +1,145 @@
+//! A session: tables, pipelines, worker threads and memory limits; where SQL becomes feeds.
+//!
+//! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it, with [`outputs`] as the results.
+//! [`specs`] opens feeds that another process described.
+
+mod builder;
+mod catalog;
+mod outputs;
+mod specs;
+mod statements;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::datatypes::SchemaRef;
+use forebay_storage::Stores;
+use parking_lot::Mutex;
+
+pub use builder::SessionBuilder;
+use catalog::Catalog;
+pub use outputs::Output;
+pub(crate) use statements::misplaced;
+
+use crate::error::Result;
+use crate::executor::Executor;
+use crate::explain::Explanation;
+use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds, WindowStore};
+use crate::function::Function;
+use crate::pipeline::Pipeline;
+
+/// Tables, pipelines and the threads that compute them.
+pub struct Session {
+    pub(crate) catalog: Catalog,
+    feeds: OpenFeeds,
+    /// Specs that were opened, the latest last, with their compiled pipelines.
+    specs: Mutex<Vec<(FeedSpec, Arc<Pipeline>)>>,
+    /// One script at a time: a statement reads tables and names before it writes them.
+    pub(crate) executing: tokio::sync::Mutex<()>,
+    pub(crate) stores: Stores,
+    /// The folder that relative paths of files in calls are relative to.
+    base: PathBuf,
+    executor: Arc<Executor>,
+    root: String,
+    window_memory_bytes: u64,
+    lookup_memory_bytes: u64,
+}
+
+impl Session {
+    /// Adds a function of the embedding program to what queries may call, or replaces one.
+    ///
+    /// # Errors
+    /// `Conflict` for the name of an operator or a function of SQL.
+    pub fn add_function(&self, function: Function) -> Result<()> {
+        self.catalog.add_function(function)
+    }
+
+    /// How long the worker threads were busy, all together.
+    pub fn compute_time(&self) -> Duration {
+        self.executor.busy()
+    }
+
+    /// URL or absolute path of the folder that Forebay writes to.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// The names and columns of all tables.
+    pub fn tables(&self) -> Vec<(String, SchemaRef)> {
+        let tables = self.catalog.tables();
+        tables.into_iter().map(|(name, dataset)| (name, Arc::clone(dataset.schema()))).collect()
+    }
+
+    /// The names of all pipelines.
+    pub fn pipelines(&self) -> Vec<String> {
+        self.catalog.pipelines().into_keys().collect()
+    }
+
+    /// The pipeline `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the nearest name.
+    pub fn pipeline(&self, name: &str) -> Result<Arc<Pipeline>> {
+        self.catalog.pipeline(name)
+    }
+
+    /// A store of windows that this session's threads compute, with about this much memory for transformed rows.
+    pub fn window_store(&self, chunk_limit_bytes: u64) -> WindowStore {
+        WindowStore::new(Arc::clone(&self.executor), chunk_limit_bytes)
+    }
+
+    /// Opens pipeline `name` as a feed.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown pipeline, `Invalid` for options that make no sense or a dataset without rows.
+    pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
+        self.open_pipeline(self.pipeline(name)?, options)
+    }
+
+    /// As [`open`](Self::open), with only some columns of the samples, in this order; the other columns are not computed.
+    /// It is the same feed, with the same offsets and tokens, but a row is bad only where these columns fail.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and `Invalid` for columns that do not exist.
+    pub fn open_columns(&self, name: &str, options: &FeedOptions, columns: &[String]) -> Result<Feed> {
+        let pipeline = self.pipeline(name)?;
+        let settings = options.resolve(&pipeline.feed_options)?;
+        self.open_feed(pipeline, settings, &self.root, Some(columns))
+    }
+
+    pub(crate) fn open_pipeline(&self, pipeline: Arc<Pipeline>, options: &FeedOptions) -> Result<Feed> {
+        let settings = options.resolve(&pipeline.feed_options)?;
+        self.open_feed(pipeline, settings, &self.root, None)
+    }
+
+    fn open_feed(
+        &self,
+        pipeline: Arc<Pipeline>,
+        settings: FeedSettings,
+        root: &str,
+        columns: Option<&[String]>,
+    ) -> Result<Feed> {
+        Feed::open(FeedParts {
+            pipeline,
+            settings,
+            columns,
+            context: self.catalog.context(),
+            executor: Arc::clone(&self.executor),
+            stores: self.stores.clone(),
+            root,
+            memory_limit_bytes: self.window_memory_bytes,
+            lookup_bytes_max: self.lookup_memory_bytes,
+            open: &self.feeds,
+        })
+    }
+
+    /// How pipeline `name` will run.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn explain(&self, name: &str, options: &FeedOptions) -> Result<Explanation> {
+        let (pipeline, feed) = (self.pipeline(name)?, self.open(name, options)?);
+        Ok(Explanation::new(&pipeline, &feed))
+    }
+}

@@ -1,0 +1,58 @@
+//! Opens feeds that were described by a spec, of this process or of another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Session;
+use super::catalog::check_columns;
+use crate::compile::Audience;
+use crate::error::Result;
+use crate::feed::{Feed, FeedSpec};
+use crate::pipeline::Pipeline;
+
+/// Compiled specs that are kept, for a worker that opens the feeds of a few jobs over and over.
+const SPECS_KEPT: usize = 16;
+
+impl Session {
+    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process, to send its samples. Creates
+    /// no table and no pipeline, reads no file, and is cheap where the spec was opened before; equal feeds share their
+    /// windows. Deferred steps, which make samples larger, are left to the receiver: [`finish`](crate::finish).
+    ///
+    /// # Errors
+    /// `Conflict` if it would not be the same feed here, saying what differs; `Invalid` for what no feed's spec holds.
+    pub async fn open_spec(&self, spec: &FeedSpec) -> Result<Feed> {
+        let known = self.specs.lock().iter().find(|(known, _)| known == spec).map(|(_, pipeline)| Arc::clone(pipeline));
+        let pipeline = match known {
+            Some(pipeline) => pipeline,
+            None => Arc::new(self.compile_spec(spec).await?),
+        };
+        let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root, None)?;
+        let mut specs = self.specs.lock();
+        specs.retain(|(known, _)| known != spec);
+        specs.push((spec.clone(), pipeline));
+        if specs.len() > SPECS_KEPT {
+            specs.remove(0);
+        }
+        Ok(feed)
+    }
+
+    /// Compiles a spec's query in a catalog of its own, so that specs may name their tables as they like.
+    async fn compile_spec(&self, spec: &FeedSpec) -> Result<Pipeline> {
+        spec.check()?;
+        let mut tables = BTreeMap::new();
+        for table in spec.tables() {
+            let dataset = match self.catalog.in_memory(table.snapshot) {
+                Some(dataset) => dataset,
+                None => spec.open_dataset(&table, &self.stores)?,
+            };
+            check_columns(&dataset)?;
+            tables.insert(table.name.to_owned(), dataset);
+        }
+        let definition = spec.definition()?;
+        let state = self.catalog.state_over(&tables)?;
+        let compiled = Pipeline::compile(&definition, Audience::Trainer, &tables, spec.base.as_ref(), &state).await;
+        let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
+        spec.check_opened(&pipeline)?;
+        Ok(pipeline)
+    }
+}

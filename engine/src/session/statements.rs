@@ -1,0 +1,216 @@
+//! Runs statements of SQL over a session's catalog.
+
+use std::sync::Arc;
+
+use forebay_sql::{PipelineDefinition, Place, Statement, TableDefinition};
+use forebay_storage::{Dataset, DatasetSpec, Format};
+
+use super::Session;
+use super::catalog::unknown;
+use super::outputs::{self, Output};
+use crate::compile::Audience;
+use crate::error::{Error, ErrorKind, Result};
+use crate::feed::FeedOptions;
+use crate::pipeline::{Pipeline, Refusal};
+
+impl Session {
+    /// Runs the statements of `text`; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// Of the first statement that fails, with its place in the text; those before it stay done.
+    pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
+        let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
+        let _executing = self.executing.lock().await;
+        let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
+        let mut outputs = Vec::new();
+        for statement in statements {
+            outputs.push(self.statement(statement).await.map_err(|failure| match failure {
+                Failure::Refused(Refusal::Placed(error)) => placed(ErrorKind::Invalid, &error),
+                Failure::Refused(Refusal::Whole(error)) => error,
+                Failure::At(place, error) => {
+                    let mut whole = forebay_sql::Error::new(error.message()).with_place(place);
+                    if let Some(hint) = error.hint() {
+                        whole = whole.with_hint(hint);
+                    }
+                    placed(error.kind(), &whole)
+                }
+            })?);
+        }
+        Ok(outputs)
+    }
+
+    /// Creates or replaces the pipeline `name` from `query`. Errors show the query's own lines.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub async fn define(&self, name: &str, query: &str) -> Result<()> {
+        let _executing = self.executing.lock().await;
+        let pipeline = self.compile_query(name, query).await?;
+        self.catalog.add_pipeline(name, pipeline);
+        Ok(())
+    }
+
+    /// Removes a pipeline, if there is one. Its open feeds stay open.
+    pub fn undefine(&self, name: &str) {
+        self.catalog.remove_pipeline(name);
+    }
+
+    /// Compiles `query` as the pipeline `name`, without creating it.
+    pub(crate) async fn compile_query(&self, name: &str, query: &str) -> Result<Pipeline> {
+        let text = format!("CREATE PIPELINE \"{}\" AS\n{query}", name.replace('"', "\"\""));
+        // The first line of the text is not the user's.
+        let placed = |error: &forebay_sql::Error| {
+            let error = match error.place() {
+                Some(place) => error.clone().with_place(Place { line: place.line.saturating_sub(1).max(1), ..place }),
+                None => error.clone(),
+            };
+            Error::new(ErrorKind::Invalid, error.render("query", query).trim_end())
+        };
+        let mut statements = forebay_sql::parse(&text).map_err(|error| placed(&error))?;
+        let (Some(Statement::CreatePipeline(definition)), true) = (statements.pop(), statements.is_empty()) else {
+            return Err(
+                Error::invalid("the text is more than one query").with_hint("run a script statement by statement")
+            );
+        };
+        self.compile(&definition).await.map_err(|refusal| match refusal {
+            Refusal::Placed(error) => placed(&error),
+            Refusal::Whole(error) => error,
+        })
+    }
+
+    async fn compile(&self, definition: &PipelineDefinition) -> Result<Pipeline, Refusal> {
+        let tables = self.catalog.tables();
+        Pipeline::compile(definition, Audience::User, &tables, &self.base, &self.catalog.state()).await
+    }
+
+    async fn statement(&self, statement: Statement) -> Result<Output, Failure> {
+        match statement {
+            Statement::CreateTable(table) => self.create_table(table).await,
+            Statement::DropTable { name, if_exists, place } => {
+                self.drop_table(&name, if_exists).map_err(|error| Failure::At(place, error))
+            }
+            Statement::CreatePipeline(definition) => self.create_pipeline(definition).await,
+            Statement::DropPipeline { name, if_exists, place } => match self.catalog.remove_pipeline(&name) {
+                true => Ok(Output::Done(format!("dropped pipeline \"{name}\""))),
+                false if if_exists => Ok(Output::Done(format!("there is no pipeline \"{name}\""))),
+                false => Err(Failure::At(place, unknown("pipeline", &name, Vec::new()))),
+            },
+            Statement::ShowPipelines => Ok(outputs::pipelines(&self.catalog.pipelines())),
+            Statement::ShowTables => Ok(outputs::tables(&self.catalog.tables())),
+            Statement::DescribePipeline { name, place } => {
+                let pipeline = self.pipeline(&name).map_err(|error| Failure::At(place, error))?;
+                Ok(outputs::schema(&pipeline.schema()))
+            }
+            Statement::DescribeTable { name, place } => {
+                let schema = self.catalog.table_schema(&name).map_err(|error| Failure::At(place, error))?;
+                Ok(outputs::schema(&schema))
+            }
+            Statement::ExplainPipeline { name, place } => self
+                .explain(&name, &FeedOptions::default())
+                .map(|explanation| Output::Text(explanation.to_string()))
+                .map_err(|error| Failure::At(place, error)),
+        }
+    }
+
+    async fn create_pipeline(&self, definition: PipelineDefinition) -> Result<Output, Failure> {
+        let name = &definition.name;
+        if self.catalog.has_pipeline(name) && !definition.or_replace {
+            if definition.if_not_exists {
+                return Ok(Output::Done(format!("pipeline \"{name}\" exists already")));
+            }
+            let error = Error::new(ErrorKind::Conflict, format!("pipeline \"{name}\" exists already"))
+                .with_hint("write CREATE OR REPLACE PIPELINE, or drop it first");
+            return Err(Failure::At(definition.name_place, error));
+        }
+        let pipeline = self.compile(&definition).await.map_err(|refusal| match refusal {
+            Refusal::Whole(error) => Failure::At(definition.place, error),
+            placed @ Refusal::Placed(_) => Failure::Refused(placed),
+        })?;
+        self.catalog.add_pipeline(name, pipeline);
+        Ok(Output::Done(format!("created pipeline \"{name}\"")))
+    }
+
+    fn drop_table(&self, name: &str, if_exists: bool) -> Result<Output> {
+        match self.catalog.remove_table(name)? {
+            true => Ok(Output::Done(format!("dropped table \"{name}\""))),
+            false if if_exists => Ok(Output::Done(format!("there is no table \"{name}\""))),
+            false => Err(self.catalog.unknown_table(name)),
+        }
+    }
+
+    async fn create_table(&self, table: TableDefinition) -> Result<Output, Failure> {
+        if self.catalog.has_table(&table.name) && !table.or_replace {
+            if table.if_not_exists {
+                return Ok(Output::Done(format!("table \"{}\" exists already", table.name)));
+            }
+            let error = Error::new(ErrorKind::Conflict, format!("table \"{}\" exists already", table.name))
+                .with_hint("write CREATE OR REPLACE EXTERNAL TABLE, or drop it first");
+            return Err(Failure::At(table.name_place, error));
+        }
+        let format = format(&table)?;
+        let spec = DatasetSpec { location: table.location.clone(), format, schema: table.columns.clone() };
+        let dataset = Dataset::open(&self.stores, &spec)
+            .await
+            .map_err(|error| Failure::At(table.location_place, misplaced(Error::from(error))))?;
+        let snapshot = Arc::clone(dataset.snapshot());
+        self.catalog.add_table(&table.name, dataset).map_err(|error| Failure::At(table.location_place, error))?;
+        let done =
+            format!("created table \"{}\": {} files, {} rows", table.name, snapshot.files().len(), snapshot.rows());
+        Ok(Output::Done(done))
+    }
+}
+
+/// Why a statement failed.
+enum Failure {
+    Refused(Refusal),
+    At(Place, Error),
+}
+
+/// Adds how a location is resolved, if nothing was found there.
+pub(crate) fn misplaced(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            error.with_hint("check the path; relative ones begin at the script's folder, or the session's base")
+        }
+        _ => error,
+    }
+}
+
+/// The format that a `CREATE EXTERNAL TABLE` declares.
+fn format(table: &TableDefinition) -> Result<Format, Failure> {
+    let mut format = match table.file_type.as_str() {
+        "PARQUET" => Format::Parquet,
+        "CSV" if table.location.ends_with(".tsv") => Format::Csv { has_header: true, delimiter: b'\t' },
+        "CSV" => Format::Csv { has_header: true, delimiter: b',' },
+        "JSON" | "JSONL" | "NDJSON" => Format::Jsonl,
+        "MEDIA" => Format::Media,
+        other => {
+            let error = Error::invalid(format!("unknown file type \"{other}\""))
+                .with_hint("STORED AS PARQUET, CSV, JSONL, or MEDIA for a folder of pictures");
+            return Err(Failure::At(table.file_type_place, error));
+        }
+    };
+    for (key, value) in &table.options {
+        let refuse = |message: String| Failure::At(table.place, Error::invalid(message));
+        match (&mut format, key.strip_prefix("format.").unwrap_or(key)) {
+            (Format::Csv { has_header, .. }, "has_header") => {
+                *has_header = value
+                    .parse()
+                    .map_err(|_| refuse(format!("\"has_header\" must be true or false, got '{value}'")))?;
+            }
+            (Format::Csv { delimiter, .. }, "delimiter") => match value.as_bytes() {
+                [byte] if byte.is_ascii() => *delimiter = *byte,
+                _ => return Err(refuse(format!("\"delimiter\" must be one ASCII character, got '{value}'"))),
+            },
+            (format, _) => {
+                let hint = match format {
+                    Format::Csv { .. } => "options of csv: format.has_header and format.delimiter",
+                    _ => "leave OPTIONS out",
+                };
+                let message = format!("a {} table has no option \"{key}\"", table.file_type.to_lowercase());
+                return Err(Failure::At(table.place, Error::invalid(message).with_hint(hint)));
+            }
+        }
+    }
+    Ok(format)
+}
