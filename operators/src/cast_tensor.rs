@@ -1,4 +1,4 @@
-//! `cast_tensor`: the values of tensors in another type.
+//! `cast_tensor`: converts the values of tensors to another type.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "cast_tensor",
     version: 1,
     category: "tensor",
-    summary: "Turns the values of tensors into another type",
+    summary: "Converts the values of tensors to another type",
     parameters: &[
         Parameter::input("tensor", TypeClass::Tensor, "The tensors"),
         Parameter::constant("type", ConstantKind::Text, "`'uint8'`, `'float16'`, `'bfloat16'` or `'float32'`")
@@ -28,12 +28,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes { pixelwise: false, spatial: true },
-    docs: "Values are neither scaled nor shifted: 255 becomes 255.0; `normalize` scales. To float16 and bfloat16 they are \
-           rounded to the nearest, ties to even; float16 becomes infinite from 65520 on. To uint8 the fraction is cut, values \
-           beyond 0 and 255 become these, and NaN becomes 0.\n\nArrow has no bfloat16: its bits are stored as uint16, and the \
-           column's field says so with the metadata `forebay:dtype` = `bfloat16`. The Python package makes bfloat16 tensors of \
-           it; a reader that does not know the mark sees integers. Of the other operators, `reshape`, `stack`, \
-           `tensor_concat` and `to_chw` take it. Null in, null out.",
+    docs: "Values are neither scaled nor shifted: 255 becomes 255.0; use `normalize` to scale. Conversion to float16 \
+           and bfloat16 rounds to nearest, ties to even; float16 becomes infinite from 65520. Conversion to uint8 \
+           truncates the fraction and clamps to 0 to 255; NaN becomes 0.\n\nArrow has no bfloat16. Its bits are stored \
+           as uint16, and the column's field has the metadata `forebay:dtype` = `bfloat16`. The Python package makes \
+           bfloat16 tensors from it; a reader that does not know this metadata sees integers. Of the other operators, \
+           `reshape`, `stack`, `tensor_concat` and `to_chw` accept it. Null in, null out.",
     source: "NumPy's `astype` and PyTorch's `to` for floats, Rust's saturating `as` to bytes",
     examples: &[Example {
         sql: "cast_tensor(normalize(image), type => 'float16')",
@@ -62,10 +62,10 @@ impl Operator for CastTensor {
             }
             other => return internal_err!("a tensor is stored as {other}"),
         };
-        // The shape and the names of the dimensions are the same.
+        // Keep the shape and the names of the dimensions.
         let mut metadata = field.metadata().clone();
         metadata.remove(DTYPE_KEY);
-        if let Type::BFloat16 = target {
+        if let TargetType::BFloat16 = target {
             metadata.insert(DTYPE_KEY.to_owned(), BFLOAT16.to_owned());
         }
         Ok(field.as_ref().clone().with_name("tensor").with_data_type(data_type).with_metadata(metadata))
@@ -85,7 +85,7 @@ impl Operator for CastTensor {
             return internal_err!("a tensor is stored as {}", array.data_type());
         };
         let list = on_values(rows.column(0), |values| cast(values, target))?;
-        // The items of a tensor are never null, which the shared function for lists cannot know.
+        // The items of a tensor are never null. The shared function for lists does not know this.
         let (_, offsets, values, nulls) = list.as_list::<i32>().clone().into_parts();
         let item = Arc::new(Field::new_list_field(value, false));
         let list = arrow::array::ListArray::try_new(item, offsets, values, nulls)?;
@@ -96,16 +96,16 @@ impl Operator for CastTensor {
     }
 }
 
-/// What values become.
+/// The target type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum TargetType {
     UInt8,
     Float16,
     BFloat16,
     Float32,
 }
 
-impl Type {
+impl TargetType {
     fn stored(self) -> DataType {
         match self {
             Self::UInt8 => DataType::UInt8,
@@ -116,12 +116,12 @@ impl Type {
     }
 }
 
-fn target(arguments: &Arguments) -> Result<Type> {
+fn target(arguments: &Arguments) -> Result<TargetType> {
     match arguments.text("type")?.as_str() {
-        "uint8" => Ok(Type::UInt8),
-        "float16" => Ok(Type::Float16),
-        "bfloat16" => Ok(Type::BFloat16),
-        "float32" => Ok(Type::Float32),
+        "uint8" => Ok(TargetType::UInt8),
+        "float16" => Ok(TargetType::Float16),
+        "bfloat16" => Ok(TargetType::BFloat16),
+        "float32" => Ok(TargetType::Float32),
         other => {
             let problem = format!("must be 'uint8', 'float16', 'bfloat16' or 'float32', got \"{other}\"");
             arguments.refuse("type", problem)
@@ -129,9 +129,9 @@ fn target(arguments: &Arguments) -> Result<Type> {
     }
 }
 
-/// All types are float32 on their way, which holds any of their values. Integers of 16 bits are those of bfloat16, since
-/// the type class lets no others in.
-fn cast(values: &ArrayRef, to: Type) -> Result<ArrayRef> {
+/// Converts values through float32, which holds all values of every type. 16-bit integers are bfloat16, since the type
+/// class accepts no others.
+fn cast(values: &ArrayRef, to: TargetType) -> Result<ArrayRef> {
     match values.data_type() {
         from if *from == to.stored() => Ok(Arc::clone(values)),
         DataType::UInt8 => from(values.as_primitive::<UInt8Type>(), f32::from, to),
@@ -145,13 +145,13 @@ fn cast(values: &ArrayRef, to: Type) -> Result<ArrayRef> {
 fn from<T: ArrowPrimitiveType>(
     values: &PrimitiveArray<T>,
     float: impl Fn(T::Native) -> f32,
-    to: Type,
+    to: TargetType,
 ) -> Result<ArrayRef> {
     Ok(match to {
-        Type::UInt8 => Arc::new(values.unary::<_, UInt8Type>(|x| float(x) as u8)),
-        Type::Float16 => Arc::new(values.unary::<_, Float16Type>(|x| f16::from_f32(float(x)))),
-        Type::BFloat16 => Arc::new(values.unary::<_, UInt16Type>(|x| bf16::from_f32(float(x)).to_bits())),
-        Type::Float32 => Arc::new(values.unary::<_, Float32Type>(float)),
+        TargetType::UInt8 => Arc::new(values.unary::<_, UInt8Type>(|x| float(x) as u8)),
+        TargetType::Float16 => Arc::new(values.unary::<_, Float16Type>(|x| f16::from_f32(float(x)))),
+        TargetType::BFloat16 => Arc::new(values.unary::<_, UInt16Type>(|x| bf16::from_f32(float(x)).to_bits())),
+        TargetType::Float32 => Arc::new(values.unary::<_, Float32Type>(float)),
     })
 }
 
@@ -173,7 +173,7 @@ mod tests {
         Arc::clone(array.as_fixed_size_list().values())
     }
 
-    // What NumPy's `astype` gives; to uint8 by definition.
+    // The expected values come from NumPy's `astype`, and for uint8 from the definition.
     #[test]
     fn values_are_rounded_and_saturate() {
         let x = vec![0.1, -1.5, 65504.0, 65519.9, 65520.0, 1e-8, 300.0, 2.99, f32::NAN];
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(values(&one).as_primitive::<Float32Type>(), &Float32Array::from(vec![1.0, 2.0, 3.0]));
     }
 
-    // torch.tensor([...]).to(torch.bfloat16).view(torch.uint16)
+    // The expected values come from torch.tensor([...]).to(torch.bfloat16).view(torch.uint16).
     #[test]
     fn bfloat16_is_rounded_as_pytorch_rounds_and_marked() {
         let x = vec![0.1, -1.5, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 3.4e38, 1e-40, f32::INFINITY, 255.0, f32::NAN];

@@ -13,7 +13,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "center_crop",
     version: 1,
     category: "image",
-    summary: "Cuts the middle out of images, padding small ones with black",
+    summary: "Crops images to their centre, and pads small ones with black",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
@@ -25,8 +25,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "Where the margin is odd, the offset is half of it rounded to the even neighbour. An image that is smaller in \
-           one direction is first padded with zeros there, the odd row or column at the bottom or right. Null in, null out.",
+    docs: "For an odd margin, the offset is half of it, rounded to the even neighbour. An image that is too small in \
+           one direction is first padded with zeros in that direction; an odd row or column goes to the bottom or \
+           right. Null in, null out.",
     source: "torchvision's definition of `center_crop`",
     examples: &[Example {
         sql: "center_crop(resize(image, height => 256, width => 256), height => 224, width => 224)",

@@ -16,23 +16,28 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "chunk",
     version: 1,
     category: "list",
-    summary: "Cuts lists into pieces of one length, which may overlap",
+    summary: "Splits lists into pieces of one length, which may overlap",
     parameters: &[
         Parameter::input("list", TypeClass::NumberList, "The lists, such as token ids"),
-        Parameter::constant("size", ConstantKind::PositiveInteger, "The values of a piece"),
-        Parameter::constant("overlap", ConstantKind::Integer, "The values that a piece repeats of the one before")
-            .or("0"),
-        Parameter::constant("drop_last", ConstantKind::Boolean, "Whether a last piece that is shorter is dropped")
+        Parameter::constant("size", ConstantKind::PositiveInteger, "The number of values in a piece"),
+        Parameter::constant(
+            "overlap",
+            ConstantKind::Integer,
+            "The number of values that a piece repeats from the previous one",
+        )
+        .or("0"),
+        Parameter::constant("drop_last", ConstantKind::Boolean, "Whether to drop a last piece that is shorter")
             .or("false"),
     ],
-    returns: "a List of Lists of the values' type",
+    returns: "a list of lists of the values' type",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 1.1,
     commutes: Commutes::NONE,
-    docs: "Pieces begin every size - overlap values, until one reaches the end. overlap must be from 0 to size - 1. An empty \
-           list has no pieces. A row stays a row: its pieces lie in a list. Null values stay null. Null in, null out.",
+    docs: "A piece begins every size - overlap values, until one reaches the end. overlap must be from 0 to size - 1. \
+           An empty list has no pieces. A row stays one row, with its pieces in a list. Null values stay null. Null \
+           in, null out.",
     source: "the sliding windows of Hugging Face's `stride`, without special tokens",
     examples: &[
         Example { sql: "chunk([1, 2, 3, 4, 5], size => 2)", result: "[[1, 2], [3, 4], [5]]" },

@@ -15,8 +15,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Limits numbers to a range",
     parameters: &[
         Parameter::input("x", TypeClass::Numeric, "The numbers"),
-        Parameter::constant("min", ConstantKind::Number, "The least result"),
-        Parameter::constant("max", ConstantKind::Number, "The greatest result"),
+        Parameter::constant("min", ConstantKind::Number, "The minimum of the result"),
+        Parameter::constant("max", ConstantKind::Number, "The maximum of the result"),
     ],
     returns: "the type of x; Float32 for Float16, Float64 for decimals",
     determinism: Determinism::Deterministic,
@@ -24,8 +24,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "Smaller values become min, greater ones max. For an integer column min and max must be integers that the type \
-           can hold. A min above max is refused. NaN stays NaN. Null in, null out.",
+    docs: "Smaller values become min, greater ones become max. For an integer column, min and max must be integers \
+           that fit the type. A min above max is refused. NaN stays NaN. Null in, null out.",
     source: "NumPy's `clip`, without its type promotion",
     examples: &[
         Example { sql: "clamp(7.5, min => 0, max => 5)", result: "5.0" },

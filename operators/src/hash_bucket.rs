@@ -15,11 +15,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "hash_bucket",
     version: 1,
     category: "category",
-    summary: "Maps values to a fixed number of buckets by a hash",
+    summary: "Maps values to a fixed number of buckets with a hash",
     parameters: &[
         Parameter::input("value", TypeClass::Hashable, "The values"),
         Parameter::constant("buckets", ConstantKind::PositiveInteger, "The number of buckets"),
-        Parameter::constant("seed", ConstantKind::Integer, "Another seed gives another, independent mapping").or("0"),
+        Parameter::constant("seed", ConstantKind::Integer, "A different seed gives an independent mapping").or("0"),
     ],
     returns: "Int64, from 0 to buckets - 1",
     determinism: Determinism::Deterministic,
@@ -27,10 +27,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "The bucket is XXH3 (64 bits, with the seed) of the value's bytes, modulo the number of buckets. Integers of any \
-           width are hashed as 8 little-endian bytes of their two's complement, booleans as the integers 0 and 1, floats as \
-           the bits of a float64 (-0.0 as 0.0, every NaN alike), strings as UTF-8, binary as it is. So a column may change \
-           from Int32 to Int64, or from string to string view, and keep its buckets. Null in, null out.",
+    docs: "The bucket is XXH3 (64 bits, with the seed) of the value's bytes, modulo the number of buckets. Integers of \
+           any width are hashed as 8 little-endian bytes in two's complement, booleans as the integers 0 and 1, floats \
+           as the bits of a float64 (-0.0 as 0.0, all NaNs as one), strings as UTF-8, binary values as their bytes. So \
+           values keep their buckets when a column changes from Int32 to Int64, or from string to string view. Null \
+           in, null out.",
     source: "the hashing trick (Weinberger et al., 2009), with XXH3 as the hash",
     examples: &[
         Example { sql: "hash_bucket('berlin', buckets => 1000)", result: "472" },

@@ -12,7 +12,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "log1p",
     version: 1,
     category: "number",
-    summary: "The natural logarithm of 1 + x, exact for small x",
+    summary: "Computes the natural logarithm of 1 + x, exact for small x",
     parameters: &[Parameter::input("x", TypeClass::Numeric, "The numbers")],
     returns: "Float32 for Float16 and Float32, otherwise Float64",
     determinism: Determinism::Deterministic,
@@ -20,8 +20,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "-1 gives -infinity, anything below gives NaN, as in NumPy: no value is an error. Null in, null out. Computed \
-           in software, so every machine returns the same bits.",
+    docs: "-1 gives -infinity and smaller numbers give NaN, like in NumPy. No value is an error. Null in, null out. \
+           Computed in software, so every machine returns the same bits.",
     source: "FreeBSD's msun `log1p`, through the `libm` crate; NumPy's `log1p` for special values",
     examples: &[
         Example { sql: "log1p(0.0)", result: "0.0" },

@@ -15,12 +15,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "normalize",
     version: 1,
     category: "image",
-    summary: "Turns pixels into floats with mean 0 and deviation 1 per channel",
+    summary: "Converts pixels to floats with mean 0 and standard deviation 1 per channel",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
-        Parameter::constant("mean", ConstantKind::NumberList, "What to subtract from each channel, of 0 to 1")
+        Parameter::constant("mean", ConstantKind::NumberList, "The mean of each channel, on a scale of 0 to 1")
             .or("[0.485, 0.456, 0.406]"),
-        Parameter::constant("std", ConstantKind::NumberList, "What to divide each channel by")
+        Parameter::constant("std", ConstantKind::NumberList, "The standard deviation of each channel")
             .or("[0.229, 0.224, 0.225]"),
     ],
     returns: "a float32 tensor of the same shape, fixed or variable",
@@ -29,9 +29,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 4.0,
     commutes: Commutes { pixelwise: false, spatial: true },
-    docs: "Computes (x / 255 - mean) / std in float32, red, green and blue apart. The values stay height x width x 3; a \
-           model that wants channels first gets a transposed view, not a copy. The defaults are ImageNet's. A std of 0 is \
-           refused. Null in, null out.",
+    docs: "Computes (x / 255 - mean) / std in float32, separately for red, green and blue. The values stay height x \
+           width x 3; a model that needs channels first gets a transposed view, not a copy. The defaults are \
+           ImageNet's. A std of 0 is refused. Null in, null out.",
     source: "torchvision's `ToTensor` followed by `Normalize`, as float32 steps",
     examples: &[Example {
         sql: "normalize(image, mean => [0.5, 0.5, 0.5], std => [0.5, 0.5, 0.5])",

@@ -21,25 +21,29 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "pad_to",
     version: 1,
     category: "list",
-    summary: "Pads lists to the shortest of some lengths that holds them",
+    summary: "Pads lists to the shortest given length that fits them",
     parameters: &[
         Parameter::input("list", TypeClass::NumberList, "The lists"),
         Parameter::constant("boundaries", ConstantKind::NumberList, "The lengths, ascending"),
-        Parameter::constant("value", ConstantKind::Number, "What is put behind a list's own values").or("0"),
-        Parameter::constant("truncate", ConstantKind::Boolean, "Whether a list that is longer than all is cut")
-            .or("false"),
+        Parameter::constant("value", ConstantKind::Number, "The value of the padding").or("0"),
+        Parameter::constant(
+            "truncate",
+            ConstantKind::Boolean,
+            "Whether to truncate a list that is longer than all lengths",
+        )
+        .or("false"),
     ],
-    returns: "the type of list; a plain list for one of fixed size",
+    returns: "the type of list; a variable-size list for one of fixed size",
     determinism: Determinism::StepLength,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 1.2,
     commutes: Commutes::NONE,
-    docs: "In a feed with `bucket_by_length` a list is padded to what its global step's bucket needs: with the same \
-           boundaries here and there, all lists of a step have one length, and the column reshapes to rows x length. \
-           Elsewhere, in a condition or without buckets, it is padded by its own length. A list that is longer than the \
-           last boundary is an error, or is cut to it with truncate. For lists of integers value must be an integer \
-           that the type can hold. Null values in a list stay null. Null in, null out.",
+    docs: "In a feed with `bucket_by_length`, a list is padded to the length of its global step's bucket. If the \
+           boundaries here and there are the same, all lists of a step have one length, and the column reshapes to \
+           rows x length. Elsewhere, in a condition or without buckets, the list's own length decides. A list longer \
+           than the last boundary is an error, or is truncated to it with truncate. For lists of integers, value must \
+           be an integer that fits the type. Null values in a list stay null. Null in, null out.",
     source: "Keras' `pad_sequences` with `padding='post'`, to a length for each bucket",
     examples: &[
         Example { sql: "pad_to([1, 2, 3], boundaries => [2, 4, 8])", result: "[1, 2, 3, 0]" },

@@ -24,7 +24,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes { pixelwise: true, spatial: false },
-    docs: "An image is mirrored when its one draw is below p: never for 0, always for 1. Null in, null out.",
+    docs: "Each image has one draw, and is mirrored if the draw is below p: never for 0, always for 1. Null in, null \
+           out.",
     source: "torchvision's `RandomHorizontalFlip`",
     examples: &[Example { sql: "random_hflip(image, p => 0.5)", result: "half of the images are mirrored" }],
 };

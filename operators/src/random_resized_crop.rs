@@ -16,17 +16,17 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_resized_crop",
     version: 1,
     category: "image",
-    summary: "Cuts a random part out of each image and scales it to one height and width",
+    summary: "Crops a random part of each image and scales it to one height and width",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
         Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
-        Parameter::constant("scale_min", ConstantKind::Number, "The least share of the image's area to keep")
+        Parameter::constant("scale_min", ConstantKind::Number, "The minimum share of the image's area to keep")
             .or("0.08"),
-        Parameter::constant("scale_max", ConstantKind::Number, "The greatest share of the image's area to keep")
+        Parameter::constant("scale_max", ConstantKind::Number, "The maximum share of the image's area to keep")
             .or("1.0"),
-        Parameter::constant("ratio_min", ConstantKind::Number, "The least width / height of the part").or("0.75"),
-        Parameter::constant("ratio_max", ConstantKind::Number, "The greatest width / height of the part")
+        Parameter::constant("ratio_min", ConstantKind::Number, "The minimum width / height of the part").or("0.75"),
+        Parameter::constant("ratio_max", ConstantKind::Number, "The maximum width / height of the part")
             .or("1.3333333333333333"),
         INTERPOLATION,
         ANTIALIAS,
@@ -37,10 +37,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "The area is drawn uniformly from scale_min to scale_max of the image's, the ratio log-uniformly from ratio_min to \
-           ratio_max, then the place. A part that does not fit is drawn again, up to ten times; after that it is the \
-           largest central part whose ratio is in the range. The part has whole pixels and is scaled as `resize` does, \
-           without looking at pixels outside of it. Null in, null out.",
+    docs: "The operator draws the area uniformly from scale_min to scale_max of the image's area, the ratio \
+           log-uniformly from ratio_min to ratio_max, then the position. It draws up to ten times until the part fits. \
+           If none fits, it takes the largest central part whose ratio is in the range. The part has whole pixels and \
+           is scaled like by `resize`, without using pixels outside it. Null in, null out.",
     source: "torchvision's `RandomResizedCrop`, with the draws of the row's random key",
     examples: &[Example {
         sql: "random_resized_crop(image, height => 224, width => 224, scale_min => 0.2)",

@@ -28,13 +28,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "With antialias the support of bilinear, bicubic and lanczos grows with the scale when shrinking, so that fine patterns \
-           are averaged and not sampled; without it, it is 2, 4 or 6 pixels wide. Area is the mean of all that a pixel \
-           covers, nearest the pixel below its centre. The aspect ratio is not kept. An image that already has the size is copied \
-           unchanged. Null in, null out.",
-    source: "Pillow's `Image.resize` with `BILINEAR`, `BICUBIC`, `LANCZOS` and `NEAREST`; without antialias TensorFlow's \
-             `tf.image.resize`, whose `area` is that of here. The result is within one level of them, that of lanczos within \
-             two, where nothing overshoots 0 or 255",
+    docs: "With antialias, the support of bilinear, bicubic and lanczos grows with the scale when shrinking, so fine \
+           patterns are averaged instead of sampled. Without it, the support is 2, 4 or 6 pixels wide. Area is the \
+           mean of the area that a pixel covers; nearest is the pixel below its centre. The aspect ratio is not kept. \
+           An image that already has the size is copied unchanged. Null in, null out.",
+    source: "Pillow's `Image.resize` with `BILINEAR`, `BICUBIC`, `LANCZOS` and `NEAREST`; without antialias and for \
+             `area`, TensorFlow's `tf.image.resize`. The result is within one level of these, for lanczos within two, \
+             where nothing overshoots 0 or 255",
     examples: &[Example {
         sql: "resize(decode_image(bytes), height => 224, width => 224)",
         result: "a tensor of 224 x 224 x 3",

@@ -16,10 +16,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "sleep",
     version: 1,
     category: "testing",
-    summary: "Returns a value unchanged after waiting",
+    summary: "Returns a value unchanged after a delay",
     parameters: &[
         Parameter::input("value", TypeClass::Hashable, "The values"),
-        Parameter::constant("milliseconds", ConstantKind::Number, "How long to wait for each row"),
+        Parameter::constant("milliseconds", ConstantKind::Number, "The delay for each row"),
     ],
     returns: "the type of value; Float32 for Float16, Float64 for decimals",
     determinism: Determinism::Deterministic,
@@ -27,9 +27,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "For trying feeds out: stragglers, scaling, a trainer that is faster than its data. The thread that computes \
-           waits and does nothing else, null rows included. Pass a column: for a constant the optimizer calls it once, when \
-           the query is planned. From 0 to 60000 milliseconds. Null in, null out.",
+    docs: "Use it to test feeds: stragglers, scaling, a trainer that is faster than its data. The computing thread \
+           waits and does nothing else, for null rows, too. Pass a column: for a constant, the optimizer calls it \
+           once, when the query is planned. From 0 to 60000 milliseconds. Null in, null out.",
     source: "PostgreSQL's `pg_sleep`, with a value to return",
     examples: &[Example { sql: "sleep(label, milliseconds => 40)", result: "label" }],
 };

@@ -39,7 +39,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant(
             "fast",
             ConstantKind::Boolean,
-            "Whether large JPEG files that are shrunk may be decoded smaller",
+            "Whether a large JPEG file may be decoded at a reduced size if the query shrinks the image",
         )
         .or("false"),
     ],
@@ -49,16 +49,20 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 12.0,
     commutes: Commutes::NONE,
-    docs: "The format is told from the first bytes. Greyscale, palette, CMYK and YCCK become RGB, 16 bits become the upper \
-           8, transparency is dropped without blending, colour profiles are ignored, and of an animation the first picture \
-           is taken. EXIF orientation is applied, in JPEG, PNG, WebP and TIFF: images stand as a viewer shows them. TIFF and BMP \
-           with CMYK or more than 16 bits are refused.\n\nA file that is cut short or damaged is an error, in JPEG and PNG even \
-           by its end marker alone; of a GIF only the first picture is read. So are other formats, sides over 16384 and more than 2^28 pixels. \
-           The images of one batch may hold 2^31 - 1 bytes; beyond that the query fails with resources exhausted and wants \
-           smaller batches. With fast, a JPEG file is decoded at 1/2, 1/4 or 1/8 of its size where the call stands directly in one of `resize` or \
-           `random_resized_crop` with antialias, and that part of the picture is still twice as high and wide as the result, and upright as \
-           stored; else it changes nothing. Over the sample photographs no image then differs from the exact one by more than 2 levels on average, and no value by more than 24.\n\nNull in, null out; in a struct with null bytes the path is not opened, and the image is null.",
-    source: "the formats' specifications, through forebay-jpeg, png and image; tested against Pillow",
+    docs: "The first bytes determine the format. Greyscale, palette, CMYK and YCCK images become RGB. 16-bit samples \
+           keep their upper 8 bits. Transparency is dropped without blending, and colour profiles are ignored. An \
+           animation gives its first image. EXIF orientation is applied for JPEG, PNG, WebP and TIFF, so images are \
+           upright as in a viewer. TIFF and BMP files with CMYK or more than 16 bits are refused.\n\nA truncated or \
+           damaged file is an error; for JPEG and PNG, a missing end marker is enough. Only the first image of a GIF \
+           is read. Other formats, sides over 16384 pixels and images over 2^28 pixels are errors, too. The images of \
+           one batch may hold 2^31 - 1 bytes; beyond that the query fails with resources exhausted and asks for \
+           smaller batches. With fast, a JPEG file is decoded at 1/2, 1/4 or 1/8 of its size under three conditions: \
+           the call is a direct argument of `resize` or `random_resized_crop` with antialias, the used part of the \
+           reduced image is still twice as high and wide as the result, and the file is stored upright. Otherwise fast \
+           changes nothing. Over the sample photographs, the result then differs from the exact one by at most 2 \
+           levels on average for each image, and by at most 24 for each value.\n\nNull in, null out. A struct with \
+           null bytes gives null; its path is not opened.",
+    source: "the formats' specifications, implemented by forebay-jpeg, png and image; tested against Pillow",
     examples: &[
         Example { sql: "decode_image(bytes)", result: "a tensor of 375 x 500 x 3" },
         Example {

@@ -82,14 +82,17 @@ macro_rules! properties {
 
 properties! {
     IMAGE_FORMAT "image_format" PropertyFunction::Format, "Utf8",
-        "The format of an image file, told from its first bytes",
-        "`jpeg`, `png`, `webp`, `gif`, `bmp` or `tiff`; other bytes are an error. Nothing else of the file is looked at.", "jpeg";
+        "Returns the format of an image file, from its first bytes",
+        "Returns `jpeg`, `png`, `webp`, `gif`, `bmp` or `tiff`. Other bytes are an error. The rest of the file is not \
+         checked.", "jpeg";
     IMAGE_HEIGHT "image_height" PropertyFunction::Side(|header| header.shown().height), "Int32",
-        "The height of an image file, told from its header",
-        "Of the image as `decode_image` returns it, EXIF orientation applied. Only the header is read, so that a filter on sizes \
-         decodes nothing; a file whose pixels are damaged has a height. Bytes that are no image are an error.", "375";
+        "Returns the height of an image file, from its header",
+        "The height of the image that `decode_image` returns, with EXIF orientation applied. Only the header is read, \
+         so a filter on sizes decodes nothing, and a file with damaged pixels still has a height. Bytes that are not \
+         an image are an error.", "375";
     IMAGE_WIDTH "image_width" PropertyFunction::Side(|header| header.shown().width), "Int32",
-        "The width of an image file, told from its header",
-        "Of the image as `decode_image` returns it, EXIF orientation applied. Only the header is read, so that a filter on sizes \
-         decodes nothing; a file whose pixels are damaged has a width. Bytes that are no image are an error.", "500";
+        "Returns the width of an image file, from its header",
+        "The width of the image that `decode_image` returns, with EXIF orientation applied. Only the header is read, \
+         so a filter on sizes decodes nothing, and a file with damaged pixels still has a width. Bytes that are not an \
+         image are an error.", "500";
 }

@@ -173,44 +173,55 @@ static COLOR_JITTER_DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant(
             "brightness",
             ConstantKind::Number,
-            "The factor is from 1 - brightness, at least 0, to 1 + brightness",
+            "The brightness factor is from 1 - brightness, but at least 0, to 1 + brightness",
         )
         .or("0"),
-        Parameter::constant("contrast", ConstantKind::Number, "The same for the difference from the mean grey").or("0"),
-        Parameter::constant("saturation", ConstantKind::Number, "The same for the difference from each pixel's grey")
-            .or("0"),
+        Parameter::constant(
+            "contrast",
+            ConstantKind::Number,
+            "The same range, as a factor of the difference from the mean grey",
+        )
+        .or("0"),
+        Parameter::constant(
+            "saturation",
+            ConstantKind::Number,
+            "The same range, as a factor of the difference from each pixel's grey",
+        )
+        .or("0"),
         Parameter::constant(
             "hue",
             ConstantKind::Number,
-            "The hue turns by up to this part of the circle, from 0 to 0.5",
+            "The maximum rotation of the hue, as a fraction of the circle, from 0 to 0.5",
         )
         .or("0"),
     ],
-    docs: "The four changes are made in an order drawn for each image, each rounded to uint8, as in torchvision. Draws: \
-           below 4, below 3 and below 2 shuffle brightness, contrast, saturation, hue from the last to the first; then \
-           their factors in this order, each uniform. What is 0 is left out. Results are within one level of torchvision's \
-           for each change. The first three must be from 0 to 100. Null in, null out.",
+    docs: "The operator makes the four changes in an order drawn for each image, and rounds to uint8 after each, like \
+           torchvision. Draws: below 4, below 3 and below 2 shuffle brightness, contrast, saturation and hue from the \
+           last to the first; then the four factors in this order, each uniform. A change whose argument is 0 is \
+           skipped. Each change is within one level of torchvision's. The first three arguments must be from 0 to 100. \
+           Null in, null out.",
     source: "torchvision's `v2.ColorJitter`",
     examples: &[Example {
         sql: "color_jitter(image, brightness => 0.4, contrast => 0.4, saturation => 0.4, hue => 0.1)",
-        result: "the same picture in another light",
+        result: "the same image in a different light",
     }],
     ..AUGMENTATION
 };
 
 static GAUSSIAN_BLUR_DESCRIPTOR: Descriptor = Descriptor {
     name: "gaussian_blur",
-    summary: "Smooths each image by a Gaussian of random width",
+    summary: "Blurs each image with a Gaussian of random width",
     parameters: &[
         IMAGE,
-        Parameter::constant("kernel_size", ConstantKind::Integer, "Pixels of the kernel's side, an odd number")
+        Parameter::constant("kernel_size", ConstantKind::Integer, "The kernel's side in pixels, an odd number")
             .or("23"),
-        Parameter::constant("sigma_min", ConstantKind::Number, "The least deviation in pixels").or("0.1"),
-        Parameter::constant("sigma_max", ConstantKind::Number, "The greatest deviation in pixels").or("2.0"),
+        Parameter::constant("sigma_min", ConstantKind::Number, "The minimum standard deviation in pixels").or("0.1"),
+        Parameter::constant("sigma_max", ConstantKind::Number, "The maximum standard deviation in pixels").or("2.0"),
     ],
-    docs: "One draw: sigma, uniform from sigma_min to sigma_max. Beyond its edges the image is mirrored, also one that is \
-           smaller than the kernel, where torchvision fails. In float32, rounded; within one level of torchvision. \
-           kernel_size is at most 255; 23 is SimCLR's for pictures of 224. Null in, null out.",
+    docs: "One draw: sigma, uniform from sigma_min to sigma_max. The image is mirrored at its edges. This also works \
+           for an image that is smaller than the kernel, where torchvision fails. Computed in float32 and rounded; \
+           within one level of torchvision. kernel_size is at most 255; 23 is SimCLR's size for images of 224. Null \
+           in, null out.",
     source: "torchvision's `v2.GaussianBlur`",
     examples: &[Example { sql: "gaussian_blur(image, kernel_size => 23)", result: "a smooth image" }],
     ..AUGMENTATION
@@ -222,16 +233,17 @@ static RANDOM_ERASING_DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         IMAGE,
         Parameter::constant("p", ConstantKind::Number, "The probability of erasing, from 0 to 1").or("0.5"),
-        Parameter::constant("scale_min", ConstantKind::Number, "The least share of the image's area").or("0.02"),
-        Parameter::constant("scale_max", ConstantKind::Number, "The greatest share of the image's area").or("0.33"),
-        Parameter::constant("ratio_min", ConstantKind::Number, "The least height / width of the part").or("0.3"),
-        Parameter::constant("ratio_max", ConstantKind::Number, "The greatest height / width of the part").or("3.3"),
+        Parameter::constant("scale_min", ConstantKind::Number, "The minimum share of the image's area").or("0.02"),
+        Parameter::constant("scale_max", ConstantKind::Number, "The maximum share of the image's area").or("0.33"),
+        Parameter::constant("ratio_min", ConstantKind::Number, "The minimum height / width of the part").or("0.3"),
+        Parameter::constant("ratio_max", ConstantKind::Number, "The maximum height / width of the part").or("3.3"),
         Parameter::constant("value", ConstantKind::NumberList, "The colour, from 0 to 255 per channel").or("[0, 0, 0]"),
     ],
-    docs: "The first draw is below p where the image is erased. Then the area is drawn uniformly, the ratio log-uniformly, \
-           the top and the left. A part that does not fit, being as high or as wide as the image, is drawn again, up to ten \
-           times; after that the image stays. It works on uint8, before `normalize`; to erase with a dataset's mean, give \
-           that as the value. Null in, null out.",
+    docs: "The first draw decides: the image is erased if it is below p. Then the operator draws the area uniformly, \
+           the ratio log-uniformly, the top and the left. It draws up to ten times until the part fits. A part that is \
+           as high or as wide as the image does not fit. If none fits, the image stays unchanged. The operator works \
+           on uint8, before `normalize`; to erase with a dataset's mean, pass the mean as the value. Null in, null \
+           out.",
     source: "torchvision's `v2.RandomErasing` with a value",
     examples: &[Example {
         sql: "random_erasing(image, p => 0.25)",
@@ -243,7 +255,7 @@ static RANDOM_ERASING_DESCRIPTOR: Descriptor = Descriptor {
 
 static RANDOM_ROTATE_DESCRIPTOR: Descriptor = Descriptor {
     name: "random_rotate",
-    summary: "Turns each image about its middle by a random angle",
+    summary: "Rotates each image about its centre by a random angle",
     parameters: &[
         IMAGE,
         Parameter::constant("degrees", ConstantKind::Number, "The angle is from -degrees to degrees"),
@@ -251,13 +263,13 @@ static RANDOM_ROTATE_DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant(
             "fill",
             ConstantKind::NumberList,
-            "The colour of what was outside, from 0 to 255 per channel",
+            "The colour outside the image, from 0 to 255 per channel",
         )
         .or("[0, 0, 0]"),
     ],
-    docs: "One draw: the angle, uniform, counterclockwise. The image keeps its size. Bilinear interpolation at the edges \
-           mixes with the fill. Nearest takes torchvision's pixels but where two are equally near; bilinear is within one \
-           level inside. degrees is from 0 to 360. Null in, null out.",
+    docs: "One draw: the angle, uniform, counterclockwise. The image keeps its size. Bilinear interpolation mixes the \
+           edges with the fill. Nearest gives torchvision's pixels, except where two pixels are equally near. Bilinear \
+           is within one level of torchvision inside the image. degrees is from 0 to 360. Null in, null out.",
     source: "torchvision's `v2.RandomRotation`",
     examples: &[Example { sql: "random_rotate(image, degrees => 15)", result: "a tilted image" }],
     ..AUGMENTATION

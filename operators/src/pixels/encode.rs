@@ -104,12 +104,12 @@ static JPEG_DESCRIPTOR: Descriptor = Descriptor {
     summary: "Writes each image as a JPEG file",
     parameters: &[
         IMAGE,
-        Parameter::constant("quality", ConstantKind::Integer, "From 1 to 100, as libjpeg scales it").or("75"),
+        Parameter::constant("quality", ConstantKind::Integer, "The quality from 1 to 100, on libjpeg's scale").or("75"),
         Parameter::constant("subsampling", ConstantKind::Text, "`'4:2:0'`, `'4:2:2'` or `'4:4:4'`").or("'4:2:0'"),
     ],
-    docs: "Baseline JPEG with the standard quantisation and Huffman tables. The file's bytes are not libjpeg's, its picture \
-           is within a few levels of libjpeg's at the same quality. Null in, null out.",
-    source: "ITU-T T.81, by the crate `jpeg-encoder`",
+    docs: "Baseline JPEG with the standard quantisation and Huffman tables. The bytes differ from libjpeg's, but the \
+           image is within a few levels of libjpeg's at the same quality. Null in, null out.",
+    source: "ITU-T T.81, implemented by the crate `jpeg-encoder`",
     examples: &[Example { sql: "encode_jpeg(image, quality => 90)", result: "the bytes of a file" }],
     ..FILE
 };
@@ -121,8 +121,8 @@ static PNG_DESCRIPTOR: Descriptor = Descriptor {
         IMAGE,
         Parameter::constant("compression", ConstantKind::Text, "`'fast'`, `'balanced'` or `'high'`").or("'fast'"),
     ],
-    docs: "8 bits per channel, RGB, without loss: `decode_image` gives the same pixels. Null in, null out.",
-    source: "the PNG specification, by the crate `png`",
+    docs: "RGB with 8 bits per channel, lossless: `decode_image` returns the same pixels. Null in, null out.",
+    source: "the PNG specification, implemented by the crate `png`",
     examples: &[Example { sql: "encode_png(image)", result: "the bytes of a file" }],
     size_ratio: 0.6,
     ..FILE

@@ -177,29 +177,31 @@ macro_rules! in_place {
 in_place! {
     AUTO_CONTRAST "auto_contrast" (), auto_contrast, Deterministic, Commutes::NONE,
         "Stretches each channel so that its darkest value becomes 0 and its brightest 255",
-        "In float32, the fraction cut, so that the brightest may become 254. A channel of one value stays as it is.",
+        "Computed in float32 and truncated, so the brightest value may become 254. A channel of one value stays \
+         unchanged.",
         "torchvision's `autocontrast`", "auto_contrast(image)" = "an image of full contrast";
     EQUALIZE "equalize" (), equalize, Deterministic, Commutes::NONE,
-        "Spreads the values of each channel so that all are about equally frequent",
-        "By a table made of the channel's histogram, in integers. A channel with few pixels or one value stays as it is.",
+        "Spreads the values of each channel so that all values are about equally frequent",
+        "Maps values by an integer table computed from the channel's histogram. A channel with few pixels or one value \
+         stays unchanged.",
         "torchvision's and Pillow's `equalize`", "equalize(image)" = "an image with a flat histogram";
-    POSTERIZE "posterize" (Parameter::constant("bits", ConstantKind::Integer, "The bits to keep of each value, from 0 to 8").or("4")),
+    POSTERIZE "posterize" (Parameter::constant("bits", ConstantKind::Integer, "The number of upper bits to keep, from 0 to 8").or("4")),
         posterize, Deterministic, Commutes { pixelwise: false, spatial: true },
         "Keeps only the upper bits of each value",
         "The other bits become 0.", "torchvision's `posterize`", "posterize(image, bits => 2)" = "values of 0, 64, 128 and 192";
     RANDOM_GRAYSCALE "random_grayscale" (P.or("0.1")), random_grayscale, KeyedRandom, Commutes { pixelwise: false, spatial: true },
-        "Takes the colour out of each image with a given probability",
-        "The image has one draw, which is below p: never for 0, always for 1. All channels become 0.2989 red + 0.587 green + \
-         0.114 blue, in float32, the fraction cut.",
+        "Turns each image grey with a given probability",
+        "Each image has one draw, and changes if the draw is below p: never for 0, always for 1. All channels become \
+         0.2989 red + 0.587 green + 0.114 blue, in float32, truncated.",
         "torchvision's `RandomGrayscale`", "random_grayscale(image, p => 0.1)" = "a tenth of the images are grey";
     RANDOM_VFLIP "random_vflip" (P.or("0.5")), random_vflip, KeyedRandom, Commutes { pixelwise: true, spatial: false },
         "Mirrors each image top to bottom with a given probability",
-        "The image has one draw, which is below p: never for 0, always for 1.",
+        "Each image has one draw, and is mirrored if the draw is below p: never for 0, always for 1.",
         "torchvision's `RandomVerticalFlip`", "random_vflip(image, p => 0.5)" = "half of the images are mirrored";
-    SOLARIZE "solarize" (Parameter::constant("threshold", ConstantKind::Number, "From which value on a value is inverted, up to 255").or("128")),
+    SOLARIZE "solarize" (Parameter::constant("threshold", ConstantKind::Number, "The lowest value to invert, up to 255").or("128")),
         solarize, Deterministic, Commutes { pixelwise: false, spatial: true },
-        "Inverts values from a threshold on",
-        "A value x that is at least threshold becomes 255 - x.", "torchvision's `solarize`",
+        "Inverts values that reach a threshold",
+        "A value x of at least threshold becomes 255 - x.", "torchvision's `solarize`",
         "solarize(image, threshold => 128)" = "200 becomes 55, 100 stays";
 }
 

@@ -14,13 +14,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "pad",
     version: 1,
     category: "image",
-    summary: "Puts a border around each image",
+    summary: "Adds a border to each image",
     parameters: &[
         IMAGE,
         Parameter::constant(
             "padding",
             ConstantKind::NumberOrList,
-            "Pixels on all sides, or `[left, top, right, bottom]`",
+            "The border's width in pixels, or `[left, top, right, bottom]`",
         ),
         Parameter::constant("mode", ConstantKind::Text, "`'constant'`, `'edge'` or `'reflect'`").or("'constant'"),
         Parameter::constant(
@@ -30,15 +30,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
         )
         .or("[0, 0, 0]"),
     ],
-    returns: "a uint8 tensor, fixed where the images' shape is, otherwise variable",
+    returns: "a uint8 tensor, of fixed shape if the input's shape is fixed, otherwise of variable shape",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 1.2,
     commutes: Commutes::NONE,
-    docs: "'edge' repeats the outermost pixels, 'reflect' mirrors the image without repeating them, so it needs less padding \
-           than the side that it mirrors. Padding is whole numbers from 0 on; a list of two is left and right, then top and \
-           bottom. Null in, null out.",
+    docs: "'edge' repeats the outermost pixels. 'reflect' mirrors the image without repeating them, so the padding \
+           must be less than the side that it mirrors. Padding is whole numbers from 0. A list of two numbers is left \
+           and right, then top and bottom. Null in, null out.",
     source: "torchvision's `v2.Pad`, bit for bit",
     examples: &[Example {
         sql: "pad(image, padding => 4, mode => 'reflect')",

@@ -140,15 +140,16 @@ static RAND_AUGMENT_DESCRIPTOR: Descriptor = Descriptor {
     summary: "Applies a few random operations of one strength to each image",
     parameters: &[
         IMAGE,
-        Parameter::constant("num_ops", ConstantKind::Integer, "The operations of an image").or("2"),
-        Parameter::constant("magnitude", ConstantKind::Integer, "Their strength, a bin").or("9"),
+        Parameter::constant("num_ops", ConstantKind::Integer, "The number of operations on an image").or("2"),
+        Parameter::constant("magnitude", ConstantKind::Integer, "The strength of the operations, a bin").or("9"),
         Parameter::constant("num_magnitude_bins", ConstantKind::Integer, "The number of bins").or("31"),
     ],
-    docs: "The operations, equally likely: identity, shear_x, shear_y, translate_x, translate_y, rotate, brightness, color, \
-           contrast, sharpness, posterize, solarize, auto_contrast, equalize, with torchvision's strengths. Each draws its \
-           number in this order, then, from shear_x to sharpness, its sign: 1 of below 2 is negative. Pixels from \
-           outside are black, the nearest pixel is taken. num_ops is at most 16. Each operation is within one level of \
-           torchvision's. Null in, null out.",
+    docs: "The operations are equally likely: identity, shear_x, shear_y, translate_x, translate_y, rotate, \
+           brightness, color, contrast, sharpness, posterize, solarize, auto_contrast, equalize, with torchvision's \
+           strengths. Each operation draws its number in this order. The operations from shear_x to sharpness then \
+           draw a sign below 2; 1 is negative. Pixels outside the image are black. Positions are rounded to the \
+           nearest pixel. num_ops is at most 16. Each operation is within one level of torchvision's. Null in, null \
+           out.",
     source: "torchvision's `v2.RandAugment`, after Cubuk et al., RandAugment (2019)",
     examples: &[Example { sql: "rand_augment(image, num_ops => 2, magnitude => 9)", result: "a distorted image" }],
     ..AUGMENTATION
@@ -161,8 +162,8 @@ static TRIVIAL_AUGMENT_DESCRIPTOR: Descriptor = Descriptor {
         IMAGE,
         Parameter::constant("num_magnitude_bins", ConstantKind::Integer, "The number of strengths").or("31"),
     ],
-    docs: "The operations are those of `rand_augment`, over the wide ranges of TrivialAugmentWide. Draws: the operation, the \
-           bin, the sign. Each operation is within one level of torchvision's. Null in, null out.",
+    docs: "The operations are those of `rand_augment`, with the wide ranges of TrivialAugmentWide. Draws: the \
+           operation, the bin, the sign. Each operation is within one level of torchvision's. Null in, null out.",
     source: "torchvision's `v2.TrivialAugmentWide`, after Müller and Hutter, TrivialAugment (2021)",
     examples: &[Example { sql: "trivial_augment(image)", result: "a distorted image" }],
     ..AUGMENTATION

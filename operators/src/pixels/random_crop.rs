@@ -13,12 +13,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_crop",
     version: 1,
     category: "image",
-    summary: "Cuts a part of one size out of each image, at a random place",
+    summary: "Crops each image to a given size at a random position",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
         Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
-        Parameter::constant("padding", ConstantKind::Integer, "Black pixels that are put around the image first")
+        Parameter::constant("padding", ConstantKind::Integer, "The width of a black border that is added first")
             .or("0"),
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
@@ -27,9 +27,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "Two draws: the top, then the left, each place equally likely. An image that is too small is padded with black, on \
-           both sides by what it lacks. `padding => 4` with the image's own size is the usual augmentation of CIFAR. Null in, \
-           null out.",
+    docs: "Two draws: the top, then the left, with all positions equally likely. An image that is too small is padded \
+           with black on both sides by the missing pixels. `padding => 4` with the image's own size is the usual \
+           augmentation for CIFAR. Null in, null out.",
     source: "torchvision's `RandomCrop` with `pad_if_needed`",
     examples: &[Example {
         sql: "random_crop(image, height => 32, width => 32, padding => 4)",

@@ -16,7 +16,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "to_chw",
     version: 1,
     category: "image",
-    summary: "Stores the channels of images one after the other",
+    summary: "Stores the channels of images as separate planes",
     parameters: &[Parameter::input("image", TypeClass::FixedImage, "The images")],
     returns: "a tensor of fixed shape 3 x height x width, of the same type",
     determinism: Determinism::Deterministic,
@@ -24,9 +24,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes { pixelwise: true, spatial: false },
-    docs: "Numbers of any type, bfloat16 too. Most models do as well without: in PyTorch, `permute(0, 3, 1, 2)` gives the \
-           same shape as a view, in the layout `channels_last`, which is also the faster one for convolutions. Operators on \
-           images want height x width x 3, so this one comes last. Null in, null out.",
+    docs: "The values may have any type, including bfloat16. Most models do not need this operator: in PyTorch, \
+           `permute(0, 3, 1, 2)` gives the same shape as a view, in the layout `channels_last`, which is also faster \
+           for convolutions. Operators on images need height x width x 3, so apply this one last. Null in, null out.",
     source: "NumPy's `transpose(2, 0, 1)` as a copy",
     examples: &[Example { sql: "to_chw(normalize(image))", result: "a tensor of 3 x height x width" }],
 };

@@ -17,12 +17,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "cross",
     version: 1,
     category: "category",
-    summary: "Maps pairs of values to a fixed number of buckets by a hash",
+    summary: "Maps pairs of values to a fixed number of buckets with a hash",
     parameters: &[
         Parameter::input("a", TypeClass::Hashable, "The first values"),
         Parameter::input("b", TypeClass::Hashable, "The second values"),
         Parameter::constant("buckets", ConstantKind::PositiveInteger, "The number of buckets"),
-        Parameter::constant("seed", ConstantKind::Integer, "Another seed gives another, independent mapping").or("0"),
+        Parameter::constant("seed", ConstantKind::Integer, "A different seed gives an independent mapping").or("0"),
     ],
     returns: "Int64, from 0 to buckets - 1",
     determinism: Determinism::Deterministic,
@@ -30,9 +30,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "The bucket is XXH3 (64 bits, with the seed) of the two values' hashes as 16 little-endian bytes, modulo the number \
-           of buckets; each value is hashed as `hash_bucket` hashes it, with the same seed. The order counts. More than two \
-           are crossed by nesting with many buckets inside. Null where either is null.",
+    docs: "The bucket is XXH3 (64 bits, with the seed) of the two values' hashes as 16 little-endian bytes, modulo the \
+           number of buckets. Each value is hashed like by `hash_bucket` with the same seed. The order of the two \
+           matters. To cross more than two values, nest calls with many buckets inside. Null if either value is null.",
     source: "TensorFlow's `crossed_column`, with XXH3 as the hash",
     examples: &[Example { sql: "cross('berlin', 42, buckets => 1000)", result: "813" }],
 };

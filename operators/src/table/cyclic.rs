@@ -15,10 +15,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "cyclic",
     version: 1,
     category: "number",
-    summary: "Turns a number that comes round after a period into its sine and cosine",
+    summary: "Maps a periodic number to its sine and cosine",
     parameters: &[
         Parameter::input("x", TypeClass::Numeric, "The numbers, such as `date_part('hour', t)`"),
-        Parameter::constant("period", ConstantKind::Number, "After how much the same comes again, such as 24"),
+        Parameter::constant("period", ConstantKind::Number, "The length of the period, such as 24"),
     ],
     returns: "FixedSizeList(Float32) of 2: sine, then cosine",
     determinism: Determinism::Deterministic,
@@ -26,7 +26,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "Computes sin and cos of 2 pi x / period in float64, in software, after whole periods are taken off. period must be \
+    docs: "Removes whole periods, then computes sin and cos of 2 pi x / period in float64, in software. period must be \
            above 0. NaN and infinities give NaN. Null in, null out.",
     source: "the usual encoding of cyclic features, as in scikit-learn's example on time-related features",
     examples: &[Example { sql: "cyclic(6, period => 24)", result: "[1.0, 0.0]" }],

@@ -13,10 +13,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "fill_null",
     version: 1,
     category: "number",
-    summary: "Puts a number in place of nulls",
+    summary: "Replaces nulls by a number",
     parameters: &[
         Parameter::input("x", TypeClass::Numeric, "The numbers"),
-        Parameter::constant("value", ConstantKind::Number, "What a null becomes").or("0"),
+        Parameter::constant("value", ConstantKind::Number, "The number that replaces null").or("0"),
     ],
     returns: "the type of x, without nulls; Float32 for Float16, Float64 for decimals",
     determinism: Determinism::Deterministic,
@@ -24,8 +24,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Filled,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "value must be one that the type of x can hold: unlike with `coalesce`, the type never changes. NaN is a number and \
-           stays.",
+    docs: "value must fit the type of x. Unlike with `coalesce`, the type never changes. NaN is a number and stays.",
     source: "TorchArrow's `fill_null`",
     examples: &[
         Example { sql: "fill_null(NULL, value => 0.5)", result: "0.5" },

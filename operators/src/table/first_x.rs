@@ -18,15 +18,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Keeps the first values of lists",
     parameters: &[
         Parameter::input("list", TypeClass::NumberList, "The lists"),
-        Parameter::constant("x", ConstantKind::PositiveInteger, "The most values to keep"),
+        Parameter::constant("x", ConstantKind::PositiveInteger, "The maximum number of values to keep"),
     ],
-    returns: "the type of list; a plain list for one of fixed size",
+    returns: "the type of list; a variable-size list for one of fixed size",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 0.5,
     commutes: Commutes::NONE,
-    docs: "A shorter list stays as it is. Null values count and stay null. Null in, null out.",
+    docs: "A shorter list stays unchanged. Null values count, and stay null. Null in, null out.",
     source: "TorchArrow's and DPP's `firstx`",
     examples: &[Example { sql: "first_x([5, 6, 7], x => 2)", result: "[5, 6]" }],
 };

@@ -104,35 +104,40 @@ macro_rules! float_maps {
 
 float_maps! {
     BOXCOX "boxcox" (Parameter::constant("lambda", ConstantKind::Number, "The exponent; 0 is the logarithm")), boxcox,
-        "The Box-Cox transform, which makes skewed positive numbers more normal",
-        "ln(x) for lambda 0, else (x^lambda - 1) / lambda, exact also for small lambda. NaN below 0; 0 gives -1 / lambda, or \
-         -infinity for a lambda of 0 or less.",
+        "Applies the Box-Cox transform, which makes skewed positive numbers more normal",
+        "Computes ln(x) for lambda 0, otherwise (x^lambda - 1) / lambda; exact for small lambda, too. A number below 0 \
+         gives NaN. 0 gives -1 / lambda, or -infinity for a lambda of 0 or less.",
         "SciPy's `special.boxcox`, TorchArrow's `boxcox`",
         "boxcox(4.0, lambda => 0.5)" = "2.0", "boxcox(1, lambda => 0)" = "0.0";
-    LOG_SHIFT "log_shift" (Parameter::constant("shift", ConstantKind::Number, "What to add first").or("3")), log_shift,
-        "The natural logarithm of x + shift",
-        "-infinity where x + shift is 0, NaN below. With the default it is the usual transform of Criteo's integers, whose \
-         least value is -2; `log1p` is exact near 0.",
+    LOG_SHIFT "log_shift" (Parameter::constant("shift", ConstantKind::Number, "The number to add first").or("3")), log_shift,
+        "Computes the natural logarithm of x + shift",
+        "The result is -infinity if x + shift is 0, and NaN if it is below 0. The default is the usual transform for \
+         Criteo's integers, whose minimum is -2. For numbers near 0, `log1p` is exact.",
         "TorchRec's preprocessing of Criteo, `log(x + 3)`",
         "log_shift(-2)" = "0.0", "log_shift(97)" = "4.605170185988092";
-    LOGIT "logit" (Parameter::constant("eps", ConstantKind::Number, "Clamps x to eps and 1 - eps first; 0 does not").or("0")),
-        logit, "The logarithm of the odds: ln(x / (1 - x))",
-        "-infinity of 0, infinity of 1, NaN outside of 0 to 1, unless eps clamps. eps must be from 0 to 0.5.",
+    LOGIT "logit" (
+            Parameter::constant("eps", ConstantKind::Number, "The bounds eps and 1 - eps to which x is clamped first; 0 for no clamping")
+            .or("0")
+        ),
+        logit, "Computes the logarithm of the odds: ln(x / (1 - x))",
+        "0 gives -infinity, 1 gives infinity, and numbers outside 0 to 1 give NaN, unless eps clamps them. eps must be \
+         from 0 to 0.5.",
         "PyTorch's `logit`, TorchArrow's `logit`",
         "logit(0.5)" = "0.0", "logit(1.0, eps => 0.25)" = "1.0986122886681096";
     MIN_MAX "min_max" (
             Parameter::constant("min", ConstantKind::Number, "The number that becomes 0"),
             Parameter::constant("max", ConstantKind::Number, "The number that becomes 1")
         ), min_max, "Scales numbers linearly so that a given range becomes 0 to 1",
-        "Computes (x - min) / (max - min); numbers outside of the range lie outside of 0 to 1, `clamp` cuts them. max must be \
-         above min. The statistics are given: fit them over the dataset beforehand.",
+        "Computes (x - min) / (max - min). Numbers outside the range give results outside 0 to 1; use `clamp` to limit \
+         them. max must be above min. The statistics are constants: fit them over the dataset beforehand.",
         "scikit-learn's `MinMaxScaler` with given statistics",
         "min_max(15, min => 10, max => 20)" = "0.5";
     STANDARDIZE "standardize" (
-            Parameter::constant("mean", ConstantKind::Number, "What to subtract"),
-            Parameter::constant("std", ConstantKind::Number, "What to divide by")
-        ), standardize, "Scales numbers to mean 0 and deviation 1, by given statistics",
-        "Computes (x - mean) / std. std must be above 0. The statistics are given: fit them over the dataset beforehand.",
+            Parameter::constant("mean", ConstantKind::Number, "The mean of the numbers"),
+            Parameter::constant("std", ConstantKind::Number, "The standard deviation of the numbers")
+        ), standardize, "Scales numbers to mean 0 and standard deviation 1, with given statistics",
+        "Computes (x - mean) / std. std must be above 0. The statistics are constants: fit them over the dataset \
+         beforehand.",
         "scikit-learn's `StandardScaler` with given statistics",
         "standardize(15, mean => 10, std => 2)" = "2.5";
 }

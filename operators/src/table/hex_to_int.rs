@@ -14,7 +14,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "hex_to_int",
     version: 1,
     category: "category",
-    summary: "Reads hexadecimal text as an integer",
+    summary: "Parses hexadecimal text as an integer",
     parameters: &[Parameter::input("text", TypeClass::Hexadecimal, "The digits, such as Criteo's `68fd1e64`")],
     returns: "Int64",
     determinism: Determinism::Deterministic,
@@ -22,9 +22,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.7,
     commutes: Commutes::NONE,
-    docs: "One to sixteen digits in either case, without sign or prefix. Sixteen digits are the bits of the integer, so from \
-           8000000000000000 on it is negative. Any other text, the empty one too, is an error: `nullif(text, '')` makes a \
-           null of it. Null in, null out.",
+    docs: "The text has one to sixteen digits in either case, without sign or prefix. Sixteen digits are the bits of \
+           the integer, so the result is negative from 8000000000000000. Any other text, including the empty one, is \
+           an error; `nullif(text, '')` turns it into null. Null in, null out.",
     source: "TorchRec's and NVTabular's preprocessing of Criteo, `int(text, 16)`",
     examples: &[Example { sql: "hex_to_int('68fd1e64')", result: "1761418852" }],
 };

@@ -14,22 +14,22 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "index_of",
     version: 1,
     category: "category",
-    summary: "Maps values to their places in a list: classes to labels",
+    summary: "Maps values to their indices in a list, such as classes to labels",
     parameters: &[
         Parameter::input("value", TypeClass::Category, "The values"),
-        Parameter::constant("values", ConstantKind::Categories, "What is counted, in order"),
+        Parameter::constant("values", ConstantKind::Categories, "The values in the order of their indices"),
         Parameter::constant("other", ConstantKind::Integer, "The result for values that are not in the list").or("-1"),
     ],
-    returns: "Int64, from 0 on",
+    returns: "Int64, from 0",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 0.7,
     commutes: Commutes::NONE,
-    docs: "The first place is 0, where SQL's `array_position` begins with 1. Values are compared as `vocab_apply` compares them: \
-           strings byte by byte, and the integer 7 is the string '7'. A value that is twice in the list is refused. A list that \
-           is too long to be written out is a file for `vocab_apply`. Null in, null out.",
-    source: "Python's `list.index`, with a result for what is missing",
+    docs: "The first index is 0; SQL's `array_position` begins with 1. Values are compared like by `vocab_apply`: \
+           strings byte by byte, and the integer 7 equals the string '7'. A list with a repeated value is refused. For \
+           a list that is too long to write out, use a file with `vocab_apply`. Null in, null out.",
+    source: "Python's `list.index`, with a result for missing values",
     examples: &[
         Example { sql: "index_of('dog', values => ['cat', 'dog'])", result: "1" },
         Example { sql: "index_of(30, values => [10, 20, 30])", result: "2" },

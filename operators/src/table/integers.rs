@@ -159,42 +159,42 @@ macro_rules! integer_maps {
 }
 
 integer_maps! {
-    BUCKETIZE "bucketize" (NUMBERS, Parameter::constant("borders", ConstantKind::NumberList, "Where buckets end, ascending")) -> Int32,
+    BUCKETIZE "bucketize" (NUMBERS, Parameter::constant("borders", ConstantKind::NumberList, "The upper bounds of the buckets, ascending")) -> Int32,
         bucketize, "number", "Int32, from 0 to the number of borders",
         "Maps numbers to the index of the bucket that holds them",
-        "The index is the number of borders below x, so a border belongs to the bucket that it ends. NaN goes into the last \
-         bucket. Compared as float64.",
+        "The index is the number of borders below x, so a border belongs to the bucket that it ends. NaN is in the \
+         last bucket. Numbers are compared as float64.",
         "PyTorch's `bucketize`, TorchArrow's `bucketize`",
         "bucketize(3, borders => [1, 3, 5])" = "1", "bucketize([0.5, 9], borders => [1, 3, 5])" = "[0, 3]";
     MAP_ID "map_id" (IDS, Parameter::constant("sources", ConstantKind::NumberList, "The ids to map, each once"),
-            Parameter::constant("targets", ConstantKind::NumberList, "What each becomes"),
-            Parameter::constant("other", ConstantKind::Integer, "What all other ids become").or("0")
+            Parameter::constant("targets", ConstantKind::NumberList, "The new id of each source"),
+            Parameter::constant("other", ConstantKind::Integer, "The new id of all other ids").or("0")
         ) -> Int64, map_id, "category", "Int64",
-        "Replaces ids by others, from a given table",
-        "sources and targets must be lists of as many integers. For tables of strings, or with files, there is \
+        "Replaces ids by others with a given table",
+        "sources and targets must be lists of integers of the same length. For tables of strings, or in files, use \
          `vocab_apply`.",
-        "TorchArrow's `map_id`, with a value for ids that the table does not have",
+        "TorchArrow's `map_id`, with a value for ids that are not in the table",
         "map_id(7, sources => [5, 7], targets => [50, 70])" = "70";
     POSITIVE_MOD "positive_mod" (IDS, Parameter::constant("divisor", ConstantKind::PositiveInteger, "The number of values")) -> Int64,
         positive_mod, "category", "Int64, from 0 to divisor - 1",
-        "The remainder of a division, never negative",
-        "It puts ids into an embedding table of divisor rows where no hash is wanted.",
+        "Computes the non-negative remainder of a division",
+        "It maps ids to an embedding table of divisor rows without a hash.",
         "Velox's DPP function `positive_modulus`, Python's `%`",
         "positive_mod(-1, divisor => 10)" = "9";
-    QUANTIZE "quantize" (NUMBERS, Parameter::constant("scale", ConstantKind::Number, "The distance of two neighbouring results"),
+    QUANTIZE "quantize" (NUMBERS, Parameter::constant("scale", ConstantKind::Number, "The difference of x between two neighbouring results"),
             Parameter::constant("zero_point", ConstantKind::Integer, "The result for 0").or("0")
         ) -> UInt8, quantize, "number", "UInt8",
-        "Turns numbers into bytes by a scale and a zero point",
-        "Computes round(x / scale) + zero_point, ties to even, and clamps it to 0 to 255; NaN becomes 0. scale must be above \
-         0 and zero_point from 0 to 255. (q - zero_point) * scale goes back.",
+        "Converts numbers to bytes with a scale and a zero point",
+        "Computes round(x / scale) + zero_point, ties to even, clamped to 0 to 255. NaN becomes 0. scale must be above \
+         0, and zero_point from 0 to 255. The inverse is (q - zero_point) * scale.",
         "PyTorch's `quantize_per_tensor` with quint8, in float64",
         "quantize(0.5, scale => 0.1, zero_point => 10)" = "15", "quantize([-9.0, 90.0], scale => 0.1)" = "[0, 255]";
-    SIGRID_HASH "sigrid_hash" (IDS, Parameter::constant("salt", ConstantKind::Integer, "Another salt gives another mapping"),
+    SIGRID_HASH "sigrid_hash" (IDS, Parameter::constant("salt", ConstantKind::Integer, "A different salt gives a different mapping"),
             Parameter::constant("max_value", ConstantKind::PositiveInteger, "The number of values")
         ) -> Int64, sigrid, "category", "Int64, from 0 to max_value - 1",
-        "Maps ids to a fixed number of values by the hash of TorchArrow and DPP",
-        "Unsigned 64-bit integers are hashed by their bits. For new models `hash_bucket` is the faster \
-         and better hash, this one is for models whose tables were trained with it.",
+        "Maps ids to a fixed number of values with the hash of TorchArrow and DPP",
+        "Unsigned 64-bit integers are hashed by their bits. For new models, `hash_bucket` is the faster and better \
+         hash. Use this one for models whose tables were trained with it.",
         "TorchArrow's `sigrid_hash`: Wang's mix and CityHash's combination, as in folly",
         "sigrid_hash(5, salt => 0, max_value => 100)" = "4";
 }

@@ -17,24 +17,24 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "ngram",
     version: 1,
     category: "list",
-    summary: "Maps each run of n values of a list to a fixed number of buckets by a hash",
+    summary: "Maps each run of n values in a list to a fixed number of buckets with a hash",
     parameters: &[
         Parameter::input("list", TypeClass::IntegerList, "The lists, such as ids"),
-        Parameter::constant("n", ConstantKind::PositiveInteger, "The values of a run"),
+        Parameter::constant("n", ConstantKind::PositiveInteger, "The number of values in a run"),
         Parameter::constant("buckets", ConstantKind::PositiveInteger, "The number of buckets"),
-        Parameter::constant("seed", ConstantKind::Integer, "Another seed gives another, independent mapping").or("0"),
+        Parameter::constant("seed", ConstantKind::Integer, "A different seed gives an independent mapping").or("0"),
     ],
-    returns: "a List of Int64, from 0 to buckets - 1",
+    returns: "a list of Int64, from 0 to buckets - 1",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 1.5,
     commutes: Commutes::NONE,
-    docs: "A list of m values has m - n + 1 runs, in their order; a shorter one has none. The bucket is XXH3 (64 bits, with the \
-           seed) of the values' hashes, 8 little-endian bytes each, modulo the number of buckets; each value is hashed as \
-           `hash_bucket` hashes it, with the same seed. So a run of two has the bucket that `cross` gives the two. A run with a \
-           null in it is left out. Null in, null out.",
-    source: "the NGram of DPP (Zhao et al., 2022), with XXH3 as the hash",
+    docs: "A list of m values has m - n + 1 runs, in order; a shorter list has none. The bucket is XXH3 (64 bits, with \
+           the seed) of the values' hashes, 8 little-endian bytes each, modulo the number of buckets. Each value is \
+           hashed like by `hash_bucket` with the same seed. So a run of two values has the bucket that `cross` gives \
+           them. A run with a null is left out. Null in, null out.",
+    source: "DPP's NGram (Zhao et al., 2022), with XXH3 as the hash",
     examples: &[Example { sql: "ngram([42, 7, 42], n => 2, buckets => 1000)", result: "[298, 263]" }],
 };
 

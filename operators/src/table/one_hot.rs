@@ -14,7 +14,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "one_hot",
     version: 1,
     category: "category",
-    summary: "Turns an index into a list of zeros with a one at that place",
+    summary: "Converts an index to a list of zeros with a one at that index",
     parameters: &[
         Parameter::input("index", TypeClass::Integer, "The indices"),
         Parameter::constant("size", ConstantKind::PositiveInteger, "The length of the lists, up to 65536"),
@@ -25,7 +25,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 2.0,
     commutes: Commutes::NONE,
-    docs: "An index below 0 or from size on gives zeros only. Null in, null out.",
+    docs: "An index below 0, or not below size, gives only zeros. Null in, null out.",
     source: "TensorFlow's `one_hot`, as bytes",
     examples: &[Example { sql: "one_hot(1, size => 3)", result: "[0, 1, 0]" }],
 };

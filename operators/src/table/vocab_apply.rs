@@ -20,7 +20,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "vocab_apply",
     version: 1,
     category: "category",
-    summary: "Maps values to their places in a vocabulary",
+    summary: "Maps values to their indices in a vocabulary",
     parameters: &[
         Parameter::input("value", TypeClass::Category, "The values"),
         Parameter::constant(
@@ -29,7 +29,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "The entries in order: a list of strings, or a file with one on each line",
         ),
         Parameter::constant("start", ConstantKind::Integer, "The result for the first entry").or("0"),
-        Parameter::constant("other", ConstantKind::Integer, "The result for values that are no entry").or("-1"),
+        Parameter::constant("other", ConstantKind::Integer, "The result for values that are not an entry").or("-1"),
     ],
     returns: "Int64",
     determinism: Determinism::Deterministic,
@@ -37,10 +37,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.7,
     commutes: Commutes::NONE,
-    docs: "Strings are compared byte by byte; an integer is found where an entry reads as that integer. An entry that comes \
-           twice is refused. A file is UTF-8, its lines end with \\n or \\r\\n, an empty line is an entry, and it is read and \
-           identifies the query as with `tokenize`. Vocabularies are given: fit them over the dataset beforehand. Null in, \
-           null out.",
+    docs: "Strings are compared byte by byte. An integer matches the entry that spells it. A vocabulary with a \
+           repeated entry is refused. A file is UTF-8 with lines that end with \\n or \\r\\n, and an empty line is an \
+           entry. The file is read, and identifies the query, like with `tokenize`. Vocabularies are constants: fit \
+           them over the dataset beforehand. Null in, null out.",
     source: "Keras' `StringLookup` and `IntegerLookup` with a given vocabulary",
     examples: &[
         Example { sql: "vocab_apply('green', vocabulary => ['red', 'green'])", result: "1" },

@@ -51,29 +51,29 @@ const ARITHMETIC: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "Value by value. Floats follow IEEE 754, with NaN and infinities, in a's type; float16 is computed in float32 and \
-           rounded; a number is first rounded to a's type. Of integer tensors the result is exact and then becomes the nearest \
-           that the type holds, where NumPy wraps round; a number must be an integer for them. `cast_tensor` gives floats. \
-           Null where either is.",
-    source: "NumPy's arithmetic on arrays of one type, but for integers that overflow",
+    docs: "Computes value by value. Floats follow IEEE 754, with NaN and infinities, in a's type; float16 is computed \
+           in float32 and rounded. A number is first rounded to a's type. For integer tensors, the number must be an \
+           integer, and the exact result is then clamped to the type's range, where NumPy wraps around. `cast_tensor` \
+           gives floats. Null if either argument is null.",
+    source: "NumPy's arithmetic on arrays of one type, except for integer overflow",
     examples: &[],
 };
 
 static ADD: Descriptor = Descriptor {
     name: "tensor_add",
-    summary: "Adds tensors, or a number to tensors",
+    summary: "Adds two tensors, or a number to a tensor",
     examples: &[Example { sql: "tensor_add(reshape([1, 2], shape => [2]), 10)", result: "[2] 11 12" }],
     ..ARITHMETIC
 };
 static SUB: Descriptor = Descriptor {
     name: "tensor_sub",
-    summary: "Subtracts tensors, or a number from tensors",
+    summary: "Subtracts two tensors, or a number from a tensor",
     examples: &[Example { sql: "tensor_sub(reshape([1, 2], shape => [2]), 10)", result: "[2] -9 -8" }],
     ..ARITHMETIC
 };
 static MUL: Descriptor = Descriptor {
     name: "tensor_mul",
-    summary: "Multiplies tensors, value by value, or with a number",
+    summary: "Multiplies two tensors value by value, or a tensor by a number",
     examples: &[Example {
         sql: "tensor_mul(reshape([1, 2], shape => [2]), reshape([3, 4], shape => [2]))",
         result: "[2] 3 8",
@@ -82,11 +82,11 @@ static MUL: Descriptor = Descriptor {
 };
 static DIV: Descriptor = Descriptor {
     name: "tensor_div",
-    summary: "Divides tensors, value by value, or by a number",
-    returns: "a tensor of the shape of a and its type, for integers float32",
-    docs: "Value by value. Floats follow IEEE 754, with NaN and infinities, in a's type; float16 is computed in float32 and \
-           rounded; a number is first rounded to a's type. Integers are divided as float32, also by a fraction; division by 0 \
-           gives an infinity or NaN. Null where either is.",
+    summary: "Divides two tensors value by value, or a tensor by a number",
+    returns: "a tensor of the shape and type of a; float32 for integers",
+    docs: "Computes value by value. Floats follow IEEE 754, with NaN and infinities, in a's type; float16 is computed \
+           in float32 and rounded. A number is first rounded to a's type. Integers are divided as float32, by \
+           fractions, too. Division by 0 gives an infinity or NaN. Null if either argument is null.",
     source: "PyTorch's `true_divide`",
     examples: &[Example { sql: "tensor_div(reshape([1, 2], shape => [2]), 4)", result: "[2] 0.25 0.5" }],
     ..ARITHMETIC

@@ -38,8 +38,12 @@ const JOIN: Descriptor = Descriptor {
         another("f"),
         another("g"),
         another("h"),
-        Parameter::constant("axis", ConstantKind::Integer, "The side, from 0 on; negative ones count from the last")
-            .or("0"),
+        Parameter::constant(
+            "axis",
+            ConstantKind::Integer,
+            "The dimension, from 0; negative numbers count from the last",
+        )
+        .or("0"),
     ],
     returns: "a tensor of fixed shape of the same type",
     determinism: Determinism::Deterministic,
@@ -54,9 +58,9 @@ const JOIN: Descriptor = Descriptor {
 
 static STACK_DESCRIPTOR: Descriptor = Descriptor {
     name: "stack",
-    summary: "Joins tensors of one shape along a new side",
-    docs: "Two to eight tensors of one type and shape; lists of fixed size are tensors. The new side is as long as there are \
-           tensors. Null where any of them is.",
+    summary: "Joins tensors of one shape along a new dimension",
+    docs: "Takes two to eight tensors of one type and shape. Lists of fixed size are tensors. The size of the new \
+           dimension is the number of tensors. Null if any tensor is null.",
     source: "NumPy's `stack`",
     examples: &[Example {
         sql: "stack(reshape([1, 2], shape => [2]), reshape([3, 4], shape => [2]))",
@@ -67,9 +71,9 @@ static STACK_DESCRIPTOR: Descriptor = Descriptor {
 
 static CONCAT_DESCRIPTOR: Descriptor = Descriptor {
     name: "tensor_concat",
-    summary: "Joins tensors along one of their sides",
-    docs: "Two to eight tensors of one type, whose shapes differ in that side only; lists of fixed size are tensors. Null \
-           where any of them is.",
+    summary: "Joins tensors along one of their dimensions",
+    docs: "Takes two to eight tensors of one type whose shapes differ in that dimension only. Lists of fixed size are \
+           tensors. Null if any tensor is null.",
     source: "NumPy's `concatenate`",
     examples: &[Example {
         sql: "tensor_concat(reshape([1, 2], shape => [2, 1]), reshape([3, 4], shape => [2, 1]), axis => 1)",

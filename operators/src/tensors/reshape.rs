@@ -15,10 +15,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "reshape",
     version: 1,
     category: "tensor",
-    summary: "Gives tensors another shape, or makes tensors of lists",
+    summary: "Changes the shape of tensors, or makes tensors from lists",
     parameters: &[
-        Parameter::input("tensor", TypeClass::TensorOrList, "The tensors, or lists that are all of one length"),
-        Parameter::constant("shape", ConstantKind::NumberList, "The sides of the result; one of a tensor's may be -1"),
+        Parameter::input("tensor", TypeClass::TensorOrList, "The tensors, or lists of one length"),
+        Parameter::constant(
+            "shape",
+            ConstantKind::NumberList,
+            "The dimensions of the result; for tensors, one may be -1",
+        ),
     ],
     returns: "a tensor of this shape and the values' type",
     determinism: Determinism::Deterministic,
@@ -26,9 +30,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "The values stay in their order, the last side running fastest. -1 stands for what the other sides leave over. A list \
-           of another length than the shape has values, or with a null in it, is a bad row. A tensor of height x width x 3 is \
-           an image again. Null in, null out.",
+    docs: "The values keep their order; the last dimension varies fastest. -1 stands for the size that the other \
+           dimensions leave. A list is a bad row if its length does not match the shape, or if it contains a null. A \
+           tensor of height x width x 3 is an image again. Null in, null out.",
     source: "NumPy's `reshape` in C order",
     examples: &[Example { sql: "reshape([1, 2, 3, 4, 5, 6], shape => [2, 3])", result: "[2,3] 1 2 3 4 5 6" }],
 };

@@ -16,25 +16,30 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "chunk_text",
     version: 1,
     category: "text",
-    summary: "Cuts texts into pieces of so many words or characters, which may overlap",
+    summary: "Splits texts into pieces of a number of words or characters, which may overlap",
     parameters: &[
         Parameter::input("text", TypeClass::Text, "The texts"),
-        Parameter::constant("size", ConstantKind::PositiveInteger, "The words or characters of a piece"),
-        Parameter::constant("overlap", ConstantKind::Integer, "How many a piece repeats of the one before").or("0"),
+        Parameter::constant("size", ConstantKind::PositiveInteger, "The number of words or characters in a piece"),
+        Parameter::constant(
+            "overlap",
+            ConstantKind::Integer,
+            "The number of units that a piece repeats from the previous one",
+        )
+        .or("0"),
         Parameter::constant("unit", ConstantKind::Text, "`'words'` or `'characters'`").or("'words'"),
-        Parameter::constant("drop_last", ConstantKind::Boolean, "Whether a last piece that is shorter is dropped")
+        Parameter::constant("drop_last", ConstantKind::Boolean, "Whether to drop a last piece that is shorter")
             .or("false"),
     ],
-    returns: "a List of Utf8",
+    returns: "a list of Utf8",
     determinism: Determinism::Deterministic,
     rows: Rows::OneToOne,
     nulls: Nulls::Kept,
     size_ratio: 1.1,
     commutes: Commutes::NONE,
-    docs: "Pieces begin every size - overlap units, until one reaches the end, as with `chunk`. overlap must be from 0 to \
-           size - 1. A word is what stands between white space; a piece of words keeps the white space between them and loses \
-           that around. A character is a Unicode scalar value. A text without units has no pieces. A row stays a row: \
-           `unnest` makes rows of its pieces. Null in, null out.",
+    docs: "A piece begins every size - overlap units, until one reaches the end, like with `chunk`. overlap must be \
+           from 0 to size - 1. White space separates words. A piece of words keeps the white space between them, but \
+           not around them. A character is a Unicode scalar value. A text without units has no pieces. A row stays one \
+           row; `unnest` turns its pieces into rows. Null in, null out.",
     source: "the sliding windows of `chunk`",
     examples: &[
         Example {

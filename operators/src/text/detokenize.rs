@@ -17,11 +17,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "detokenize",
     version: 1,
     category: "text",
-    summary: "Turns the ids of tokens back into text",
+    summary: "Converts token ids back to text",
     parameters: &[
         Parameter::input("tokens", TypeClass::IntegerList, "The ids"),
-        Parameter::constant("tokenizer", ConstantKind::File, "A `tokenizer.json`, as Hugging Face's libraries save it"),
-        Parameter::constant("skip_special_tokens", ConstantKind::Boolean, "Whether special tokens are left out")
+        Parameter::constant(
+            "tokenizer",
+            ConstantKind::File,
+            "A `tokenizer.json`, as saved by Hugging Face's libraries",
+        ),
+        Parameter::constant("skip_special_tokens", ConstantKind::Boolean, "Whether to leave out special tokens")
             .or("true"),
     ],
     returns: "Utf8",
@@ -30,9 +34,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "An id that is negative or above 2^32 - 1 is an error; one that is null or that the vocabulary \
-           does not have is left out, and bytes that are no UTF-8 become U+FFFD, as in Hugging Face's libraries. The file is read \
-           and identifies the query as with `tokenize`. Null in, null out.",
+    docs: "An id that is negative or above 2^32 - 1 is an error. A null id, or one that is not in the vocabulary, is \
+           left out. Invalid UTF-8 becomes U+FFFD. Hugging Face's libraries do the same. The file is read, and \
+           identifies the query, like with `tokenize`. Null in, null out.",
     source: "Hugging Face's `tokenizers` 1.0.0-rc.3; texts tested against 0.23",
     examples: &[Example { sql: "detokenize([493, 439], tokenizer => 'tokenizer.json')", result: "to be" }],
 };

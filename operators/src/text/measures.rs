@@ -100,61 +100,64 @@ macro_rules! measures {
 measures! {
     WORD_COUNT "word_count" Count(word_count),
         "Counts the words of a text", "Int64",
-        "A word is what white space separates.",
+        "White space separates words.",
         GOPHER, "word_count('to be or not')" = "4";
     MEAN_WORD_LENGTH "mean_word_length" Ratio(mean_word_length),
-        "The average length of a text's words, in characters", "Float64",
-        "A word is what white space separates. 0 for a text without words.",
+        "Computes the mean length of a text's words, in characters", "Float64",
+        "White space separates words. 0 for a text without words.",
         GOPHER, "mean_word_length('to be or not')" = "2.25";
     ALPHA_WORD_RATIO "alpha_word_ratio" Ratio(alpha_word_ratio),
-        "The share of words that hold a letter", "Float64, from 0 to 1",
-        "A word is what white space separates, a letter any character that Unicode calls alphabetic. 0 for a text without words.",
+        "Computes the share of words that contain a letter", "Float64, from 0 to 1",
+        "White space separates words. A letter is a character that Unicode calls alphabetic. 0 for a text without \
+         words.",
         GOPHER, "alpha_word_ratio('1 + 1 = two')" = "0.2";
     ALPHA_RATIO "alpha_ratio" Ratio(alpha_ratio),
-        "The share of characters that are letters", "Float64, from 0 to 1",
-        "A letter is any character that Unicode calls alphabetic. 0 for an empty text.",
+        "Computes the share of characters that are letters", "Float64, from 0 to 1",
+        "A letter is a character that Unicode calls alphabetic. 0 for an empty text.",
         "datatrove's document statistics", "alpha_ratio('a1b2')" = "0.5";
     DIGIT_RATIO "digit_ratio" Ratio(digit_ratio),
-        "The share of characters that are digits or other numbers", "Float64, from 0 to 1",
-        "Characters of Unicode's categories Nd, Nl and No, so that ½ counts. 0 for an empty text.",
+        "Computes the share of characters that are digits or other numbers", "Float64, from 0 to 1",
+        "Counts characters in Unicode's categories Nd, Nl and No, including ½. 0 for an empty text.",
         "datatrove's document statistics", "digit_ratio('a1b2')" = "0.5";
     UPPERCASE_RATIO "uppercase_ratio" Ratio(uppercase_ratio),
-        "The share of characters that are upper case", "Float64, from 0 to 1",
-        "Characters that Unicode calls upper case. 0 for an empty text.",
+        "Computes the share of upper-case characters", "Float64, from 0 to 1",
+        "Counts characters that Unicode calls upper case. 0 for an empty text.",
         "datatrove's document statistics", "uppercase_ratio('NASA!')" = "0.8";
     WHITESPACE_RATIO "whitespace_ratio" Ratio(whitespace_ratio),
-        "The share of characters that are white space", "Float64, from 0 to 1",
-        "Characters that Unicode calls white space. 0 for an empty text.",
+        "Computes the share of white-space characters", "Float64, from 0 to 1",
+        "Counts characters that Unicode calls white space. 0 for an empty text.",
         "datatrove's document statistics", "whitespace_ratio('a b ')" = "0.5";
     BULLET_LINE_RATIO "bullet_line_ratio" Ratio(bullet_line_ratio),
-        "The share of lines that begin with a bullet", "Float64, from 0 to 1",
-        "A bullet is • or - after white space; lines end with \\n or \\r\\n. 0 for an empty text.",
+        "Computes the share of lines that begin with a bullet", "Float64, from 0 to 1",
+        "A bullet is • or -, optionally after white space. Lines end with \\n or \\r\\n. 0 for an empty text.",
         GOPHER, "bullet_line_ratio('- one')" = "1.0";
     ELLIPSIS_LINE_RATIO "ellipsis_line_ratio" Ratio(ellipsis_line_ratio),
-        "The share of lines that end with an ellipsis", "Float64, from 0 to 1",
-        "An ellipsis is ... or … before white space; lines end with \\n or \\r\\n. 0 for an empty text.",
+        "Computes the share of lines that end with an ellipsis", "Float64, from 0 to 1",
+        "An ellipsis is ... or …, optionally before white space. Lines end with \\n or \\r\\n. 0 for an empty text.",
         GOPHER, "ellipsis_line_ratio('read more...')" = "1.0";
     DUPLICATE_LINE_RATIO "duplicate_line_ratio" Lines(repetition::duplicate_lines),
-        "The share of lines that stood before", "Float64, from 0 to 1",
-        "Lines are separated by one or more \\n and compared by their 64-bit XXH3. 0 for an empty text.",
+        "Computes the share of duplicate lines", "Float64, from 0 to 1",
+        "A line is a duplicate if an earlier line is equal. One or more \\n separate lines, and lines are compared by \
+         their 64-bit XXH3. 0 for an empty text.",
         GOPHER, "duplicate_line_ratio('one line')" = "0.0";
     DUPLICATE_LINE_CHAR_RATIO "duplicate_line_char_ratio" Lines(repetition::duplicate_line_chars),
-        "The share of characters in lines that stood before", "Float64, from 0 to 1",
-        "Lines are separated by one or more \\n and compared by their 64-bit XXH3. 0 for an empty text.",
+        "Computes the share of characters in duplicate lines", "Float64, from 0 to 1",
+        "A line is a duplicate if an earlier line is equal. One or more \\n separate lines, and lines are compared by \
+         their 64-bit XXH3. 0 for an empty text.",
         GOPHER, "duplicate_line_char_ratio('one line')" = "0.0";
     TOP_NGRAM_CHAR_RATIO "top_ngram_char_ratio"
-        Ngrams(repetition::top_ngram) + Parameter::constant("n", ConstantKind::PositiveInteger, "The words of an n-gram"),
-        "The share of characters in the most frequent n-gram of words", "Float64; above 1 where n-grams overlap a lot",
-        "A word is what white space separates. The n-gram's characters, with a space between words, times how often it \
-         occurs, by the text's; of equally frequent n-grams the first counts. 0 for a text of fewer words. N-grams are \
-         compared by 64 bits of hash.",
+        Ngrams(repetition::top_ngram) + Parameter::constant("n", ConstantKind::PositiveInteger, "The number of words in an n-gram"),
+        "Computes the share of characters in the most frequent n-gram of words", "Float64; above 1 if n-grams overlap a lot",
+        "White space separates words. The result is the number of characters in the n-gram, with single spaces between \
+         words, times its number of occurrences, divided by the number of characters in the text. Of equally frequent \
+         n-grams, the first counts. 0 for a text with fewer words. N-grams are compared by 64-bit hashes.",
         GOPHER, "top_ngram_char_ratio('to be or not to be', n => 2)" = "0.5555555555555556";
     DUPLICATE_NGRAM_CHAR_RATIO "duplicate_ngram_char_ratio"
-        Ngrams(repetition::duplicate_ngrams) + Parameter::constant("n", ConstantKind::PositiveInteger, "The words of an n-gram"),
-        "The share of characters in n-grams of words that stood before", "Float64, from 0 to 1",
-        "A word is what white space separates. Going through the text, an n-gram that stood before adds the characters of \
-         its words, and the search goes on behind it. 0 for a text of fewer words. N-grams are compared by 64 bits of hash; \
-         unlike in datatrove, 'ab c' is not 'a bc'.",
+        Ngrams(repetition::duplicate_ngrams) + Parameter::constant("n", ConstantKind::PositiveInteger, "The number of words in an n-gram"),
+        "Computes the share of characters in duplicate n-grams of words", "Float64, from 0 to 1",
+        "White space separates words. The text is read from the start. An n-gram that occurred before adds the \
+         characters of its words, and reading continues after it. 0 for a text with fewer words. N-grams are compared \
+         by 64-bit hashes; unlike in datatrove, 'ab c' is not 'a bc'.",
         GOPHER, "duplicate_ngram_char_ratio('a b c a b c', n => 3)" = "0.2727272727272727";
 }
 

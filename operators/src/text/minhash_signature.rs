@@ -19,13 +19,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "minhash_signature",
     version: 1,
     category: "text",
-    summary: "Summarises a text so that the share of equal numbers estimates how similar two texts are",
+    summary: "Computes a signature of a text; the share of equal numbers in two signatures estimates the texts' \
+              similarity",
     parameters: &[
         Parameter::input("text", TypeClass::Text, "The texts"),
         Parameter::constant("permutations", ConstantKind::PositiveInteger, "The length of a signature, up to 65536")
             .or("128"),
-        Parameter::constant("ngram", ConstantKind::PositiveInteger, "The words of a shingle").or("5"),
-        Parameter::constant("seed", ConstantKind::Integer, "Another seed gives other, independent numbers").or("1"),
+        Parameter::constant("ngram", ConstantKind::PositiveInteger, "The number of words in a shingle").or("5"),
+        Parameter::constant("seed", ConstantKind::Integer, "A different seed gives different, independent numbers")
+            .or("1"),
     ],
     returns: "FixedSizeList(UInt32) of that length",
     determinism: Determinism::Deterministic,
@@ -33,11 +35,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 0.3,
     commutes: Commutes::NONE,
-    docs: "Words are what white space separates; a shingle is ngram neighbouring words joined by a space, or all words of a \
-           text that has fewer. Case and accents count: `lower` and `normalize_text` come first. A shingle's hash h is the \
-           lower 32 bits of XXH3, mixed by MurmurHash3's finalizer; number i is the least a * h + b modulo 2^32 over all \
-           shingles, with a (made odd) and b drawn from the seed: draws 2i + 1 and 2i + 2, upper 32 bits, of a stream that \
-           `keyed` defines for key seed and site 0. A text without words has only 4294967295. Null in, null out.",
+    docs: "White space separates words. A shingle is ngram consecutive words joined by single spaces, or all words of \
+           a text that has fewer. Case and accents matter: apply `lower` and `normalize_text` first. A shingle's hash \
+           h is the lower 32 bits of XXH3, mixed by MurmurHash3's finalizer. Number i of the signature is the minimum \
+           of a * h + b modulo 2^32 over all shingles. The seed determines a (made odd) and b: they are draws 2i + 1 \
+           and 2i + 2, upper 32 bits, of the stream that `keyed` defines for key seed and site 0. A text without words \
+           has only 4294967295. Null in, null out.",
     source: "Broder, 1997; the same numbers as `datasketch` 2.0 with scheme affine32, these permutations and this hash",
     examples: &[Example {
         sql: "minhash_signature('the cat sat on the mat', permutations => 4, ngram => 2)",

@@ -18,7 +18,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "normalize_text",
     version: 1,
     category: "text",
-    summary: "Brings text to a Unicode normalization form",
+    summary: "Converts text to a Unicode normalization form",
     parameters: &[
         Parameter::input("text", TypeClass::Text, "The texts"),
         Parameter::constant("form", ConstantKind::Text, "`'nfc'`, `'nfd'`, `'nfkc'` or `'nfkd'`").or("'nfc'"),
@@ -29,9 +29,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "NFC composes, NFD decomposes; the K forms also replace what only looks different, such as ligatures and full-width \
-           letters. To change case, strip or replace patterns there are `lower`, `btrim` and `regexp_replace`. Null in, null out.",
-    source: "Unicode Standard Annex 15, through the `unicode-normalization` crate; tested against Python's `unicodedata`",
+    docs: "NFC composes and NFD decomposes characters. The K forms also replace characters that only look different, \
+           such as ligatures and full-width letters. To change case, strip text or replace patterns, use `lower`, \
+           `btrim` and `regexp_replace`. Null in, null out.",
+    source: "Unicode Standard Annex 15, implemented by the `unicode-normalization` crate; tested against Python's \
+             `unicodedata`",
     examples: &[Example { sql: "normalize_text('ﬁne', form => 'nfkc')", result: "fine" }],
 };
 

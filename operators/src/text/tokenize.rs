@@ -16,32 +16,37 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "tokenize",
     version: 1,
     category: "text",
-    summary: "Turns text into the ids of tokens",
+    summary: "Converts text to token ids",
     parameters: &[
         Parameter::input("text", TypeClass::Text, "The texts"),
         Parameter::constant(
             "tokenizer",
             ConstantKind::File,
-            "A `tokenizer.json`, as Hugging Face's libraries save it, or a vocabulary of tiktoken",
+            "A `tokenizer.json`, as saved by Hugging Face's libraries, or a tiktoken vocabulary",
         ),
-        Parameter::constant("add_special_tokens", ConstantKind::Boolean, "Whether the file's template adds its tokens")
-            .or("true"),
+        Parameter::constant(
+            "add_special_tokens",
+            ConstantKind::Boolean,
+            "Whether to add the special tokens of the file's template",
+        )
+        .or("true"),
         Parameter::constant(
             "max_length",
             ConstantKind::Integer,
-            "The most ids of a text, special tokens included; 0 for any",
+            "The maximum number of ids, including special tokens; 0 for no limit",
         )
         .or("0"),
         Parameter::constant(
             "truncation",
             ConstantKind::Text,
-            "What a longer text loses: `'right'`, `'left'`, or `'error'` where it is a bad row",
+            "The end of a longer text that is dropped, `'right'` or `'left'`; `'error'` makes it a bad row",
         )
         .or("'right'"),
         Parameter::constant(
             "pattern",
             ConstantKind::Text,
-            "How a vocabulary of tiktoken splits texts: as `'cl100k_base'`, `'o200k_base'` or `'r50k_base'`, which is GPT-2's",
+            "The pattern by which a tiktoken vocabulary splits texts: `'cl100k_base'`, `'o200k_base'` or `'r50k_base'` \
+             (GPT-2's)",
         )
         .or("'cl100k_base'"),
     ],
@@ -51,14 +56,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
     nulls: Nulls::Kept,
     size_ratio: 1.0,
     commutes: Commutes::NONE,
-    docs: "Any model, normalizer, pre-tokenizer and template that the file describes; special tokens in the text become \
-           their ids. The padding and truncation that a file may hold are not applied: they are settings of whoever saved \
-           it. For a max_length below the number of special tokens every row is an error.\n\nA vocabulary of tiktoken has a token \
-           in base64 and its rank on each line. Special tokens are not in such a file and are read as text. The ids \
-           are tiktoken's. With a `tokenizer.json`, which says itself how to split, the pattern has no effect.\n\nThe file is read when the query \
-           is planned, relative to the script's folder or the session's base, and identifies the query by its content: other \
-           bytes under the same path are another feed, and a worker whose file differs refuses it. Null in, null out; an \
-           empty text gives what the template adds.",
+    docs: "The file may describe any model, normalizer, pre-tokenizer and template. Special tokens in the text become \
+           their ids. Padding and truncation in the file are ignored: they are settings of whoever saved it. If \
+           max_length is below the number of special tokens, every row is an error.\n\nA tiktoken vocabulary has a \
+           token in base64 and its rank on each line. It has no special tokens, so they are read as text. The ids are \
+           tiktoken's. The pattern has no effect with a `tokenizer.json`, which describes its own splitting.\n\nThe \
+           file is read when the query is planned, relative to the script's folder or the session's base. Its content \
+           identifies the query: different bytes at the same path make a different feed, and a worker whose file \
+           differs refuses it. Null in, null out. An empty text gives the template's tokens.",
     source: "Hugging Face's `tokenizers` 1.0.0-rc.3; ids tested against 0.23",
     examples: &[
         Example { sql: "tokenize('to be', tokenizer => 'tokenizer.json')", result: "[493, 439]" },
