@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
+use forebay_arrays::ColumnError;
 pub use forebay_delivery::ErrorKind;
 use forebay_delivery::messages::Report;
 use forebay_storage::ErrorKind as StorageErrorKind;
@@ -131,6 +132,17 @@ impl From<forebay_delivery::Error> for Error {
             Some(hint) => invalid.with_hint(hint),
             None => invalid,
         }
+    }
+}
+
+impl From<ColumnError> for Error {
+    fn from(error: ColumnError) -> Self {
+        let kind = match error {
+            ColumnError::Exhausted(_) => ErrorKind::Exhausted,
+            ColumnError::Damaged(_) => ErrorKind::Data,
+            ColumnError::Internal(_) => ErrorKind::Internal,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use arrow::datatypes::Field;
+use arrow::datatypes::{DataType, Field};
+use forebay_arrays::TensorType;
 use serde::Serialize;
 
 use crate::compile::LookupPlan;
@@ -12,36 +13,11 @@ use crate::pipeline::Pipeline;
 
 /// A field's type as people say it: `tensor<uint8>[224, 224, 3]`, else Arrow's name.
 pub fn type_name(field: &Field) -> String {
-    let metadata = field.metadata();
-    let extension = metadata.get("ARROW:extension:name").map(String::as_str);
-    let value = |data_type: &arrow::datatypes::DataType| format!("{data_type}").to_lowercase();
-    match (extension, field.data_type()) {
-        (Some("arrow.fixed_shape_tensor"), arrow::datatypes::DataType::FixedSizeList(item, _)) => {
-            let shape = metadata
-                .get("ARROW:extension:metadata")
-                .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())
-                .map(|json| shown_shape(&json).to_string().replace(',', ", "))
-                .unwrap_or_default();
-            format!("tensor<{}>{shape}", value(item.data_type()))
-        }
-        (Some("arrow.variable_shape_tensor"), arrow::datatypes::DataType::Struct(fields)) => {
-            let item = fields.find("data").map(|(_, data)| match data.data_type() {
-                arrow::datatypes::DataType::List(item) => value(item.data_type()),
-                other => value(other),
-            });
-            format!("tensor<{}>[variable]", item.unwrap_or_default())
-        }
-        _ => field.data_type().to_string(),
-    }
-}
-
-/// The sides of a tensor type in the order in which it shows them, which need not be that of memory.
-fn shown_shape(parameters: &serde_json::Value) -> serde_json::Value {
-    let (shape, order) = (&parameters["shape"], parameters["permutation"].as_array());
-    let at = |at: &serde_json::Value| shape[usize::try_from(at.as_u64()?).ok()?].as_u64();
-    match order.and_then(|order| order.iter().map(at).collect::<Option<Vec<u64>>>()) {
-        Some(shown) => shown.into(),
-        None => shape.clone(),
+    let value = |data_type: &DataType| data_type.to_string().to_lowercase();
+    match TensorType::of(field) {
+        Some(TensorType::Fixed(tensor)) => format!("tensor<{}>{:?}", value(&tensor.value), tensor.shown_shape()),
+        Some(TensorType::Variable(tensor)) => format!("tensor<{}>[variable]", value(&tensor.value)),
+        None => field.data_type().to_string(),
     }
 }
 

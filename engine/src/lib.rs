@@ -42,13 +42,12 @@ mod session;
 mod size;
 mod tables;
 
-pub use compile::{becomes, finish};
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
     Batch, Boundaries, Delivery, Feed, FeedOptions, FeedSettings, FeedSpec, LengthBuckets, LookupSpec, Materialized,
     OnError, ReadOptions, Reader, SourceRow, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey,
-    WindowPlan, WindowRows, WindowStore, digest, operator_differences, operator_versions,
+    WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use function::{Call, CallError, Function};
 pub use look::Look;
@@ -60,6 +59,10 @@ pub use tables::FileFormat;
 
 /// The nearest of some names to a misspelt one, for "did you mean".
 pub use forebay_sql::nearest;
+
+/// Facts about Arrow columns: tensor types, digests, deferred steps.
+pub use forebay_arrays as arrays;
+pub use forebay_arrays::digest;
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

@@ -8,6 +8,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, UInt8Type};
 use arrow::util::display::array_value_to_string;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use forebay_arrays::TensorType;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -227,30 +228,16 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
         };
         Some(Cell::Tensor(Tensor { dtype: dtype.to_owned(), shape, values }))
     };
-    let metadata = field.metadata();
-    let cell = match metadata.get("ARROW:extension:name").map(String::as_str) {
-        Some("arrow.fixed_shape_tensor") => {
-            let parameters: Value = metadata
-                .get("ARROW:extension:metadata")
-                .map(|text| serde_json::from_str(text))
-                .transpose()
-                .map_err(unshowable)?
-                .unwrap_or_default();
-            let shape = serde_json::from_value(parameters["shape"].clone()).unwrap_or_default();
-            tensor(&column.as_fixed_size_list().value(row), shape)
-        }
-        Some("arrow.variable_shape_tensor") => {
+    let cell = match TensorType::of(field) {
+        Some(TensorType::Fixed(fixed)) => tensor(&column.as_fixed_size_list().value(row), fixed.shape),
+        Some(TensorType::Variable(_)) => {
             let parts = column.as_struct();
-            let shape = parts
-                .column_by_name("shape")
-                .ok_or_else(|| unshowable("a tensor without shapes"))?
-                .as_fixed_size_list()
-                .value(row);
-            let shape = shape.as_primitive::<Int32Type>().values().iter().map(|&side| side as usize).collect();
-            let data = parts.column_by_name("data").ok_or_else(|| unshowable("a tensor without data"))?;
-            tensor(&data.as_list::<i32>().value(row), shape)
+            let part = |name| parts.column_by_name(name).ok_or_else(|| unshowable(format!("a tensor without {name}")));
+            let sides = part("shape")?.as_fixed_size_list().value(row);
+            let shape = sides.as_primitive::<Int32Type>().values().iter().map(|&side| side as usize).collect();
+            tensor(&part("data")?.as_list::<i32>().value(row), shape)
         }
-        _ => None,
+        None => None,
     };
     Ok(match (cell, column.data_type()) {
         (Some(cell), _) => cell,

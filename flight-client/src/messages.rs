@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use forebay_engine::operators::pool::{Filling, Pool};
+use forebay_arrays::pool::{Filling, Pool};
 
 /// More than a message may hold.
 const MESSAGE_LIMIT: u64 = 1 << 31;

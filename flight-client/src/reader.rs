@@ -9,8 +9,9 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
+use forebay_arrays::{finish_deferred, matches_when_finished};
 use forebay_delivery::{AssembledBatch, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
-use forebay_engine::{Batch, Error, ErrorKind, Result, becomes, finish};
+use forebay_engine::{Batch, Error, ErrorKind, Result};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
@@ -102,7 +103,8 @@ impl Shared {
     /// Whether these are columns of this feed.
     pub(crate) fn is_expected(&self, records: &RecordBatch) -> bool {
         let (fields, expected) = (records.schema_ref().fields(), self.schema.fields());
-        fields.len() == expected.len() && fields.iter().zip(expected).all(|(field, expected)| becomes(field, expected))
+        fields.len() == expected.len()
+            && fields.iter().zip(expected).all(|(field, expected)| matches_when_finished(field, expected))
     }
 
     /// A stream brings something.
@@ -244,13 +246,13 @@ impl RankReader {
         let mut records: Vec<_> = records.filter(|records| records.num_rows() > 0).collect();
         let records = match records.len() {
             0 => RecordBatch::new_empty(Arc::clone(&self.schema)),
-            1 => finish(&records.remove(0), &self.schema)?,
+            1 => finish_deferred(&records.remove(0), &self.schema)?,
             _ => {
                 let joined = concat_batches(records[0].schema_ref(), &records).map_err(|error| {
                     Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
                         .with_hint("lower the batch size")
                 })?;
-                finish(&joined, &self.schema)?
+                finish_deferred(&joined, &self.schema)?
             }
         };
         self.last = Some(token.clone());

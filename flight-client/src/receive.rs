@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 
 use crate::connect::Carrier;
 use crate::messages::{MessageParser, ReceivedMessage};
-use forebay_engine::operators::pool::Pool;
+use forebay_arrays::pool::Pool;
 
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 /// The field of `Ticket`, as protobuf's tag for bytes.

@@ -18,7 +18,7 @@ use crate::reader::{Piece, Shared};
 use crate::receive::{Broken, Received, Receiving};
 use crate::status::{error_of, lost};
 use crate::wire::{PieceMetadata, WindowRequest};
-use forebay_engine::operators::pool::Pool;
+use forebay_arrays::pool::Pool;
 
 /// A worker that does not answer a request within this is taken for lost.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, FixedSizeListArray, PrimitiveArray, StructArray};
 use arrow::datatypes::{DataType, Field, Fields, Float16Type, Float32Type, UInt8Type, UInt16Type};
 use datafusion::common::{Result, internal_err};
+use forebay_arrays::{BFLOAT16, DTYPE_KEY};
 use half::{bf16, f16};
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::table::on_values;
-use crate::tensor::{BFLOAT16, DTYPE_KEY};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "cast_tensor",
@@ -160,13 +160,13 @@ mod tests {
     use arrow::array::{Float16Array, Float32Array};
 
     use super::*;
-    use crate::tensor;
+    use crate::image_column;
     use crate::testing::{Column, decoded, noise, sql};
 
     fn floats(values: Vec<f32>) -> Column {
-        let field = tensor::fixed_field("image", DataType::Float32, 1, values.len() / 3, true).unwrap();
+        let field = image_column::fixed_field("image", DataType::Float32, 1, values.len() / 3, true).unwrap();
         let width = values.len() / 3;
-        (field, tensor::fixed_array::<Float32Type>(values.into(), 1, width, None).unwrap())
+        (field, image_column::fixed_array::<Float32Type>(values.into(), 1, width, None).unwrap())
     }
 
     fn values((_, array): &Column) -> ArrayRef {

@@ -19,9 +19,9 @@ use datafusion::scalar::ScalarValue;
 
 use self::columns::{columns, damaged_files, lying_images};
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Nulls, ParameterKind, STEP_ARGUMENT, TypeClass};
+use crate::image_column;
 use crate::keyed::{Draws, random_key};
 use crate::operator::{Operator, OperatorUdf};
-use crate::tensor;
 
 /// Rows per generated batch: enough for several nulls, few enough to run each row alone.
 const ROWS: usize = 13;
@@ -236,7 +236,7 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
             (ParameterKind::Input(class), _) => {
                 let mut columns = columns(class, draws);
                 let (field, array) = columns.swap_remove(variant % columns.len());
-                name = tensor::wording(&field);
+                name = image_column::wording(&field);
                 coerced(operator, i, field, array)
             }
             (ParameterKind::Constant(_), Some(value)) if defaults => Argument::Constant(value),

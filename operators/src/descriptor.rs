@@ -9,10 +9,10 @@ use std::sync::Arc;
 use arrow::array::Array;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::scalar::ScalarValue;
+use forebay_arrays::FixedShapeTensor;
 
+use crate::image_column;
 use crate::keyed::KEY_ARGUMENTS;
-use crate::tensor;
-use crate::tensors::Fixed;
 
 /// The name of the argument that the engine appends to a call that depends on the step: a column of the longest length
 /// that rows of each row's step may have, 0 where there is none, and the greatest integer where there is no longest.
@@ -298,16 +298,16 @@ impl TypeClass {
         let data_type = field.data_type();
         match self {
             Self::Binary => is_binary(data_type) || media_bytes(data_type).is_some(),
-            Self::Image => tensor::is_image(field),
+            Self::Image => image_column::is_image(field),
             Self::Tensor => {
-                matches!(tensor::value_type(field), Some(DataType::UInt8 | DataType::Float16 | DataType::Float32))
-                    || tensor::is_bfloat16(field)
+                matches!(image_column::value_type(field), Some(DataType::UInt8 | DataType::Float16 | DataType::Float32))
+                    || image_column::is_bfloat16(field)
             }
             Self::FixedImage => {
-                matches!(tensor::image_type(field), Some((tensor::Shape::Fixed { .. }, _)))
-                    && Fixed::of(field).is_some()
+                matches!(image_column::image_type(field), Some((image_column::Shape::Fixed { .. }, _)))
+                    && FixedShapeTensor::of_numbers(field).is_some()
             }
-            Self::FixedTensor => Fixed::of(field).is_some(),
+            Self::FixedTensor => FixedShapeTensor::of_numbers(field).is_some(),
             Self::TensorOrNumber => Self::FixedTensor.accepts(field) || Self::Numeric.accepts(field),
             Self::TensorOrList => Self::FixedTensor.accepts(field) || Self::NumberList.accepts(field),
             Self::Numeric => data_type.is_integer() || is_float(data_type),

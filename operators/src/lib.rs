@@ -7,7 +7,7 @@
 //! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor, and nothing else lists
 //! operators or their properties. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
 //! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry. Random operators
-//! take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site. [`tensor`] describes
+//! take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site. [`image_column`] describes
 //! how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
 //!
 //! ```
@@ -56,6 +56,7 @@ pub mod descriptor;
 pub mod files;
 mod hash_bucket;
 pub mod image_chain;
+pub mod image_column;
 pub mod keyed;
 mod log1p;
 pub mod mix;
@@ -65,7 +66,6 @@ pub mod operator;
 pub mod pack;
 mod pad_to;
 mod pixels;
-pub mod pool;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
@@ -75,7 +75,6 @@ mod resize;
 mod reuse;
 mod sleep;
 mod table;
-pub mod tensor;
 mod tensors;
 #[cfg(test)]
 mod testing;

@@ -14,11 +14,12 @@ use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
+use forebay_arrays::{FixedShapeTensor, item};
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_column::{CHANNELS, Rectangle, value_type, wording};
 use crate::keyed::Draws;
-use crate::tensor::{CHANNELS, Rectangle, item, value_type, wording};
-use crate::tensors::{Fixed, whole};
+use crate::tensors::{self, whole};
 
 const ROWS: Parameter =
     Parameter::input("rows", TypeClass::FixedImage, "A subquery with an image and a label in each row");
@@ -165,7 +166,7 @@ impl Mix {
                     label.name()
                 ));
             }
-            (data_type, given) => match (Fixed::of(label).map(|label| label.shape), given) {
+            (data_type, given) => match (FixedShapeTensor::of_numbers(label).map(|label| label.shape), given) {
                 (Some(shape), None) if shape.len() == 1 => shape[0],
                 (Some(shape), Some(classes)) if shape == [classes] => classes,
                 (Some(shape), Some(classes)) if shape.len() == 1 => {
@@ -187,9 +188,9 @@ impl Mix {
         Self::image_of(field).is_some_and(|tensor| tensor.shape.len() == 3)
     }
 
-    fn image_of(field: &Field) -> Option<Fixed> {
+    fn image_of(field: &Field) -> Option<FixedShapeTensor> {
         let is_tensor = value_type(field).is_some();
-        Fixed::of(field).filter(|tensor| {
+        FixedShapeTensor::of_numbers(field).filter(|tensor| {
             is_tensor && tensor.dtype.is_none() && matches!(tensor.value, DataType::UInt8 | DataType::Float32)
         })
     }
@@ -201,7 +202,7 @@ impl Mix {
 
     /// The type of a mixed label.
     pub fn label(&self, name: &str, nullable: bool) -> Result<Field> {
-        Fixed::new(DataType::Float32, vec![self.classes]).field(name, nullable)
+        tensors::field(&FixedShapeTensor::new(DataType::Float32, vec![self.classes]), name, nullable)
     }
 
     /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's site.
@@ -459,7 +460,7 @@ mod tests {
     use super::*;
 
     fn images(value: DataType, shape: Vec<usize>, names: &[&str]) -> Field {
-        Fixed::new(value, shape).named(names).field("image", true).unwrap()
+        FixedShapeTensor::new(value, shape).named(names).field("image", true).unwrap()
     }
 
     fn call(descriptor: &Descriptor, alpha: f64, image: &Field) -> Mix {

@@ -5,11 +5,12 @@ use std::array;
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
+use forebay_arrays::Widen;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
-use crate::image_chain::{Step, Widen, widen_each};
+use crate::image_chain::{Step, widen_each};
+use crate::image_column::{self, CHANNELS};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "normalize",
@@ -51,7 +52,7 @@ impl Operator for Normalize {
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         widen(arguments)?;
         let field = arguments.field("image")?;
-        tensor::field("image", DataType::Float32, tensor::shape(field)?, field.is_nullable())
+        image_column::field("image", DataType::Float32, image_column::shape(field)?, field.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
@@ -85,7 +86,7 @@ fn widen(arguments: &Arguments) -> Result<Widen> {
 
 pub(crate) fn table(mean: [f32; CHANNELS], std: [f32; CHANNELS]) -> Widen {
     let channel = |channel: usize| array::from_fn(|x| (x as f32 / 255.0 - mean[channel]) / std[channel]);
-    Widen(Box::new(array::from_fn(channel)))
+    Widen::new(Box::new(array::from_fn(channel)))
 }
 
 #[cfg(test)]
@@ -97,7 +98,7 @@ mod tests {
     use datafusion::scalar::ScalarValue;
 
     use super::*;
-    use crate::tensor::Shape;
+    use crate::image_column::Shape;
     use crate::testing::{Column, decoded, fixed, image, noise, select, sql, udf};
 
     fn list(numbers: &[f64]) -> Expr {
@@ -136,10 +137,10 @@ mod tests {
     #[test]
     fn fixed_stays_fixed_and_variable_stays_variable() {
         let got = sql("normalize(image)", vec![noise()]).unwrap();
-        assert_eq!(tensor::image_type(&got.0), Some((Shape::Fixed { height: 9, width: 13 }, DataType::Float32)));
+        assert_eq!(image_column::image_type(&got.0), Some((Shape::Fixed { height: 9, width: 13 }, DataType::Float32)));
         let images = decoded(&["colour.jpg", "palette.png"]);
         let got = normalize(&[0.0; 3], &[1.0; 3], images.clone()).unwrap();
-        assert_eq!(tensor::image_type(&got.0), Some((Shape::Variable, DataType::Float32)));
+        assert_eq!(image_column::image_type(&got.0), Some((Shape::Variable, DataType::Float32)));
         let expect: Vec<f32> =
             (0..2).flat_map(|row| image(&images, row).unwrap().2).map(|x| f32::from(x) / 255.0).collect();
         assert_eq!(floats(&got), expect);

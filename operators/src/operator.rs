@@ -211,7 +211,7 @@ impl Arguments {
                 (ParameterKind::Input(class), Some(field)) => {
                     let is_left_out = parameter.default.is_some() && *field.data_type() == DataType::Null;
                     if !is_left_out && !class.accepts(field) {
-                        let got = crate::tensor::wording(field);
+                        let got = crate::image_column::wording(field);
                         return plan_err!("{}: \"{name}\" must be {}, got {got}", descriptor.name, class.wording());
                     }
                 }

@@ -7,7 +7,6 @@ use datafusion::common::Result;
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::image_chain::{PixelChange, Step, change_each};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_hflip",
@@ -45,7 +44,7 @@ impl Operator for RandomHflip {
             return arguments.refuse("p", format_args!("must be from 0 to 1, got {p}"));
         }
         let field = arguments.field("image")?;
-        tensor::field("image", DataType::UInt8, tensor::shape(field)?, field.is_nullable())
+        image_column::field("image", DataType::UInt8, image_column::shape(field)?, field.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
@@ -76,7 +75,7 @@ mod tests {
     use datafusion::prelude::col;
 
     use super::*;
-    use crate::tensor::Images;
+    use crate::image_column::Images;
     use crate::testing::{decoded, fixed, image, keyed, keys, noise, select, sql};
 
     fn mirrored((height, width, pixels): (usize, usize, Vec<u8>)) -> (usize, usize, Vec<u8>) {
@@ -102,11 +101,11 @@ mod tests {
     fn memory_that_nobody_else_holds_is_reused() {
         let (field, array) = noise();
         let before = image(&(field.clone(), array.clone()), 0).unwrap();
-        let shared = tensor::change_pixels(array.clone(), |pixels| pixels.fill(7)).unwrap();
+        let shared = image_column::change_pixels(array.clone(), |pixels| pixels.fill(7)).unwrap();
         assert_eq!(image(&(field.clone(), array.clone()), 0).unwrap(), before, "others see no change");
         let address = |array: &ArrayRef| image_address(&field, array);
         let old = address(&shared);
-        let own = tensor::change_pixels(shared, |pixels| pixels.fill(8)).unwrap();
+        let own = image_column::change_pixels(shared, |pixels| pixels.fill(8)).unwrap();
         assert_eq!(address(&own), old);
     }
 
@@ -119,7 +118,7 @@ mod tests {
         let (field, array) = decoded(&["colour.jpg", "grey16.png", "palette.png"]);
         let slice = array.slice(1, 1);
         let mut seen = 0;
-        let changed = tensor::change_pixels(slice, |pixels| seen = pixels.len()).unwrap();
+        let changed = image_column::change_pixels(slice, |pixels| seen = pixels.len()).unwrap();
         assert_eq!(seen, 9 * 13 * 3);
         assert_eq!(image(&(field.clone(), changed), 0), image(&(field, array), 1));
     }

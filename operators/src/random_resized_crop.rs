@@ -6,11 +6,11 @@ use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::image_chain::{Frame, Step, frame_each};
+use crate::image_column::Rectangle;
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 use crate::resample::{ANTIALIAS, INTERPOLATION, Interpolation};
 use crate::resize::fixed_return_field;
-use crate::tensor::Rectangle;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "random_resized_crop",

@@ -6,8 +6,8 @@ use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{Filter, FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::descriptor::{ConstantKind, Parameter};
+use crate::image_column::{CHANNELS, Image, Rectangle, Size};
 use crate::operator::Arguments;
-use crate::tensor::{CHANNELS, Image, Rectangle, Size};
 
 /// The parameter that selects an [`Interpolation`].
 pub(crate) const INTERPOLATION: Parameter = Parameter::constant(

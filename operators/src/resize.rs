@@ -6,9 +6,9 @@ use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::image_chain::{Frame, Step, frame_each};
+use crate::image_column::{self, Rectangle};
 use crate::operator::{Arguments, Operator};
 use crate::resample::{ANTIALIAS, INTERPOLATION, Interpolation};
-use crate::tensor::{self, Rectangle};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "resize",
@@ -72,15 +72,15 @@ fn frame(arguments: &Arguments) -> Result<Frame> {
 pub(crate) fn fixed_return_field(arguments: &Arguments) -> Result<Field> {
     let (height, width) = (arguments.positive("height")?, arguments.positive("width")?);
     for (name, side) in [("height", height), ("width", width)] {
-        if let Err(problem) = tensor::check_size(side, 1) {
+        if let Err(problem) = image_column::check_size(side, 1) {
             return arguments.refuse(name, format_args!("is too large: {problem}"));
         }
     }
-    if let Err(problem) = tensor::check_size(height, width) {
+    if let Err(problem) = image_column::check_size(height, width) {
         return arguments.refuse("height", format_args!("is too large: {problem}"));
     }
     let nullable = arguments.field("image")?.is_nullable();
-    tensor::fixed_field("image", DataType::UInt8, height, width, nullable)
+    image_column::fixed_field("image", DataType::UInt8, height, width, nullable)
 }
 
 #[cfg(test)]
@@ -88,8 +88,8 @@ mod tests {
     use fast_image_resize::{FilterType, ResizeAlg};
 
     use super::*;
+    use crate::image_column::{Image, Size};
     use crate::resample::Resampler;
-    use crate::tensor::{Image, Size};
     use crate::testing::{assert_near, column, decoded, fixed, image, noise, sql};
 
     #[test]

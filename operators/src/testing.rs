@@ -9,9 +9,9 @@ use datafusion::logical_expr::{Expr, ScalarUDF, lit};
 use datafusion::prelude::SessionContext;
 
 use crate::descriptor;
+use crate::image_column::{self, CHANNELS, Images};
 use crate::operator::OperatorUdf;
 use crate::registry;
-use crate::tensor::{self, CHANNELS, Images};
 
 pub(crate) type Column = (Field, ArrayRef);
 
@@ -117,8 +117,8 @@ pub(crate) fn image((field, array): &Column, row: usize) -> Option<(usize, usize
 pub(crate) fn fixed(height: usize, width: usize, pixels: Vec<u8>) -> Column {
     assert_eq!(pixels.len() % (height * width * CHANNELS), 0);
     (
-        tensor::fixed_field("image", DataType::UInt8, height, width, false).unwrap(),
-        tensor::fixed_array::<UInt8Type>(pixels.into(), height, width, None).unwrap(),
+        image_column::fixed_field("image", DataType::UInt8, height, width, false).unwrap(),
+        image_column::fixed_array::<UInt8Type>(pixels.into(), height, width, None).unwrap(),
     )
 }
 

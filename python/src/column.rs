@@ -20,6 +20,7 @@ use arrow::datatypes::{
     DataType, Field, Float16Type, Float32Type, Float64Type, Int32Type, Int64Type, Time64MicrosecondType, TimeUnit,
 };
 use arrow::util::display::array_value_to_string;
+use forebay_arrays::{BFLOAT16, DTYPE_KEY, TensorType, VariableShapeTensor};
 use forebay_engine::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -28,11 +29,6 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use crate::arrow_capsule::arrow_error;
 use crate::dlpack::{DType, Tensor};
 use crate::error::exception;
-
-const EXTENSION: &str = "ARROW:extension:name";
-const EXTENSION_METADATA: &str = "ARROW:extension:metadata";
-/// The key of a field's metadata that says what its elements are, where Arrow has no type for them: `bfloat16`.
-const DTYPE: &str = "forebay:dtype";
 
 /// Rows of different lengths: row `i` is `values[offsets[i]:offsets[i + 1]]`.
 #[pyclass(frozen, get_all, module = "forebay._native")]
@@ -54,10 +50,13 @@ impl Converter {
 
     /// What Python gets for `array`.
     pub(crate) fn column(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
-        match field.metadata().get(EXTENSION).map(String::as_str) {
-            Some("arrow.fixed_shape_tensor") => return self.fixed_shape(py, field, array),
-            Some("arrow.variable_shape_tensor") => return self.variable_shape(py, field, array),
-            _ => {}
+        match TensorType::parse(field).map_err(|malformed| unreadable(py, field, malformed.0))? {
+            Some(TensorType::Fixed(tensor)) => {
+                let shape: Vec<i64> = tensor.shape.iter().map(|&side| side as i64).collect();
+                return self.tensor(py, field, array, &shape, &tensor.permutation.unwrap_or_default());
+            }
+            Some(TensorType::Variable(tensor)) => return self.variable_shape(py, field, array, &tensor),
+            None => {}
         }
         match array.data_type() {
             DataType::FixedSizeList(item, width) if dtype(item).is_some() => {
@@ -90,36 +89,28 @@ impl Converter {
         }
     }
 
-    fn fixed_shape(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
-        let parameters = parameters(field);
-        let Ok(shape) = serde_json::from_value::<Vec<i64>>(parameters["shape"].clone()) else {
-            return Err(unreadable(py, field, "its shape cannot be read"));
-        };
-        match order(&parameters, shape.len()) {
-            Some(order) => self.tensor(py, field, array, &shape, &order),
-            None => Err(unreadable(py, field, "its permutation is none of its dimensions")),
-        }
-    }
-
-    fn variable_shape(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
+    fn variable_shape(
+        &mut self,
+        py: Python<'_>,
+        field: &Field,
+        array: &ArrayRef,
+        tensor: &VariableShapeTensor,
+    ) -> PyResult<Py<PyAny>> {
         no_nulls(py, field, array)?;
         let parts = array.as_struct();
         let (Some(data), Some(shapes)) = (parts.column_by_name("data"), parts.column_by_name("shape")) else {
             return Err(unreadable(py, field, "it has no data or no shapes"));
         };
-        let (DataType::List(item), DataType::FixedSizeList(_, rank)) = (data.data_type(), shapes.data_type()) else {
-            return Err(unreadable(py, field, "its data are no list or its shapes of no fixed rank"));
-        };
         let data = data.as_list::<i32>();
-        let dtype = dtype(item).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+        let item = Field::new_list_field(tensor.value.clone(), false);
+        let dtype = dtype(&item).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
         let (values, unit) = self.values(py, field, dtype, data.values())?;
-        let order = order(&parameters(field), *rank as usize)
-            .ok_or_else(|| unreadable(py, field, "its permutation is none of its dimensions"))?;
+        let order = tensor.permutation.clone().unwrap_or_default();
         let shapes = shapes.as_fixed_size_list();
         let tensors = (0..array.len()).map(|row| {
             let shape = shapes.value(row);
             let shape: Vec<i64> = shape.as_primitive::<Int32Type>().values().iter().map(|&side| side.into()).collect();
-            debug_assert_eq!(shape.len(), *rank as usize);
+            debug_assert_eq!(shape.len(), tensor.rank);
             let (start, end) = (data.value_offsets()[row] as usize, data.value_offsets()[row + 1] as usize);
             if elements(&shape) != Some((end - start) as i64) {
                 return Err(unreadable(py, field, "a shape is not that of its row"));
@@ -227,24 +218,6 @@ impl Converter {
     }
 }
 
-/// What a field's extension type says beside its name.
-fn parameters(field: &Field) -> serde_json::Value {
-    let text = field.metadata().get(EXTENSION_METADATA);
-    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
-}
-
-/// In which order a tensor type shows its dimensions; empty for that of memory, `None` if it says no order of so many.
-fn order(parameters: &serde_json::Value, dimensions: usize) -> Option<Vec<usize>> {
-    let permutation = &parameters["permutation"];
-    if permutation.is_null() {
-        return Some(Vec::new());
-    }
-    let order: Vec<usize> = serde_json::from_value(permutation.clone()).ok()?;
-    let mut sorted = order.clone();
-    sorted.sort_unstable();
-    sorted.iter().copied().eq(0..dimensions).then_some(order)
-}
-
 /// Elements of a shape; `None` for sides that none could have.
 fn elements(shape: &[i64]) -> Option<i64> {
     shape.iter().try_fold(1_i64, |product, &side| product.checked_mul(side).filter(|_| side >= 0))
@@ -273,7 +246,7 @@ fn tensor_dtype(field: &Field, item: Option<&Field>) -> Option<DType> {
     let is_bfloat16 = [Some(field), item]
         .into_iter()
         .flatten()
-        .any(|field| field.metadata().get(DTYPE).is_some_and(|dtype| dtype == "bfloat16"));
+        .any(|field| field.metadata().get(DTYPE_KEY).is_some_and(|dtype| dtype == BFLOAT16));
     Some(match field_of_type.data_type() {
         DataType::UInt16 if is_bfloat16 => DType::BFloat16,
         DataType::Boolean => DType::Bool,

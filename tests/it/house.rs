@@ -10,14 +10,15 @@ use crate::support::repository;
 /// Who may depend on whom. Anything else is a design change: see ARCHITECTURE.md.
 const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
-    ("forebay-python", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
+    ("forebay-python", &["forebay-arrays", "forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client"]),
-    ("forebay-flight-client", &["forebay-delivery", "forebay-engine"]),
-    ("forebay-engine", &["forebay-delivery", "forebay-sql", "forebay-operators", "forebay-storage"]),
+    ("forebay-flight-client", &["forebay-arrays", "forebay-delivery", "forebay-engine"]),
+    ("forebay-engine", &["forebay-arrays", "forebay-delivery", "forebay-sql", "forebay-operators", "forebay-storage"]),
     ("forebay-delivery", &[]),
     ("forebay-sql", &["forebay-operators"]),
-    ("forebay-operators", &["forebay-jpeg"]),
+    ("forebay-operators", &["forebay-arrays", "forebay-jpeg"]),
     ("forebay-jpeg", &[]),
+    ("forebay-arrays", &[]),
     ("forebay-storage", &[]),
 ];
 

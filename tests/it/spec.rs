@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
-use forebay_engine::{ErrorKind, Feed, FeedOptions, FeedSpec, Output, ReadOptions, Session, digest, finish};
+use forebay_engine::{
+    ErrorKind, Feed, FeedOptions, FeedSpec, Output, ReadOptions, Session, arrays::finish_deferred, digest,
+};
 use serde_json::{Value, json};
 
 use crate::support::{Folder, repository};
@@ -39,7 +41,7 @@ async fn batches(feed: &Feed, schema: &SchemaRef) -> Vec<(u64, u64, String, Stri
     let mut all = Vec::new();
     while let Some(batch) = reader.next().await {
         let batch = batch.expect("a batch");
-        let records = finish(&batch.records, schema).expect("what is left can be done");
+        let records = finish_deferred(&batch.records, schema).expect("what is left can be done");
         all.push((batch.epoch, batch.offset, batch.token.to_string(), digest(&records)));
     }
     all

@@ -11,6 +11,7 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Volatility};
 
+use forebay_arrays::TensorType;
 use forebay_sql::RowsNode;
 
 use super::{join, unnest};
@@ -129,12 +130,13 @@ fn impure(expr: &Expr) -> Option<Error> {
 /// DataFusion's CASE, COALESCE and the like hand on a tensor's values, but not that they are a tensor.
 fn forgets_tensor(expr: &Expr, input: &DFSchema) -> Option<Error> {
     let field = |expr: &Expr| expr.to_field(input).ok().map(|(_, field)| field);
-    let is_tensor = |field: &Field| field.metadata().contains_key("ARROW:extension:name");
     let mut refusal = None;
     let walked = expr.apply(|expr| {
-        let Some(made) = field(expr).filter(|made| !is_tensor(made)) else { return Ok(TreeNodeRecursion::Continue) };
+        let Some(made) = field(expr).filter(|made| !TensorType::is_named_by(made)) else {
+            return Ok(TreeNodeRecursion::Continue);
+        };
         expr.apply_children(|child| {
-            if field(child).is_some_and(|held| is_tensor(&held) && held.data_type() == made.data_type()) {
+            if field(child).is_some_and(|held| TensorType::is_named_by(&held) && held.data_type() == made.data_type()) {
                 let error = Error::invalid(format!("the shape of a tensor is lost in {expr}"));
                 refusal = Some(error.with_hint(
                     "choose between inputs before the operator that makes the tensor, or filter rows with WHERE",

@@ -10,12 +10,12 @@
 
 mod changes;
 mod checks;
+mod deferred;
 mod distinct;
 mod fast;
 mod fingerprint;
 mod hidden;
 mod join;
-mod later;
 mod layer;
 mod lengths;
 mod lookup;
@@ -40,7 +40,6 @@ use forebay_storage::Dataset;
 pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, function_versions, operator_versions};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
-pub use later::{becomes, finish};
 pub(crate) use layer::{Layer, MadeSoFar, slice_bytes};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
@@ -70,7 +69,7 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
 pub(crate) enum Audience {
     /// Whoever asked for them.
     User,
-    /// A trainer over the wire, who does the last steps with them: see [`finish`].
+    /// A trainer over the wire, who does the last steps with them: see [`finish_deferred`](forebay_arrays::finish_deferred).
     Trainer,
 }
 

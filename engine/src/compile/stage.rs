@@ -18,9 +18,9 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use forebay_operators::image_chain::fuse;
 use futures::FutureExt;
 
+use super::deferred::defer_last_steps;
 use super::distinct;
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
-use super::later::without_later;
 use super::layer::Layer;
 use super::lookup::LookupPlan;
 use super::window_exec::{WindowExec, bind};
@@ -328,7 +328,7 @@ impl LeafPlan {
 
     /// The same plan without what its reader can do.
     pub(crate) fn sending(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
-        match without_later(&plan)? {
+        match defer_last_steps(&plan)? {
             Some((plan, schema)) => Self::of(plan, Some(schema), source),
             None => Self::of(plan, None, source),
         }

@@ -7,7 +7,6 @@
 
 mod buckets;
 mod detach;
-mod digest;
 mod lookups;
 mod materialize;
 mod options;
@@ -33,7 +32,6 @@ use tokio::sync::OnceCell;
 
 pub(crate) use buckets::check_global_batch_size;
 pub use buckets::{Boundaries, LengthBuckets};
-pub use digest::digest;
 pub use forebay_delivery::{Start, Token};
 pub use materialize::Materialized;
 pub(crate) use options::ReadDefaults;

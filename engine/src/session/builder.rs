@@ -85,7 +85,7 @@ impl SessionBuilder {
                 self.threads
             )));
         }
-        forebay_operators::pool::settle_allocator();
+        forebay_arrays::pool::settle_allocator();
         // Absolute from here on: the process may change its folder.
         let base = std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base);
         Ok(Session {

@@ -12,10 +12,11 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type};
 
 use super::ROWS;
+use forebay_arrays::FixedShapeTensor;
+
 use crate::descriptor::TypeClass;
+use crate::image_column::{self, CHANNELS};
 use crate::keyed::Draws;
-use crate::tensor::{self, CHANNELS};
-use crate::tensors::Fixed;
 
 /// Columns of every type that the class accepts, about one row in five null.
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
@@ -156,8 +157,8 @@ fn side(draws: &mut Draws) -> usize {
 fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
     let (height, width) = (side(draws), side(draws));
     let pixels = noise(draws, ROWS * height * width * CHANNELS);
-    let field = tensor::fixed_field("input", DataType::UInt8, height, width, true);
-    let array = tensor::fixed_array::<UInt8Type>(pixels.into(), height, width, nulls(draws));
+    let field = image_column::fixed_field("input", DataType::UInt8, height, width, true);
+    let array = image_column::fixed_array::<UInt8Type>(pixels.into(), height, width, nulls(draws));
     match (field, array) {
         (Ok(field), Ok(array)) => (field, array),
         other => unreachable!("generated images are a tensor: {other:?}"),
@@ -169,8 +170,8 @@ fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     let (height, width) = (side(draws), side(draws));
     let values: Vec<f32> =
         (0..ROWS * height * width * CHANNELS).map(|_| draws.uniform_in(-9.0, 300.0) as f32).collect();
-    let field = tensor::fixed_field("input", DataType::Float32, height, width, true);
-    let array = tensor::fixed_array::<Float32Type>(values.into(), height, width, nulls(draws));
+    let field = image_column::fixed_field("input", DataType::Float32, height, width, true);
+    let array = image_column::fixed_array::<Float32Type>(values.into(), height, width, nulls(draws));
     match (field, array) {
         (Ok(field), Ok(array)) => (field, array),
         other => unreachable!("generated tensors are tensors: {other:?}"),
@@ -196,16 +197,16 @@ fn fixed_tensors(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     let tensors = wide.into_iter().chain(narrow).chain(unsigned);
     let made = tensors.map(|(value, numbers)| {
         let shape = if value == DataType::Int32 { vec![TENSOR_LEN] } else { vec![5, TENSOR_LEN / 15, 3] };
-        let tensor = Fixed::new(value.clone(), shape);
+        let tensor = FixedShapeTensor::new(value.clone(), shape);
         let values = cast(&numbers, &value).unwrap_or(numbers);
         let item = Arc::new(Field::new_list_field(value.clone(), false));
         let list = FixedSizeListArray::try_new(item, TENSOR_LEN as i32, values, nulls(draws));
         match (tensor.field("input", true), list) {
             // A list of fixed size without a shape is a tensor too.
-            (Ok(field), Ok(list)) if value == DataType::Int32 => {
+            (Some(field), Ok(list)) if value == DataType::Int32 => {
                 (field.with_metadata([].into()), Arc::new(list) as ArrayRef)
             }
-            (Ok(field), Ok(list)) => (field, Arc::new(list) as ArrayRef),
+            (Some(field), Ok(list)) => (field, Arc::new(list) as ArrayRef),
             other => unreachable!("generated tensors are tensors: {other:?}"),
         }
     });
@@ -218,8 +219,8 @@ fn variable_images(draws: &mut Draws) -> (Field, ArrayRef) {
     let pixels = noise(draws, lengths.iter().sum());
     let shapes: Vec<_> = sizes.iter().flat_map(|(height, width)| [*height as i32, *width as i32, 3]).collect();
     let offsets = OffsetBuffer::from_lengths(lengths);
-    match tensor::variable_array::<UInt8Type>(pixels.into(), offsets, shapes.into(), nulls(draws)) {
-        Ok(array) => (tensor::variable_field("input", DataType::UInt8, true), array),
+    match image_column::variable_array::<UInt8Type>(pixels.into(), offsets, shapes.into(), nulls(draws)) {
+        Ok(array) => (image_column::variable_field("input", DataType::UInt8, true), array),
         Err(problem) => unreachable!("generated images are a tensor: {problem}"),
     }
 }
@@ -275,8 +276,13 @@ pub(super) fn lying_images(draws: &mut Draws) -> (Field, ArrayRef) {
         })
         .collect();
     let pixels = noise(draws, lengths.iter().sum());
-    match tensor::variable_array::<UInt8Type>(pixels.into(), OffsetBuffer::from_lengths(lengths), shapes.into(), None) {
-        Ok(array) => (tensor::variable_field("input", DataType::UInt8, true), array),
+    match image_column::variable_array::<UInt8Type>(
+        pixels.into(),
+        OffsetBuffer::from_lengths(lengths),
+        shapes.into(),
+        None,
+    ) {
+        Ok(array) => (image_column::variable_field("input", DataType::UInt8, true), array),
         Err(problem) => unreachable!("the storage is sound, only the shapes lie: {problem}"),
     }
 }

@@ -3,7 +3,7 @@
 use forebay_jpeg::{Region, Scale, Scratch};
 
 use super::{ImageHeader, Size, orientation};
-use crate::tensor::Rectangle;
+use crate::image_column::Rectangle;
 
 pub(super) fn header(file: &[u8]) -> Result<ImageHeader, String> {
     let header = forebay_jpeg::Header::read(file).map_err(|error| error.to_string())?;

@@ -15,15 +15,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, UInt8Type};
 use datafusion::common::{Result, exec_datafusion_err};
+use forebay_arrays::pool;
 use forebay_jpeg::Scale;
 
 use crate::descriptor::{
     Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass, media_bytes,
 };
 use crate::image_chain::{Step, TakenPart};
+use crate::image_column::{self, Image, Layout, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
-use crate::pool;
-use crate::tensor::{self, Image, Layout, Rectangle, Size};
 
 pub(crate) use files::Files;
 
@@ -83,7 +83,7 @@ impl Operator for DecodeImage {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let nullable = is_nullable(arguments.field("bytes")?);
-        Ok(tensor::variable_field("image", DataType::UInt8, nullable))
+        Ok(image_column::variable_field("image", DataType::UInt8, nullable))
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
@@ -200,7 +200,7 @@ pub(crate) fn header(file: &[u8]) -> std::result::Result<ImageHeader, String> {
     if size.height == 0 || size.width == 0 {
         return Err(format!("an image of {} x {} has no pixels", size.height, size.width));
     }
-    tensor::check_size(size.height, size.width)?;
+    image_column::check_size(size.height, size.width)?;
     Ok(header)
 }
 

@@ -1,7 +1,7 @@
 //! The eight orientations of EXIF.
 
 use super::Size;
-use crate::tensor::{CHANNELS, Rectangle};
+use crate::image_column::{CHANNELS, Rectangle};
 
 /// The orientation that needs no change. Unreadable EXIF data count as upright.
 pub(super) const UPRIGHT: u8 = 1;

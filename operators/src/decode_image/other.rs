@@ -6,7 +6,7 @@ use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, tiff::TiffDecoder, webp::W
 use image::{ColorType, ImageDecoder, ImageResult};
 
 use super::{ImageFormat, ImageHeader, Size};
-use crate::tensor::CHANNELS;
+use crate::image_column::CHANNELS;
 
 pub(super) fn header(file: &[u8], format: ImageFormat) -> Result<ImageHeader, String> {
     is_whole(file, format)?;

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use png::{ColorType, Decoder, Transformations};
 
 use super::{ImageHeader, Size, orientation};
-use crate::tensor::CHANNELS;
+use crate::image_column::CHANNELS;
 
 /// Reads the size, at a fixed position in the first chunk, and the orientation, in an optional chunk before the pixels.
 pub(super) fn header(file: &[u8]) -> Result<ImageHeader, String> {

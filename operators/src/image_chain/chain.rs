@@ -6,15 +6,14 @@ use arrow::array::{ArrayRef, UInt64Array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{Field, Float32Type, UInt8Type};
 use datafusion::common::{Result, exec_datafusion_err};
-
+use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
-use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart, Widen};
+use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart};
 use crate::decode_image::{self, Files, ImageHeader, sized};
+use crate::image_column::{self, Image, Images, Layout, Shape, Size};
 use crate::keyed::Draws;
-use crate::pool;
 use crate::resample::Resampler;
-use crate::tensor::{self, Image, Images, Layout, Shape, Size};
 
 /// Steps in the order in which they run, each with its call site if it is random.
 #[derive(Debug)]
@@ -110,7 +109,7 @@ impl Chain {
             return self.run_over(files.len(), None, files.nulls(), picture, keys);
         }
         let images = Images::try_new(field, column)?;
-        let shape = match tensor::shape(field)? {
+        let shape = match image_column::shape(field)? {
             Shape::Fixed { height, width } => Some(Size { height, width }),
             Shape::Variable => None,
         };

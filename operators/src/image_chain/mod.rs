@@ -6,27 +6,26 @@
 //! its pixels ([`fuse`]). Both ways run the same steps, so their results agree bit for bit.
 
 mod chain;
+mod deferred;
 mod fuse;
-mod later;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{Field, Float32Type, UInt8Type};
+use arrow::datatypes::UInt8Type;
 use datafusion::common::Result;
-
+use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
+use crate::image_column::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
 use crate::keyed::Draws;
 use crate::operator::Arguments;
-use crate::pool;
 use crate::resample::{Interpolation, Resampler};
-use crate::tensor::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
 
+pub use deferred::defer;
 pub use fuse::fuse;
-pub use later::Later;
 
 /// Memory that a thread keeps between columns for one operator. A large photograph fits; a poster does not.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
@@ -81,10 +80,6 @@ pub struct PixelChange {
     /// its neighbours, and black stays black. Then cropping first gives the same result.
     pub(crate) is_of_pixels: bool,
 }
-
-/// The float for each of the 256 values of each channel.
-#[derive(Debug)]
-pub struct Widen(pub(crate) Box<[[f32; 256]; CHANNELS]>);
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,15 +202,6 @@ impl PixelChange {
     }
 }
 
-impl Widen {
-    pub(crate) fn fill(&self, pixels: &[u8], out: &mut [f32]) {
-        let [red, green, blue] = &*self.0;
-        for (value, [r, g, b]) in out.as_chunks_mut::<CHANNELS>().0.iter_mut().zip(pixels.as_chunks::<CHANNELS>().0) {
-            *value = [red[usize::from(*r)], green[usize::from(*g)], blue[usize::from(*b)]];
-        }
-    }
-}
-
 fn named_size(arguments: &Arguments) -> Result<Size> {
     Ok(Size { height: arguments.positive("height")?, width: arguments.positive("width")? })
 }
@@ -253,7 +239,7 @@ pub(crate) fn change_each(arguments: &mut Arguments, change: &PixelChange) -> Re
         }
     }
     drop(images);
-    tensor::change_pixels(array, |pixels| {
+    image_column::change_pixels(array, |pixels| {
         for (row, range, size) in places {
             (change.paint)(&mut arguments.draws_of(row), &mut pixels[range], size);
         }
@@ -263,18 +249,5 @@ pub(crate) fn change_each(arguments: &mut Arguments, change: &PixelChange) -> Re
 /// Runs an operator that is a [`Widen`] over the column `image`.
 pub(crate) fn widen_each(operator: &str, arguments: &Arguments, widen: &Widen) -> Result<ArrayRef> {
     let (field, array) = (arguments.field("image")?, arguments.array("image")?);
-    widen_column(operator, field, &Images::try_new(field, array)?, widen)
-}
-
-fn widen_column(operator: &str, field: &Field, images: &Images, widen: &Widen) -> Result<ArrayRef> {
-    let layout = Layout::of(operator, field, images)?;
-    let mut out = pool::outputs().take_filled(layout.values() * size_of::<f32>());
-    for row in 0..images.len() {
-        let out = &mut out.values::<f32>()[layout.range(row)];
-        match images.get(row)? {
-            Some(image) => widen.fill(image.pixels, out),
-            None => out.fill(0.0),
-        }
-    }
-    layout.array::<Float32Type>(out.freeze().into(), images.nulls().cloned())
+    widen.apply(field, array).map_err(|error| image_column::column_error(operator, error))
 }

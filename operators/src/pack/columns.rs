@@ -6,11 +6,11 @@ use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, Lis
 use arrow::buffer::ScalarBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type};
-use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use datafusion::common::{Result, exec_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
+use forebay_arrays::{FixedShapeTensor, item};
 
 use super::{Pack, list_field};
 
@@ -50,12 +50,8 @@ impl Column {
             Self::Document => list_field(self.name()),
             Self::Tokens => Arc::new(Field::new(self.name(), DataType::Int32, false)),
             Self::InputIds | Self::Labels | Self::PositionIds => {
-                let data_type = DataType::FixedSizeList(item(), pack.length as i32);
-                let metadata = [
-                    (EXTENSION_TYPE_NAME_KEY.to_owned(), "arrow.fixed_shape_tensor".to_owned()),
-                    (EXTENSION_TYPE_METADATA_KEY.to_owned(), format!("{{\"shape\":[{}]}}", pack.length)),
-                ];
-                Arc::new(Field::new(self.name(), data_type, false).with_metadata(metadata.into()))
+                let sequence = FixedShapeTensor::new(DataType::Int32, vec![pack.length]);
+                Arc::new(sequence.field(self.name(), false).expect("LENGTH_MAX fits into a list"))
             }
         }
     }
@@ -92,7 +88,13 @@ impl Column {
             _ => ScalarBuffer::from(self.values(pack, arrays, fill)),
         };
         let values = Arc::new(Int32Array::new(values, None));
-        Ok(Arc::new(FixedSizeListArray::try_new_with_length(item(), pack.length as i32, values, None, first.len())?))
+        Ok(Arc::new(FixedSizeListArray::try_new_with_length(
+            item(DataType::Int32),
+            pack.length as i32,
+            values,
+            None,
+            first.len(),
+        )?))
     }
 
     /// The values of whole sequences.
@@ -122,10 +124,6 @@ impl Column {
         }
         values
     }
-}
-
-fn item() -> FieldRef {
-    Arc::new(Field::new_list_field(DataType::Int32, false))
 }
 
 /// The rows of a column of lists of int32 without nulls.
@@ -187,7 +185,7 @@ fn document(lists: &ArrayRef) -> Result<ArrayRef> {
         }
     }
     let offsets = arrow::buffer::OffsetBuffer::from_lengths(lengths);
-    Ok(Arc::new(ListArray::try_new(item(), offsets, Arc::new(Int32Array::from(tokens)), None)?))
+    Ok(Arc::new(ListArray::try_new(item(DataType::Int32), offsets, Arc::new(Int32Array::from(tokens)), None)?))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use std::array;
 
 use super::affine::Affine;
 use super::in_place::{equalized, map_channels, stretched};
-use crate::tensor::CHANNELS;
+use crate::image_column::CHANNELS;
 
 /// The number 1 in fixed point.
 const ONE: i32 = 1 << 16;

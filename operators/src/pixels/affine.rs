@@ -3,7 +3,7 @@
 //! A map gives the source position of each pixel of the result. Coordinates advance as integers with 32 fractional
 //! bits, so results are the same on every machine.
 
-use crate::tensor::CHANNELS;
+use crate::image_column::CHANNELS;
 
 /// Half a pixel.
 const HALF: i64 = 1 << 31;

@@ -17,7 +17,6 @@ use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example
 use crate::image_chain::{self, PixelChange, change_each};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Size};
 
 /// An operator that makes random changes to images in place.
 #[derive(Debug)]
@@ -55,7 +54,7 @@ impl Operator for Augment {
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         (self.prepare)(arguments)?;
         let field = arguments.field("image")?;
-        tensor::field("image", DataType::UInt8, tensor::shape(field)?, field.is_nullable())
+        image_column::field("image", DataType::UInt8, image_column::shape(field)?, field.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

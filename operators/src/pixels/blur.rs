@@ -1,6 +1,6 @@
 //! Gaussian blur in float32: rows first, then columns.
 
-use crate::tensor::CHANNELS;
+use crate::image_column::CHANNELS;
 
 /// Memory that is reused from image to image.
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use png::Compression;
 
 use super::augment::{IMAGE, whole};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::image_column::{Image, Images};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{Image, Images};
 use crate::text::offset;
 
 /// An operator that encodes images as files.

@@ -12,9 +12,9 @@ use datafusion::common::Result;
 
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::image_chain::{self, Step, change_each};
+use crate::image_column::{self, CHANNELS, Size};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{self, CHANNELS, Size};
 
 /// An operator that changes pixels in place.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Operator for InPlace {
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         (self.prepare)(arguments)?;
         let field = arguments.field("image")?;
-        tensor::field("image", DataType::UInt8, tensor::shape(field)?, field.is_nullable())
+        image_column::field("image", DataType::UInt8, image_column::shape(field)?, field.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

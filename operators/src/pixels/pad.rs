@@ -3,12 +3,12 @@
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, UInt8Type};
 use datafusion::common::{Result, exec_err};
+use forebay_arrays::pool;
 
 use super::augment::{IMAGE, colour};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::image_column::{self, CHANNELS, Image, Images, Layout, Shape, Size};
 use crate::operator::{Arguments, Operator};
-use crate::pool;
-use crate::tensor::{self, CHANNELS, Image, Images, Layout, Shape, Size};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "pad",
@@ -73,14 +73,14 @@ impl Operator for Pad {
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let border = Border::read(arguments)?;
         let field = arguments.field("image")?;
-        match tensor::shape(field)? {
+        match image_column::shape(field)? {
             Shape::Fixed { height, width } => match border.size(height, width) {
                 Ok((height, width)) => {
-                    tensor::fixed_field("image", DataType::UInt8, height, width, field.is_nullable())
+                    image_column::fixed_field("image", DataType::UInt8, height, width, field.is_nullable())
                 }
                 Err(problem) => arguments.refuse("padding", problem),
             },
-            Shape::Variable => Ok(tensor::variable_field("image", DataType::UInt8, field.is_nullable())),
+            Shape::Variable => Ok(image_column::variable_field("image", DataType::UInt8, field.is_nullable())),
         }
     }
 
@@ -92,7 +92,7 @@ impl Operator for Pad {
             Ok((height, width)) => Ok(Size { height, width }),
             Err(problem) => exec_err!("{}: the padding {problem}", DESCRIPTOR.name),
         };
-        let layout = match tensor::shape(field)? {
+        let layout = match image_column::shape(field)? {
             Shape::Fixed { height, width } => Layout::fixed(DESCRIPTOR.name, images.len(), sized(height, width)?)?,
             Shape::Variable => {
                 let size = |row| images.get(row)?.map(|image| sized(image.height, image.width)).transpose();
@@ -114,7 +114,7 @@ impl Operator for Pad {
 impl Border {
     fn read(arguments: &Arguments) -> Result<Self> {
         let numbers = arguments.numbers("padding")?;
-        let most = tensor::SIDE_MAX;
+        let most = image_column::SIDE_MAX;
         if let Some(bad) = numbers.iter().find(|x| !(0.0..=most as f64).contains(*x) || x.fract() != 0.0) {
             return arguments.refuse("padding", format_args!("must be whole numbers from 0 to {most}, got {bad}"));
         }
@@ -144,7 +144,7 @@ impl Border {
             return Err(format!("of an image of {height} x {width} must be less than its sides where it is reflected"));
         }
         let (height, width) = (height + self.top + self.bottom, width + self.left + self.right);
-        tensor::check_size(height, width).map_err(|problem| format!("is too large: {problem}"))?;
+        image_column::check_size(height, width).map_err(|problem| format!("is too large: {problem}"))?;
         Ok((height, width))
     }
 

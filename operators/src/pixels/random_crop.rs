@@ -38,7 +38,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// Maximum padding in pixels, equal to the maximum side of an image.
-const PADDING_MAX: i64 = crate::tensor::SIDE_MAX as i64;
+const PADDING_MAX: i64 = crate::image_column::SIDE_MAX as i64;
 
 /// The operator `random_crop`.
 #[derive(Debug)]

@@ -6,11 +6,12 @@ use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ArrowNativeType, Field};
 use datafusion::common::{Result, internal_err};
+use forebay_arrays::FixedShapeTensor;
 
 use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::image_column::{CHANNELS, Shape, shape};
 use crate::operator::{Arguments, Operator};
-use crate::tensor::{CHANNELS, Shape, shape};
-use crate::tensors::{Fixed, bytes, values};
+use crate::tensors::{self, bytes, values};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "to_chw",
@@ -42,10 +43,12 @@ impl Operator for ToChw {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let field = arguments.field("image")?;
-        let (Some(images), Shape::Fixed { height, width }) = (Fixed::of(field), shape(field)?) else {
+        let (Some(images), Shape::Fixed { height, width }) = (FixedShapeTensor::of_numbers(field), shape(field)?)
+        else {
             return internal_err!("to_chw got {}, which its type class refuses", field.data_type());
         };
-        images.with_shape(vec![CHANNELS, height, width]).named(&["C", "H", "W"]).field("image", field.is_nullable())
+        let planes = images.with_shape(vec![CHANNELS, height, width]).named(&["C", "H", "W"]);
+        tensors::field(&planes, "image", field.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

@@ -16,7 +16,9 @@ use arrow::datatypes::{
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use half::f16;
 
-use super::{Fixed, whole};
+use super::{field, whole};
+use forebay_arrays::FixedShapeTensor;
+
 use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::reuse::Own;
@@ -104,27 +106,28 @@ impl Operator for Arithmetic {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let (a, b) = (arguments.field("a")?, arguments.field("b")?);
-        let Some(tensor) = Fixed::of(a) else { return internal_err!("{} is not a tensor", a.name()) };
+        let Some(tensor) = FixedShapeTensor::of_numbers(a) else {
+            return internal_err!("{} is not a tensor", a.name());
+        };
         if tensor.dtype.is_some() {
-            return arguments.refuse("a", format_args!("must be of a type that Arrow knows, got {}", tensor.wording()));
+            return arguments.refuse("a", format_args!("must be of a type that Arrow knows, got {tensor}"));
         }
-        let other = Fixed::of(b);
+        let other = FixedShapeTensor::of_numbers(b);
         let fits = match &other {
             Some(other) => (&tensor.value, &tensor.shape, &tensor.dtype) == (&other.value, &other.shape, &other.dtype),
             None => self.kind == ArithmeticKind::Div || tensor.value.is_floating() || b.data_type().is_integer(),
         };
         if !fits {
-            let got = other.map_or(b.data_type().to_string(), |other| other.wording());
+            let got = other.map_or(b.data_type().to_string(), |other| other.to_string());
             let number = if tensor.value.is_floating() { "a number" } else { "an integer" };
-            return arguments
-                .refuse("b", format_args!("must be {} as \"a\" is, or {number}, got {got}", tensor.wording()));
+            return arguments.refuse("b", format_args!("must be {tensor} as \"a\" is, or {number}, got {got}"));
         }
         let value = self.value(&tensor.value);
-        Fixed { value, ..tensor }.field("tensor", a.is_nullable() || b.is_nullable())
+        field(&FixedShapeTensor { value, ..tensor }, "tensor", a.is_nullable() || b.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
-        let is_tensor = Fixed::of(arguments.field("b")?).is_some();
+        let is_tensor = FixedShapeTensor::of_numbers(arguments.field("b")?).is_some();
         let b = arguments.take_array("b")?;
         let b_nulls = b.nulls().cloned();
         let b = if is_tensor { Arc::clone(whole(self.descriptor.name, &b)?.values()) } else { b };
@@ -357,7 +360,7 @@ mod tests {
 
     fn tensor<T: ArrowPrimitiveType>(name: &str, rows: usize, values: Vec<T::Native>) -> Column {
         let size = values.len() / rows;
-        let field = Fixed::new(T::DATA_TYPE, vec![size]).field(name, false).unwrap();
+        let field = FixedShapeTensor::new(T::DATA_TYPE, vec![size]).field(name, false).unwrap();
         let item = Arc::new(Field::new_list_field(T::DATA_TYPE, false));
         let values = Arc::new(PrimitiveArray::<T>::new(values.into(), None));
         (field, Arc::new(FixedSizeListArray::new(item, size as i32, values, None)))
@@ -365,7 +368,7 @@ mod tests {
 
     fn check<T: ArrowPrimitiveType>(text: &str, columns: Vec<Column>, expect: &[T::Native]) {
         let (field, got) = call(text, columns).unwrap();
-        assert_eq!(Fixed::of(&field).unwrap().value, T::DATA_TYPE, "{text}");
+        assert_eq!(FixedShapeTensor::of_numbers(&field).unwrap().value, T::DATA_TYPE, "{text}");
         assert_eq!(got.as_fixed_size_list().values().as_primitive::<T>().values()[..], *expect, "{text}");
     }
 
@@ -439,7 +442,7 @@ mod tests {
     #[test]
     fn an_image_stays_one() {
         let (field, _) = sql("tensor_sub(image, 7)", vec![noise()]).unwrap();
-        assert!(crate::tensor::is_image(&field));
+        assert!(crate::image_column::is_image(&field));
     }
 
     #[test]

@@ -7,7 +7,9 @@ use arrow::buffer::{MutableBuffer, NullBuffer};
 use arrow::datatypes::Field;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 
-use super::{Fixed, bytes, len, values, whole};
+use super::{bytes, field, len, values, whole};
+use forebay_arrays::FixedShapeTensor;
+
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
@@ -95,7 +97,7 @@ impl Operator for JoinTensors {
         for name in given(arguments) {
             is_nullable |= arguments.field(name)?.is_nullable();
         }
-        self.plan(arguments)?.result.field("tensor", is_nullable)
+        field(&self.plan(arguments)?.result, "tensor", is_nullable)
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
@@ -147,7 +149,8 @@ impl JoinTensors {
     fn plan(&self, arguments: &Arguments) -> Result<JoinPlan> {
         let of = |name: &str| -> Result<Fixed> {
             let field = arguments.field(name)?;
-            Fixed::of(field).ok_or_else(|| internal_datafusion_err!("{name} is not a tensor of fixed shape"))
+            FixedShapeTensor::of_numbers(field)
+                .ok_or_else(|| internal_datafusion_err!("{name} is not a tensor of fixed shape"))
         };
         let first = of("a")?;
         let ranks = first.shape.len() + usize::from(self.is_stack);
@@ -167,10 +170,7 @@ impl JoinTensors {
             }
             if (&other.value, &other.dtype, &other.shape) != (&first.value, &first.dtype, &expect) {
                 let but = if self.is_stack { "" } else { " but for the side \"axis\"" };
-                return arguments.refuse(
-                    name,
-                    format_args!("must be {} as \"a\" is{but}, got {}", first.wording(), other.wording()),
-                );
+                return arguments.refuse(name, format_args!("must be {} as \"a\" is{but}, got {}", first, other));
             }
             side += if self.is_stack { 1 } else { other.shape[axis] };
             runs.push(len(&other.shape[axis..]).unwrap_or(0));
@@ -201,7 +201,7 @@ mod tests {
 
     fn tensor(name: &str, shape: &[usize], values: &[u8]) -> Column {
         let (field, array) = fixed(1, values.len() / 3, values.to_vec());
-        let flat = Fixed::of(&field).unwrap().with_shape(shape.to_vec()).field(name, true).unwrap();
+        let flat = FixedShapeTensor::of_numbers(&field).unwrap().with_shape(shape.to_vec()).field(name, true).unwrap();
         (flat, array)
     }
 

@@ -7,7 +7,9 @@ use arrow::buffer::{Buffer, MutableBuffer, NullBuffer};
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_err, internal_err};
 
-use super::{Fixed, bytes, len, values, whole};
+use super::{bytes, field, len, values, whole};
+use forebay_arrays::FixedShapeTensor;
+
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 
@@ -50,8 +52,7 @@ impl Operator for Reshape {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        let field = arguments.field("tensor")?;
-        target(arguments)?.field("tensor", field.is_nullable())
+        field(&target(arguments)?, "tensor", arguments.field("tensor")?.is_nullable())
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
@@ -70,7 +71,7 @@ impl Operator for Reshape {
     }
 }
 
-fn target(arguments: &Arguments) -> Result<Fixed> {
+fn target(arguments: &Arguments) -> Result<FixedShapeTensor> {
     let field = arguments.field("tensor")?;
     let shape = arguments.numbers("shape")?;
     let is_side = |x: &f64| x.fract() == 0.0 && (*x == -1.0 || (1.0..=f64::from(i32::MAX)).contains(x));
@@ -85,10 +86,10 @@ fn target(arguments: &Arguments) -> Result<Fixed> {
     let Some(product) = product else {
         return arguments.refuse("shape", format_args!("has more than {} values", i32::MAX));
     };
-    let source = match (Fixed::of(field), field.data_type()) {
+    let source = match (FixedShapeTensor::of_numbers(field), field.data_type()) {
         (Some(source), _) => source,
         (None, DataType::List(item) | DataType::LargeList(item)) => match shape.len() == known.len() {
-            true => Fixed::new(item.data_type().clone(), vec![product]),
+            true => FixedShapeTensor::new(item.data_type().clone(), vec![product]),
             false => return arguments.refuse("shape", "cannot have -1 for lists, whose length no type tells"),
         },
         (None, other) => return internal_err!("reshape got {other}, which its type class refuses"),
@@ -98,7 +99,7 @@ fn target(arguments: &Arguments) -> Result<Fixed> {
         0 if product == have => 0,
         1 if have.is_multiple_of(product) => have / product,
         0 | 1 => {
-            let problem = format!("has {product} values, and \"tensor\" is {}", source.wording());
+            let problem = format!("has {product} values, and \"tensor\" is {source}");
             return arguments.refuse("shape", problem);
         }
         _ => return arguments.refuse("shape", "has more than one -1"),

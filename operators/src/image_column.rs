@@ -16,30 +16,23 @@ use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray, NullArray, PrimitiveArray, StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Fields, Int32Type, UInt8Type};
-use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Int32Type, UInt8Type};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use forebay_arrays::{ColumnError, FixedShapeTensor, TensorType, VariableShapeTensor, item};
 
 use crate::reuse::Own;
-use crate::tensors::Fixed;
 
 /// Red, green, blue.
 pub const CHANNELS: usize = 3;
+
+/// The names of an image's dimensions.
+const DIMENSIONS: [&str; CHANNELS] = ["H", "W", "C"];
 
 /// The greatest height and the greatest width that an operator makes or decodes.
 pub const SIDE_MAX: usize = 16_384;
 
 /// The greatest number of pixels of one image that an operator makes or decodes.
 pub const PIXELS_MAX: usize = 1 << 28;
-
-/// The key of a field's metadata that says what its values are, where Arrow has no type for them.
-pub const DTYPE_KEY: &str = "forebay:dtype";
-
-/// What is under [`DTYPE_KEY`] of a tensor whose values are the bits of bfloat16, stored as uint16.
-pub const BFLOAT16: &str = "bfloat16";
-
-pub(crate) const FIXED: &str = "arrow.fixed_shape_tensor";
-const VARIABLE: &str = "arrow.variable_shape_tensor";
 
 /// The shape of the images in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,15 +117,20 @@ enum Column<'a> {
 
 /// The field of a column of images that share one shape.
 pub fn fixed_field(name: &str, value: DataType, height: usize, width: usize, nullable: bool) -> Result<Field> {
-    let data_type = fixed_type(value, height, width)?;
-    let metadata = format!(r#"{{"shape":[{height},{width},{CHANNELS}],"dim_names":["H","W","C"]}}"#);
-    Ok(extension(Field::new(name, data_type, nullable), FIXED, metadata))
+    match FixedShapeTensor::new(value, vec![height, width, CHANNELS]).named(&DIMENSIONS).field(name, nullable) {
+        Some(field) => Ok(field),
+        None => internal_err!("no fixed-shape tensor has the shape {height} x {width} x {CHANNELS}"),
+    }
 }
 
 /// The field of a column of images that each have their own shape.
 pub fn variable_field(name: &str, value: DataType, nullable: bool) -> Field {
-    let metadata = format!(r#"{{"dim_names":["H","W","C"],"uniform_shape":[null,null,{CHANNELS}]}}"#);
-    extension(Field::new(name, DataType::Struct(variable_fields(value)), nullable), VARIABLE, metadata)
+    let tensor = VariableShapeTensor {
+        names: Some(DIMENSIONS.map(str::to_owned).to_vec()),
+        uniform_shape: Some(vec![None, None, Some(CHANNELS)]),
+        ..VariableShapeTensor::new(value, CHANNELS)
+    };
+    tensor.field(name, nullable)
 }
 
 /// The field of a column of images of this shape.
@@ -145,47 +143,35 @@ pub fn field(name: &str, value: DataType, shape: Shape, nullable: bool) -> Resul
 
 /// The shape and the value type of a field, when it is a column of height x width x 3 tensors.
 pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
-    let metadata = field.metadata();
-    let extension = metadata.get(EXTENSION_TYPE_NAME_KEY)?;
-    match field.data_type() {
-        DataType::FixedSizeList(item, size) if extension == FIXED => {
-            let json: serde_json::Value = serde_json::from_str(metadata.get(EXTENSION_TYPE_METADATA_KEY)?).ok()?;
-            let shape = json.get("shape")?.as_array()?;
-            let shape: Vec<usize> = shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<_>>()?;
-            let [height, width, CHANNELS] = shape[..] else { return None };
-            let stored_as_named = json.get("permutation").is_none_or(|p| *p == serde_json::json!([0, 1, 2]));
-            let fits = height.checked_mul(width)?.checked_mul(CHANNELS)? == usize::try_from(*size).ok()?;
-            (stored_as_named && fits && *size > 0).then(|| (Shape::Fixed { height, width }, item.data_type().clone()))
+    match TensorType::of(field)? {
+        TensorType::Fixed(tensor) => {
+            let [height, width, CHANNELS] = tensor.shape[..] else { return None };
+            let has_pixels = tensor.permutation.is_none() && height > 0 && width > 0;
+            has_pixels.then_some((Shape::Fixed { height, width }, tensor.value))
         }
-        DataType::Struct(fields) if extension == VARIABLE => {
-            let (DataType::List(item), DataType::FixedSizeList(size, 3)) =
-                (fields.first()?.data_type(), fields.get(1)?.data_type())
-            else {
-                return None;
-            };
-            let named = fields[0].name() == "data" && fields[1].name() == "shape" && fields.len() == 2;
-            (named && *size.data_type() == DataType::Int32).then(|| (Shape::Variable, item.data_type().clone()))
+        TensorType::Variable(tensor) => {
+            (tensor.rank == CHANNELS && is_in_order(field)).then_some((Shape::Variable, tensor.value))
         }
-        _ => None,
     }
 }
 
+/// Whether a tensor of variable shape stores its data first and its shape, of 32-bit integers, second: [`Images`] reads
+/// them by position.
+fn is_in_order(field: &Field) -> bool {
+    let DataType::Struct(fields) = field.data_type() else { return false };
+    let names = fields.iter().map(|field| field.name());
+    let is_shape = |field: &FieldRef| matches!(field.data_type(), DataType::FixedSizeList(side, _) if *side.data_type() == DataType::Int32);
+    names.eq(["data", "shape"]) && fields.last().is_some_and(is_shape)
+}
+
 /// The value type of a field, when it is a column of tensors of any shape.
-pub(crate) fn value_type(field: &Field) -> Option<&DataType> {
-    match (field.metadata().get(EXTENSION_TYPE_NAME_KEY)?.as_str(), field.data_type()) {
-        (FIXED, DataType::FixedSizeList(item, _)) => Some(item.data_type()),
-        (VARIABLE, DataType::Struct(fields)) => match (fields.first()?.data_type(), fields.get(1)?.data_type()) {
-            (DataType::List(item), DataType::FixedSizeList(..)) if fields.len() == 2 => Some(item.data_type()),
-            _ => None,
-        },
-        _ => None,
-    }
+pub(crate) fn value_type(field: &Field) -> Option<DataType> {
+    TensorType::of(field).map(|tensor| tensor.value().clone())
 }
 
 /// Whether the field is a column of tensors of bfloat16.
 pub(crate) fn is_bfloat16(field: &Field) -> bool {
-    field.metadata().get(DTYPE_KEY).is_some_and(|dtype| dtype == BFLOAT16)
-        && value_type(field) == Some(&DataType::UInt16)
+    TensorType::of(field).is_some_and(|tensor| tensor.is_bfloat16())
 }
 
 /// Whether the field is a column of uint8 images.
@@ -195,10 +181,19 @@ pub(crate) fn is_image(field: &Field) -> bool {
 
 /// A field's type as it reads in an error after "got".
 pub(crate) fn wording(field: &Field) -> String {
-    match (image_type(field), Fixed::of(field)) {
+    match (image_type(field), FixedShapeTensor::of_numbers(field)) {
         (Some((Shape::Variable, value)), _) => format!("a {value} tensor of variable shape"),
-        (_, Some(tensor)) if field.metadata().contains_key(EXTENSION_TYPE_NAME_KEY) => tensor.wording(),
+        (_, Some(tensor)) if TensorType::is_named_by(field) => tensor.to_string(),
         _ => field.data_type().to_string(),
+    }
+}
+
+/// The error as DataFusion's, with the name of the operator that failed.
+pub(crate) fn column_error(operator: &str, error: ColumnError) -> DataFusionError {
+    match error {
+        ColumnError::Exhausted(message) => DataFusionError::ResourcesExhausted(format!("{operator}: {message}")),
+        ColumnError::Damaged(message) => DataFusionError::Execution(message),
+        ColumnError::Internal(message) => DataFusionError::Internal(message),
     }
 }
 
@@ -385,16 +380,6 @@ impl Layout {
         Ok(Self::Variable { offsets, shapes })
     }
 
-    /// For images of the sizes that these have.
-    pub(crate) fn of(operator: &str, field: &Field, images: &Images) -> Result<Self> {
-        match shape(field)? {
-            Shape::Fixed { height, width } => Self::fixed(operator, images.len(), Size { height, width }),
-            Shape::Variable => {
-                Self::variable(operator, (0..images.len()).map(|row| Ok(images.get(row)?.map(|image| image.size()))))
-            }
-        }
-    }
-
     /// The number of values of all images.
     pub(crate) fn values(&self) -> usize {
         match self {
@@ -443,7 +428,8 @@ pub(crate) fn fixed_array<T: ArrowPrimitiveType>(
     width: usize,
     nulls: Option<NullBuffer>,
 ) -> Result<ArrayRef> {
-    let DataType::FixedSizeList(item, size) = fixed_type(T::DATA_TYPE, height, width)? else {
+    let field = fixed_field("image", T::DATA_TYPE, height, width, false)?;
+    let DataType::FixedSizeList(item, size) = field.data_type().clone() else {
         return internal_err!("a fixed-shape tensor is a fixed-size list");
     };
     let values = Arc::new(PrimitiveArray::<T>::new(values, None));
@@ -457,7 +443,10 @@ pub(crate) fn variable_array<T: ArrowPrimitiveType>(
     shapes: ScalarBuffer<i32>,
     nulls: Option<NullBuffer>,
 ) -> Result<ArrayRef> {
-    let fields = variable_fields(T::DATA_TYPE);
+    let field = variable_field("image", T::DATA_TYPE, false);
+    let DataType::Struct(fields) = field.data_type().clone() else {
+        return internal_err!("a variable-shape tensor is a struct");
+    };
     let values = Arc::new(PrimitiveArray::<T>::new(values, None));
     let data = ListArray::try_new(item(T::DATA_TYPE), offsets, values, None)?;
     let shapes = Arc::new(Int32Array::new(shapes, None));
@@ -465,47 +454,11 @@ pub(crate) fn variable_array<T: ArrowPrimitiveType>(
     Ok(Arc::new(StructArray::try_new(fields, vec![Arc::new(data), Arc::new(shape)], nulls)?))
 }
 
-fn fixed_type(value: DataType, height: usize, width: usize) -> Result<DataType> {
-    let size = height.checked_mul(width).and_then(|n| n.checked_mul(CHANNELS)).and_then(|n| i32::try_from(n).ok());
-    match size {
-        Some(size) if size > 0 => Ok(DataType::FixedSizeList(item(value), size)),
-        _ => internal_err!("no fixed-shape tensor has the shape {height} x {width} x {CHANNELS}"),
-    }
-}
-
-fn variable_fields(value: DataType) -> Fields {
-    let shape = DataType::FixedSizeList(item(DataType::Int32), 3);
-    Fields::from(vec![Field::new("data", DataType::List(item(value)), false), Field::new("shape", shape, false)])
-}
-
-pub(crate) fn item(value: DataType) -> FieldRef {
-    Arc::new(Field::new_list_field(value, false))
-}
-
-pub(crate) fn extension(field: Field, name: &str, metadata: String) -> Field {
-    field.with_metadata(
-        [(EXTENSION_TYPE_NAME_KEY.to_owned(), name.to_owned()), (EXTENSION_TYPE_METADATA_KEY.to_owned(), metadata)]
-            .into(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow_schema::extension::{FixedShapeTensor, VariableShapeTensor};
+    use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 
     use super::*;
-
-    #[test]
-    fn fields_are_the_canonical_extension_types() {
-        let fixed = fixed_field("image", DataType::Float32, 224, 160, false).unwrap();
-        let names = || Some(["H", "W", "C"].map(str::to_owned).to_vec());
-        let canonical = FixedShapeTensor::try_new(DataType::Float32, [224, 160, 3], names(), None).unwrap();
-        assert_eq!(fixed.try_extension_type::<FixedShapeTensor>().unwrap(), canonical);
-        let variable = variable_field("image", DataType::UInt8, false);
-        let uniform = Some(vec![None, None, Some(3)]);
-        let canonical = VariableShapeTensor::try_new(DataType::UInt8, 3, names(), None, uniform).unwrap();
-        assert_eq!(variable.try_extension_type::<VariableShapeTensor>().unwrap(), canonical);
-    }
 
     #[test]
     fn metadata_is_spelt_as_pyarrow_spells_it() {
@@ -513,13 +466,20 @@ mod tests {
         let metadata = field.metadata();
         assert_eq!(metadata["ARROW:extension:name"], "arrow.fixed_shape_tensor");
         assert_eq!(metadata["ARROW:extension:metadata"], r#"{"shape":[2,4,3],"dim_names":["H","W","C"]}"#);
+        let field = variable_field("image", DataType::UInt8, false);
+        let expected = r#"{"dim_names":["H","W","C"],"uniform_shape":[null,null,3]}"#;
+        assert_eq!(field.metadata()["ARROW:extension:metadata"], expected);
     }
 
     #[test]
     fn only_tensors_of_three_channels_are_images() {
         let image = |metadata: &str, size: i32| {
             let data_type = DataType::FixedSizeList(item(DataType::UInt8), size);
-            is_image(&extension(Field::new("image", data_type, false), FIXED, metadata.to_owned()))
+            let extension = [
+                (EXTENSION_TYPE_NAME_KEY.to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+                (EXTENSION_TYPE_METADATA_KEY.to_owned(), metadata.to_owned()),
+            ];
+            is_image(&Field::new("image", data_type, false).with_metadata(extension.into()))
         };
         assert!(image(r#"{"shape":[2,4,3]}"#, 24));
         assert!(image(r#"{"shape":[2,4,3],"permutation":[0,1,2]}"#, 24));

@@ -25,7 +25,7 @@ const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 const OUTPUTS_IDLE_BYTES: usize = 128 << 20;
 
 /// The pool of what operators make, one for the process: a batch may end on any thread.
-pub(crate) fn outputs() -> &'static Arc<Pool> {
+pub fn outputs() -> &'static Arc<Pool> {
     static OUTPUTS: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::new(OUTPUTS_IDLE_BYTES));
     &OUTPUTS
 }
@@ -143,7 +143,7 @@ impl Filling {
     }
 
     /// What is in it as numbers, whose size divides the buffer's.
-    pub(crate) fn values<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+    pub fn values<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(&mut self.bytes[self.start..])
     }
 
