@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn metadata_that_contradicts_itself_is_named() {
-        let check = |metadata: &str, size: i32, expected: &str| {
+        let check = |metadata: &str, size: i32, expected: &'static str| {
             assert_eq!(TensorType::parse(&fixed(metadata, size)), Err(MalformedTensor(expected)), "{metadata}");
         };
         check("damaged", 24, "its shape cannot be read");

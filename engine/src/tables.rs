@@ -9,8 +9,8 @@ use arrow::error::ArrowError;
 use forebay_storage::{Dataset, DatasetSpec, Format};
 
 use crate::error::{Error, Result};
-use crate::feed::digest;
 use crate::session::{Session, misplaced};
+use forebay_arrays::digest;
 
 /// Rows of a table in memory that are hashed, and read, together.
 const PIECE_ROWS: usize = 1 << 16;

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::Field;
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, ExprSchemable, FetchType, LogicalPlan, SkipType, Volatility};

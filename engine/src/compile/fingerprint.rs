@@ -14,8 +14,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use forebay_operators::Determinism;
 use forebay_sql::{RowsCall, RowsNode};
 
-use crate::feed::digest;
 use crate::function::FunctionUdf;
+use forebay_arrays::digest;
 
 /// Raised when a new DataFusion may plan or compute something else of the same plan.
 const DATAFUSION: u32 = 55;
