@@ -15,6 +15,7 @@ use super::blur::Blur;
 use super::policy::Policy;
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::image_chain::{self, PixelChange, change_each};
+use crate::image_column::{self, CHANNELS, Size};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 

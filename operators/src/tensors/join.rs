@@ -136,7 +136,7 @@ impl Operator for JoinTensors {
 
 /// The shape of the result, and the order in which the inputs are copied.
 struct JoinPlan {
-    result: Fixed,
+    result: FixedShapeTensor,
     axis: usize,
     /// Number of contiguous values to copy from each tensor at a time.
     runs: Vec<usize>,
@@ -147,7 +147,7 @@ const BYTES_MAX: usize = i32::MAX as usize;
 
 impl JoinTensors {
     fn plan(&self, arguments: &Arguments) -> Result<JoinPlan> {
-        let of = |name: &str| -> Result<Fixed> {
+        let of = |name: &str| -> Result<FixedShapeTensor> {
             let field = arguments.field(name)?;
             FixedShapeTensor::of_numbers(field)
                 .ok_or_else(|| internal_datafusion_err!("{name} is not a tensor of fixed shape"))
