@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
-use forebay_engine::{Batch, Delivery, ReadOptions, Reader, Start, Token, digest};
+use forebay_engine::{Batch, DeliveryMode, ReadOptions, Reader, Start, Token, digest};
 use forebay_flight_client::{Client, RemoteReader, StreamRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     from: Option<Start>,
     /// Which batches are this rank's: its stride (ordered), or the next that no rank has taken (dynamic) [default: ordered].
     #[arg(long, value_name = "ordered|dynamic", value_parser = delivery)]
-    delivery: Option<Delivery>,
+    delivery: Option<DeliveryMode>,
     /// With dynamic delivery, what the ranks of this job have in common and no other job.
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
@@ -88,7 +88,7 @@ struct BatchLine {
     ids: Option<Vec<String>>,
 }
 
-fn delivery(text: &str) -> Result<Delivery, String> {
+fn delivery(text: &str) -> Result<DeliveryMode, String> {
     text.parse().map_err(|error: forebay_engine::Error| error.to_string())
 }
 

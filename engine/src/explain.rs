@@ -5,10 +5,11 @@ use std::fmt;
 
 use arrow::datatypes::{DataType, Field};
 use forebay_arrays::TensorType;
+use forebay_protocol::{FeedSettings, LengthBuckets};
 use serde::Serialize;
 
 use crate::compile::LookupPlan;
-use crate::feed::{Feed, FeedSettings, LengthBuckets};
+use crate::feed::Feed;
 use crate::pipeline::Pipeline;
 
 /// A field's type as people say it: `tensor<uint8>[224, 224, 3]`, else Arrow's name.

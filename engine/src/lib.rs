@@ -39,22 +39,23 @@ mod look;
 mod pipeline;
 mod preview;
 mod session;
-mod size;
 mod tables;
 
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Batch, Boundaries, Delivery, Feed, FeedOptions, FeedSettings, FeedSpec, LengthBuckets, LookupSpec, Materialized,
-    OnError, ReadOptions, Reader, SourceRow, Start, StoreUsage, StoredState, StoredWindow, Token, WindowKey,
-    WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
+    Feed, FeedSpec, LookupSpec, Materialized, Reader, SourceRow, StoreUsage, StoredState, StoredWindow, WindowPlan,
+    WindowRows, WindowStore, operator_differences, operator_versions,
+};
+pub use forebay_protocol::{
+    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, LengthBuckets, OnError, ReadOptions, Start, Token,
+    WindowKey, parse_bytes,
 };
 pub use function::{Call, CallError, Function};
 pub use look::Look;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
-pub use size::parse_bytes;
 pub use tables::FileFormat;
 
 /// The nearest of some names to a misspelt one, for "did you mean".

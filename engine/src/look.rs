@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use forebay_protocol::{FeedOptions, OnError};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::feed::{FeedOptions, OnError};
 use crate::pipeline::Pipeline;
 use crate::session::Session;
 

@@ -9,11 +9,12 @@ use arrow::util::display::array_value_to_string;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forebay_arrays::TensorType;
+use forebay_protocol::{FeedOptions, OnError, ReadOptions};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::type_name;
-use crate::feed::{Feed, FeedOptions, OnError, ReadOptions};
+use crate::feed::Feed;
 use crate::session::Session;
 
 /// Samples that are computed together for looking at them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo};
 use forebay_delivery::Status as ClusterStatus;
-use forebay_engine::{Error, ErrorKind, Result};
+use forebay_protocol::{Error, ErrorKind, Result};
 use futures::TryStreamExt;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Status;
@@ -163,7 +163,7 @@ impl RemoteFeed {
         self.metadata.samples_per_epoch
     }
 
-    /// Source file and row, from 0, of samples of an epoch, as [`Feed::trace`](forebay_engine::Feed::trace) gives them. The
+    /// Source file and row, from 0, of samples of an epoch, as `Feed::trace` gives them. The
     /// server reads and filters their windows; nothing is transformed.
     ///
     /// # Errors

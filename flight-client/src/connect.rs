@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
-use forebay_engine::{Error, ErrorKind, Result};
+use forebay_protocol::{Error, ErrorKind, Result};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow_flight::Action;
 use bytes::Bytes;
 use forebay_delivery::ClaimAnswer;
-use forebay_engine::{ErrorKind, Result};
+use forebay_protocol::{ErrorKind, Result};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_delivery::{Claim, Claimer, Granted, Start};
-use forebay_engine::{Batch, Error, ErrorKind, Result};
+use forebay_protocol::{Batch, Error, ErrorKind, Result};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;

@@ -1,12 +1,12 @@
 //! The trainer's side of Arrow Flight: connect, open a feed, read batches.
 //!
 //! [`Client::connect`] reaches a server, [`Client::open`] plans one rank's stream from a [`StreamRequest`], and the
-//! [`RemoteReader`] it gives hands out the same [`Batch`](forebay_engine::Batch)es as a reader in process. A server that asks
+//! [`RemoteReader`] it gives hands out the same [`Batch`](forebay_protocol::Batch)es as a reader in process. A server that asks
 //! for a token, or serves TLS, is reached with [`Client::connect_with`].
 //!
 //! ```no_run
 //! use forebay_flight_client::{Client, StreamRequest};
-//! # async fn example() -> forebay_engine::Result<()> {
+//! # async fn example() -> forebay_protocol::Result<()> {
 //! let mut client = Client::connect("grpc://127.0.0.1:7070").await?;
 //! let request = StreamRequest { pipeline: "train".into(), world_size: 2, rank: 1, ..StreamRequest::default() };
 //! let mut reader = client.open(&request).await?.read()?;
@@ -17,7 +17,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! It does not plan, compute or cut: it knows the engine only for the types that both sides share.
+//! It does not plan, compute or cut: it shares the vocabulary of `forebay-protocol` with the engine.
 
 mod client;
 mod connect;
@@ -32,13 +32,13 @@ mod receive;
 mod remote;
 mod status;
 mod streams;
-pub mod wire;
 
 pub use client::{Client, PipelineInfo, RemoteFeed};
 pub use connect::{ClientTls, ConnectOptions};
 pub use dispatcher::{Dispatch, DispatcherClient, addresses};
+pub use forebay_protocol::wire;
+pub use forebay_protocol::wire::{BatchMetadata, FeedMetadata, StreamRequest};
 pub use remote::{ReadPlan, RemoteReader};
-pub use wire::{BatchMetadata, FeedMetadata, StreamRequest};
 
 /// What [`Client::status`] says.
 pub use forebay_delivery::{JobStatus, Status as ClusterStatus};

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use forebay_engine::{Error, ErrorKind, Result};
+use forebay_protocol::{Error, ErrorKind, Result};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use forebay_engine::{Error, ErrorKind};
+use forebay_protocol::{Error, ErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

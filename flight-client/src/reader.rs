@@ -11,7 +11,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use forebay_arrays::{finish_deferred, matches_when_finished};
 use forebay_delivery::{AssembledBatch, Granted, Millis, Next, Origin, ReadSettings, Token, Trainer};
-use forebay_engine::{Batch, Error, ErrorKind, Result};
+use forebay_protocol::{Batch, Error, ErrorKind, Result};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;

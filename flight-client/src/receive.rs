@@ -214,7 +214,7 @@ mod tests {
     use arrow::datatypes::{DataType, Field, Int32Type};
     use arrow_flight::SchemaAsIpc;
     use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
-    use forebay_engine::digest;
+    use forebay_arrays::digest;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::ReadSettings;
-use forebay_engine::{Batch, Delivery, Result};
+use forebay_protocol::{Batch, DeliveryMode, Result};
 
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
@@ -47,8 +47,8 @@ impl RemoteReader {
     /// `Invalid` where a dynamic reader would begin in the middle of a claim.
     pub fn new(dispatch: Arc<dyn Dispatch>, what: ReadPlan, options: ConnectOptions) -> Result<Self> {
         Ok(Self(match what.request.delivery.unwrap_or_default() {
-            Delivery::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, &what, options))),
-            Delivery::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, what, options)?)),
+            DeliveryMode::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, &what, options))),
+            DeliveryMode::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, what, options)?)),
         }))
     }
 

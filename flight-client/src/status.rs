@@ -1,6 +1,6 @@
 //! The one map from gRPC statuses and broken connections to the engine's errors.
 
-use forebay_engine::{Error, ErrorKind};
+use forebay_protocol::{Error, ErrorKind};
 use tonic::{Code, Status};
 
 use crate::connect::is_tls;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arrow_flight::Ticket;
 use forebay_delivery::{Ended, Fragment, Open, WindowId, WorkerId};
-use forebay_engine::{Error, ErrorKind};
+use forebay_protocol::{Error, ErrorKind};
 use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -161,7 +161,7 @@ impl Workers {
         Arc::new(Self { options, carriers: Mutex::default(), pool: Pool::new(POOL_BYTES) })
     }
 
-    async fn carrier(&self, worker: WorkerId, address: &str) -> forebay_engine::Result<Carrier> {
+    async fn carrier(&self, worker: WorkerId, address: &str) -> forebay_protocol::Result<Carrier> {
         if let Some(carrier) = self.carriers.lock().get(&worker) {
             return Ok(carrier.clone());
         }

@@ -11,7 +11,7 @@ use arrow_flight::{
 };
 use arrow_ipc::writer::IpcWriteOptions;
 use forebay_delivery::ClaimAnswer;
-use forebay_engine::{Delivery, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
+use forebay_engine::{DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
 use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, TraceCall, Traced, WindowRequest, actions};
 use forebay_flight_client::{ConnectOptions, Dispatch, FeedMetadata, ReadPlan, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
@@ -118,7 +118,7 @@ impl ProcessService {
         };
         let batches = match &self.roles.dispatcher {
             // Only the dispatcher knows what ranks claim.
-            Some(dispatcher) if !is_alone || request.delivery == Some(Delivery::Dynamic) => {
+            Some(dispatcher) if !is_alone || request.delivery == Some(DeliveryMode::Dynamic) => {
                 let metadata = metadata(&feed, &request)?;
                 let request = StreamRequest { feed: Some(feed.id().to_owned()), ..request };
                 let what = ReadPlan { request, metadata, schema: feed.schema() };

@@ -12,8 +12,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-python", &["forebay-arrays", "forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client"]),
-    ("forebay-flight-client", &["forebay-arrays", "forebay-delivery", "forebay-engine"]),
-    ("forebay-engine", &["forebay-arrays", "forebay-delivery", "forebay-sql", "forebay-operators", "forebay-storage"]),
+    ("forebay-flight-client", &["forebay-arrays", "forebay-delivery", "forebay-protocol"]),
+    (
+        "forebay-engine",
+        &[
+            "forebay-arrays",
+            "forebay-delivery",
+            "forebay-protocol",
+            "forebay-sql",
+            "forebay-operators",
+            "forebay-storage",
+        ],
+    ),
+    // Storage is a feature of it, for the conversion of its errors.
+    ("forebay-protocol", &["forebay-arrays", "forebay-delivery", "forebay-storage"]),
     ("forebay-delivery", &[]),
     ("forebay-sql", &["forebay-operators"]),
     ("forebay-operators", &["forebay-arrays", "forebay-jpeg"]),
@@ -32,6 +44,9 @@ const KEPT_APART: &[(&str, &[&str])] = &[
     ("clap", &["forebay"]),
     ("pyo3", &["forebay-python"]),
 ];
+
+/// The most crates of the workspace that depend on each other in a row.
+const CHAIN_MAX: usize = 6;
 
 /// Normal dependencies of each package of the workspace.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
@@ -62,6 +77,37 @@ fn dependencies_between_crates_point_one_way() {
         for name in names.iter().filter(|name| name.starts_with("forebay")) {
             assert!(allowed[package.as_str()].contains(&name.as_str()), "{package} must not depend on {name}");
         }
+    }
+}
+
+#[test]
+fn no_chain_of_crates_is_longer_than_six() {
+    let allowed: BTreeMap<_, _> = EDGES.iter().copied().collect();
+    fn longest<'a>(of: &'a str, allowed: &BTreeMap<&'a str, &'a [&'a str]>) -> Vec<&'a str> {
+        let below = allowed[of].iter().map(|next| longest(next, allowed)).max_by_key(Vec::len);
+        std::iter::once(of).chain(below.unwrap_or_default()).collect()
+    }
+    for package in allowed.keys() {
+        let chain = longest(package, &allowed);
+        assert!(chain.len() <= CHAIN_MAX, "{} crates depend on each other in a row: {chain:?}", chain.len());
+    }
+}
+
+#[test]
+fn a_trainer_links_neither_datafusion_nor_parquet() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    // In the crate's own folder: elsewhere the features that other members ask for count too.
+    let output = Command::new(cargo)
+        .args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .current_dir(repository().join("flight-client"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("names are text");
+    let names: BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains("forebay-protocol") && names.contains("arrow-flight"), "{text}");
+    for heavy in ["datafusion", "datafusion-common", "parquet", "object_store", "forebay-engine", "forebay-operators"] {
+        assert!(!names.contains(heavy), "forebay-flight-client depends on {heavy}");
     }
 }
 

@@ -116,7 +116,8 @@ mod tests {
     use forebay_operators::random_key;
 
     use super::*;
-    use crate::feed::{FeedOptions, ReadOptions};
+    use forebay_protocol::{FeedOptions, ReadOptions};
+
     use crate::session::Session;
 
     /// What a feed should join as DataFusion does.

@@ -2,11 +2,11 @@
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
+use forebay_protocol::ReadOptions;
 use forebay_storage::write_parquet;
 use serde::{Deserialize, Serialize};
 
 use super::Feed;
-use super::options::ReadOptions;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Raised when readers of older manifests would misread a new one.

@@ -9,7 +9,6 @@ mod buckets;
 mod detach;
 mod lookups;
 mod materialize;
-mod options;
 mod plan;
 mod quarantine;
 mod reader;
@@ -26,21 +25,16 @@ use std::sync::{Arc, Weak};
 use arrow::datatypes::SchemaRef;
 use datafusion::prelude::SessionContext;
 use forebay_delivery::{Origin, ReadSettings, WindowId};
+use forebay_protocol::{DeliveryMode, EPOCHS_MAX, FeedSettings, OFFSET_MAX, ReadOptions, Start, Token};
 use forebay_storage::{Dataset, Stores};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-pub(crate) use buckets::check_global_batch_size;
-pub use buckets::{Boundaries, LengthBuckets};
-pub use forebay_delivery::{Start, Token};
 pub use materialize::Materialized;
-pub(crate) use options::ReadDefaults;
-pub use options::{Delivery, FeedOptions, FeedSettings, OnError, ReadOptions};
-use options::{EPOCHS_MAX, OFFSET_MAX};
 pub use plan::WindowPlan;
-pub use reader::{Batch, Reader};
+pub use reader::Reader;
 pub use spec::{FeedSpec, LookupSpec, operator_differences, operator_versions};
-pub use store::{StoreUsage, StoredState, StoredWindow, WindowKey, WindowRows, WindowStore};
+pub use store::{StoreUsage, StoredState, StoredWindow, WindowRows, WindowStore};
 pub use trace::SourceRow;
 
 use crate::compile::{Audience, BadRow, Lengths, Lookup, LookupPlan, Stage};
@@ -338,7 +332,7 @@ impl Feed {
     /// Those of [`resolve`](Self::resolve).
     pub fn read(&self, options: &ReadOptions) -> Result<Reader> {
         let (settings, begin) = self.resolve(options)?;
-        if options.delivery == Some(Delivery::Dynamic) && (settings.world_size > 1 || options.is_resume()) {
+        if options.delivery == Some(DeliveryMode::Dynamic) && (settings.world_size > 1 || options.is_resume()) {
             return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
                 .with_hint("start `forebay serve`, and read with --connect"));
         }

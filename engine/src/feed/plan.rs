@@ -12,7 +12,7 @@ use forebay_storage::{Dataset, RowRange};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::options::FeedSettings;
+use forebay_protocol::FeedSettings;
 
 /// Splits the hash space of plans from that of rows, which use the same seed and epoch.
 const PLAN_DOMAIN: u64 = 0x706c_616e;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use forebay_delivery::{Cut, Cutter, Origin, Plan, ReadSettings, Steps, Token, WindowId};
+use forebay_protocol::{Batch, OnError};
 use futures::Stream;
 
 use super::FeedCore;
-use super::options::OnError;
 use super::runner::Reading;
 use super::window::Window;
 use crate::compile::BadRow;
@@ -31,32 +31,6 @@ const PIECE_BYTES_MAX: u64 = 4 << 20;
 const PIECE_ROWS_MAX: u64 = 8192;
 /// With results larger than this, no piece waits ready beside those that the threads work on.
 const RESULT_BYTES_READY_MAX: usize = 32 << 20;
-
-/// A finished batch.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Global step in the epoch, from 0: the same on all ranks.
-    pub step: u64,
-    /// Offset of the batch's first sample in the epoch.
-    pub offset: u64,
-    /// Offsets that the batch covers; rows that were skipped or quarantined are among them, and gaps.
-    pub positions: u64,
-    /// Offsets that have no row, bad or good: the last rows of a window may not fill a step of a length bucket.
-    pub gaps: u64,
-    /// The samples.
-    pub records: RecordBatch,
-    /// Where to go on after this batch's global step.
-    pub token: Token,
-}
-
-impl Batch {
-    /// How many rows were left out for being bad.
-    pub fn bad_rows(&self) -> u64 {
-        self.positions.saturating_sub(self.records.num_rows() as u64 + self.gaps)
-    }
-}
 
 /// Reads batches; made by [`Feed::read`](super::Feed::read).
 pub struct Reader {

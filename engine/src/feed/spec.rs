@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use forebay_protocol::FeedSettings;
 use forebay_sql::{PipelineDefinition, Statement};
 use forebay_storage::{Dataset, DatasetSpec, Snapshot, Stores};
 use serde::{Deserialize, Serialize};
 
-use super::options::FeedSettings;
 use super::{Feed, feed_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use chunk::ChunkRows;
-use forebay_delivery::WindowId;
+use forebay_delivery::{WindowId, WindowKey};
 use futures::FutureExt;
 use kept::Kept;
 use parking_lot::Mutex;
@@ -34,9 +34,6 @@ use crate::executor::{Executor, Task, panic_text};
 /// Source bytes and rows of a chunk: enough work to be worth a task, little enough for several to be under way.
 const CHUNK_BYTES: u64 = 512 << 10;
 const CHUNK_ROWS: u64 = 8192;
-
-/// A window of a feed.
-pub type WindowKey = (Arc<str>, WindowId);
 
 /// How far a stored window is.
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use forebay_delivery::{Plan, Start, WindowId};
+use forebay_protocol::ReadOptions;
 
 use super::Feed;
-use super::options::ReadOptions;
 use super::plan::WindowPlan;
 use crate::error::{Error, Result};
 

@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::FeedCore;
-use super::buckets::Grouped;
+use super::buckets::{Grouped, group};
 use super::detach::detached;
 use super::shared_texts;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
@@ -492,7 +492,7 @@ impl<'a> Builder<'a> {
             true => xxh3_64_with_seed(&self.keyed[first].key.to_le_bytes(), GROUP_DOMAIN),
             false => first as u64,
         };
-        let Grouped { positions, lengths } = buckets.group(&lengths, group_key);
+        let Grouped { positions, lengths } = group(buckets, &lengths, group_key);
         let has_gaps = positions.len() > self.keyed.len();
         let order = positions.into_iter().map(|row| row.map_or(GAP, |row| self.keyed[row].row)).collect();
         (order, Some(Groups { size: buckets.global_batch_size, lengths, has_gaps }))

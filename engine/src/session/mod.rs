@@ -19,13 +19,14 @@ use parking_lot::Mutex;
 
 pub use builder::SessionBuilder;
 use catalog::Catalog;
+use forebay_protocol::{FeedOptions, FeedSettings};
 pub use outputs::Output;
 pub(crate) use statements::misplaced;
 
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::explain::Explanation;
-use crate::feed::{Feed, FeedOptions, FeedParts, FeedSettings, FeedSpec, OpenFeeds, WindowStore};
+use crate::feed::{Feed, FeedParts, FeedSpec, OpenFeeds, WindowStore};
 use crate::function::Function;
 use crate::pipeline::Pipeline;
 

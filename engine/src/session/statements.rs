@@ -10,8 +10,8 @@ use super::catalog::unknown;
 use super::outputs::{self, Output};
 use crate::compile::Audience;
 use crate::error::{Error, ErrorKind, Result};
-use crate::feed::FeedOptions;
 use crate::pipeline::{Pipeline, Refusal};
+use forebay_protocol::FeedOptions;
 
 impl Session {
     /// Runs the statements of `text`; `name` is what errors call it.

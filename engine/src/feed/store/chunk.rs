@@ -5,9 +5,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Weak;
 
 use arrow::array::RecordBatch;
+use forebay_protocol::OnError;
 use futures::FutureExt;
 
-use super::super::options::OnError;
 use super::{Filling, StoredWindow};
 use crate::compile::slice_bytes;
 use crate::error::{Error, Result};

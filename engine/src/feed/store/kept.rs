@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use forebay_protocol::OnError;
 use parking_lot::Mutex;
 
 use super::super::Feed;
-use super::super::options::OnError;
 use super::super::window::Window;
 use super::chunk::ChunkRows;
 use super::{Chunk, ChunkState, Chunks, Prepared, StoredWindow, WindowKey};

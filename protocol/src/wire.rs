@@ -8,9 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_delivery::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
-use forebay_delivery::{ClaimMessage, Slice, WindowId};
-use forebay_engine::{Batch, Boundaries, Delivery, FeedOptions, OnError, ReadOptions, Start};
+use forebay_delivery::{ClaimMessage, Slice, Start, WindowId};
 use serde::{Deserialize, Serialize};
+
+use crate::batch::Batch;
+use crate::length_buckets::Boundaries;
+use crate::options::{DeliveryMode, FeedOptions, OnError, ReadOptions};
 
 /// Asks for one rank's stream of a pipeline: the CMD of a descriptor, and the ticket made from it.
 ///
@@ -67,7 +70,7 @@ pub struct StreamRequest {
     pub from: Start,
     /// See [`ReadOptions::delivery`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<DeliveryMode>,
     /// See [`ReadOptions::job`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
@@ -186,7 +189,7 @@ impl From<&Batch> for BatchMetadata {
     }
 }
 
-/// The `app_metadata` of a [`FlightInfo`](arrow_flight::FlightInfo): what the request came to.
+/// The `app_metadata` of a `FlightInfo`: what the request came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedMetadata {
     /// The feed's id.
@@ -221,7 +224,7 @@ pub mod actions {
     pub const READER_SYNC: &str = "reader.sync";
     /// [`ClaimCall`](super::ClaimCall) to [`ClaimAnswer`](forebay_delivery::ClaimAnswer).
     pub const CLAIM_SYNC: &str = "claim.sync";
-    /// A feed's id to its [`FeedSpec`](forebay_engine::FeedSpec).
+    /// A feed's id to its feed spec.
     pub const FEED_SPEC: &str = "feed.spec";
     /// A [`TraceCall`](super::TraceCall) to the files and rows, from 0, of samples in order.
     pub const FEED_TRACE: &str = "feed.trace";

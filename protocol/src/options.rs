@@ -1,4 +1,4 @@
-//! What makes one feed differ from another of the same pipeline, and one reading of it from another.
+//! The options of a feed and of reading it, and the settings that they come to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,8 @@ use std::str::FromStr;
 use forebay_delivery::{ReadSettings, Start};
 use serde::{Deserialize, Serialize};
 
-use super::buckets::{Boundaries, LengthBuckets};
 use crate::error::{Error, Result};
+use crate::length_buckets::{Boundaries, LengthBuckets};
 
 /// What to do with a row that cannot be processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +107,8 @@ impl Default for FeedSettings {
 }
 
 impl FeedSettings {
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses settings that no feed can have.
+    pub fn check(&self) -> Result<()> {
         match self {
             Self { window_bytes: 0, .. } => Err(Error::invalid("\"window_bytes\" must be positive, got 0")),
             Self { window_rows: 0, .. } => Err(Error::invalid("\"window_rows\" must be positive, got 0")),
@@ -119,7 +120,7 @@ impl FeedSettings {
 
 impl FeedOptions {
     /// These options, else `pipeline`'s, else the defaults.
-    pub(crate) fn resolve(&self, pipeline: &Self) -> Result<FeedSettings> {
+    pub fn resolve(&self, pipeline: &Self) -> Result<FeedSettings> {
         let defaults = FeedSettings::default();
         let settings = FeedSettings {
             seed: self.seed.or(pipeline.seed).unwrap_or(defaults.seed),
@@ -159,7 +160,7 @@ pub struct ReadOptions {
     pub from: Start,
     /// Which batches are this rank's; its stride of the global steps by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub delivery: Option<Delivery>,
+    pub delivery: Option<DeliveryMode>,
     /// With dynamic delivery: what the ranks of one job have in common, and no other job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
@@ -168,7 +169,7 @@ pub struct ReadOptions {
 /// Which batches are a rank's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Delivery {
+pub enum DeliveryMode {
     /// Its stride of the global steps: a run can be repeated, batch for batch.
     #[default]
     Ordered,
@@ -176,7 +177,7 @@ pub enum Delivery {
     Dynamic,
 }
 
-impl FromStr for Delivery {
+impl FromStr for DeliveryMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -205,13 +206,14 @@ impl Default for ReadOptions {
 
 /// Batches above this are a slip of the keyboard; offsets then stay far from overflow.
 const GLOBAL_BATCH_MAX: u64 = 1 << 32;
-/// Likewise.
-pub(crate) const EPOCHS_MAX: u64 = 1 << 32;
-pub(crate) const OFFSET_MAX: u64 = 1 << 62;
+/// The greatest number of epochs, for the same reason.
+pub const EPOCHS_MAX: u64 = 1 << 32;
+/// The greatest offset of a sample, for the same reason.
+pub const OFFSET_MAX: u64 = 1 << 62;
 
 impl ReadOptions {
     /// These options, else `pipeline`'s, else the defaults, for a feed that is grouped by `buckets` or not at all.
-    pub(crate) fn resolve(&self, pipeline: &ReadDefaults, buckets: Option<&LengthBuckets>) -> Result<ReadSettings> {
+    pub fn resolve(&self, pipeline: &ReadDefaults, buckets: Option<&LengthBuckets>) -> Result<ReadSettings> {
         let world_size = self.world_size;
         let batch_size = match buckets {
             // A pipeline's default is for feeds without a global batch.
@@ -239,7 +241,7 @@ impl ReadOptions {
             )));
         }
         self.check_delivery(batch_size)?;
-        if buckets.is_some() && self.delivery == Some(Delivery::Dynamic) {
+        if buckets.is_some() && self.delivery == Some(DeliveryMode::Dynamic) {
             return Err(Error::invalid("length buckets and dynamic delivery exclude each other")
                 .with_hint("dynamic delivery has no global steps, whose rows could be of one bucket"));
         }
@@ -259,7 +261,7 @@ impl ReadOptions {
 
 impl ReadOptions {
     /// Whether reading goes on from a token.
-    pub(crate) fn is_resume(&self) -> bool {
+    pub fn is_resume(&self) -> bool {
         matches!(self.from, Start::Token(_))
     }
 
@@ -271,29 +273,32 @@ impl ReadOptions {
         };
         let is_token = matches!(self.from, Start::Token(_));
         match (self.delivery.unwrap_or_default(), claims) {
-            (Delivery::Ordered, None) => Ok(()),
-            (Delivery::Ordered, Some(_)) => Err(Error::invalid("the resume token is of dynamic delivery")
+            (DeliveryMode::Ordered, None) => Ok(()),
+            (DeliveryMode::Ordered, Some(_)) => Err(Error::invalid("the resume token is of dynamic delivery")
                 .with_hint("read with delivery 'dynamic' and the tokens of all ranks, or begin at an offset")),
-            (Delivery::Dynamic, None) if is_token => Err(Error::invalid("the resume token is of ordered delivery")
+            (DeliveryMode::Dynamic, None) if is_token => Err(Error::invalid("the resume token is of ordered delivery")
                 .with_hint("read with delivery 'ordered', or begin at an offset")),
-            (Delivery::Dynamic, Some(claims)) if claims.batch_size != batch_size => Err(Error::invalid(format!(
+            (DeliveryMode::Dynamic, Some(claims)) if claims.batch_size != batch_size => Err(Error::invalid(format!(
                 "the resume token is of batches of {}, and \"batch_size\" is {batch_size}",
                 claims.batch_size
             ))
             .with_hint("what ranks claim is counted in batches: keep the batch size")),
-            (Delivery::Dynamic, _) if self.job.as_ref().is_none_or(String::is_empty) && self.world_size > 1 => {
+            (DeliveryMode::Dynamic, _) if self.job.as_ref().is_none_or(String::is_empty) && self.world_size > 1 => {
                 Err(Error::invalid("dynamic delivery to several ranks needs the name of their \"job\"")
                     .with_hint("give all ranks of the job the same name, and no other job"))
             }
-            (Delivery::Dynamic, _) => Ok(()),
+            (DeliveryMode::Dynamic, _) => Ok(()),
         }
     }
 }
 
 /// What a pipeline's `WITH` says about reading it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ReadDefaults {
-    pub(crate) batch_size: Option<u64>,
-    pub(crate) epochs: Option<u64>,
-    pub(crate) drop_last: Option<bool>,
+pub struct ReadDefaults {
+    /// See [`ReadOptions::batch_size`].
+    pub batch_size: Option<u64>,
+    /// See [`ReadOptions::epochs`].
+    pub epochs: Option<u64>,
+    /// See [`ReadOptions::drop_last`].
+    pub drop_last: Option<bool>,
 }

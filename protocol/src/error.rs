@@ -1,0 +1,145 @@
+//! The error of both sides of a feed: what failed and where, a kind that tells the caller what to do, and often a hint.
+//!
+//! The conversions from the errors of DataFusion and of the storage crate are features of this crate, since Rust wants them
+//! beside the type; only the engine turns them on, so a trainer's build has neither dependency.
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_arrays::ColumnError;
+pub use forebay_delivery::ErrorKind;
+use forebay_delivery::messages::Report;
+
+/// A specialised result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of a feed. Cheap to clone, since one failed window may have several readers.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    stopped: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` that says `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), hint: None, source: None, stopped: None }))
+    }
+
+    /// An error of `kind` that says `message`, and was caused by `source`.
+    pub fn caused_by(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        let (message, source) = (message.into(), Some(Box::new(source) as _));
+        Self(Arc::new(Inner { kind, message, hint: None, source, stopped: None }))
+    }
+
+    /// An error that asks the caller to fix the request.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// An error that is our bug.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The error of a feed whose function ended the program `by` an exception.
+    pub fn of_stop(by: Arc<dyn std::error::Error + Send + Sync>) -> Self {
+        let message = format!("a function ended the program: {by}");
+        Self(Arc::new(Inner { kind: ErrorKind::Unavailable, message, hint: None, source: None, stopped: Some(by) }))
+    }
+
+    /// The exception by which a function ended the program, if that is the cause.
+    pub fn stopped(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.0.stopped.as_deref()
+    }
+
+    /// The error as it travels between the parts of a cluster.
+    pub fn report(&self) -> Report {
+        let retry = matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Internal);
+        Report { kind: self.kind(), message: self.message().to_owned(), hint: self.hint().map(str::to_owned), retry }
+    }
+
+    /// The same error with a line of advice.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        let (kind, message, stopped) = (self.kind(), self.0.message.clone(), self.0.stopped.clone());
+        Self(Arc::new(Inner { kind, message, hint: Some(hint.into()), source: Some(Box::new(self)), stopped }))
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What failed and where.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// How to fix it, where we know.
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        match &self.0.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+impl From<&Report> for Error {
+    fn from(report: &Report) -> Self {
+        let error = Self::new(report.kind, &report.message);
+        match &report.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    }
+}
+
+impl From<forebay_delivery::Error> for Error {
+    fn from(error: forebay_delivery::Error) -> Self {
+        let invalid = Self::invalid(error.message);
+        match error.hint {
+            Some(hint) => invalid.with_hint(hint),
+            None => invalid,
+        }
+    }
+}
+
+impl From<ColumnError> for Error {
+    fn from(error: ColumnError) -> Self {
+        let kind = match error {
+            ColumnError::Exhausted(_) => ErrorKind::Exhausted,
+            ColumnError::Damaged(_) => ErrorKind::Data,
+            ColumnError::Internal(_) => ErrorKind::Internal,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

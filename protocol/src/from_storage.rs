@@ -1,0 +1,18 @@
+//! Errors of the storage crate, as those of a feed.
+
+use crate::error::{Error, ErrorKind};
+
+impl From<forebay_storage::Error> for Error {
+    fn from(error: forebay_storage::Error) -> Self {
+        let kind = match error.kind() {
+            forebay_storage::ErrorKind::Invalid => ErrorKind::Invalid,
+            forebay_storage::ErrorKind::NotFound => ErrorKind::NotFound,
+            forebay_storage::ErrorKind::Conflict => ErrorKind::Conflict,
+            forebay_storage::ErrorKind::Unavailable => ErrorKind::Unavailable,
+            forebay_storage::ErrorKind::Data => ErrorKind::Data,
+            forebay_storage::ErrorKind::Internal => ErrorKind::Internal,
+        };
+        let message = error.to_string();
+        Self::caused_by(kind, message, error)
+    }
+}

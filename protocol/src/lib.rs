@@ -1,0 +1,39 @@
+//! The protocol of a feed: the vocabulary that those who compute a feed share with those who read it.
+//!
+//! - [`FeedOptions`] and [`ReadOptions`] ask for a feed and for a rank's part of it.
+//! - A [`Batch`] is the answer, with the token that resumes after it.
+//! - An [`Error`] has an [`ErrorKind`] that tells the caller what to do.
+//! - [`wire`] holds the messages that travel beside Arrow data.
+//!
+//! ```
+//! use forebay_protocol::{FeedOptions, ReadOptions, wire::StreamRequest};
+//!
+//! let read = ReadOptions { rank: 1, world_size: 2, ..ReadOptions::default() };
+//! let request = StreamRequest::new("train", &FeedOptions::default(), &read);
+//! let json = serde_json::to_string(&request)?;
+//! assert_eq!(json, r#"{"pipeline":"train","rank":1,"world_size":2,"from":{"epoch":0,"offset":0}}"#);
+//! # Ok::<_, serde_json::Error>(())
+//! ```
+//!
+//! The crate plans and computes nothing, and opens no connection. Without its features, which the engine turns on, it
+//! depends neither on DataFusion nor on storage.
+
+mod batch;
+mod error;
+#[cfg(feature = "datafusion")]
+mod from_datafusion;
+#[cfg(feature = "storage")]
+mod from_storage;
+mod length_buckets;
+mod options;
+mod size;
+pub mod wire;
+
+pub use batch::Batch;
+pub use error::{Error, ErrorKind, Result};
+pub use forebay_delivery::{Start, Token, WindowKey};
+pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};
+pub use options::{
+    DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, OFFSET_MAX, OnError, ReadDefaults, ReadOptions,
+};
+pub use size::parse_bytes;
