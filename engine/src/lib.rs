@@ -25,7 +25,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
-//! [`Feed::spec`] is all that another process needs to open the same feed with [`Session::open_spec`], without the script.
+//! [`Feed::spec`] is all that another process needs to open the same feed with [`Session::open_spec`], without the script,
+//! beside the snapshots that the spec names, which a [`SnapshotSource`] sends.
 //!
 //! The engine knows neither Flight nor the command line, and writes nothing but through `forebay-storage`.
 
@@ -35,27 +36,27 @@ mod executor;
 mod explain;
 mod feed;
 mod function;
-mod look;
 mod pipeline;
 mod preview;
 mod session;
+mod table_preview;
 mod tables;
 
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};
 pub use feed::{
-    Feed, FeedSpec, LookupSpec, Materialized, Reader, SourceRow, StoreUsage, StoredState, StoredWindow, WindowPlan,
-    WindowRows, WindowStore, operator_differences, operator_versions,
+    Feed, FeedSpec, LookupSpec, Materialized, Reader, SnapshotPieces, SnapshotSource, SourceRow, StoreUsage,
+    StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
     Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, LengthBuckets, OnError, ReadOptions, Start, Token,
     WindowKey, parse_bytes,
 };
 pub use function::{Call, CallError, Function};
-pub use look::Look;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
+pub use table_preview::TablePreview;
 pub use tables::FileFormat;
 
 /// The nearest of some names to a misspelt one, for "did you mean".

@@ -24,6 +24,7 @@ pub struct Pipeline {
     base: PathBuf,
     fingerprint: String,
     operators: BTreeMap<String, u32>,
+    files: BTreeMap<String, String>,
     options: Vec<(String, String)>,
     pub(crate) feed_options: FeedOptions,
     pub(crate) read_defaults: ReadDefaults,
@@ -63,8 +64,7 @@ impl Pipeline {
     ) -> Result<Self, Refusal> {
         let (feed_options, read_defaults) = options(&definition.options)?;
         let plan = forebay_sql::plan(definition, base, state).await.map_err(Refusal::Placed)?;
-        // Of the plan, not the text: the same query made in another way has the same samples.
-        let fingerprint = compile::fingerprint(&plan).map_err(crate::Error::from)?;
+        let planned = plan.clone();
         let plan = compile::resolved(plan, state)?;
         let table = compile::driving_table(&plan)?;
         let dataset = tables.get(&table).expect("the planner found the table in the same catalog").clone();
@@ -75,6 +75,11 @@ impl Pipeline {
         }
         let limit = compile::limit(&plan)?;
         let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
+        // Of the plan, not the text: the same query written in another way has the same samples. As it was planned, not as
+        // it was resolved, which numbers subqueries in an order of its own. Last, since it refuses without a place in the
+        // text what the checks above should have refused.
+        let fingerprint = compile::fingerprint(&planned).map_err(crate::Error::from)?;
+        let files = compile::files(&planned).map_err(crate::Error::from)?;
         Ok(Self {
             name: definition.name.clone(),
             table,
@@ -82,6 +87,7 @@ impl Pipeline {
             base: base.to_owned(),
             fingerprint,
             operators,
+            files,
             options: definition.options.iter().map(|option| (option.name.clone(), text(&option.value))).collect(),
             feed_options,
             read_defaults,
@@ -159,8 +165,9 @@ impl Pipeline {
         planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
     }
 
-    pub(crate) fn calls_not_to_keep(&self) -> Vec<String> {
-        compile::calls_not_to_keep(&self.plan).unwrap_or_default()
+    /// Calls whose results must not be kept: see [`Feed::uncacheable_calls`](crate::Feed::uncacheable_calls).
+    pub(crate) fn uncacheable_calls(&self) -> Vec<String> {
+        compile::uncacheable_calls(&self.plan).unwrap_or_default()
     }
 
     pub(crate) fn unversioned_functions(&self) -> Vec<String> {
@@ -168,8 +175,14 @@ impl Pipeline {
         functions.into_iter().filter(|(_, version)| version.is_none()).map(|(name, _)| name).collect()
     }
 
+    /// A hash that identifies its query.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    /// The files that its calls name, with the digests of their contents.
+    pub(crate) fn files(&self) -> &BTreeMap<String, String> {
+        &self.files
     }
 }
 

@@ -21,8 +21,6 @@ use crate::wire::{ClaimCall, ReaderAnswer, ReaderCall, actions};
 
 /// A dispatcher answers a call within half a second, or is taken for lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// A spec holds the list of all files.
-const SPEC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The addresses in a list that is separated by commas.
 pub fn addresses(list: &str) -> Vec<String> {
@@ -93,25 +91,9 @@ impl DispatcherClient {
     /// What the dispatcher says; `Unavailable` if it does not answer within three seconds.
     pub async fn call<T: DeserializeOwned>(&self, action: &str, body: &impl Serialize) -> Result<T> {
         let body = serde_json::to_vec(body).expect("plain data becomes JSON");
-        let (index, service) = self.at.lock().clone();
-        let uri = self.addresses.get(index).cloned().unwrap_or_default();
-        let patience = if action == actions::FEED_SPEC { SPEC_TIMEOUT } else { CALL_TIMEOUT };
-        let called = timeout(patience, async {
-            let mut service = match service {
-                Some(service) => service,
-                None => {
-                    let service = connect::connect(&uri, &self.options).await;
-                    let service = service.map_err(|error| match error.kind() {
-                        ErrorKind::Unavailable if self.is_known.load(Ordering::Relaxed) => lost(&uri, error.message()),
-                        _ => error,
-                    })?;
-                    let mut at = self.at.lock();
-                    if at.0 == index {
-                        at.1 = Some(service.clone());
-                    }
-                    service
-                }
-            };
+        let uri = self.uri();
+        let called = timeout(CALL_TIMEOUT, async {
+            let mut service = self.service().await?;
             let answer = call(&mut service, Action::new(action, body)).await;
             answer.map_err(|status| error_of(&uri, &status, |cause| lost(&uri, cause)))
         });
@@ -130,6 +112,25 @@ impl DispatcherClient {
             self.rotate(&uri);
         }
         answer
+    }
+
+    /// A connection to the address in use.
+    pub(crate) async fn service(&self) -> Result<AuthorizedClient> {
+        let (index, service) = self.at.lock().clone();
+        if let Some(service) = service {
+            return Ok(service);
+        }
+        let uri = self.addresses.get(index).cloned().unwrap_or_default();
+        let service = connect::connect(&uri, &self.options).await;
+        let service = service.map_err(|error| match error.kind() {
+            ErrorKind::Unavailable if self.is_known.load(Ordering::Relaxed) => lost(&uri, error.message()),
+            _ => error,
+        })?;
+        let mut at = self.at.lock();
+        if at.0 == index {
+            at.1 = Some(service.clone());
+        }
+        Ok(service)
     }
 }
 

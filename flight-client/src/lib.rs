@@ -30,6 +30,7 @@ mod probe;
 mod reader;
 mod receive;
 mod remote;
+mod snapshots;
 mod status;
 mod streams;
 

@@ -249,9 +249,13 @@ impl DispatcherService {
 
     /// What a worker needs to compute a feed.
     pub(crate) fn spec(&self, id: &str) -> Result<FeedSpec> {
+        Ok(self.feed(id)?.spec())
+    }
+
+    /// An open feed.
+    pub(crate) fn feed(&self, id: &str) -> Result<Feed> {
         let feed = self.state.lock().feeds.get(id).cloned();
-        let feed = feed.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("feed {id} is not open here")))?;
-        Ok(feed.spec())
+        feed.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("feed {id} is not open here")))
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -50,6 +50,7 @@ mod listen;
 mod metrics;
 mod server;
 mod service;
+mod snapshots;
 mod sql;
 mod status;
 mod ticket;

@@ -24,7 +24,7 @@ use crate::auth::Caller;
 use crate::dispatcher::DispatcherService;
 use crate::metrics::streams::StreamCounts;
 use crate::worker::WorkerService;
-use crate::{encode, sql, status::status};
+use crate::{encode, snapshots, sql, status::status};
 
 type Reply<T> = Result<Response<T>, Status>;
 type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
@@ -84,7 +84,7 @@ impl ProcessService {
                 feed.id()
             )));
         }
-        let positions = feed.check(&request.read_options()).map_err(|error| status(&error))?;
+        let positions = feed.expected_samples(&request.read_options()).map_err(|error| status(&error))?;
         Ok((feed, positions))
     }
 
@@ -238,7 +238,7 @@ fn answer<T: Serialize>(answer: &forebay_engine::Result<T>) -> Result<Vec<u8>, S
 fn metadata(feed: &Feed, request: &StreamRequest) -> Result<FeedMetadata, Status> {
     let options = request.read_options();
     let (settings, begin) = feed.resolve(&options).map_err(|error| status(&error))?;
-    let samples = feed.check(&options).map_err(|error| status(&error))?;
+    let samples = feed.expected_samples(&options).map_err(|error| status(&error))?;
     Ok(FeedMetadata {
         feed: feed.id().to_owned(),
         samples_per_epoch: feed.samples_per_epoch(),
@@ -340,8 +340,11 @@ impl FlightService for ProcessService {
         let caller = action.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader);
         let Action { r#type, body } = action.into_inner();
         let dispatcher = self.dispatcher()?;
-        if [actions::WORKER_SYNC, actions::FEED_SPEC].contains(&r#type.as_str()) {
+        if [actions::WORKER_SYNC, actions::FEED_SPEC, actions::SNAPSHOT].contains(&r#type.as_str()) {
             caller.check_worker()?;
+        }
+        if r#type == actions::SNAPSHOT {
+            return snapshots::answer(dispatcher, read(&body)?).await.map(Response::new);
         }
         let answer = match r#type.as_str() {
             actions::WORKER_SYNC => answer(&dispatcher.worker_sync(read(&body)?).await),
@@ -363,6 +366,7 @@ impl FlightService for ProcessService {
             (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),
             (actions::FEED_TRACE, "Samples to the source files and rows that they are made of"),
             (actions::FEED_SPEC, "A feed's id to what a worker needs to compute it"),
+            (actions::SNAPSHOT, "A snapshot that a feed reads to its text, in pieces"),
         ];
         let actions = actions.map(|(name, text)| Ok(ActionType { r#type: name.into(), description: text.into() }));
         Ok(Response::new(stream::iter(actions).boxed()))

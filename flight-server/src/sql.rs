@@ -1,6 +1,6 @@
 //! Flight SQL, for tools that show tables: what there is, and rows to look at.
 //!
-//! Pipelines and tables are two schemas without a catalog. A statement is a [`Look`](forebay_engine::Look): `SELECT * FROM` a
+//! Pipelines and tables are two schemas without a catalog. A statement is a [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a
 //! pipeline or a table, whose first rows are sent. Feeds are read with tickets of this server's own (`service.rs`).
 //!
 //! <https://arrow.apache.org/docs/format/FlightSql.html>
@@ -37,9 +37,9 @@ pub(crate) async fn info(
 ) -> Result<FlightInfo, Status> {
     let (schema, ticket) = match command {
         Command::CommandStatementQuery(statement) => {
-            let look = session.look(&statement.query).await.map_err(|error| status(&error))?;
+            let preview = session.table_preview(&statement.query).await.map_err(|error| status(&error))?;
             // The statement is its own handle: nothing has to be remembered.
-            (look.schema(), TicketStatementQuery { statement_handle: statement.query.into() }.as_any())
+            (preview.schema(), TicketStatementQuery { statement_handle: statement.query.into() }.as_any())
         }
         other => {
             let ticket = other.clone().into_any();
@@ -66,8 +66,8 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
         Command::TicketStatementQuery(ticket) => {
             let query = std::str::from_utf8(&ticket.statement_handle)
                 .map_err(|_| Status::invalid_argument("the ticket's handle is no statement of this server"))?;
-            let look = session.look(query).await.map_err(|error| status(&error))?;
-            return session.rows(&look).await.map_err(|error| status(&error));
+            let preview = session.table_preview(query).await.map_err(|error| status(&error))?;
+            return session.preview_rows(&preview).await.map_err(|error| status(&error));
         }
         Command::CommandGetCatalogs(catalogs) => catalogs.into_builder().build(),
         Command::CommandGetDbSchemas(schemas) => {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use forebay_delivery::messages::{HeldState, WorkerSync};
 use forebay_delivery::{Worker, WorkerAction, WorkerId, WorkerProfile};
 use forebay_engine::{
-    Error, ErrorKind, Feed, FeedSpec, Result, Session, StoreUsage, StoredState, StoredWindow, WindowKey, WindowStore,
-    operator_versions,
+    Error, ErrorKind, Feed, FeedSpec, Result, Session, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
+    StoredWindow, WindowKey, WindowStore, operator_versions,
 };
 use forebay_flight_client::DispatcherClient;
-use forebay_flight_client::wire::{WindowRequest, WorkerAnswer, WorkerCall, actions};
+use forebay_flight_client::wire::{SnapshotCall, WindowRequest, WorkerAnswer, WorkerCall, actions};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
@@ -349,6 +349,25 @@ impl WorkerService {
     }
 }
 
+/// The dispatcher of a worker, which has the snapshots of a feed that is open there.
+struct SnapshotsOf<'a> {
+    link: &'a Link,
+    feed: &'a str,
+}
+
+#[tonic::async_trait]
+impl SnapshotSource for SnapshotsOf<'_> {
+    async fn snapshot(&self, id: &str) -> Result<SnapshotPieces> {
+        match self.link {
+            Link::Here(dispatcher) => dispatcher.feed(self.feed)?.snapshot(id).await,
+            Link::There(dispatcher) => {
+                let call = SnapshotCall { feed: self.feed.to_owned(), snapshot: id.to_owned() };
+                dispatcher.snapshot(&call).await
+            }
+        }
+    }
+}
+
 /// The feeds of a worker, opened as their windows are leased.
 struct Feeds {
     session: Arc<Session>,
@@ -386,7 +405,7 @@ impl Feeds {
         let (session, link, id) = (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(id));
         self.opening.spawn(async move {
             let opened = match link.spec(&id).await {
-                Ok(spec) => session.open_spec(&spec).await,
+                Ok(spec) => session.open_spec(&spec, &SnapshotsOf { link: &link, feed: &id }).await,
                 Err(error) => {
                     // It is asked for again at once.
                     sleep(PAUSE).await;

@@ -39,6 +39,12 @@ fn place(text: &str) -> PathBuf {
     digest.and_then(|digest| places.get(digest)).map_or_else(|| path.into(), PathBuf::clone)
 }
 
+/// The path and the digest in a text that is pinned.
+pub fn pinned(text: &str) -> Option<(&str, &str)> {
+    let (path, digest) = parts(text);
+    Some((path, digest?))
+}
+
 /// Splits a text into path and digest. A text that is not pinned has no digest.
 fn parts(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once('#') {

@@ -46,6 +46,7 @@
 //! and does not skip bad rows: an operator fails with the first row it cannot compute, and the engine chooses what
 //! becomes of it. Kernels run on the calling thread and use no thread pool of their own.
 
+mod arguments;
 mod cast_tensor;
 mod center_crop;
 mod chunk;

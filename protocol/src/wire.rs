@@ -226,10 +226,21 @@ pub mod actions {
     pub const CLAIM_SYNC: &str = "claim.sync";
     /// A feed's id to its feed spec.
     pub const FEED_SPEC: &str = "feed.spec";
+    /// A [`SnapshotCall`](super::SnapshotCall) to the text of a snapshot, in as many answers as it has pieces.
+    pub const SNAPSHOT: &str = "snapshot";
     /// A [`TraceCall`](super::TraceCall) to the files and rows, from 0, of samples in order.
     pub const FEED_TRACE: &str = "feed.trace";
     /// Nothing to a [`Status`](forebay_delivery::Status).
     pub const STATUS: &str = "status";
+}
+
+/// Asks for a snapshot that a feed reads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotCall {
+    /// The feed's id.
+    pub feed: String,
+    /// The snapshot's id.
+    pub snapshot: String,
 }
 
 /// Which samples' source rows are asked for.

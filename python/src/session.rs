@@ -201,7 +201,7 @@ impl Feed {
     fn resolve(&self, py: Python<'_>, options: &str) -> PyResult<(u64, u64, bool, Option<u64>)> {
         let options = json::<ReadOptions>(py, options)?;
         let (settings, _) = self.feed.resolve(&options).or_raise(py)?;
-        let samples = self.feed.check(&options).or_raise(py)?;
+        let samples = self.feed.expected_samples(&options).or_raise(py)?;
         Ok((settings.batch_size, settings.epochs, settings.drop_last, samples))
     }
 
@@ -213,8 +213,8 @@ impl Feed {
 
     /// Calls whose results must not be kept.
     #[getter]
-    fn calls_not_to_keep(&self) -> Vec<String> {
-        self.feed.calls_not_to_keep()
+    fn uncacheable_calls(&self) -> Vec<String> {
+        self.feed.uncacheable_calls()
     }
 
     /// Source file and row of each sample of the rank's batch of a step.

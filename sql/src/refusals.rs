@@ -7,6 +7,7 @@
 
 mod functions;
 mod joins;
+mod search;
 mod subsets;
 mod unnest;
 
@@ -22,9 +23,10 @@ use forebay_operators::TABLE_OPERATORS;
 
 use crate::tokens::Tokens;
 use crate::{Error, Place, calls};
-
-const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
-const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
+use search::{
+    AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, LIMIT_HINT, ORDER_HINT, SAMPLE, SAMPLE_HINT, SET_HINT,
+    SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
+};
 
 /// Everything in the query that a feed cannot do.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
@@ -39,20 +41,6 @@ pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: 
     };
     let _ = Visit::visit(query, &mut search);
     search.errors
-}
-
-struct Search<'a> {
-    state: &'a SessionState,
-    tokens: &'a Tokens,
-    errors: Vec<Error>,
-    /// The last place that was passed, for what has none of its own.
-    here: Place,
-    /// The calls of UNNEST that are where a feed runs them.
-    unnests: Vec<Place>,
-    /// The subqueries that table operators are called with.
-    packed: Vec<Place>,
-    /// The subqueries that are conditions of a SELECT.
-    memberships: Vec<Place>,
 }
 
 impl Visitor for Search<'_> {
@@ -88,28 +76,6 @@ impl Visitor for Search<'_> {
 }
 
 impl Search<'_> {
-    fn pass(&mut self, span: Span) {
-        self.here = Place::start(span).unwrap_or(self.here);
-    }
-
-    fn refuse_at(&mut self, place: Place, message: &str, hint: &str) {
-        self.errors.push(Error::new(message).with_place(place).with_hint(hint));
-    }
-
-    /// Refuses at the first of the keywords at or after the end of a span.
-    fn refuse(&mut self, after: Span, words: &[&str], message: &str, hint: &str) {
-        let from = Place::of(after.end).unwrap_or(self.here);
-        let place = self.tokens.next(from, words).unwrap_or(self.here);
-        self.refuse_at(place, message, hint);
-    }
-
-    /// Refuses at the last of the keywords before a span.
-    fn refuse_before(&mut self, span: Span, words: &[&str], message: &str, hint: &str) {
-        let until = Place::start(span).unwrap_or(self.here);
-        let place = self.tokens.last(until, words).unwrap_or(until);
-        self.refuse_at(place, message, hint);
-    }
-
     fn query(&mut self, query: &Query) {
         let Query {
             with,
@@ -479,31 +445,4 @@ impl Search<'_> {
             _ => {}
         }
     }
-}
-
-const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
-const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
-const LIMIT_HINT: &str =
-    "take the first rows of a table: `FROM (SELECT * FROM table LIMIT 1000)`, and the rest around it";
-const AGGREGATE_HINT: &str = "compute it beforehand and store it as a column, or write the result as a constant";
-const JOIN_HINT: &str = "join beforehand, write the result to files, and create a table over them";
-const SUBQUERY_HINT: &str = "join the table, `FROM table JOIN other ON table.id = other.id`, or write the value itself";
-const SET_HINT: &str = "put the files under one LOCATION and create one table over them";
-const SAMPLE: &str = "TABLESAMPLE would be silently ignored";
-const SAMPLE_HINT: &str = "sample a table: `FROM table TABLESAMPLE BERNOULLI (10)` keeps about a tenth of its rows";
-
-fn window(word: &str) -> String {
-    format!("{word} looks at other rows, and a feed computes each row on its own")
-}
-
-fn second_table(word: &str) -> String {
-    format!("{word} reads a second table for each row")
-}
-
-fn set_operation(word: &str) -> String {
-    format!("{word} needs a second query, and a feed reads one table")
-}
-
-fn more_rows(word: &str) -> String {
-    format!("{word} makes several rows of one, and a row of a feed is one row of its table")
 }

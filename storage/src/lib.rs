@@ -49,6 +49,7 @@ mod parquet_file;
 mod pinned;
 mod schema;
 mod snapshot;
+mod snapshot_text;
 mod stores;
 mod text;
 
@@ -57,4 +58,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use parquet_file::{dictionary_of_texts, retyped, write_parquet};
 pub use schema::schema_text;
 pub use snapshot::{RowGroup, RowRange, Snapshot, SourceFile};
+pub use snapshot_text::{SnapshotReader, SnapshotText};
 pub use stores::Stores;

@@ -21,7 +21,7 @@ const TOTAL_MAX: u64 = 1 << 62;
 
 /// Everything that decides which rows a dataset has. Immutable; its id is a hash of its content.
 ///
-/// As JSON it is lists of values, and whatever these imply is left out: see `Written`.
+/// As JSON it is lists of values, and what these imply is left out: see `Written`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written<'static>")]
 pub struct Snapshot {
@@ -127,6 +127,15 @@ impl Snapshot {
         &self.files
     }
 
+    /// The beginning of all paths, up to a slash.
+    pub(crate) fn folder(&self) -> &str {
+        // They are sorted, so what the first and the last share is what all share.
+        let (Some(first), Some(last)) = (self.files.first(), self.files.last()) else { return "" };
+        let shared = first.path.bytes().zip(last.path.bytes()).take_while(|(a, b)| a == b).count();
+        let slash = first.path.as_bytes()[..shared].iter().rposition(|byte| *byte == b'/');
+        &first.path[..slash.map_or(0, |at| at + 1)]
+    }
+
     /// The hash, in hexadecimal, of the format, the schema, and each file's path, size, version and row groups.
     pub fn id(&self) -> &str {
         &self.id
@@ -167,7 +176,7 @@ impl SourceFile {
         self.etag.as_ref().filter(|_| !self.path.starts_with('/'))
     }
 
-    fn written(&self, folder: &str) -> WrittenFile<'_> {
+    pub(crate) fn written(&self, folder: &str) -> WrittenFile<'_> {
         let group = |g: &RowGroup| WrittenGroup(g.rows, g.bytes, g.offset, g.length, g.splittable);
         let groups = self.groups.iter().map(group).collect();
         let name = self.path[folder.len()..].into();
@@ -221,15 +230,15 @@ fn split_group(file: u32, group: u32, stored: &RowGroup, bytes_target: u64, rang
 /// begin with is written once, so that a hundred thousand files are a few megabytes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written<'a> {
-    id: Cow<'a, str>,
-    folder: Cow<'a, str>,
-    files: Vec<WrittenFile<'a>>,
+pub(crate) struct Written<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) folder: Cow<'a, str>,
+    pub(crate) files: Vec<WrittenFile<'a>>,
 }
 
 /// Path after the folder, size, time of the last change in milliseconds, etag, groups.
 #[derive(Serialize, Deserialize)]
-struct WrittenFile<'a>(Cow<'a, str>, u64, i64, Option<Cow<'a, str>>, Vec<WrittenGroup>);
+pub(crate) struct WrittenFile<'a>(Cow<'a, str>, u64, i64, Option<Cow<'a, str>>, Vec<WrittenGroup>);
 
 /// Rows, bytes, offset, length, splittable.
 #[derive(Serialize, Deserialize)]
@@ -237,28 +246,35 @@ struct WrittenGroup(u64, u64, u64, u64, bool);
 
 impl Serialize for Snapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let folder = common_folder(&self.files);
+        let folder = self.folder();
         let files = self.files.iter().map(|file| file.written(folder)).collect();
         Written { id: self.id.as_str().into(), folder: folder.into(), files }.serialize(serializer)
     }
-}
-
-/// What all paths begin with, up to a slash.
-fn common_folder(files: &[SourceFile]) -> &str {
-    // They are sorted, so what the first and the last share is what all share.
-    let (Some(first), Some(last)) = (files.first(), files.last()) else { return "" };
-    let shared = first.path.bytes().zip(last.path.bytes()).take_while(|(a, b)| a == b).count();
-    let slash = first.path.as_bytes()[..shared].iter().rposition(|byte| *byte == b'/');
-    &first.path[..slash.map_or(0, |at| at + 1)]
 }
 
 impl TryFrom<Written<'_>> for Snapshot {
     type Error = Error;
 
     fn try_from(written: Written<'_>) -> Result<Self> {
+        let Written { id, folder, files } = written;
+        let mut checked = FilesChecked { files: Vec::with_capacity(files.len()), ..FilesChecked::default() };
+        files.into_iter().try_for_each(|file| checked.add(&folder, file))?;
+        Ok(checked.snapshot(id.into_owned()))
+    }
+}
+
+/// Files of a snapshot that is read, checked as they are added.
+#[derive(Debug, Default)]
+pub(crate) struct FilesChecked {
+    rows: u64,
+    bytes: u64,
+    files: Vec<SourceFile>,
+}
+
+impl FilesChecked {
+    /// Adds the next file, whose name is a path after `folder`.
+    pub(crate) fn add(&mut self, folder: &str, file: WrittenFile<'_>) -> Result<()> {
         let damaged = |why: &str| Error::invalid(format!("the snapshot is damaged: {why}"));
-        let Written { id, folder, files: written } = written;
-        let (mut rows, mut bytes) = (0, 0);
         let add = |sum: &mut u64, number: u64| {
             *sum = sum
                 .checked_add(number)
@@ -267,26 +283,29 @@ impl TryFrom<Written<'_>> for Snapshot {
             Ok::<_, Error>(())
         };
         let count = |length: usize| u32::try_from(length).map(|_| ()).map_err(|_| damaged("it has too many files"));
-        count(written.len())?;
-        let mut files: Vec<SourceFile> = Vec::with_capacity(written.len());
-        for WrittenFile(name, size, modified_ms, etag, groups) in written {
-            let path = format!("{folder}{name}");
-            if files.last().is_some_and(|before| before.path >= path) {
-                return Err(damaged(&format!("\"{path}\" is out of order")));
-            }
-            count(groups.len())?;
-            let (first_sample_id, mut first_row) = (rows, 0);
-            let mut found = Vec::with_capacity(groups.len());
-            for WrittenGroup(group_rows, group_bytes, offset, length, splittable) in groups {
-                found.push(RowGroup { first_row, rows: group_rows, bytes: group_bytes, offset, length, splittable });
-                add(&mut rows, group_rows)?;
-                add(&mut bytes, group_bytes)?;
-                first_row += group_rows;
-            }
-            let etag = etag.map(Cow::into_owned);
-            files.push(SourceFile { path, size, etag, modified_ms, first_sample_id, rows: first_row, groups: found });
+        let WrittenFile(name, size, modified_ms, etag, groups) = file;
+        let path = format!("{folder}{name}");
+        if self.files.last().is_some_and(|before| before.path >= path) {
+            return Err(damaged(&format!("\"{path}\" is out of order")));
         }
-        Ok(Self { id: id.into_owned(), rows, files })
+        count(self.files.len() + 1)?;
+        count(groups.len())?;
+        let (first_sample_id, mut first_row) = (self.rows, 0);
+        let mut found = Vec::with_capacity(groups.len());
+        for WrittenGroup(group_rows, group_bytes, offset, length, splittable) in groups {
+            found.push(RowGroup { first_row, rows: group_rows, bytes: group_bytes, offset, length, splittable });
+            add(&mut self.rows, group_rows)?;
+            add(&mut self.bytes, group_bytes)?;
+            first_row += group_rows;
+        }
+        let etag = etag.map(Cow::into_owned);
+        self.files.push(SourceFile { path, size, etag, modified_ms, first_sample_id, rows: first_row, groups: found });
+        Ok(())
+    }
+
+    /// The snapshot of these files, with an id that is a claim.
+    pub(crate) fn snapshot(self, id: String) -> Snapshot {
+        Snapshot { id, rows: self.rows, files: self.files }
     }
 }
 

@@ -238,7 +238,7 @@ async fn a_spec_carries_the_joined_tables() {
     let tables: Vec<&str> = spec.lookups.iter().map(|LookupSpec { table, .. }| table.as_str()).collect();
     assert_eq!(tables, ["labels"], "each table once, and not the driving one again");
     let elsewhere = Session::builder().threads(2).base("/another").root("/another/root").build().expect("a session");
-    let opened = elsewhere.open_spec(&spec).await.expect("the same feed");
+    let opened = elsewhere.open_spec(&spec, &feed).await.expect("the same feed");
     assert_eq!(opened.id(), feed.id());
     let digests = async |feed: &Feed| {
         let batches = read(feed, &ReadOptions::default()).await;
@@ -249,7 +249,7 @@ async fn a_spec_carries_the_joined_tables() {
     assert_eq!(digests(&opened).await, expected);
     let mut other = spec.clone();
     other.lookups[0].snapshot = spec.snapshot.clone();
-    let refused = elsewhere.open_spec(&other).await.err().expect("its labels are samples");
+    let refused = elsewhere.open_spec(&other, &feed).await.err().expect("its labels are samples");
     assert!(matches!(refused.kind(), ErrorKind::Conflict | ErrorKind::Invalid), "{refused}");
 }
 

@@ -7,6 +7,7 @@ mod support;
 mod bad_input;
 mod bad_rows;
 mod buckets;
+mod circles;
 mod cluster;
 mod dynamic;
 mod elastic;

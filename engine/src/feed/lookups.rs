@@ -9,7 +9,7 @@ use arrow::array::{RecordBatch, UInt64Array};
 use forebay_storage::{BadRow as BadRead, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::FeedCore;
+use super::feed_core::FeedCore;
 use super::window::{READS_MAX, limited};
 use crate::compile::{BadRow, Lookup, LookupPlan, SourceRows, Stage};
 use crate::error::{Error, ErrorKind, Result};

@@ -14,8 +14,8 @@ use forebay_delivery::{Cut, Cutter, Origin, Plan, ReadSettings, Steps, Token, Wi
 use forebay_protocol::{Batch, OnError};
 use futures::Stream;
 
-use super::FeedCore;
-use super::runner::Reading;
+use super::feed_core::FeedCore;
+use super::runner::WindowCursor;
 use super::window::Window;
 use crate::compile::BadRow;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,7 +34,7 @@ const RESULT_BYTES_READY_MAX: usize = 32 << 20;
 
 /// Reads batches; made by [`Feed::read`](super::Feed::read).
 pub struct Reader {
-    reading: Reading,
+    reading: WindowCursor,
     settings: ReadSettings,
     at: Cursor,
     cutter: Cutter<Arc<Window>>,
@@ -91,7 +91,7 @@ struct PartResult {
 }
 
 impl Reader {
-    pub(crate) fn new(reading: Reading, settings: ReadSettings, begin: Origin) -> Self {
+    pub(crate) fn new(reading: WindowCursor, settings: ReadSettings, begin: Origin) -> Self {
         let steps = Steps::new(Arc::clone(&reading.core().id), begin.window.epoch);
         Self {
             reading,

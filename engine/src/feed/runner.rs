@@ -9,7 +9,7 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::FeedCore;
+use super::feed_core::FeedCore;
 use super::plan::WindowPlan;
 use super::window::Window;
 use crate::error::{Error, Result};
@@ -24,11 +24,11 @@ const HERE: WorkerId = 0;
 /// The windows of one open feed, shared by its readers.
 pub(crate) struct Runner {
     core: Arc<FeedCore>,
-    state: Mutex<State>,
+    state: Mutex<RunnerState>,
     changed: Notify,
 }
 
-struct State {
+struct RunnerState {
     sequencer: Sequencer<WindowPlan>,
     slots: HashMap<WindowId, Slot>,
     readers: ReaderId,
@@ -47,7 +47,7 @@ impl Runner {
         let limits = WorkerLimits { memory_bytes: memory_limit_bytes, computing: COMPUTING_MAX, windows_at_least: 0 };
         let joined = sequencer.handle(Event::WorkerJoined { worker: HERE, limits });
         joined.expect("says nothing about a window");
-        let state = Mutex::new(State { sequencer, slots: HashMap::new(), readers: 0 });
+        let state = Mutex::new(RunnerState { sequencer, slots: HashMap::new(), readers: 0 });
         Arc::new(Self { core, state, changed: Notify::new() })
     }
 
@@ -56,16 +56,16 @@ impl Runner {
     }
 
     /// A new reader that begins at `at` and stops before `until_epoch`.
-    pub(crate) fn join(self: &Arc<Self>, at: WindowId, until_epoch: u64) -> Reading {
+    pub(crate) fn join(self: &Arc<Self>, at: WindowId, until_epoch: u64) -> WindowCursor {
         let mut state = self.state.lock();
         state.readers += 1;
         let reader = state.readers;
         self.apply(&mut state, Event::ReaderJoined { reader, at, until_epoch, share: 1.0 });
         drop(state);
-        Reading { runner: Arc::clone(self), reader }
+        WindowCursor { runner: Arc::clone(self), reader }
     }
 
-    fn apply(self: &Arc<Self>, state: &mut State, event: Event) {
+    fn apply(self: &Arc<Self>, state: &mut RunnerState, event: Event) {
         if let Err(impure) = state.sequencer.handle(event) {
             // A file that changed is an error when it is read, so this is a function that is not what it says it is.
             let message = format!("a window had {} rows, and {} when computed again", impure.rows.0, impure.rows.1);
@@ -115,12 +115,12 @@ async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
 }
 
 /// One reader's place among the windows; leaving is dropping it.
-pub(crate) struct Reading {
+pub(crate) struct WindowCursor {
     runner: Arc<Runner>,
     reader: ReaderId,
 }
 
-impl Reading {
+impl WindowCursor {
     pub(crate) fn core(&self) -> &Arc<FeedCore> {
         self.runner.core()
     }
@@ -151,7 +151,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for WindowCursor {
     fn drop(&mut self) {
         let mut state = self.runner.state.lock();
         self.runner.apply(&mut state, Event::ReaderLeft { reader: self.reader });

@@ -1,8 +1,11 @@
 //! A feed's spec: all that another process needs to open the same feed, without the script that made it.
 //!
-//! A worker gets no paths to look for and no settings to resolve: the spec holds the pipeline's text, the files as they
-//! were pinned, and the settings as they were resolved. Whether it came to the same feed shows in the id; the rest of
-//! the spec is there to say what differs when it did not.
+//! A worker gets no paths to look for and no settings to resolve: the spec holds the pipeline's text, the ids of the
+//! snapshots that were pinned, and the settings as they were resolved. Whether it came to the same feed shows in the id;
+//! the rest of the spec is there to say what differs when it did not.
+//!
+//! A snapshot lists all files of a dataset, so it is sent apart from the spec, in pieces and once: see
+//! [`SnapshotSource`](super::SnapshotSource).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +17,8 @@ use forebay_sql::{PipelineDefinition, Statement};
 use forebay_storage::{Dataset, DatasetSpec, Snapshot, Stores};
 use serde::{Deserialize, Serialize};
 
-use super::{Feed, feed_id};
+use super::Feed;
+use super::id::feed_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};
 
@@ -42,16 +46,18 @@ pub struct FeedSpec {
     /// The table's columns.
     #[serde(with = "forebay_storage::schema_text")]
     pub schema: SchemaRef,
-    /// Its files as they were pinned.
-    #[serde(with = "shared")]
-    pub snapshot: Arc<Snapshot>,
+    /// The id of the snapshot of its files.
+    pub snapshot: String,
     /// The tables that its joins look rows up in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lookups: Vec<LookupSpec>,
     /// The feed's settings, resolved.
     pub settings: FeedSettings,
-    /// What identifies the query.
+    /// A hash that identifies the query.
     pub fingerprint: String,
+    /// The files that its calls name, with the digests of their contents.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
     /// The operators that it calls, with their versions.
     pub operators: BTreeMap<String, u32>,
     /// URL or absolute path of the folder for what Forebay writes, such as quarantined rows.
@@ -68,34 +74,17 @@ pub struct LookupSpec {
     /// Its columns.
     #[serde(with = "forebay_storage::schema_text")]
     pub schema: SchemaRef,
-    /// Its files as they were pinned.
-    #[serde(with = "shared")]
-    pub snapshot: Arc<Snapshot>,
+    /// The id of the snapshot of its files.
+    pub snapshot: String,
 }
 
 /// A table of a spec: the driving one, or one that is joined.
 pub(crate) struct SpecTable<'a> {
     pub(crate) name: &'a str,
-    dataset: &'a DatasetSpec,
-    schema: &'a SchemaRef,
-    pub(crate) snapshot: &'a Arc<Snapshot>,
-}
-
-/// Serde for what several may hold.
-mod shared {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        value.as_ref().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Arc<T>, D::Error> {
-        T::deserialize(deserializer).map(Arc::new)
-    }
+    pub(crate) dataset: &'a DatasetSpec,
+    pub(crate) schema: &'a SchemaRef,
+    /// The id of its snapshot.
+    pub(crate) snapshot: &'a str,
 }
 
 impl Feed {
@@ -110,7 +99,7 @@ impl Feed {
                     table: lookup.table.clone(),
                     dataset: lookup.dataset.spec().clone(),
                     schema: Arc::clone(lookup.dataset.schema()),
-                    snapshot: Arc::clone(lookup.dataset.snapshot()),
+                    snapshot: lookup.dataset.snapshot().id().to_owned(),
                 });
             }
         }
@@ -123,10 +112,11 @@ impl Feed {
             table: pipeline.table().to_owned(),
             dataset: pipeline.dataset.spec().clone(),
             schema: Arc::clone(pipeline.dataset.schema()),
-            snapshot: Arc::clone(pipeline.dataset.snapshot()),
+            snapshot: pipeline.dataset.snapshot().id().to_owned(),
             lookups,
             settings: core.settings.clone(),
             fingerprint: pipeline.fingerprint().to_owned(),
+            files: pipeline.files().clone(),
             operators: pipeline.operators().clone(),
             root: core.root.clone(),
         }
@@ -154,13 +144,6 @@ pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<Strin
     names.into_iter().filter_map(difference).collect()
 }
 
-/// The files that a query names, with the digests of their contents: in its plan as text, `Utf8("path#digest")`.
-fn files(fingerprint: &str) -> BTreeMap<&str, &str> {
-    let literals = fingerprint.split("Utf8(\\\"").skip(1).filter_map(|rest| rest.split("\\\")").next());
-    let is_digest = |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    literals.filter_map(|text| text.rsplit_once('#')).filter(|(_, digest)| is_digest(digest)).collect()
-}
-
 impl FeedSpec {
     /// Refuses what no build could open, or this one could not.
     pub(crate) fn check(&self) -> Result<()> {
@@ -185,15 +168,19 @@ impl FeedSpec {
         std::iter::once(SpecTable { name: table, dataset, schema, snapshot }).chain(lookups)
     }
 
-    /// A table, without a look at its files.
-    pub(crate) fn open_dataset(&self, table: &SpecTable<'_>, stores: &Stores) -> Result<Dataset> {
-        let SpecTable { dataset, schema, snapshot, .. } = *table;
-        Dataset::pinned(stores, dataset, Arc::clone(snapshot), Arc::clone(schema)).map_err(|error| {
-            let error = Error::from(error);
-            let refusal = self.refusal([error.message().to_owned()]);
-            // A spec of another version need not be damaged to look it.
-            if self.forebay == VERSION { Error::new(error.kind(), refusal.message()) } else { refusal }
-        })
+    /// Opens a table over its snapshot. Reads no file.
+    pub(crate) fn open_dataset(&self, table: &SpecTable<'_>, snapshot: Snapshot, stores: &Stores) -> Result<Dataset> {
+        let SpecTable { dataset, schema, .. } = *table;
+        // What the id claims is checked here.
+        let opened = Dataset::pinned(stores, dataset, snapshot, Arc::clone(schema)).map_err(Error::from);
+        opened.map_err(|error| self.unreadable_snapshot(error))
+    }
+
+    /// Refuses a snapshot that is not what its id says.
+    pub(crate) fn unreadable_snapshot(&self, error: Error) -> Error {
+        let refusal = self.refusal([error.message().to_owned()]);
+        // A spec of another version need not be damaged to look it.
+        if self.forebay == VERSION { Error::new(error.kind(), refusal.message()) } else { refusal }
     }
 
     /// The one statement of the spec's text.
@@ -226,12 +213,9 @@ impl FeedSpec {
         }
         let mut differences = operator_differences(pipeline.operators(), &self.operators);
         if pipeline.fingerprint() != self.fingerprint {
-            let (here, there) = (files(pipeline.fingerprint()), files(&self.fingerprint));
-            let changed: Vec<&str> = here
-                .iter()
-                .filter(|(path, digest)| there.get(*path).is_some_and(|it| it != *digest))
-                .map(|it| *it.0)
-                .collect();
+            let is_changed = |path: &str, digest: &String| self.files.get(path).is_some_and(|there| there != digest);
+            let files = pipeline.files().iter().filter(|(path, digest)| is_changed(path, digest));
+            let changed: Vec<&str> = files.map(|(path, _)| path.as_str()).collect();
             differences.push(match changed.is_empty() {
                 true => "its query is not the one that the feed was opened with".to_owned(),
                 false => format!("\"{}\" has another content here", changed.join("\", \"")),

@@ -6,57 +6,34 @@
 //! again when somebody asks for it. Windows that every epoch has alike are kept for the next one ([`kept`]).
 
 mod chunk;
+mod filling;
 mod kept;
-mod reading;
+mod prepared;
+mod stored_window;
 #[cfg(test)]
 mod tests;
+mod window_state;
+mod window_stream;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
-use chunk::ChunkRows;
 use forebay_delivery::{WindowId, WindowKey};
-use futures::FutureExt;
-use kept::Kept;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::window::Window;
-use super::{Feed, FeedCore};
-use crate::error::{Error, Result};
-use crate::executor::{Executor, Task, panic_text};
+use filling::Filling;
+use kept::Kept;
+use prepared::ChunkState;
+pub use stored_window::StoredWindow;
+use stored_window::prepare;
+pub use window_state::StoredState;
 
-/// Source bytes and rows of a chunk: enough work to be worth a task, little enough for several to be under way.
-const CHUNK_BYTES: u64 = 512 << 10;
-const CHUNK_ROWS: u64 = 8192;
-
-/// How far a stored window is.
-#[derive(Clone, Debug)]
-pub enum StoredState {
-    /// Being read and filtered.
-    Computing,
-    /// Its rows are known, and it can be read.
-    Counted {
-        /// Samples in it, bad ones included.
-        rows: u64,
-        /// Bytes that its source rows take.
-        bytes: u64,
-    },
-    /// Computed as far as memory allows.
-    Ready {
-        /// Samples in it, bad ones included.
-        rows: u64,
-        /// Bytes that its source rows take.
-        bytes: u64,
-    },
-    /// It could not be computed.
-    Failed(Error),
-}
+use super::Feed;
+use crate::executor::Executor;
 
 /// What a store holds and has done, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,12 +63,12 @@ pub struct WindowRows {
 
 /// The windows that this process computes for others.
 #[derive(Clone)]
-pub struct WindowStore(Arc<Inner>);
+pub struct WindowStore(Arc<StoreInner>);
 
-struct Inner {
+struct StoreInner {
     executor: Arc<Executor>,
     chunk_limit_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     /// Chunks that are being computed ahead.
     filling: Arc<AtomicUsize>,
     /// Windows changed their state.
@@ -99,7 +76,7 @@ struct Inner {
 }
 
 #[derive(Default)]
-struct State {
+struct StoreState {
     windows: HashMap<WindowKey, Arc<StoredWindow>>,
     /// Which window will be read first, and how often each is still to be read.
     order: Vec<(WindowKey, f64)>,
@@ -113,60 +90,10 @@ struct State {
     is_full: bool,
 }
 
-/// A window that is leased to this process.
-pub struct StoredWindow {
-    key: WindowKey,
-    core: Arc<FeedCore>,
-    /// Its rows are the same in every epoch.
-    repeats: bool,
-    store: Weak<Inner>,
-    /// How often each row is to be taken: as many readers as were known at a time.
-    shares: Mutex<f64>,
-    prepared: OnceLock<Result<Prepared>>,
-    /// Preparing ended, or a chunk was computed.
-    changed: Notify,
-    preparing: Mutex<Option<Task<()>>>,
-}
-
-struct Prepared {
-    window: Window,
-    chunk_rows: u64,
-    chunks: Mutex<Chunks>,
-    /// Of an earlier epoch, all chunks with it.
-    was_kept: bool,
-}
-
-struct Chunks {
-    all: Vec<Chunk>,
-    /// The largest result so far, to guess the next.
-    bytes_max: u64,
-}
-
-#[derive(Default)]
-struct Chunk {
-    state: ChunkState,
-    rows_taken: u64,
-    /// Taken by everybody, so not to be computed again without being asked for.
-    is_spent: bool,
-    /// For the next epoch. Its bytes are counted there.
-    kept: Option<Arc<ChunkRows>>,
-    was_computed: bool,
-}
-
-#[derive(Default)]
-enum ChunkState {
-    #[default]
-    Absent,
-    Computing {
-        _task: Task<()>,
-    },
-    Done(Result<Arc<ChunkRows>>),
-}
-
 impl WindowStore {
     /// A store whose transformed rows take about `chunk_limit_bytes` at most; source rows are bounded by what is leased.
     pub(crate) fn new(executor: Arc<Executor>, chunk_limit_bytes: u64) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(StoreInner {
             executor,
             chunk_limit_bytes,
             state: Mutex::default(),
@@ -216,7 +143,11 @@ impl WindowStore {
         if let Some(stored) = state.windows.remove(key) {
             state.chunk_bytes -= stored.chunk_bytes();
             let limit = self.0.kept_limit_bytes();
-            state.kept.retire(&stored, limit);
+            if let Some(Ok(prepared)) = stored.prepared.get()
+                && stored.repeats
+            {
+                state.kept.retire(key, prepared, limit);
+            }
         }
         self.0.fill(&mut state);
     }
@@ -273,55 +204,13 @@ impl WindowStore {
     }
 }
 
-/// Holds the window only weakly: one that is dropped is not computed on. A `twin` has the same rows.
-async fn prepare(stored: Weak<StoredWindow>, twin: Option<Arc<StoredWindow>>) {
-    let Some((core, window)) = stored.upgrade().map(|stored| (Arc::clone(&stored.core), stored.key.1)) else { return };
-    let shared = match &twin {
-        // One that was kept has no source rows: then this is kept as well, or was found to be before.
-        Some(twin) => {
-            twin.wait().await.ok().filter(|prepared| !prepared.was_kept).map(|prepared| prepared.window.clone())
-        }
-        None => None,
-    };
-    let prepared = match shared {
-        Some(window) => Ok(Prepared::new(window)),
-        None => match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
-            Ok(prepared) => prepared.map(Prepared::new),
-            Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
-        },
-    };
-    drop(twin);
-    let Some(stored) = stored.upgrade() else { return };
-    let _ = stored.prepared.set(prepared);
-    stored.changed.notify_waiters();
-    if let Some(store) = stored.store.upgrade() {
-        store.fill(&mut store.state.lock());
-        store.news.notify_one();
-    }
-}
-
-impl Prepared {
-    fn new(window: Window) -> Self {
-        let row_bytes = (window.bytes() / window.len().max(1)).max(1);
-        let chunk_rows = (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS);
-        let all = (0..window.len().div_ceil(chunk_rows)).map(|_| Chunk::default()).collect();
-        let chunks = Mutex::new(Chunks { all, bytes_max: 0 });
-        Self { window: window.sharing(), chunk_rows, chunks, was_kept: false }
-    }
-
-    fn rows(&self, chunk: usize) -> Range<u64> {
-        let first = chunk as u64 * self.chunk_rows;
-        first..(first + self.chunk_rows).min(self.window.len())
-    }
-}
-
-impl Inner {
+impl StoreInner {
     fn kept_limit_bytes(&self) -> u64 {
         self.chunk_limit_bytes / 2
     }
 
     /// Begins to compute chunks ahead, as far as threads and memory go.
-    fn fill(self: &Arc<Self>, state: &mut State) {
+    fn fill(self: &Arc<Self>, state: &mut StoreState) {
         let was_full = state.is_full;
         state.is_full = false;
         let mut is_news = false;
@@ -359,7 +248,7 @@ impl Inner {
     }
 
     /// Lets go of chunks that will be read last, until memory is within its limit.
-    fn make_room(&self, state: &mut State, spared: (&WindowKey, usize)) {
+    fn make_room(&self, state: &mut StoreState, spared: (&WindowKey, usize)) {
         for (key, _) in state.order.clone().iter().rev() {
             let Some(Ok(prepared)) = state.windows.get(key).and_then(|stored| stored.prepared.get()) else { continue };
             let mut chunks = prepared.chunks.lock();
@@ -372,181 +261,5 @@ impl Inner {
                 }
             }
         }
-    }
-}
-
-impl Chunk {
-    /// Whether its window is not ready without it.
-    fn is_awaited(&self) -> bool {
-        !self.is_spent && !self.was_computed
-    }
-}
-
-impl ChunkState {
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::Done(Ok(rows)) => rows.bytes,
-            _ => 0,
-        }
-    }
-}
-
-impl StoredWindow {
-    fn state(&self, is_full: bool) -> StoredState {
-        match self.prepared.get() {
-            None => StoredState::Computing,
-            Some(Err(error)) => StoredState::Failed(error.clone()),
-            Some(Ok(prepared)) => {
-                let (rows, bytes) = (prepared.window.len(), prepared.window.bytes());
-                match is_full || !prepared.chunks.lock().all.iter().any(Chunk::is_awaited) {
-                    true => StoredState::Ready { rows, bytes },
-                    false => StoredState::Counted { rows, bytes },
-                }
-            }
-        }
-    }
-
-    fn chunk_bytes(&self) -> u64 {
-        let Some(Ok(prepared)) = self.prepared.get() else { return 0 };
-        prepared.chunks.lock().all.iter().map(|chunk| chunk.state.bytes()).sum()
-    }
-
-    /// The schema of its samples.
-    pub fn schema(&self) -> SchemaRef {
-        self.core.stage.schema()
-    }
-
-    fn prepared(&self) -> Option<Result<&Prepared>> {
-        self.prepared.get().map(|prepared| prepared.as_ref().map_err(Error::clone))
-    }
-
-    async fn wait(&self) -> Result<&Prepared> {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // Listening begins before looking, so what happens in between is not missed.
-            changed.as_mut().enable();
-            if let Some(prepared) = self.prepared() {
-                return prepared;
-            }
-            changed.await;
-        }
-    }
-
-    fn begin(self: &Arc<Self>, chunks: &mut Chunks, index: usize, ahead: Option<Filling>) {
-        let stored = Arc::downgrade(self);
-        let _task = self.core.executor.spawn(chunk::compute(stored, index, ahead));
-        chunks.all[index].state = ChunkState::Computing { _task };
-    }
-
-    /// A chunk, computed if it is not there. Cancel-safe.
-    async fn chunk(self: &Arc<Self>, prepared: &Prepared, index: usize) -> Result<Arc<ChunkRows>> {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let mut chunks = prepared.chunks.lock();
-                if let Some(kept) = &chunks.all[index].kept {
-                    return Ok(Arc::clone(kept));
-                }
-                match &chunks.all[index].state {
-                    ChunkState::Done(done) => {
-                        let done = done.clone();
-                        if done.is_err() {
-                            // The next to ask gets another try.
-                            chunks.all[index].state = ChunkState::Absent;
-                        }
-                        return done;
-                    }
-                    ChunkState::Computing { .. } => {}
-                    ChunkState::Absent => self.begin(&mut chunks, index, None),
-                }
-                // Those that come next too, so that one stream alone keeps all threads busy.
-                let threads = self.core.executor.threads();
-                for ahead in index + 1..(index + threads).min(chunks.all.len()) {
-                    if !chunks.all[ahead].is_spent && matches!(chunks.all[ahead].state, ChunkState::Absent) {
-                        self.begin(&mut chunks, ahead, None);
-                    }
-                }
-            }
-            changed.await;
-        }
-    }
-
-    fn done(self: &Arc<Self>, index: usize, result: Result<ChunkRows>) {
-        let Some(Ok(prepared)) = self.prepared.get() else { return };
-        let Some(store) = self.store.upgrade() else { return };
-        let mut state = store.state.lock();
-        let is_held = state.windows.get(&self.key).is_some_and(|held| Arc::ptr_eq(held, self));
-        {
-            let mut chunks = prepared.chunks.lock();
-            let bytes = result.as_ref().map_or(0, |rows| rows.bytes);
-            chunks.bytes_max = chunks.bytes_max.max(bytes);
-            state.newest_chunk_bytes = bytes;
-            state.chunks_computed += 1;
-            state.chunks_recomputed += u64::from(chunks.all[index].was_computed);
-            chunks.all[index].was_computed = true;
-            chunks.all[index].state = ChunkState::Done(result.map(Arc::new));
-            // A stream may go on with a window that the store has dropped.
-            state.chunk_bytes += if is_held { bytes } else { 0 };
-        }
-        if state.chunk_bytes + state.kept.bytes() > store.chunk_limit_bytes {
-            store.make_room(&mut state, (&self.key, index));
-        }
-        store.fill(&mut state);
-        drop(state);
-        self.changed.notify_waiters();
-        store.news.notify_one();
-    }
-
-    /// Counts rows that a stream took, and lets go of the chunk when everybody has.
-    fn taken(self: &Arc<Self>, prepared: &Prepared, index: usize, rows: u64) {
-        let Some(store) = self.store.upgrade() else { return };
-        let mut state = store.state.lock();
-        let is_held = state.windows.get(&self.key).is_some_and(|held| Arc::ptr_eq(held, self));
-        let freed = {
-            let mut chunks = prepared.chunks.lock();
-            let expected = *self.shares.lock() * (prepared.rows(index).end - prepared.rows(index).start) as f64;
-            let chunk = &mut chunks.all[index];
-            chunk.rows_taken += rows;
-            // Fractions of ranks do not add up exactly.
-            if chunk.is_spent || (chunk.rows_taken as f64) < expected - 0.5 {
-                return;
-            }
-            chunk.is_spent = true;
-            match std::mem::take(&mut chunk.state) {
-                ChunkState::Done(done) => {
-                    if is_held && let Ok(rows) = &done {
-                        chunk.kept = state.kept.reserve(self, rows, store.kept_limit_bytes());
-                    }
-                    ChunkState::Done(done).bytes()
-                }
-                other => {
-                    chunk.state = other;
-                    0
-                }
-            }
-        };
-        if is_held {
-            state.chunk_bytes -= freed;
-        }
-        store.fill(&mut state);
-    }
-}
-
-/// Counts a chunk that is computed ahead, for as long as its task lives.
-struct Filling(Arc<AtomicUsize>);
-
-impl Filling {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Filling {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

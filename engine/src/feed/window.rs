@@ -15,9 +15,9 @@ use forebay_storage::{BadRow as BadRead, Rows};
 use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::FeedCore;
 use super::buckets::{Grouped, group};
-use super::detach::detached;
+use super::copy_out::copied_out;
+use super::feed_core::FeedCore;
 use super::shared_texts;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
@@ -150,7 +150,7 @@ impl Window {
         rows.step_lengths = self.groups.is_some().then(|| step_lengths.into());
         let mut transformed = core.stage.transform(&rows, stop_at_bad).await?;
         if !is_copied && !self.is_shared {
-            transformed.batches = detached(transformed.batches, &rows.batch)?;
+            transformed.batches = copied_out(transformed.batches, &rows.batch)?;
         }
         if !stop_at_bad || transformed.bad.is_empty() {
             transformed.bad.extend(bad);

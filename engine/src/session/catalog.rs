@@ -10,7 +10,7 @@ use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::common::TableReference;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
-use forebay_storage::{Dataset, Format, Snapshot};
+use forebay_storage::Dataset;
 use parking_lot::{Mutex, RwLock};
 
 use crate::compile::{FeedTable, HIDDEN};
@@ -163,15 +163,12 @@ impl Catalog {
         found.ok_or_else(|| unknown("pipeline", name, pipelines.keys().cloned().collect()))
     }
 
-    /// The table in memory that has this snapshot, if this process holds its rows.
-    pub(super) fn in_memory(&self, snapshot: &Snapshot) -> Option<Dataset> {
-        let is_it = |dataset: &&Dataset| dataset.snapshot().id() == snapshot.id();
-        let of_tables = self.tables.read().values().find(is_it).cloned();
-        // A table may have been replaced since.
+    /// A dataset of a table, or of a pipeline, for which `is_it` holds: a table may have been replaced since.
+    pub(super) fn find_dataset(&self, is_it: impl Fn(&Dataset) -> bool) -> Option<Dataset> {
+        let of_tables = self.tables.read().values().find(|dataset| is_it(dataset)).cloned();
         let pipelines = self.pipelines.read();
-        let found =
-            of_tables.or_else(|| pipelines.values().flat_map(|pipeline| pipeline.datasets()).find(is_it).cloned());
-        found.filter(|dataset| dataset.spec().format == Format::Memory)
+        let mut of_pipelines = pipelines.values().flat_map(|pipeline| pipeline.datasets());
+        of_tables.or_else(|| of_pipelines.find(|dataset| is_it(dataset)).cloned())
     }
 }
 

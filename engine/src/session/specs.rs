@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use forebay_storage::{Dataset, Format};
+
 use super::Session;
 use super::catalog::check_columns;
 use crate::compile::Audience;
-use crate::error::Result;
-use crate::feed::{Feed, FeedSpec};
+use crate::error::{ErrorKind, Result};
+use crate::feed::{Feed, FeedSpec, SnapshotSource, SpecTable, fetch_snapshot};
 use crate::pipeline::Pipeline;
 
 /// Compiled specs that are kept, for a worker that opens the feeds of a few jobs over and over.
@@ -16,15 +18,18 @@ const SPECS_KEPT: usize = 16;
 impl Session {
     /// Opens the feed that [`Feed::spec`] describes, of this session or of another process, to send its samples. Creates
     /// no table and no pipeline, reads no file, and is cheap where the spec was opened before; equal feeds share their
-    /// windows. Deferred steps, which make samples larger, are left to the receiver: [`finish`](crate::finish).
+    /// windows. Deferred steps, which make samples larger, are left to the receiver: [`finish_deferred`](crate::arrays::finish_deferred).
+    ///
+    /// Snapshots that this session does not have yet come from `source`.
     ///
     /// # Errors
-    /// `Conflict` if it would not be the same feed here, saying what differs; `Invalid` for what no feed's spec holds.
-    pub async fn open_spec(&self, spec: &FeedSpec) -> Result<Feed> {
+    /// `Conflict` if it would not be the same feed here, saying what differs; `Invalid` for what no feed's spec holds;
+    /// those of `source`.
+    pub async fn open_spec(&self, spec: &FeedSpec, source: &dyn SnapshotSource) -> Result<Feed> {
         let known = self.specs.lock().iter().find(|(known, _)| known == spec).map(|(_, pipeline)| Arc::clone(pipeline));
         let pipeline = match known {
             Some(pipeline) => pipeline,
-            None => Arc::new(self.compile_spec(spec).await?),
+            None => Arc::new(self.compile_spec(spec, source).await?),
         };
         let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root, None)?;
         let mut specs = self.specs.lock();
@@ -37,13 +42,20 @@ impl Session {
     }
 
     /// Compiles a spec's query in a catalog of its own, so that specs may name their tables as they like.
-    async fn compile_spec(&self, spec: &FeedSpec) -> Result<Pipeline> {
+    async fn compile_spec(&self, spec: &FeedSpec, source: &dyn SnapshotSource) -> Result<Pipeline> {
         spec.check()?;
         let mut tables = BTreeMap::new();
         for table in spec.tables() {
-            let dataset = match self.catalog.in_memory(table.snapshot) {
+            let dataset = match self.opened_dataset(&table) {
                 Some(dataset) => dataset,
-                None => spec.open_dataset(&table, &self.stores)?,
+                None => {
+                    let snapshot = fetch_snapshot(source, table.snapshot).await;
+                    let snapshot = snapshot.map_err(|error| match error.kind() {
+                        ErrorKind::Invalid | ErrorKind::Conflict => spec.unreadable_snapshot(error),
+                        _ => error,
+                    })?;
+                    spec.open_dataset(&table, snapshot, &self.stores)?
+                }
             };
             check_columns(&dataset)?;
             tables.insert(table.name.to_owned(), dataset);
@@ -54,5 +66,17 @@ impl Session {
         let pipeline = compiled.map_err(|refusal| spec.uncompiled(refusal))?;
         spec.check_opened(&pipeline)?;
         Ok(pipeline)
+    }
+
+    /// The table of a spec, if this session has opened it before. Its snapshot was checked then.
+    fn opened_dataset(&self, table: &SpecTable<'_>) -> Option<Dataset> {
+        let is_it = |dataset: &Dataset| {
+            let is_same = dataset.spec() == table.dataset && dataset.schema() == table.schema;
+            dataset.snapshot().id() == table.snapshot && (is_same || dataset.spec().format == Format::Memory)
+        };
+        let specs = self.specs.lock();
+        let opened = specs.iter().flat_map(|(_, pipeline)| pipeline.datasets()).find(|dataset| is_it(dataset)).cloned();
+        drop(specs);
+        opened.or_else(|| self.catalog.find_dataset(is_it))
     }
 }

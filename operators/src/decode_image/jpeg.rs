@@ -2,8 +2,9 @@
 
 use forebay_jpeg::{Region, Scale, Scratch};
 
-use super::{ImageHeader, Size, orientation};
-use crate::image_column::Rectangle;
+use super::image_header::ImageHeader;
+use super::orientation;
+use crate::image_column::{Rectangle, Size};
 
 pub(super) fn header(file: &[u8]) -> Result<ImageHeader, String> {
     let header = forebay_jpeg::Header::read(file).map_err(|error| error.to_string())?;

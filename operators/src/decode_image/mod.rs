@@ -4,6 +4,8 @@
 //! each file directly into its place in one buffer. No image has a buffer of its own.
 
 mod files;
+mod image_format;
+mod image_header;
 mod jpeg;
 mod orientation;
 mod other;
@@ -26,6 +28,8 @@ use crate::image_column::{self, Image, Layout, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
 
 pub(crate) use files::Files;
+use image_format::{ImageFormat, format};
+pub(crate) use image_header::ImageHeader;
 
 pub(crate) const NAME: &str = "decode_image";
 
@@ -116,21 +120,6 @@ fn is_nullable(field: &Field) -> bool {
     field.is_nullable() || null_bytes
 }
 
-/// The properties in a file's header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ImageHeader {
-    /// The size of the stored pixels.
-    stored: Size,
-    /// The EXIF orientation, from 1 to 8.
-    orientation: u8,
-}
-
-impl ImageHeader {
-    pub(crate) fn shown(self) -> Size {
-        orientation::shown(self.stored, self.orientation)
-    }
-}
-
 /// Memory that is reused from image to image.
 #[derive(Debug, Default)]
 pub(crate) struct DecodeScratch {
@@ -149,42 +138,6 @@ struct Decoders {
 impl DecodeScratch {
     pub(crate) fn bytes(&self) -> usize {
         self.decoders.jpeg.bytes() + self.decoders.samples.capacity() + self.stored.capacity() + self.shown.capacity()
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ImageFormat {
-    Jpeg,
-    Png,
-    WebP,
-    Gif,
-    Bmp,
-    Tiff,
-}
-
-impl ImageFormat {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Jpeg => "jpeg",
-            Self::Png => "png",
-            Self::WebP => "webp",
-            Self::Gif => "gif",
-            Self::Bmp => "bmp",
-            Self::Tiff => "tiff",
-        }
-    }
-}
-
-impl std::fmt::Display for ImageFormat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Jpeg => "JPEG",
-            Self::Png => "PNG",
-            Self::WebP => "WebP",
-            Self::Gif => "GIF",
-            Self::Bmp => "BMP",
-            Self::Tiff => "TIFF",
-        })
     }
 }
 
@@ -301,23 +254,6 @@ pub(crate) fn sized(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
 /// not the worker.
 fn guarded<T>(run: impl FnOnce() -> std::result::Result<T, String>) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("the decoder panicked; the file is damaged".to_owned()))
-}
-
-fn format(file: &[u8]) -> std::result::Result<ImageFormat, String> {
-    match file {
-        [0xFF, 0xD8, ..] => Ok(ImageFormat::Jpeg),
-        [0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, ..] => Ok(ImageFormat::Png),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(ImageFormat::WebP),
-        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(ImageFormat::Gif),
-        // Two bytes are a weak signature, so the next field must also match. It is always 0.
-        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => Ok(ImageFormat::Bmp),
-        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Ok(ImageFormat::Tiff),
-        [] => Err("not an image of a known format (no bytes)".to_owned()),
-        _ => {
-            let start = file[..file.len().min(9)].escape_ascii();
-            Err(format!("not an image of a known format (starts with \"{start}\")"))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The eight orientations of EXIF.
 
-use super::Size;
-use crate::image_column::{CHANNELS, Rectangle};
+use crate::image_column::{CHANNELS, Rectangle, Size};
 
 /// The orientation that needs no change. Unreadable EXIF data count as upright.
 pub(super) const UPRIGHT: u8 = 1;

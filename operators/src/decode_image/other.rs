@@ -5,8 +5,9 @@ use std::io::Cursor;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, tiff::TiffDecoder, webp::WebPDecoder};
 use image::{ColorType, ImageDecoder, ImageResult};
 
-use super::{ImageFormat, ImageHeader, Size};
-use crate::image_column::CHANNELS;
+use super::image_format::ImageFormat;
+use super::image_header::ImageHeader;
+use crate::image_column::{CHANNELS, Size};
 
 pub(super) fn header(file: &[u8], format: ImageFormat) -> Result<ImageHeader, String> {
     is_whole(file, format)?;

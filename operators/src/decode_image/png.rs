@@ -4,8 +4,9 @@ use std::io::Cursor;
 
 use png::{ColorType, Decoder, Transformations};
 
-use super::{ImageHeader, Size, orientation};
-use crate::image_column::CHANNELS;
+use super::image_header::ImageHeader;
+use super::orientation;
+use crate::image_column::{CHANNELS, Size};
 
 /// Reads the size, at a fixed position in the first chunk, and the orientation, in an optional chunk before the pixels.
 pub(super) fn header(file: &[u8]) -> Result<ImageHeader, String> {

@@ -6,7 +6,8 @@ use arrow::array::{ArrayRef, Int32Array, StringArray};
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_datafusion_err};
 
-use super::{Files, ImageHeader, format, header, is_nullable};
+use super::image_format::format;
+use super::{Files, ImageHeader, header, is_nullable};
 use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
 use crate::operator::{Arguments, Operator};
 

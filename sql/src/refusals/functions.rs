@@ -7,7 +7,7 @@ use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
 use forebay_operators::{Determinism, OPERATORS};
 
-use super::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window};
+use super::search::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window};
 use crate::{Place, calls};
 
 impl Search<'_> {

@@ -11,7 +11,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use forebay_operators::Determinism;
 
-use super::{JOIN_HINT, Search};
+use super::search::{JOIN_HINT, Search};
 use crate::{Place, calls};
 
 /// The most joins in one FROM. Plans nest once for each.

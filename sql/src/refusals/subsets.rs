@@ -9,7 +9,8 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 
-use super::{SAMPLE_HINT, Search, unnest};
+use super::search::{SAMPLE_HINT, Search};
+use super::unnest;
 use crate::Place;
 use crate::sample::{sample_percent, sample_seed};
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SelectItem, Spanned, Visit, Visitor};
 
-use super::Search;
+use super::search::Search;
 use crate::Place;
 
 /// Whether a SELECT unnests.

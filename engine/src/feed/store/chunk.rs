@@ -1,17 +1,15 @@
 //! Rows of a window that are transformed together.
 
 use std::ops::Range;
-use std::panic::AssertUnwindSafe;
-use std::sync::Weak;
 
 use arrow::array::RecordBatch;
+use forebay_delivery::WindowId;
 use forebay_protocol::OnError;
-use futures::FutureExt;
 
-use super::{Filling, StoredWindow};
+use super::super::feed_core::FeedCore;
+use super::super::window::Window;
 use crate::compile::slice_bytes;
 use crate::error::{Error, Result};
-use crate::executor::panic_text;
 
 /// The transformed rows of a chunk.
 pub(super) struct ChunkRows {
@@ -46,33 +44,21 @@ impl ChunkRows {
     }
 }
 
-pub(super) async fn compute(stored: Weak<StoredWindow>, index: usize, ahead: Option<Filling>) {
-    let Some(stored) = stored.upgrade() else { return };
-    let result = match AssertUnwindSafe(transform(&stored, index)).catch_unwind().await {
-        Ok(result) => result,
-        Err(panic) => Err(Error::internal(format!("computing a window panicked: {}", panic_text(panic.as_ref())))),
-    };
-    // Before the next chunk is looked for.
-    drop(ahead);
-    stored.done(index, result);
-}
-
-async fn transform(stored: &StoredWindow, index: usize) -> Result<ChunkRows> {
-    let (core, prepared) = (&stored.core, stored.prepared().expect("chunks are of prepared windows")?);
-    let range = prepared.rows(index);
+/// Transforms the rows `range` of `window`.
+pub(super) async fn transform(core: &FeedCore, id: WindowId, window: &Window, range: Range<u64>) -> Result<ChunkRows> {
     let raise = core.settings.on_error == OnError::Raise;
-    let transformed = prepared.window.transform(core, std::slice::from_ref(&range), raise).await?;
+    let transformed = window.transform(core, std::slice::from_ref(&range), raise).await?;
     let mut chunk = ChunkRows {
         first: range.start,
         bytes: transformed.batches.iter().map(logical_bytes).sum(),
         records: transformed.batches,
-        absent: prepared.window.place_gaps(&range),
+        absent: window.place_gaps(&range),
         raised: None,
     };
     if transformed.bad.is_empty() {
         return Ok(chunk);
     }
-    let bad = prepared.window.place_bad(&range, transformed.bad);
+    let bad = window.place_bad(&range, transformed.bad);
     match raise {
         true => chunk.raised = bad.first().map(|(row, bad)| (*row, core.bad_row_error(bad))),
         false => {
@@ -82,8 +68,8 @@ async fn transform(stored: &StoredWindow, index: usize) -> Result<ChunkRows> {
     }
     if core.settings.on_error == OnError::Quarantine {
         let bad: Vec<_> = bad.into_iter().map(|(_, bad)| bad).collect();
-        let name = format!("window-{:06}-row-{:09}", stored.key.1.index, range.start);
-        core.quarantine(&bad, stored.key.1.epoch, &name).await?;
+        let name = format!("window-{:06}-row-{:09}", id.index, range.start);
+        core.quarantine(&bad, id.epoch, &name).await?;
     }
     Ok(chunk)
 }

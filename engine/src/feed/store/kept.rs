@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use super::super::Feed;
 use super::super::window::Window;
 use super::chunk::ChunkRows;
-use super::{Chunk, ChunkState, Chunks, Prepared, StoredWindow, WindowKey};
+use super::prepared::{Chunk, ChunkState, Chunks, Prepared};
 
 /// Whether a window of this feed has the same rows in every epoch, and computing it does nothing else.
 pub(super) fn repeats(feed: &Feed) -> bool {
     let settings = feed.settings();
     // Quarantined rows are written down once an epoch.
-    !settings.shuffle && settings.on_error != OnError::Quarantine && feed.calls_not_to_keep().is_empty()
+    !settings.shuffle && settings.on_error != OnError::Quarantine && feed.uncacheable_calls().is_empty()
 }
 
 /// What is kept, and what the chunks take that will be once their window is let go.
@@ -52,25 +52,23 @@ impl Kept {
         Some(Prepared { window, chunk_rows: kept.chunk_rows, chunks, was_kept: true })
     }
 
-    /// Keeps a chunk of a window, if it is of use and there is room.
+    /// Keeps a chunk of a window that repeats, if it is of use and there is room.
     pub(super) fn reserve(
         &mut self,
-        stored: &StoredWindow,
+        (feed, window): &WindowKey,
         rows: &Arc<ChunkRows>,
         limit: u64,
     ) -> Option<Arc<ChunkRows>> {
-        let (feed, window) = &stored.key;
-        let is_new = stored.repeats && !self.windows.contains_key(&(Arc::clone(feed), window.index));
+        let is_new = !self.windows.contains_key(&(Arc::clone(feed), window.index));
         (is_new && self.bytes + rows.bytes <= limit).then(|| {
             self.bytes += rows.bytes;
             Arc::clone(rows)
         })
     }
 
-    /// Keeps a window that is being let go, if all of it is there.
-    pub(super) fn retire(&mut self, stored: &StoredWindow, limit: u64) {
-        let Some(Ok(prepared)) = stored.prepared.get() else { return };
-        if !stored.repeats || prepared.was_kept {
+    /// Keeps a window that repeats and is dropped, if all of it is there.
+    pub(super) fn retire(&mut self, (feed, id): &WindowKey, prepared: &Prepared, limit: u64) {
+        if prepared.was_kept {
             return;
         }
         let chunks = prepared.chunks.lock();
@@ -81,7 +79,7 @@ impl Kept {
         };
         let Some(chunks) = chunks.all.iter().map(done).collect::<Option<Vec<_>>>() else { return };
         let (window, chunk_rows) = (prepared.window.without_sources(sample_bytes(&chunks)), prepared.chunk_rows);
-        let (bytes, key) = (window.bytes(), (Arc::clone(&stored.key.0), stored.key.1.index));
+        let (bytes, key) = (window.bytes(), (Arc::clone(feed), id.index));
         if self.bytes + bytes <= limit && !self.windows.contains_key(&key) {
             self.bytes += bytes;
             self.windows.insert(key, KeptWindow { window, chunk_rows, chunks });

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 type Places = HashSet<*const u8>;
 
 /// `batches`, with copies of the columns that share memory with `source`.
-pub(super) fn detached(batches: Vec<RecordBatch>, source: &RecordBatch) -> Result<Vec<RecordBatch>> {
+pub(super) fn copied_out(batches: Vec<RecordBatch>, source: &RecordBatch) -> Result<Vec<RecordBatch>> {
     let mut places = Places::new();
     source.columns().iter().for_each(|column| visit(&column.to_data(), &mut |place| _ = places.insert(place)));
     batches.into_iter().map(|batch| without(batch, &places)).collect()
@@ -31,8 +31,8 @@ fn without(batch: RecordBatch, places: &Places) -> Result<RecordBatch> {
     }
     let columns = batch.columns().iter().map(|column| if shares(column) { copy(column) } else { Ok(column.clone()) });
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    let detached = RecordBatch::try_new_with_options(batch.schema(), columns.collect::<Result<_>>()?, &options);
-    detached.map_err(|error| Error::internal(format!("samples cannot be copied: {error}")))
+    let copied_out = RecordBatch::try_new_with_options(batch.schema(), columns.collect::<Result<_>>()?, &options);
+    copied_out.map_err(|error| Error::internal(format!("samples cannot be copied: {error}")))
 }
 
 /// Two halves, joined: Arrow does not copy what it joins to nothing.
@@ -80,7 +80,7 @@ mod tests {
             let fields = ["a", "b", "c", "d"].into_iter().zip(columns);
             let mixed =
                 RecordBatch::try_from_iter_with_nullable(fields.map(|(name, column)| (name, column, true))).unwrap();
-            let [own] = &detached(vec![mixed.clone()], &source).unwrap()[..] else { panic!("one batch in, one out") };
+            let [own] = &copied_out(vec![mixed.clone()], &source).unwrap()[..] else { panic!("one batch in, one out") };
             assert_eq!(own, &mixed);
             assert!(places(own).is_disjoint(&places(&source)) || len == 0);
             assert!(Arc::ptr_eq(own.column(3), &computed));

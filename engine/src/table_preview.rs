@@ -1,4 +1,4 @@
-//! Rows to look at, of a whole table or pipeline: for SQL clients that show them.
+//! The first rows of a whole table or pipeline, for SQL clients that show them.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
 use crate::session::Session;
 
-/// Rows that a look gives at most. Who wants more wants a feed.
+/// The most rows of a preview. A client that wants more opens a feed.
 const ROWS_MAX: u64 = 10_000;
 /// Bytes after which no more rows are added.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A query that was checked, and how many of its rows are looked at.
-pub struct Look {
+/// A query that was checked, and the number of its rows to show.
+pub struct TablePreview {
     pipeline: Arc<Pipeline>,
     rows: u64,
 }
 
-impl Look {
+impl TablePreview {
     /// The rows' schema.
     pub fn schema(&self) -> SchemaRef {
         self.pipeline.schema()
@@ -29,17 +29,17 @@ impl Look {
 }
 
 impl Session {
-    /// Checks what to look at: `SELECT * FROM name [LIMIT n]` of a pipeline, which shows its samples, or of a table. Where a table has
-    /// a pipeline's name, `pipelines.name` and `tables.name` tell them apart. Nothing else: whoever may look must not be able to
-    /// have anything computed.
+    /// Checks a query for a preview: `SELECT * FROM name [LIMIT n]` of a pipeline, which shows its samples, or of a table.
+    /// If a table has a pipeline's name, `pipelines.name` and `tables.name` tell them apart. All other queries are
+    /// refused: a client that may only look must not be able to have anything computed.
     ///
     /// # Errors
-    /// `Invalid` for another query, `NotFound` for a name that is not there.
-    pub async fn look(&self, query: &str) -> Result<Look> {
+    /// `Invalid` for another query, `NotFound` for an unknown name.
+    pub async fn table_preview(&self, query: &str) -> Result<TablePreview> {
         let (query, rows) = without_limit(query);
         let rows = rows.unwrap_or(ROWS_MAX).min(ROWS_MAX);
         let pipeline = match all_of(query) {
-            Some((Some(Room::Pipelines), name)) => self.pipeline(&name)?,
+            Some((Some(Namespace::Pipelines), name)) => self.pipeline(&name)?,
             Some((None, name)) if self.pipelines().contains(&name) => self.pipeline(&name)?,
             Some((_, name)) => {
                 let query = format!("SELECT * FROM \"{}\"", name.replace('"', "\"\""));
@@ -50,23 +50,24 @@ impl Session {
                     .with_hint("write SELECT * FROM name [LIMIT n]; queries belong into a pipeline"));
             }
         };
-        Ok(Look { pipeline, rows })
+        Ok(TablePreview { pipeline, rows })
     }
 
-    /// The first rows of a query, in the files' order where it does not shuffle; rows that cannot be processed are left out.
+    /// The first rows of a preview, in the files' order if its pipeline does not shuffle. Rows that cannot be processed are
+    /// left out.
     ///
     /// # Errors
     /// Those of reading.
-    pub async fn rows(&self, look: &Look) -> Result<RecordBatch> {
+    pub async fn preview_rows(&self, preview: &TablePreview) -> Result<RecordBatch> {
         let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
-        let feed = self.open_pipeline(Arc::clone(&look.pipeline), &options)?;
-        feed.first_rows(look.rows, BYTES_MAX).await.map(|(rows, _)| rows)
+        let feed = self.open_pipeline(Arc::clone(&preview.pipeline), &options)?;
+        feed.first_rows(preview.rows, BYTES_MAX).await.map(|(rows, _)| rows)
     }
 }
 
-/// The two places where a name may be.
+/// The two namespaces of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum Namespace {
     Pipelines,
     Tables,
 }
@@ -85,24 +86,27 @@ fn without_limit(query: &str) -> (&str, Option<u64>) {
     }
 }
 
-/// The name in `SELECT * FROM [room.]name`.
-fn all_of(query: &str) -> Option<(Option<Room>, String)> {
+/// The name in `SELECT * FROM [namespace.]name`.
+fn all_of(query: &str) -> Option<(Option<Namespace>, String)> {
     let mut words = query.split_whitespace();
     let is = |word: Option<&str>, expected: &str| word.is_some_and(|word| word.eq_ignore_ascii_case(expected));
     if !(is(words.next(), "select") && is(words.next(), "*") && is(words.next(), "from")) {
         return None;
     }
     let (name, None) = (words.next()?, words.next()) else { return None };
-    let (room, name) = match name.split_once('.') {
-        Some((room, name)) if room.trim_matches('"').eq_ignore_ascii_case("pipelines") => (Some(Room::Pipelines), name),
-        Some((room, name)) if room.trim_matches('"').eq_ignore_ascii_case("tables") => (Some(Room::Tables), name),
+    let (namespace, name) = match name.split_once('.') {
+        Some((namespace, name)) if namespace.trim_matches('"').eq_ignore_ascii_case("pipelines") => {
+            (Some(Namespace::Pipelines), name)
+        }
+        Some((namespace, name)) if namespace.trim_matches('"').eq_ignore_ascii_case("tables") => {
+            (Some(Namespace::Tables), name)
+        }
         _ => (None, name),
     };
     match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
-        Some(quoted) => Some((room, quoted.replace("\"\"", "\""))),
-        None => {
-            Some((room, name.to_lowercase())).filter(|(_, name)| name.chars().all(|c| c.is_alphanumeric() || c == '_'))
-        }
+        Some(quoted) => Some((namespace, quoted.replace("\"\"", "\""))),
+        None => Some((namespace, name.to_lowercase()))
+            .filter(|(_, name)| name.chars().all(|c| c.is_alphanumeric() || c == '_')),
     }
 }
 
@@ -124,8 +128,8 @@ mod tests {
     fn all_of_a_name_is_told_from_other_queries() {
         let name = |query| all_of(query);
         assert_eq!(name("SELECT * FROM photos"), Some((None, "photos".to_owned())));
-        assert_eq!(name("select * from Pipelines.Photos"), Some((Some(Room::Pipelines), "photos".to_owned())));
-        assert_eq!(name("SELECT * FROM \"tables\".\"A\"\"b\""), Some((Some(Room::Tables), "A\"b".to_owned())));
+        assert_eq!(name("select * from Pipelines.Photos"), Some((Some(Namespace::Pipelines), "photos".to_owned())));
+        assert_eq!(name("SELECT * FROM \"tables\".\"A\"\"b\""), Some((Some(Namespace::Tables), "A\"b".to_owned())));
         assert_eq!(name("SELECT * FROM photos WHERE x"), None);
         assert_eq!(name("SELECT x FROM photos"), None);
         assert_eq!(name("SELECT * FROM pack((SELECT"), None);

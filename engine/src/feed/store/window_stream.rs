@@ -7,8 +7,9 @@ use std::sync::Arc;
 use forebay_delivery::Slice;
 use futures::Stream;
 
+use super::WindowRows;
 use super::chunk::ChunkRows;
-use super::{StoredWindow, WindowRows};
+use super::stored_window::StoredWindow;
 use crate::error::{Error, Result};
 
 impl StoredWindow {
@@ -25,7 +26,7 @@ impl StoredWindow {
         if !slice.is_valid() || slice.rows != rows || from_row > rows {
             return Err(Error::invalid(format!("the slice does not fit a window of {rows} rows")));
         }
-        let reading = Reading { stored: self, slice, run: slice.run(from_row), held: VecDeque::new() };
+        let reading = WindowStream { stored: self, slice, run: slice.run(from_row), held: VecDeque::new() };
         Ok(futures::stream::unfold(Some(reading), |reading| async move {
             let mut reading = reading?;
             let run = reading.run.clone()?;
@@ -38,7 +39,7 @@ impl StoredWindow {
 }
 
 /// One stream's place in a window.
-struct Reading {
+struct WindowStream {
     stored: Arc<StoredWindow>,
     slice: Slice,
     run: Option<Range<u64>>,
@@ -46,7 +47,7 @@ struct Reading {
     held: VecDeque<(usize, Arc<ChunkRows>)>,
 }
 
-impl Reading {
+impl WindowStream {
     async fn take(&mut self, run: Range<u64>) -> Result<WindowRows> {
         let stored = Arc::clone(&self.stored);
         let prepared = stored.wait().await?;

@@ -1,0 +1,310 @@
+//! The form of expressions.
+
+use datafusion::common::{Column, TableReference};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{Alias, LambdaVariable, ScalarFunction, SetQuantifier};
+use datafusion::logical_expr::{BinaryExpr, Case, Expr, Like, Operator, Subquery};
+
+use super::form::{Form, without_form};
+use super::nodes::node;
+use super::values::{field, metadata, value};
+use crate::function::FunctionUdf;
+
+/// Writes an expression.
+pub(super) fn expression(form: &mut Form, expr: &Expr) -> Result<()> {
+    match expr {
+        Expr::Alias(Alias { expr, relation, name, metadata: fields }) => {
+            form.tag("alias");
+            form.optional(relation.as_ref(), relation_form)?;
+            form.text(name);
+            form.optional(fields.as_ref(), |form, fields| metadata(form, fields.inner()))?;
+            expression(form, expr)
+        }
+        Expr::Column(name) => {
+            form.tag("column");
+            column(form, name)
+        }
+        Expr::OuterReferenceColumn(_, name) => {
+            form.tag("outer column");
+            column(form, name)
+        }
+        Expr::Literal(constant, fields) => {
+            form.tag("literal");
+            value(form, constant)?;
+            form.optional(fields.as_ref(), |form, fields| metadata(form, fields.inner()))
+        }
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            form.tag("binary");
+            form.tag(operator(*op));
+            expression(form, left)?;
+            expression(form, right)
+        }
+        Expr::ScalarFunction(call) => function(form, call),
+        Expr::HigherOrderFunction(call) => {
+            form.tag("higher-order function");
+            form.text(call.name());
+            expressions(form, &call.args)
+        }
+        Expr::Cast(cast) => {
+            form.tag("cast");
+            field(form, &cast.field)?;
+            expression(form, &cast.expr)
+        }
+        Expr::TryCast(cast) => {
+            form.tag("try cast");
+            field(form, &cast.field)?;
+            expression(form, &cast.expr)
+        }
+        other => condition(form, other),
+    }
+}
+
+/// Writes what gives a boolean, chooses between values, or reads a subquery.
+fn condition(form: &mut Form, expr: &Expr) -> Result<()> {
+    match expr {
+        Expr::Not(of) => unary(form, "not", of),
+        Expr::Negative(of) => unary(form, "negative", of),
+        Expr::IsNull(of) => unary(form, "is null", of),
+        Expr::IsNotNull(of) => unary(form, "is not null", of),
+        Expr::IsTrue(of) => unary(form, "is true", of),
+        Expr::IsNotTrue(of) => unary(form, "is not true", of),
+        Expr::IsFalse(of) => unary(form, "is false", of),
+        Expr::IsNotFalse(of) => unary(form, "is not false", of),
+        Expr::IsUnknown(of) => unary(form, "is unknown", of),
+        Expr::IsNotUnknown(of) => unary(form, "is not unknown", of),
+        Expr::Like(like) => pattern(form, "like", like),
+        Expr::SimilarTo(like) => pattern(form, "similar to", like),
+        Expr::Between(between) => {
+            form.tag("between");
+            form.flag(between.negated);
+            [&between.expr, &between.low, &between.high].into_iter().try_for_each(|part| expression(form, part))
+        }
+        Expr::Case(Case { expr, when_then_expr, else_expr }) => {
+            form.tag("case");
+            form.optional(expr.as_deref(), expression)?;
+            form.list(when_then_expr, |form, (when, then)| {
+                expression(form, when)?;
+                expression(form, then)
+            })?;
+            form.optional(else_expr.as_deref(), expression)
+        }
+        Expr::InList(within) => {
+            form.tag("in list");
+            form.flag(within.negated);
+            expression(form, &within.expr)?;
+            expressions(form, &within.list)
+        }
+        Expr::InSubquery(within) => {
+            form.tag("in subquery");
+            form.flag(within.negated);
+            expression(form, &within.expr)?;
+            subquery(form, &within.subquery)
+        }
+        Expr::Exists(exists) => {
+            form.tag("exists");
+            form.flag(exists.negated);
+            subquery(form, &exists.subquery)
+        }
+        Expr::SetComparison(comparison) => {
+            form.tag("set comparison");
+            form.tag(operator(comparison.op));
+            form.tag(match comparison.quantifier {
+                SetQuantifier::Any => "any",
+                SetQuantifier::All => "all",
+            });
+            expression(form, &comparison.expr)?;
+            subquery(form, &comparison.subquery)
+        }
+        Expr::ScalarSubquery(of) => {
+            form.tag("scalar subquery");
+            subquery(form, of)
+        }
+        Expr::Lambda(lambda) => {
+            form.tag("lambda");
+            form.list(&lambda.params, |form, name| {
+                form.text(name);
+                Ok(())
+            })?;
+            expression(form, &lambda.body)
+        }
+        Expr::LambdaVariable(LambdaVariable { name, field: of, .. }) => {
+            form.tag("lambda variable");
+            form.text(name);
+            form.optional(of.as_ref(), |form, of| field(form, of))
+        }
+        other => without_form(format_args!("the expression {}", other.variant_name())),
+    }
+}
+
+/// Writes how many expressions there are, then each.
+pub(super) fn expressions(form: &mut Form, exprs: &[Expr]) -> Result<()> {
+    form.list(exprs, expression)
+}
+
+/// Writes a column's name.
+pub(super) fn column(form: &mut Form, column: &Column) -> Result<()> {
+    form.optional(column.relation.as_ref(), relation_form)?;
+    form.text(&column.name);
+    Ok(())
+}
+
+/// Writes a table's name.
+pub(super) fn relation_form(form: &mut Form, relation: &TableReference) -> Result<()> {
+    form.list([relation.catalog(), relation.schema(), Some(relation.table())], |form, part| {
+        form.optional(part, |form, part| {
+            form.text(part);
+            Ok(())
+        })
+    })
+}
+
+/// Writes a call: the function and its arguments.
+fn function(form: &mut Form, call: &ScalarFunction) -> Result<()> {
+    callee(form, &Callee::of(call))?;
+    expressions(form, &call.args)
+}
+
+/// The function of a call, with what says which results it gives.
+enum Callee<'a> {
+    /// An operator, of a version.
+    Operator(&'a str, u32),
+    /// A function of the embedding program, of a version if it has one.
+    Function(&'a str, Option<&'a str>),
+    /// A function of DataFusion, whose version is the form's.
+    Sql(&'a str),
+}
+
+impl<'a> Callee<'a> {
+    fn of(call: &'a ScalarFunction) -> Self {
+        let name = call.name();
+        match (call.func.inner().downcast_ref::<FunctionUdf>(), forebay_operators::find(name)) {
+            (Some(function), _) => Self::Function(name, function.version()),
+            (None, Some(operator)) => Self::Operator(name, operator.descriptor().version),
+            (None, None) => Self::Sql(name),
+        }
+    }
+}
+
+fn callee(form: &mut Form, callee: &Callee<'_>) -> Result<()> {
+    match callee {
+        Callee::Operator(name, version) => {
+            form.tag("operator");
+            form.text(name);
+            form.number(u64::from(*version));
+            Ok(())
+        }
+        Callee::Function(name, version) => {
+            form.tag("function");
+            form.text(name);
+            form.optional(*version, |form, version| {
+                form.text(version);
+                Ok(())
+            })
+        }
+        Callee::Sql(name) => {
+            form.tag("sql function");
+            form.text(name);
+            Ok(())
+        }
+    }
+}
+
+fn unary(form: &mut Form, tag: &'static str, of: &Expr) -> Result<()> {
+    form.tag(tag);
+    expression(form, of)
+}
+
+fn pattern(form: &mut Form, tag: &'static str, like: &Like) -> Result<()> {
+    form.tag(tag);
+    form.flag(like.negated);
+    form.flag(like.case_insensitive);
+    form.optional(like.escape_char, |form, escape| {
+        form.number(u64::from(u32::from(escape)));
+        Ok(())
+    })?;
+    expression(form, &like.expr)?;
+    expression(form, &like.pattern)
+}
+
+fn subquery(form: &mut Form, subquery: &Subquery) -> Result<()> {
+    expressions(form, &subquery.outer_ref_columns)?;
+    node(form, &subquery.subquery)
+}
+
+/// Exhaustive, so that an operator of a later DataFusion does not get the name of another.
+fn operator(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Eq => "equal",
+        Operator::NotEq => "not equal",
+        Operator::Lt => "less",
+        Operator::LtEq => "less or equal",
+        Operator::Gt => "greater",
+        Operator::GtEq => "greater or equal",
+        Operator::Plus => "plus",
+        Operator::Minus => "minus",
+        Operator::Multiply => "multiply",
+        Operator::Divide => "divide",
+        Operator::Modulo => "modulo",
+        Operator::And => "and",
+        Operator::Or => "or",
+        Operator::IsDistinctFrom => "distinct",
+        Operator::IsNotDistinctFrom => "not distinct",
+        Operator::RegexMatch => "regex",
+        Operator::RegexIMatch => "iregex",
+        Operator::RegexNotMatch => "not regex",
+        Operator::RegexNotIMatch => "not iregex",
+        Operator::LikeMatch => "like",
+        Operator::ILikeMatch => "ilike",
+        Operator::NotLikeMatch => "not like",
+        Operator::NotILikeMatch => "not ilike",
+        Operator::BitwiseAnd => "bit and",
+        Operator::BitwiseOr => "bit or",
+        Operator::BitwiseXor => "bit xor",
+        Operator::BitwiseShiftRight => "shift right",
+        Operator::BitwiseShiftLeft => "shift left",
+        Operator::StringConcat => "concat",
+        Operator::AtArrow => "@>",
+        Operator::ArrowAt => "<@",
+        Operator::Arrow => "->",
+        Operator::LongArrow => "->>",
+        Operator::HashArrow => "#>",
+        Operator::HashLongArrow => "#>>",
+        Operator::AtAt => "@@",
+        Operator::IntegerDivide => "integer divide",
+        Operator::HashMinus => "#-",
+        Operator::AtQuestion => "@?",
+        Operator::Question => "?",
+        Operator::QuestionAnd => "?&",
+        Operator::QuestionPipe => "?|",
+        Operator::Colon => ":",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_of_one_function_and_version() {
+        let callees = [
+            Callee::Operator("resize", 1),
+            Callee::Operator("resize", 2),
+            Callee::Operator("resiz", 1),
+            Callee::Function("resize", None),
+            Callee::Function("resize", Some("1")),
+            Callee::Function("resize", Some("2")),
+            Callee::Sql("resize"),
+        ];
+        let forms: BTreeSet<String> = callees
+            .iter()
+            .map(|of| {
+                let mut form = Form::new("");
+                callee(&mut form, of).expect("a form");
+                form.finish()
+            })
+            .collect();
+        assert_eq!(forms.len(), callees.len());
+    }
+}

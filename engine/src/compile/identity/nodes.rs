@@ -1,0 +1,151 @@
+//! The form of a plan's nodes, and the hash of a whole plan.
+
+use datafusion::common::{JoinConstraint, JoinType, NullEquality, NullHandling, UnnestOptions};
+use datafusion::error::Result;
+use datafusion::logical_expr::{Join, LogicalPlan, TableScan, Unnest};
+use forebay_sql::{RowsCall, RowsNode};
+
+use super::expressions::{column, expression, expressions, relation_form};
+use super::form::{Form, without_form};
+
+/// Raised with the form, and when a new DataFusion may plan or compute something else for the same form.
+const VERSION: &str = "forebay query 1, datafusion 55";
+
+/// A hash that is equal for equal queries only.
+pub(crate) fn fingerprint(plan: &LogicalPlan) -> Result<String> {
+    let mut form = Form::new(VERSION);
+    node(&mut form, plan)?;
+    Ok(form.finish())
+}
+
+/// Writes a node and its inputs.
+pub(super) fn node(form: &mut Form, plan: &LogicalPlan) -> Result<()> {
+    match plan {
+        LogicalPlan::TableScan(scan) => table(form, scan),
+        LogicalPlan::Projection(projection) => {
+            form.tag("projection");
+            expressions(form, &projection.expr)?;
+            node(form, &projection.input)
+        }
+        LogicalPlan::Filter(filter) => {
+            form.tag("filter");
+            expression(form, &filter.predicate)?;
+            node(form, &filter.input)
+        }
+        LogicalPlan::SubqueryAlias(alias) => {
+            form.tag("alias");
+            relation_form(form, &alias.alias)?;
+            node(form, &alias.input)
+        }
+        LogicalPlan::Limit(limit) => {
+            form.tag("limit");
+            form.optional(limit.skip.as_deref(), expression)?;
+            form.optional(limit.fetch.as_deref(), expression)?;
+            node(form, &limit.input)
+        }
+        LogicalPlan::Unnest(unnest) => unnested(form, unnest),
+        LogicalPlan::Join(join) => joined(form, join),
+        LogicalPlan::Extension(extension) => match extension.node.as_any().downcast_ref::<RowsNode>() {
+            Some(call) => rows(form, call),
+            None => without_form(format_args!("the node {}", extension.node.name())),
+        },
+        other => without_form(format_args!("the node {}", other.display())),
+    }
+}
+
+fn table(form: &mut Form, scan: &TableScan) -> Result<()> {
+    form.tag("table");
+    relation_form(form, &scan.table_name)?;
+    form.optional(scan.projection.as_ref(), |form, columns| {
+        form.list(columns, |form, &at| {
+            form.number(at as u64);
+            Ok(())
+        })
+    })?;
+    expressions(form, &scan.filters)?;
+    form.optional(scan.fetch, |form, rows| {
+        form.number(rows as u64);
+        Ok(())
+    })
+}
+
+fn unnested(form: &mut Form, unnest: &Unnest) -> Result<()> {
+    form.tag("unnest");
+    form.list(&unnest.exec_columns, column)?;
+    form.list(&unnest.list_type_columns, |form, (at, list)| {
+        form.number(*at as u64);
+        form.number(list.depth as u64);
+        column(form, &list.output_column)
+    })?;
+    form.list(&unnest.struct_type_columns, |form, &at| {
+        form.number(at as u64);
+        Ok(())
+    })?;
+    let UnnestOptions { null_handling, recursions } = &unnest.options;
+    form.tag(match null_handling {
+        NullHandling::Drop => "drop nulls",
+        NullHandling::Preserve => "preserve nulls",
+        NullHandling::PreserveAndExpandEmpty => "preserve nulls and empty lists",
+    });
+    form.list(recursions, |form, recursion| {
+        form.number(recursion.depth as u64);
+        column(form, &recursion.input_column)?;
+        column(form, &recursion.output_column)
+    })?;
+    node(form, &unnest.input)
+}
+
+fn joined(form: &mut Form, join: &Join) -> Result<()> {
+    form.tag("join");
+    form.tag(match join.join_type {
+        JoinType::Inner => "inner",
+        JoinType::Left => "left",
+        JoinType::Right => "right",
+        JoinType::Full => "full",
+        JoinType::LeftSemi => "left semi",
+        JoinType::RightSemi => "right semi",
+        JoinType::LeftAnti => "left anti",
+        JoinType::RightAnti => "right anti",
+        JoinType::LeftMark => "left mark",
+        JoinType::RightMark => "right mark",
+    });
+    form.tag(match join.join_constraint {
+        JoinConstraint::On => "on",
+        JoinConstraint::Using => "using",
+    });
+    form.tag(match join.null_equality {
+        NullEquality::NullEqualsNothing => "null equals nothing",
+        NullEquality::NullEqualsNull => "null equals null",
+    });
+    form.flag(join.null_aware);
+    form.list(&join.on, |form, (left, right)| {
+        expression(form, left)?;
+        expression(form, right)
+    })?;
+    form.optional(join.filter.as_ref(), expression)?;
+    node(form, &join.left)?;
+    node(form, &join.right)
+}
+
+/// Writes a call of a table operator: its version, the columns and the constants that it is called with.
+fn rows(form: &mut Form, call: &RowsNode) -> Result<()> {
+    let name = |at: usize| call.input().schema().field(at).name().as_str();
+    let (descriptor, columns, constants) = match call.call() {
+        RowsCall::Pack { pack, column } => {
+            (&forebay_operators::pack::DESCRIPTOR, vec![name(*column)], format!("{pack:?}"))
+        }
+        RowsCall::Mix { mix, image, label } => (mix.descriptor(), vec![name(*image), name(*label)], format!("{mix:?}")),
+        RowsCall::NearDuplicates { call, column } => {
+            (&forebay_operators::near_duplicates::DESCRIPTOR, vec![name(*column)], format!("{call:?}"))
+        }
+    };
+    form.tag("table operator");
+    form.text(descriptor.name);
+    form.number(u64::from(descriptor.version));
+    form.list(columns, |form, name| {
+        form.text(name);
+        Ok(())
+    })?;
+    form.text(&constants);
+    node(form, call.input())
+}

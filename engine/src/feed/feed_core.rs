@@ -1,0 +1,67 @@
+//! The state of an open feed, and its bad rows.
+
+use std::sync::Arc;
+
+use forebay_protocol::FeedSettings;
+use forebay_storage::{Dataset, Stores};
+use tokio::sync::OnceCell;
+
+use super::plan::FeedPlan;
+use super::quarantine::{self, QuarantinedRow};
+use crate::compile::{BadRow, Lengths, Lookup, Stage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::Executor;
+
+/// The state that all parts of an open feed share.
+pub(crate) struct FeedCore {
+    pub(crate) id: Arc<str>,
+    pub(crate) settings: FeedSettings,
+    pub(crate) dataset: Dataset,
+    pub(crate) stage: Arc<Stage>,
+    /// How long rows are, where they are grouped by that.
+    pub(crate) lengths: Option<Lengths>,
+    /// For each layer what a join looks its rows up in, once a window needs it.
+    pub(super) lookups: OnceCell<Vec<Option<Lookup>>>,
+    pub(super) lookup_bytes_max: u64,
+    pub(crate) plan: Arc<FeedPlan>,
+    /// Rows of the dataset from this on are not read.
+    pub(crate) limit: u64,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) stores: Stores,
+    pub(crate) root: String,
+    pub(crate) quarantine_url: String,
+}
+
+impl FeedCore {
+    /// Names a bad row: file, row, reason.
+    pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
+        let (file, row) = self.place(bad.origin);
+        Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))
+            .with_hint("fix the file or the query, or leave such rows out: on_error 'skip' or 'quarantine'")
+    }
+
+    /// The file that a sample came from, and its row there, from 0.
+    pub(super) fn place(&self, sample_id: u64) -> (&str, u64) {
+        let (file, row) = self.dataset.snapshot().locate(sample_id);
+        (&self.dataset.snapshot().files()[file].path, row)
+    }
+
+    pub(crate) async fn quarantine(&self, bad: &[BadRow], epoch: u64, name: &str) -> Result<()> {
+        let rows: Vec<_> = bad
+            .iter()
+            .map(|bad| {
+                let (file, row) = self.place(bad.origin);
+                QuarantinedRow { file, row, reason: &bad.reason }
+            })
+            .collect();
+        let url = quarantine::url(&self.quarantine_url, epoch, name);
+        let records = quarantine::records(&self.id, epoch, &rows)?;
+        forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
+            let error = Error::from(error);
+            Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))
+                .with_hint("give a folder or URL that can be written to (--root), or use on_error => 'skip'")
+        })?;
+        tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
+        Ok(())
+    }
+}

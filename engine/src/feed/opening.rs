@@ -1,0 +1,100 @@
+//! Opens a pipeline as a feed. Equal feeds of a session share their windows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use datafusion::prelude::SessionContext;
+use forebay_protocol::FeedSettings;
+use forebay_storage::Stores;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use super::Feed;
+use super::feed_core::FeedCore;
+use super::id::feed_id;
+use super::plan::FeedPlan;
+use super::runner::Runner;
+use crate::compile::Audience;
+use crate::error::{Error, Result};
+use crate::executor::Executor;
+use crate::pipeline::Pipeline;
+
+/// What a session hands over to open a feed.
+pub(crate) struct FeedParts<'a> {
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) settings: FeedSettings,
+    /// The only columns of the samples to compute, if not all.
+    pub(crate) columns: Option<&'a [String]>,
+    /// Plans what only some feeds need.
+    pub(crate) context: &'a SessionContext,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) stores: Stores,
+    pub(crate) root: &'a str,
+    pub(crate) memory_limit_bytes: u64,
+    pub(crate) lookup_bytes_max: u64,
+    /// Feeds that are open already, to share their windows with.
+    pub(crate) open: &'a OpenFeeds,
+}
+
+/// The feeds of a session that somebody holds, by root, id, columns and who is handed them: readers of equal feeds share windows.
+pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience), Weak<Runner>>>;
+
+/// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
+const RANGES_PER_WINDOW: u64 = 16;
+
+impl Feed {
+    pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
+        let FeedParts { pipeline, settings, columns, context, executor, stores, root, .. } = parts;
+        let dataset = pipeline.dataset.clone();
+        if dataset.snapshot().rows() == 0 {
+            let files = dataset.snapshot().files();
+            let found = match files.first() {
+                Some(file) if files.len() == 1 => format!("\"{}\" has none", file.path),
+                Some(file) => format!("none of {} files has any, such as \"{}\"", files.len(), file.path),
+                None => "there are no files".to_owned(),
+            };
+            return Err(Error::invalid(format!(
+                "pipeline \"{}\" reads a dataset without rows: {found}",
+                pipeline.name()
+            ))
+            .with_hint("fill the files, or check the LOCATION of its table"));
+        }
+        let id = feed_id(&pipeline, &settings);
+        let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.audience);
+        let mut open = parts.open.lock();
+        if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(Self { pipeline, runner });
+        }
+        let lengths = match &settings.buckets {
+            Some(buckets) => Some(pipeline.lengths(&buckets.by, &context.state())?),
+            None => None,
+        };
+        let stage = match columns {
+            Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
+            None => Arc::clone(&pipeline.stage),
+        };
+        // Other columns have other bad rows, and a file of them is written once.
+        let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
+        let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
+        let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
+        let core = FeedCore {
+            quarantine_url: format!("{}/quarantine/{id}{of_columns}", root.trim_end_matches('/')),
+            root: root.to_owned(),
+            id: id.as_str().into(),
+            plan: Arc::new(FeedPlan::new(ranges, settings.clone()).limited(&dataset, pipeline.limit)),
+            limit: pipeline.limit.unwrap_or(u64::MAX),
+            settings,
+            dataset,
+            stage,
+            lengths,
+            lookups: OnceCell::new(),
+            lookup_bytes_max: parts.lookup_bytes_max,
+            executor,
+            stores,
+        };
+        let runner = Runner::new(Arc::new(core), parts.memory_limit_bytes);
+        open.retain(|_, runner| runner.strong_count() > 0);
+        open.insert(key, Arc::downgrade(&runner));
+        Ok(Self { pipeline, runner })
+    }
+}
