@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use forebay_delivery::WindowKey;
 use forebay_protocol::OnError;
 use parking_lot::Mutex;
 

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::SchemaRef;
+use forebay_delivery::WindowKey;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
