@@ -11,7 +11,7 @@ fn refused(folder: &Folder, sql: &str, phrases: &[&str]) {
 fn what_does_not_exist_is_named() {
     wrong(
         &["run", "no/such.sql"],
-        &["\"no/such.sql\" does not exist", "hint: check the path; a relative one begins at"],
+        &["\"no/such.sql\" does not exist", "hint: check the path; relative paths begin at"],
     );
     wrong(&["run", "/"], &["cannot read the script \"/\"", "directory"]);
     let folder = clicks_csv();
@@ -260,10 +260,10 @@ fn a_worker_that_could_never_work_is_refused_at_the_start() {
     }
     let worker = ["worker", "--dispatcher", "grpc://127.0.0.1:1"];
     for uri in ["grpc://0.0.0.0:0", "grpc://10.0.0.1:0", "grpc://[::]:7070", "grpc://:7070", "10.0.0.1:7070"] {
-        let phrases = ["--advertise is not an address that trainers could connect to", "hint: write grpc://HOST:PORT"];
+        let phrases = ["--advertise is not an address that trainers can connect to", "hint: write grpc://HOST:PORT"];
         wrong(&[&worker[..], &["--advertise", uri]].concat(), &phrases);
     }
-    wrong(&[&worker[..], &["--memory-limit", "0"]].concat(), &["must be more than nothing"]);
+    wrong(&[&worker[..], &["--memory-limit", "0"]].concat(), &["must be greater than 0"]);
 }
 
 #[test]

@@ -144,11 +144,11 @@ fn a_rank_that_is_missing_is_named() {
     let waiting = Running::start(&mut forebay(arguments(&server.uri, 0, 2, &["--retry-for", "4"])));
     let status = loop {
         let status = succeed(&mut forebay(["status", "--connect", &server.uri]));
-        if status.contains("it waits for rank 1 since") {
+        if status.contains("waiting for rank 1 for") {
             break status;
         }
     };
-    assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are there"), "{status}");
+    assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are present"), "{status}");
     let (_, ended, error) = waiting.end();
     assert_eq!(ended.code(), Some(1));
     assert_eq!(

@@ -337,7 +337,7 @@ fn other_machines_are_served_only_securely() {
         wrong(&[&host[..], more].concat(), &["reachable from other machines", lacks]);
     }
     let nowhere = ["serve", &script, "--host", "0.0.0.0", "--port", "0", "--insecure"];
-    wrong(&nowhere, &["0.0.0.0 listens everywhere", "hint: ", "--advertise grpc://HOST:PORT"]);
+    wrong(&nowhere, &["0.0.0.0 stands for every address of this machine", "hint: ", "--advertise grpc://HOST:PORT"]);
     // Every address of this machine includes loopback, which is enough to read from.
     let everywhere = ["--host", "0.0.0.0", "--advertise", "grpc://127.0.0.1:1"];
     let start = |more: &[&str]| Server::start(&script, &[&everywhere[..], more].concat());

@@ -273,7 +273,7 @@ MALFORMED = {
 @pytest.mark.parametrize("damage", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_state_is_refused(table, damage):
     loader = table.load(**OPTIONS)
-    with pytest.raises(forebay.InvalidError, match="this is no state of a Forebay loader: "):
+    with pytest.raises(forebay.InvalidError, match="this is not the state of a Forebay loader: "):
         loader.load_state_dict(damage(loader.state_dict()))
 
 
