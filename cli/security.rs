@@ -46,7 +46,9 @@ impl ServerSecurity {
         let token_file = self.token_file.as_ref().or(self.worker_token_file.as_ref());
         let lacks = match (&self.tls_cert, token_file, &self.tls_client_ca) {
             (None, None, _) => Some("neither TLS nor tokens"),
-            (None, Some(_), _) => Some("tokens but no TLS, so anyone on the network path can read them and the samples"),
+            (None, Some(_), _) => {
+                Some("tokens but no TLS, so anyone on the network path can read them and the samples")
+            }
             (Some(_), None, None) => {
                 Some("TLS but neither tokens nor client certificates, so anyone can read the feeds")
             }

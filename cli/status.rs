@@ -43,7 +43,9 @@ fn describe(job: &JobStatus) -> String {
     ranks.extend((awaited.len() > RANKS_NAMED).then(|| "…".to_owned()));
     let ranks = ranks.join(", ");
     match awaiting_ms {
-        0 => format!("job \"{name}\", dynamic: {here} of {world_size} ranks are present, and none is waiting; {granted}"),
+        0 => {
+            format!("job \"{name}\", dynamic: {here} of {world_size} ranks are present, and none is waiting; {granted}")
+        }
         ms => format!(
             "job \"{name}\", dynamic: {here} of {world_size} ranks are present, waiting for rank {ranks} for {:.1} s; {granted}",
             *ms as f64 / 1e3
