@@ -37,9 +37,8 @@ pub(crate) struct Arguments {
     /// This rank.
     #[arg(long, default_value_t = 0, env = "RANK", value_parser = script::whole_number, allow_negative_numbers = true)]
     rank: u64,
-    /// How many ranks share the samples.
-    # [arg(long, default_value_t = 1, env = "WORLD_SIZE", value_parser = script::whole_number, allow_negative_numbers =
-    # true)]
+    /// Number of ranks that share the samples.
+    #[arg(long, default_value_t = 1, env = "WORLD_SIZE", value_parser = script::whole_number, allow_negative_numbers = true)]
     world_size: u64,
     /// Leave out an incomplete global batch at the end of an epoch.
     #[arg(long)]

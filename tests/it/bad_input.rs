@@ -1,4 +1,5 @@
-//! Wrong requests: each gives one clear error with what, where and what to do; nothing panics, hangs or goes unnoticed.
+//! Wrong requests: each gives one clear error that says what is wrong, where, and what to do. None panics, hangs or
+//! passes.
 
 use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, text, wrong};
 
@@ -248,7 +249,7 @@ fn an_offset_past_the_epoch_is_refused() {
     let script = folder.clicks(50);
     let message = fail(&mut forebay(["run", &script, "--epochs", "3", "--from", "51"]));
     assert!(message.contains("offset 51") && message.contains("50 samples"), "{message}");
-    // The end itself is where the next epoch begins.
+    // The end of an epoch is a valid position: the next epoch begins there.
     assert_eq!(run([script.as_str(), "--epochs", "2", "--from", "50"]).1["samples"], 50);
 }
 

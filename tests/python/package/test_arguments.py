@@ -1,4 +1,4 @@
-"""Every wrong argument is refused with its name, its value and what is accepted."""
+"""Every wrong argument is refused, with its name, its value and the accepted values."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""`state_dict`: from any batch of any run, the rest comes exactly, in a fresh process's loader and on other world sizes."""
+"""`state_dict`: after any batch of any run, a loader resumes exactly, in a fresh process and with other world sizes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def table(tmp_path_factory):
 
 
 def states_of(loader):
-    """All batches, and the state after each."""
+    """Returns all batches, and the state after each."""
     return [(batch, loader.state_dict()) for batch in loader]
 
 
@@ -84,7 +84,7 @@ def test_a_state_loads_on_every_other_world_size(table, before):
             resumed = table.load(**OPTIONS, global_batch_size=GLOBAL, rank=rank, world_size=after)
             resumed.load_state_dict(state)
             steps.append([values([batch]) for batch in resumed])
-        # The second half of the epoch: one whole step, then one of four samples that not all ranks see.
+        # The second half of the epoch is one complete step, and one of four samples that not all ranks see.
         rest = [value for step in range(3) for rank in steps if step < len(rank) for value in rank[step]]
         assert rest == samples[2 * GLOBAL :]
 
@@ -102,7 +102,7 @@ def test_a_state_counts_what_was_handed_out_not_what_was_prefetched(table):
     loader = table.load(**OPTIONS, batch_size=4, prefetch_factor=10)
     batches = iter(loader)
     next(batches)
-    # Another batch is ready before the state is taken: next() waits for it, the state of the first does not count it.
+    # Another batch is ready before the state is taken (next() waits for it). The state must not count it.
     state = loader.state_dict()
     second = next(batches)
     resumed = table.load(**OPTIONS, batch_size=4, prefetch_factor=10)
