@@ -42,12 +42,12 @@ pub(crate) struct Ragged {
 pub(crate) struct Converter {
     /// Where tensors begin. Two columns may share memory, but a loop that writes to one column must not change the
     /// other.
-    handed_out: HashSet<usize>,
+    exported: HashSet<usize>,
 }
 
 impl Converter {
     pub(crate) fn new() -> Self {
-        Self { handed_out: HashSet::new() }
+        Self { exported: HashSet::new() }
     }
 
     /// Converts `array` to the object that Python receives.
@@ -214,7 +214,7 @@ impl Converter {
                 data.buffers()[0].slice_with_length(start, data.len() * dtype.bytes())
             }
         };
-        let is_first = self.handed_out.insert(buffer.as_ptr() as usize) || buffer.is_empty();
+        let is_first = self.exported.insert(buffer.as_ptr() as usize) || buffer.is_empty();
         let buffer = if is_first { buffer } else { Buffer::from(buffer.as_slice()) };
         Ok((buffer, unit(array.data_type())))
     }
@@ -397,5 +397,5 @@ fn has_nulls(py: Python<'_>, field: &Field) -> PyErr {
 }
 
 fn unreadable(py: Python<'_>, field: &Field, why: &str) -> PyErr {
-    exception(py, &Error::new(ErrorKind::Data, format!("column \"{}\" is no tensor: {why}", field.name())))
+    exception(py, &Error::new(ErrorKind::Data, format!("column \"{}\" is not a tensor: {why}", field.name())))
 }

@@ -259,14 +259,14 @@ MALFORMED = {
     "no epoch": without("epoch"),
     "no offset": without("offset"),
     "no feed": without("feed"),
-    "a feed that is no object": changed(feed=5),
+    "a feed that is not an object": changed(feed=5),
     "a feed without an id": changed(feed={}),
     "a negative epoch": changed(epoch=-1),
     "a negative offset": changed(offset=-1),
-    "an epoch that is no number": changed(epoch="x"),
+    "an epoch that is not a number": changed(epoch="x"),
     "an epoch that is a boolean": changed(epoch=True),
-    "an offset that is no whole number": changed(offset=1.5),
-    "a position that is no text": changed(position=None),
+    "an offset that is not a whole number": changed(offset=1.5),
+    "a position that is not a text": changed(position=None),
 }
 
 
