@@ -1,25 +1,25 @@
-"""Several workers, several readers, a slow one, and processes that are killed: what a cluster gains, shares and loses.
+"""Measures a cluster: several workers, several readers, a slow reader, and killed processes.
 
     cargo build --release && python3 benches/cluster.py
 
-Linux only (`/proc`), nothing but Python's standard library. Every process is on this machine. Five measurements:
+Linux only (`/proc`). Needs only Python's standard library. Every process runs on this machine. Five measurements:
 
-- `scaling`: a pipeline that waits 40 ms a sample (`sleep`, so it needs no cores), 1 to 4 workers of one thread each, and a
-  trainer that takes 10 ms a step. Bound: the time with one worker by the number of workers.
+- `scaling`: a pipeline that waits 40 ms per sample (`sleep`, so it needs no cores), 1 to 4 workers of one thread each,
+  and a trainer that takes 10 ms per step. Bound: the time with one worker, divided by the number of workers.
 - `sharing`: CPU seconds of one worker (`/proc/PID/stat`) while 1 or 4 readers read the sample photographs, cropped to
-  uint8, at the same time. What is left above 1 is sending the same bytes four times. `computed_again` counts windows
-  that a reader too far behind needed a second time.
-- `failover`: a worker of two is killed (SIGKILL) while a trainer reads; milliseconds until the other is leased a window
-  that the dead one held (its log says when), until `forebay status` misses the dead one, and the trainer's longest
-  wait between two batches in the two seconds around.
-- `slow_reader`: batches a second of a reader, and the worker's peak memory (`VmHWM`), alone and beside a reader of the same
-  feed that takes one batch a second: of a reader that takes what it gets, so that nothing is ever computed ahead of it, and of
-  one that trains for 20 ms a step.
-- `restart`: the dispatcher is killed (SIGKILL) and comes back after some seconds, at the same port, while a trainer with a
-  full queue takes a batch every 50 ms; the trainer's longest wait between two batches from the kill until three seconds
-  after it came back, beside the same without a kill.
+  uint8, at the same time. The part of the ratio above 1 is sending the same bytes four times. `computed_again` counts
+  windows that were computed a second time for a reader too far behind.
+- `failover`: one of two workers is killed (SIGKILL) while a trainer reads; milliseconds until the other is leased a
+  window that the dead one held (its log has the time), until `forebay status` no longer lists the dead one, and the
+  trainer's longest wait between two batches in the two seconds around.
+- `slow_reader`: a reader's batches per second, and the worker's peak memory (`VmHWM`), alone and beside a reader of the
+  same feed that takes one batch per second. Measured for a reader that reads as fast as it can, so that nothing is ever
+  computed ahead of it, and for one that trains for 20 ms per step.
+- `restart`: the dispatcher is killed (SIGKILL) and comes back after some seconds, at the same port, while a trainer
+  with a full queue takes a batch every 50 ms. Reports the trainer's longest wait between two batches, from the kill
+  until three seconds after the dispatcher came back, and the same without a kill.
 
-Prints one JSON line a measurement, then a table.
+Prints one JSON line per measurement, then a table.
 """
 
 import argparse
@@ -43,7 +43,7 @@ ROW_MILLISECONDS = 40
 
 
 class Process:
-    """A subcommand that listens, and what it says on standard error, line by line with the time."""
+    """A subcommand that listens, and the lines of its standard error with their times."""
 
     def __init__(self, forebay: str, *arguments: str, log: str = ""):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
@@ -73,7 +73,7 @@ class Process:
         return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) / 1e3
 
     def leased(self) -> dict[tuple[str, ...], float]:
-        """When it was last leased each window."""
+        """Returns the time at which it was last leased each window."""
         found = ((at, LEASED.search(line)) for at, line in list(self.log))
         return {match.groups(): at for at, match in found if match}
 
@@ -95,7 +95,7 @@ def status(forebay: str, uri: str) -> dict:
 
 def reader(forebay: str, uri: str, *more: str, output: str = "json") -> subprocess.Popen:
     arguments = [forebay, "run", "--connect", uri, "--output", output, *more]
-    # A small pipe: who reads slowly is felt soon.
+    # With a small pipe, a slow reader soon blocks the writer.
     return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, pipesize=4096)
 
 
@@ -110,7 +110,7 @@ def cluster(stack: contextlib.ExitStack, forebay: str, script: pathlib.Path, wor
 
 
 def slow_feed(folder: pathlib.Path, rows: int) -> pathlib.Path:
-    """Ten rows a file and window."""
+    """Writes ten rows per file and window."""
     data = folder / "rows"
     data.mkdir()
     for first in range(0, rows, 10):
@@ -149,7 +149,7 @@ def scaling(forebay: str, rows: int) -> list[dict]:
     return figures
 
 
-# Of `sharing`: others, such as some of 500 x 375 that jpeg/benches/photographs.py writes.
+# Other photographs for `sharing`, such as those of 500 x 375 that jpeg/benches/photographs.py writes.
 PHOTOS = pathlib.Path(os.environ.get("PHOTOGRAPHS", ROOT / "examples/photos"))
 
 
@@ -273,7 +273,7 @@ def slow_reader(forebay: str, rounds: int) -> list[dict]:
                     slow = reader(forebay, dispatcher.uri, "--epochs", "1000", "--buffer-limit", "16MiB")
                     stack.callback(slow.kill)
                     threading.Thread(target=drag, args=(slow.stdout, 1.0), daemon=True).start()
-                    # It is slow once its pipe, which holds some hundred lines, is full.
+                    # The reader is slow as soon as its pipe, which holds about a hundred lines, is full.
                     time.sleep(6)
                 done = reader(forebay, dispatcher.uri, "--epochs", str(epochs))
                 last = ""
@@ -363,10 +363,10 @@ def main():
     parser = argparse.ArgumentParser(description="See this file's beginning.")
     parser.add_argument("--forebay", default=str(ROOT / "target/release/forebay"))
     parser.add_argument("--only", choices=["scaling", "sharing", "failover", "slow_reader", "restart"])
-    parser.add_argument("--rows", type=int, default=480, help="of scaling; 40 ms each")
-    parser.add_argument("--copies", type=int, default=8, help="of the 240 photographs, for sharing")
-    parser.add_argument("--rounds", type=int, default=5, help="of sharing and slow_reader, alternating")
-    parser.add_argument("--kills", type=int, default=10, help="of failover")
+    parser.add_argument("--rows", type=int, default=480, help="rows of scaling; 40 ms each")
+    parser.add_argument("--copies", type=int, default=8, help="copies of the 240 photographs, for sharing")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of sharing and slow_reader, alternating")
+    parser.add_argument("--kills", type=int, default=10, help="kills of failover")
     arguments = parser.parse_args()
     measurements = {
         "scaling": lambda: scaling(arguments.forebay, arguments.rows),

@@ -1,6 +1,6 @@
-//! Feeds end to end, in process and over Flight on loopback: samples and bytes per second.
+//! Measures feeds end to end, in process and over Flight on loopback: samples and bytes per second.
 //!
-//! `cargo bench --bench feed`; under `cargo test` each runs once, over fewer rows.
+//! Run with `cargo bench --bench feed`. Under `cargo test` each benchmark runs once, over fewer rows.
 
 #![allow(missing_docs, reason = "benchmarks say what they measure by their names")]
 
@@ -20,7 +20,7 @@ fn asked(flag: &str) -> bool {
 
 fn main() {
     let divan = Divan::from_args();
-    // `cargo bench` says `--bench`; under `cargo test` there is nothing to measure, but that each still runs.
+    // `cargo bench` passes `--bench`. `cargo test` does not, and only checks that each benchmark still runs.
     if asked("--bench") || asked("--list") { divan.main() } else { divan.test_benches() }
 }
 
@@ -28,7 +28,7 @@ fn rows() -> u64 {
     if asked("--bench") { 1_000_000 } else { 5_000 }
 }
 
-/// A session with `table`, a shuffled pipeline over a CSV of clicks, and the folder that holds it.
+/// Returns a session with `table`, a shuffled pipeline over a CSV of clicks, and the folder of the CSV.
 fn clicks(runtime: &Runtime) -> (Session, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut csv = "id,price,tag\n".to_owned();
@@ -62,7 +62,7 @@ fn clicks_in_process(bencher: Bencher<'_, '_>, batch_size: u64) {
     in_process(bencher, "clicks", batch_size);
 }
 
-/// Each click looks up its row in a table of as many. That is read in the first sample, and kept for the others.
+/// Each click looks up its row in a table of the same size. The first sample reads that table, and the others reuse it.
 #[divan::bench(args = [1024], sample_count = 5, sample_size = 1)]
 fn clicks_with_a_lookup(bencher: Bencher<'_, '_>, batch_size: u64) {
     in_process(bencher, "joined", batch_size);

@@ -1,11 +1,12 @@
-"""CPU per image of Forebay and of torchvision with PIL: same photographs, same augmentations, one run, one core each.
+"""CPU per image of Forebay and of torchvision with PIL: same photographs, same augmentations, one run, one core for
+each.
 
     python3 -m venv /tmp/peers && /tmp/peers/bin/pip install torchvision pillow
     cargo build --release && /tmp/peers/bin/python benches/image_chain_peer.py
 
-Both do: decode JPEG, random resized crop to 224, random horizontal flip, float32, normalise. The two alternate, so that
-a noisy machine is noisy for both; the best of the rounds is reported for each. Forebay's figure is the whole process,
-starting and planning included; torchvision's is the loop alone, without interpreter start or DataLoader.
+Both decode JPEG, crop at random to 224, flip at random, convert to float32 and normalise. The two alternate, so that a
+noisy machine affects both. The script reports the best round of each. Forebay's figure is the whole process, including
+start and planning; torchvision's is the loop alone, without interpreter start and DataLoader.
 """
 
 import json
@@ -46,7 +47,7 @@ def torchvision_with_pil() -> float:
 
 def forebay() -> float:
     command = [FOREBAY, "run", str(ROOT / "examples/photos.sql"), "--epochs", str(EPOCHS), "--threads", "1"]
-    # Text output: the JSON lines would add a digest of every batch.
+    # Text output, because JSON lines would add a digest of every batch.
     before = os.times()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = os.times()

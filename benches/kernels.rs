@@ -1,7 +1,7 @@
-//! The image operators, one call on one core over a batch of the sample photographs, through the engine's session, and
-//! packing a window of tokens.
+//! Measures the image operators, with one call on one core over a batch of the sample photographs, through the engine's
+//! session, and the packing of a window of tokens.
 //!
-//! `cargo bench --bench kernels`; under `cargo test` each runs once.
+//! Run with `cargo bench --bench kernels`. Under `cargo test` each benchmark runs once.
 
 #![allow(missing_docs, reason = "benchmarks say what they measure by their names")]
 
@@ -14,11 +14,11 @@ use tokio::runtime::Runtime;
 fn main() {
     let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
     let divan = Divan::from_args();
-    // `cargo bench` says `--bench`; under `cargo test` there is nothing to measure, but that each still runs.
+    // `cargo bench` passes `--bench`. `cargo test` does not, and only checks that each benchmark still runs.
     if asked("--bench") || asked("--list") { divan.main() } else { divan.test_benches() }
 }
 
-/// Chains of growing length: the difference of two is what the last operator costs.
+/// Chains of growing length. The difference between two is the cost of the last operator.
 const CHAINS: &[(&str, &str)] = &[
     ("read", "bytes"),
     ("decode", "decode_image(bytes)"),
@@ -55,7 +55,7 @@ fn photographs(bencher: Bencher<'_, '_>, name: &str) {
     });
 }
 
-/// Laying out a million tokens, in documents of 1 to 1,000, and putting the sequences together.
+/// Lays out a million tokens, in documents of 1 to 1,000, and assembles the sequences.
 #[divan::bench(args = ["concat", "best_fit"], sample_count = 10, sample_size = 1)]
 fn pack(bencher: Bencher<'_, '_>, strategy: &str) {
     let strategy = if strategy == "concat" { Strategy::Concat } else { Strategy::BestFit };

@@ -1,30 +1,33 @@
-"""Loading pictures in the trainer's process: Forebay, torch DataLoader and tf.data in one run; and what a loop pays for batches.
+"""Loads pictures in the trainer's process with Forebay, torch DataLoader and tf.data in one run, and measures a loop's
+costs.
 
     python3.11 -m venv /tmp/peers && /tmp/peers/bin/pip install maturin numpy torch torchvision tensorflow-cpu
     VIRTUAL_ENV=/tmp/peers /tmp/peers/bin/maturin develop --release --manifest-path python/Cargo.toml
     /tmp/peers/bin/python benches/loading_peers.py
 
-Linux only (`/proc`). `images`: the sample photographs, or those in the folder $PHOTOGRAPHS (`jpeg/benches/photographs.py` writes
-some of 500 x 375), again and again, decoded, cropped at random to 224 x 224 (scale 0.08 to 1,
-aspect 3/4 to 4/3, antialiased, but for tf.data, which has no antialiasing there), flipped at random, in batches of 64
-uint8 pictures on two cores:
+Linux only (`/proc`). `images`: the sample photographs, or those in the folder $PHOTOGRAPHS
+(`jpeg/benches/photographs.py` writes some of 500 x 375), repeatedly. They are decoded, cropped at random to 224 x 224
+(scale 0.08 to 1, aspect 3/4 to 4/3, antialiased except in tf.data, which has no antialiasing there) and flipped at
+random, in batches of 64 uint8 pictures on two cores:
 
 - `forebay`: `forebay.load`, torch tensors, two compute threads.
 - `torch`: DataLoader with two workers, `torchvision.io.decode_jpeg` and `torchvision.transforms.v2` on tensors.
-- `tf`: tf.data with `decode_and_crop_jpeg` over `sample_distorted_bounding_box`, parallel calls on two threads, NumPy out.
+- `tf`: tf.data with `decode_and_crop_jpeg` over `sample_distorted_bounding_box`, parallel calls on two threads, NumPy
+  arrays.
 
-With `--dtype float32` each also normalises to float32 with ImageNet's means and deviations.
+With `--dtype float32` each peer also normalises to float32 with ImageNet's means and deviations.
 
-Each peer is a fresh process: a warm-up, then at least `--seconds`; peers alternate for `--rounds`, and medians and ratios of
-one round each count. CPU is user and system time of the process and its children.
+Each peer is a fresh process: a warm-up, then at least `--seconds`. Peers alternate for `--rounds`. The script reports
+medians, and ratios within one round. CPU is user and system time of the process and its children.
 
-`hand_over`: microseconds that a loop pays for a batch that is ready, 128 x 224 x 224 x 3 uint8, as torch and NumPy.
-`gil`: speed of a pure Python loop beside a busy engine in its process, to its speed with that engine in another process, and with
-another Python loop there.
+`hand_over`: microseconds that a loop takes to receive a ready batch, 128 x 224 x 224 x 3 uint8, as torch and as NumPy.
+`gil`: speed of a pure Python loop beside a busy engine in its process, divided by its speed with that engine in another
+process, and with another Python loop there.
 `import`: milliseconds of `import forebay`. `first_batch`: milliseconds from `load` to the first batch, warm.
-`memory`: peak memory over a generated dataset of `--gigabytes`, and its growth over 20 epochs of the sample photographs.
+`memory`: peak memory over a generated dataset of `--gigabytes`, and its growth over 20 epochs of the sample
+photographs.
 
-Prints a JSON line each.
+Prints one JSON line for each.
 """
 
 import argparse
@@ -48,7 +51,8 @@ QUERY = f"SELECT {f'normalize({IMAGE})' if IS_FLOAT else IMAGE} AS image FROM ph
 
 
 def tree_cpu_seconds() -> float:
-    """Of this process and its living children, whose times only count above once they ended."""
+    """Returns the CPU time of this process and of its living children, whose times getrusage counts only after they
+    end."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for process in [os.getpid(), *children(os.getpid())]:
@@ -68,7 +72,7 @@ def children(process: int) -> list[int]:
 
 
 def measured(batches, seconds: float) -> dict:
-    """Images per second and CPU microseconds per image, after a warm-up."""
+    """Returns images per second and CPU microseconds per image, after a warm-up."""
     began = time.perf_counter()
     while time.perf_counter() - began < WARM_UP_SECONDS:
         next(batches)
@@ -168,7 +172,7 @@ while time.perf_counter() < end: pass
 
 
 def consume(stop) -> None:
-    """Takes batches of an engine with one thread until `stop()`."""
+    """Reads batches of an engine with one thread until `stop()`."""
     import forebay
 
     session = forebay.Session(threads=1)
@@ -185,8 +189,8 @@ def engine(seconds: float) -> dict:
 
 
 def gil(seconds: float) -> dict:
-    """One core for the engine, one for the loop. Two virtual cores may be one real one, so the engine is also run in another
-    process: what is lost beside that is lost to the interpreter's lock."""
+    """Uses one core for the engine and one for the loop. Two virtual cores may be one real core, so the engine also
+    runs in another process. The loop's slowdown compared with that is due to the interpreter's lock."""
     import threading
 
     def speed() -> float:
@@ -289,7 +293,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--only", choices=["images", *OTHERS])
-    parser.add_argument("--dtype", choices=["uint8", "float32"], default="uint8", help="of images")
+    parser.add_argument("--dtype", choices=["uint8", "float32"], default="uint8", help="type of images")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--argument", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()

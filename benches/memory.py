@@ -2,8 +2,8 @@
 
     cargo build --release && python3 benches/memory.py
 
-Generates photographs (copies of the samples, which decode like any others) and a CSV in a temporary folder, and prints
-for each the peak resident memory beside limit + 300 MB. Exits non-zero if one is above.
+Generates photographs (copies of the samples, which decode like any others) and a CSV in a temporary folder. Prints each
+peak of resident memory and its limit, `LIMIT_MB` + 300 MB. Exits non-zero if a peak is above the limit.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Memory of a loader in the trainer's process: its peak over 2 GB with default settings, its growth over 20 epochs, and what is left
-of a loader that was deleted, met an exception, or a Ctrl-C.
+"""Memory of a loader in the trainer's process: its peak over 2 GB with default settings, its growth over 20 epochs, and
+the memory that remains after a loader was deleted, or ended by an exception or a Ctrl-C.
 
     pip install ./python pyarrow numpy && python benches/python_memory.py [--gigabytes 2] [--format numpy]
 
-Generates Parquet files in a temporary folder: tensors of 224 x 224 x 3 bytes, and photographs (the samples, over and over). Each
-measurement is a process of its own, and its peak is that of the whole process, interpreter and NumPy included. Prints a line of
-JSON for each and exits non-zero if one is above what is allowed.
+Generates Parquet files in a temporary folder: tensors of 224 x 224 x 3 bytes, and photographs (the samples, repeated).
+Each measurement runs in its own process. Its peak is that of the whole process, including interpreter and NumPy. Prints
+one JSON line for each, and exits non-zero if one is above its limit.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEAK_MB = 600
-# From epochs 6 to 10 to the last five: a batch kept of each epoch would be 48 MB.
+# Maximum growth from epochs 6 to 10 to the last five. Keeping one batch of each epoch would be 48 MB.
 GROWTH_MB = 20
 
 COMMON = """
@@ -57,15 +57,15 @@ for _ in range(20):
     for batch in loader:
         pass
     resident.append(round(status("VmRSS")))
-# The allocator keeps more at one moment than at another, so medians are compared.
+# The memory that the allocator keeps fluctuates, so compare medians.
 growth = sorted(resident[-5:])[2] - sorted(resident[5:10])[2]
 print(json.dumps({"resident_mb": resident, "growth_mb": growth}))
 """
 
-# Threads for blocking work are kept for 10 s to be used again, so what is left is looked at for longer.
+# Threads for blocking work are kept for 10 s for reuse, so wait longer for them to end.
 LEFT = COMMON + """
 import signal, threading
-# A program in the background may have been started with it ignored.
+# A program in the background may have been started with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 @forebay.udf(input="int64", output="int64", processes=2)
 def same(n):
@@ -78,7 +78,7 @@ def soon(before):
         if not any(left.values()) or time.monotonic() > deadline:
             return left
         gc.collect()
-        # What threads without the GIL let go of is freed when native code runs next.
+        # Objects that threads release without the GIL are freed when native code runs next.
         forebay._native.operators()
         time.sleep(0.1)
 
@@ -110,12 +110,12 @@ def main():
         gc.collect()
         before = held()
         def local():
-            # A session of its own: with it go the threads that compute.
+            # Use a separate session, because its compute threads end with it.
             return forebay.Session(threads=2).table(folder).load(format=format, shuffle=True)
         end(local)
         left[end.__name__ + ", in process"] = soon(before)
         server = session.serve()
-        # It answers, so all that it listens on is there.
+        # The server answers, so all of its sockets are open.
         forebay.connect(server.uri).pipelines()
         gc.collect()
         before = held()
@@ -124,7 +124,7 @@ def main():
         server.stop()
     before = held()
     deleted(lambda: forebay.Session().sql("SELECT same(n) AS n FROM rows", rows=numbers()).load(format=format))
-    # The processes of a function are kept for its next call, and end with it and the sessions that know it.
+    # The processes of a function are kept for its next call. They end with the function and the sessions that know it.
     forebay._udf._functions.clear()
     globals().pop("same")
     del session, server
@@ -141,7 +141,8 @@ if __name__ == "__main__":
 
 
 def write(folder: pathlib.Path, image: str, megabytes: int, copies: int = 20) -> None:
-    """Parquet files with a column `image` of so many bytes in all, of photographs some copies of all samples in each."""
+    """Writes Parquet files with a column `image` of so many bytes in total. Each file of photographs holds copies of
+    all samples."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq

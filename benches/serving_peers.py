@@ -1,31 +1,33 @@
-"""How fast ready batches go from a server process to a trainer process on loopback: Forebay and its peers in one run.
+"""Measures how fast ready batches go from a server to a trainer process on loopback: Forebay and its peers in one run.
 
     python3.11 -m venv /tmp/peers && /tmp/peers/bin/pip install pyarrow tensorflow-cpu numpy
     cargo build --release && /tmp/peers/bin/python benches/serving_peers.py --forebay target/release/forebay
 
-Linux only (`/proc`). Two shapes: pictures, 128 x 224 x 224 x 3 uint8 (19 MB a batch), and tokens, 8 x 2048 int32
-(64 KiB), both of random bytes, several different batches over and over. Clients look at nothing but sizes:
+Linux only (`/proc`). Two shapes: pictures, 128 x 224 x 224 x 3 uint8 (19 MB per batch), and tokens, 8 x 2048 int32
+(64 KiB). Both are random bytes, with several different batches that repeat. Clients check only sizes:
 
 - `pyarrow-flight`: a Flight server of pyarrow (C++) with record batches in memory, one `do_get`, pyarrow's client.
 - `tf-data-service`: dispatcher and worker in one server process, a `cache()`d dataset of ready tensors,
   `compression=None`; `tf-data-service-auto` has the default, `compression="AUTO"`, which means Snappy.
 - `forebay`: `forebay serve` over an uncompressed Parquet file of one binary column; `forebay run` with text output.
 - `forebay-json`: the same with `--output json`, which also digests every batch and prints a line for it.
-- `forebay-pyarrow`: the same server with the client of `pyarrow-flight`, so that only the servers differ.
+- `forebay-pyarrow`: the same server, read by the client of `pyarrow-flight`, so that only the servers differ.
 
-All servers hand out of memory. The peers' batches are made before; tf.data service's are kept by `cache()` when they are first
-drawn. Forebay's server reads and decodes the Parquet file in a client's first epoch; from then on the worker has the windows, since
-the feed is neither shuffled nor random (its `--memory-limit` is the default, 1 GiB, of which 256 MiB may be kept so; the pictures
-are 154 MB). `--shuffled` measures the same feed shuffled instead, which is read, decoded and put in order in every epoch.
+All servers send from memory. The peers' batches are made beforehand; `cache()` keeps those of tf.data service when they
+are first drawn. Forebay's server reads and decodes the Parquet file in a client's first epoch. From then on the worker
+holds the windows, because the feed is neither shuffled nor random (its `--memory-limit` is the default, 1 GiB, of which
+256 MiB may be kept this way; the pictures are 154 MB). `--shuffled` measures the same feed shuffled, which is read,
+decoded and reordered in every epoch.
 
-Each measurement is a fresh server and client: a warm-up, then at least `--seconds` by wall time. Peers alternate, so
-that a noisy machine is noisy for all; ratios are of one round each, to the first peer. CPU is user and system time of
-both processes and their children in that time; for `forebay` and `forebay-json`, whose client cannot say when it is
-warm, from the client's start to its end, what the server read ahead included, after a warm-up client that came before;
-their rate counts from the first batch on. Peak memory is `VmHWM` (these clients: getrusage), interpreters and libraries
-included. `others_cpu` is how many cores other programs kept busy meanwhile.
+Each measurement uses a fresh server and client: a warm-up, then at least `--seconds` of wall time. Peers alternate, so
+that a noisy machine affects all of them. Ratios compare with the first peer, within one round. CPU is user and system
+time of both processes and their children in that time. The clients of `forebay` and `forebay-json` cannot report when
+they are warm. Their CPU counts from the client's start to its end, including the server's reading ahead, after an
+earlier warm-up client, and their rate counts from the first batch on. Peak memory is `VmHWM` (for these clients:
+getrusage), including interpreters and libraries. `others_cpu` is the number of cores that other programs kept busy
+meanwhile.
 
-Prints one JSON line a peer and shape, medians with the least and the greatest, then a table.
+Prints one JSON line per peer and shape: medians with lowest and highest values. Then prints a table.
 """
 
 import argparse
@@ -42,7 +44,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-# This process imports nothing large: what getrusage calls a child's peak memory begins at its parent's.
+# This process imports nothing large, because getrusage counts a child's peak memory from its parent's.
 
 SHAPES = {
     # rows, shape of a row, type, different batches
@@ -67,7 +69,7 @@ def batch_bytes(shape: str) -> int:
     return SHAPES[shape][0] * row_bytes(shape)
 
 
-# ---- what processes use
+# ---- CPU time and memory of processes
 
 
 def tree(pid: int) -> Iterator[int]:
@@ -79,7 +81,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process, its threads, and its children, those that are gone too."""
+    """Returns the CPU time of a process, its threads, and its children, including those that have ended."""
     ticks = 0
     for process in tree(pid):
         with contextlib.suppress(OSError):
@@ -98,7 +100,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def machine_cpu_seconds() -> float:
-    """Of all programs: all states but idle, iowait and those that are counted twice (guest)."""
+    """Returns the CPU time of all programs: all states but idle, iowait and those that are counted twice (guest)."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(
         int, pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     )
@@ -147,9 +149,9 @@ def server_tf(shape: str) -> None:
 
 
 def client_measure(shape: str, server_pid: int, seconds: float, take: Callable[[], object]) -> None:
-    """Calls `take` once a batch."""
+    """Calls `take` once per batch."""
     started, taken = time.perf_counter(), 0
-    # Two rounds over the data, so that whatever the server fills is full.
+    # Two rounds over the data, so that the server's caches are full.
     while taken < 2 * SHAPES[shape][3] or time.perf_counter() - started < WARM_UP_SECONDS:
         take()
         taken += 1
@@ -172,14 +174,14 @@ def client_measure(shape: str, server_pid: int, seconds: float, take: Callable[[
         "others_cpu": max(0.0, machine_cpu - server_cpu - client_cpu) / wall,
     }
     print(json.dumps(figures), flush=True)
-    # Neither library is asked to take down an endless stream in order.
+    # Exit without closing the endless stream in either library.
     os._exit(0)
 
 
 def client_pyarrow(shape: str, uri: str, server_pid: int, seconds: float) -> None:
     from pyarrow import flight
 
-    # What the server of `pyarrow-flight` ignores.
+    # The server of `pyarrow-flight` ignores this.
     request = {"pipeline": "ready", "batch_size": SHAPES[shape][0], "epochs": 1_000_000_000}
     reader = flight.connect(uri).do_get(flight.Ticket(json.dumps(request)))
     rows = SHAPES[shape][0]
@@ -189,7 +191,7 @@ def client_pyarrow(shape: str, uri: str, server_pid: int, seconds: float) -> Non
         assert batch.num_rows == rows
 
     first = reader.read_chunk().data
-    # With offsets and whatever else a column of binaries may have.
+    # Includes offsets and other buffers of a binary column.
     assert batch_bytes(shape) <= first.nbytes <= batch_bytes(shape) + 16 * (rows + 1), first.nbytes
     client_measure(shape, server_pid, seconds, take)
 
@@ -206,7 +208,7 @@ def client_tf(shape: str, uri: str, server_pid: int, seconds: float, compression
             return tf.cast(drawn, tf.uint8)
         return tf.random.stateless_uniform(full, seed=(index, 0), minval=None, maxval=None, dtype=tf.int32)
 
-    # Runs in the server: drawn once, then handed out of memory.
+    # Runs in the server: drawn once, then served from memory.
     batches = tf.data.Dataset.range(different).map(ready).cache().repeat()
     batches = batches.apply(
         tf.data.experimental.service.distribute(
@@ -224,7 +226,7 @@ def client_tf(shape: str, uri: str, server_pid: int, seconds: float, compression
 
 @contextlib.contextmanager
 def serving(command: list[str], log: pathlib.Path) -> Iterator[tuple[str, int]]:
-    """Starts a server, and gives the first line that it prints, and its process id."""
+    """Starts a server. Returns the first line that it prints, and its process id."""
     with open(log, "a", encoding="utf-8") as errors:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
@@ -239,7 +241,7 @@ def serving(command: list[str], log: pathlib.Path) -> Iterator[tuple[str, int]]:
 
 
 def client(command: list[str], log: pathlib.Path, seconds: float) -> str:
-    """The last line that a client printed. Its output goes to a file, so that nobody has to read along."""
+    """Returns the last line that a client printed. Its output goes to a file, so that no reader slows it down."""
     with open(log, "a", encoding="utf-8") as errors, tempfile.TemporaryFile("w+", dir=log.parent) as output:
         done = subprocess.run(command, stdout=output, stderr=errors, timeout=START_SECONDS + 10 * seconds, check=False)
         if done.returncode != 0:
@@ -266,7 +268,7 @@ def tf_data_service(shape: str, seconds: float, folder: pathlib.Path, compressio
 
 
 def write_ready(shape: str, folder: pathlib.Path, shuffled: bool) -> None:
-    """A Parquet file whose values lie in it as they are handed out, whole batches in a row group."""
+    """Writes a Parquet file with values as they are sent, and whole batches in each row group."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -289,7 +291,7 @@ def write_ready(shape: str, folder: pathlib.Path, shuffled: bool) -> None:
 
 
 def summary_of(output: str, form: str) -> dict:
-    """The summary that `forebay run` prints at its end; in text it is for people, and rounded."""
+    """Parses the summary that `forebay run` prints at its end. The text format is for people, and rounded."""
     if form == "json":
         return json.loads(output.splitlines()[-1])
     number = r"(\d+(?:\.\d+)?)"
@@ -339,7 +341,7 @@ def forebay(
                 "others_cpu": max(0.0, machine_cpu - server_cpu - summary["cpu_seconds"]) / elapsed,
             }
 
-        # Warm-up runs find how many batches a measurement takes, which therefore lasts about as long as it should.
+        # Warm-up runs find the number of batches with which a measurement takes about the wanted time.
         steps = 2 * SHAPES[shape][3]
         while True:
             _, figures = run(steps)
@@ -355,7 +357,7 @@ def forebay(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--forebay", metavar="PATH", help="release binary; without it only the peers are measured")
-    parser.add_argument("--seconds", type=float, default=3.0, help="least length of a measurement [default: 3]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="minimum length of a measurement [default: 3]")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each peer and shape [default: 3]")
     parser.add_argument("--peers", help="only these, comma-separated")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="only these, comma-separated")

@@ -4,15 +4,16 @@
     VIRTUAL_ENV=/tmp/peers /tmp/peers/bin/maturin develop --release --manifest-path python/Cargo.toml
     /tmp/peers/bin/python benches/tables_peers.py
 
-Linux only. A generated table in the shape of Criteo's, in Parquet (snappy) that is in the page cache: 13 integers with nulls,
-26 strings of 8 hexadecimal digits with nulls. Integers: fill nulls, clamp, log1p, float32. Strings: hexadecimal to integer,
-modulus 1,000,000, int64. Out come batches of 4,096 rows with a NumPy array for each column.
+Linux only. Reads a generated table in the shape of Criteo's, from Parquet (snappy) in the page cache: 13 integers with
+nulls, and 26 strings of 8 hexadecimal digits with nulls. Integers: fill nulls, clamp, log1p, float32. Strings:
+hexadecimal to integer, modulus 1,000,000, int64. The result is batches of 4,096 rows with a NumPy array for each
+column.
 
 `vocabularies`: the strings through 26 given vocabularies of 10,000 entries instead of the modulus.
-`no_op`: what a call of `clamp` that changes nothing adds over 1,000,000 rows, on top of reading them.
+`no_op`: the time that a call of `clamp` that changes nothing adds over 1,000,000 rows, on top of reading them.
 
-Each measurement is a fresh process; CPU is user and system time of the process after imports, over all rows. Prints a JSON
-line each: microseconds of CPU a row, medians of `--rounds`, and Forebay's ratio to its peer round by round.
+Each measurement is a fresh process. CPU is user and system time of the process after imports, over all rows. Prints one
+JSON line for each: microseconds of CPU per row, medians of `--rounds`, and Forebay's ratio to its peer, round by round.
 """
 
 import argparse
@@ -143,7 +144,7 @@ def main() -> None:
     if given.one:
         measurement, peer, folder = given.one
         return one(measurement, peer, pathlib.Path(folder))
-    # NumPy's threads would spin beside whoever is measured.
+    # NumPy's threads would spin beside the measured process.
     environment = os.environ | {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as name:
         generate(pathlib.Path(name), given.rows)

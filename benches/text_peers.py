@@ -1,12 +1,13 @@
-"""Tokenising with a byte-level BPE of 32,000 tokens: Forebay, `tokenizers` and tiktoken in one run, on one core.
+"""Tokenises with a byte-level BPE of 32,000 tokens: Forebay, `tokenizers` and tiktoken in one run, on one core.
 
     python3.11 -m venv /tmp/peers && /tmp/peers/bin/pip install maturin numpy tokenizers==0.23.* tiktoken
     VIRTUAL_ENV=/tmp/peers /tmp/peers/bin/maturin develop --release --manifest-path python/Cargo.toml
     /tmp/peers/bin/python benches/text_peers.py FOLDER
 
-FOLDER holds text files (`*.txt`, `*.md`, `*.rs`, `*.py`, …), which the tokenizer is trained on and which are tokenised: documents of
-up to 4,000 characters. The split pattern is GPT-2's. Ids are compared. `packed` adds packing to sequences of 2,048, shuffling
-and batching. Each measurement is a fresh process; CPU is its user and system time, microseconds a token, medians of `--rounds`.
+FOLDER holds text files (`*.txt`, `*.md`, `*.rs`, `*.py`, …). The tokenizer is trained on them, and tokenises them as
+documents of up to 4,000 characters. The split pattern is GPT-2's. The script compares the ids of all peers. `packed`
+adds packing to sequences of 2,048, shuffling and batching. Each measurement is a fresh process. CPU is its user and
+system time in microseconds per token, as medians of `--rounds`.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def forebay_ids(folder: pathlib.Path):
 def forebay_packed(folder: pathlib.Path):
     query = "SELECT input_ids FROM pack((SELECT tokenize(text, 'FILE') AS ids FROM texts), length => 2048)"
     run = with_forebay(folder, query)
-    # Another feed each time: windows that a session still holds are not made again.
+    # Use another feed each time, because a session does not recompute windows that it still holds.
     seeds = iter(range(100))
     return None, lambda: run(batch_size=8, shuffle=True, seed=next(seeds))
 
@@ -114,7 +115,7 @@ def one(peer: str, folder: pathlib.Path) -> None:
     ids, run = PEERS[peer](folder)
     tokens = ids() if ids else []
     count, digest = sum(map(len, tokens)), hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
-    # Millions of Python's integers: its collector would walk them while the peer is measured.
+    # These are millions of Python integers, which the garbage collector would traverse while the peer is measured.
     del tokens
     gc.collect()
     run()

@@ -1,7 +1,7 @@
-//! `forebay demo`: the whole chain on the sample photographs, checked as it goes.
+//! `forebay demo`: runs a whole feed on the sample photographs, and checks it.
 //!
-//! Everything is real: a server process, two trainer processes over Flight, and a resume in two more. What they deliver
-//! is compared with the photographs on disk.
+//! The demo starts real processes: a server, two trainers that read over Flight, and two more that resume. It compares
+//! the samples that they deliver with the photographs on disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,12 +24,12 @@ const EPOCHS: u64 = 2;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
 
-/// What the demo found.
+/// The results of the demo.
 #[derive(Debug, Serialize)]
 struct Report {
     samples_per_epoch: u64,
@@ -78,7 +78,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         trainers.push(Trainer::start(&server.uri, rank, &["--epochs", &EPOCHS.to_string()])?);
     }
     let mut batches: Vec<Vec<BatchLine>> = vec![Vec::new(); trainers.len()];
-    // The trainers run at once; their lines are taken in turn, as each rank's step comes.
+    // The trainers run concurrently. Each round prints the next step of every rank.
     loop {
         let mut any = false;
         for (rank, trainer) in trainers.iter_mut().enumerate() {
@@ -117,7 +117,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Paths of the photographs, relative to their folder: what each epoch must deliver.
+/// Returns the photographs' paths, relative to their folder. Each epoch must deliver all of them.
 fn photographs(folder: &Path) -> Result<Vec<String>> {
     let mut paths = Vec::new();
     for label in std::fs::read_dir(folder)? {
@@ -156,7 +156,7 @@ fn show(rank: usize, batch: &BatchLine) -> String {
     )
 }
 
-/// Samples delivered, delivered more than once in an epoch, and not delivered.
+/// Counts samples that were delivered, delivered more than once in an epoch, and not delivered.
 fn compare(expected: &[String], batches: &[Vec<BatchLine>]) -> (u64, u64, u64) {
     let (mut delivered, mut duplicates, mut missing) = (0, 0, 0);
     for epoch in 0..EPOCHS {
@@ -213,7 +213,7 @@ fn conclude(report: &Report) -> Result<()> {
 fn forebay(arguments: &[&str]) -> Result<Child> {
     Command::new(std::env::current_exe().context("cannot find this program's file")?)
         .args(arguments)
-        // Set for a real job's ranks; the demo's are its own.
+        // A surrounding job may set these variables. The demo sets its own ranks and server.
         .env_remove("RANK")
         .env_remove("WORLD_SIZE")
         .env_remove("FOREBAY_URI")
@@ -270,7 +270,7 @@ impl Trainer {
         Ok(Self { process, lines, done: false })
     }
 
-    /// The next batch; `None` when the trainer has ended well.
+    /// Returns the next batch, or `None` after the trainer has ended without an error.
     async fn next(&mut self) -> Result<Option<BatchLine>> {
         if self.done {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `forebay explain`: how a pipeline will run.
+//! `forebay explain`: shows how a pipeline will run.
 
 use anyhow::Result;
 use clap::Args;
@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     pipeline: Option<String>,
     #[command(flatten)]
     feed: FeedArguments,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

@@ -33,7 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Watch the whole chain work: sample photographs, a server, two trainer ranks, two epochs, a resume.
+    /// Run and check a whole example: sample photographs, a server, two trainer ranks, two epochs, a resume.
     Demo(demo::Arguments),
     /// Read a pipeline as one rank, in process or from a server, and report each batch.
     Run(Box<run::Arguments>),
@@ -43,13 +43,13 @@ enum Command {
     Explain(explain::Arguments),
     /// Serve the pipelines of a script over Arrow Flight.
     Serve(Box<serve::Arguments>),
-    /// Compute windows for a dispatcher, beside other workers.
+    /// Compute windows for a dispatcher, together with other workers.
     Worker(Box<worker::Arguments>),
-    /// Show what goes on at a dispatcher: feeds, windows, workers, readers.
+    /// Show the state of a dispatcher: feeds, windows, workers, readers.
     Status(status::Arguments),
     /// List the preprocessing operators, or describe one.
     Operators(operators::Arguments),
-    /// Run SQL statements and print what they answer.
+    /// Run SQL statements and print their results.
     Sql(sql::Arguments),
 }
 
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The reader of our output closed it, for example `head`. That is not an error.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             report(&error);
@@ -84,19 +84,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Logs to standard error what `FOREBAY_LOG` lets through, such as `info` or `forebay_engine=debug`.
+/// Sends logs to standard error, filtered by `FOREBAY_LOG`, such as `info` or `forebay_engine=debug`.
 fn log() {
     let filter = std::env::var("FOREBAY_LOG").unwrap_or_default();
     let filter = match filter.as_str() {
         "" => EnvFilter::new("warn"),
         filter => EnvFilter::try_new(filter).unwrap_or_else(|error| {
-            // A slip in a setting that only logs should not keep a job from training.
+            // A typing error in a log filter should not keep a job from training.
             output::note(&format!("warning: FOREBAY_LOG=\"{filter}\" is not a log filter: {error}"));
             EnvFilter::new("warn")
         }),
     };
     let stderr = std::io::stderr;
-    // That a log cannot be written is told to stderr, which panics where nobody reads that any more.
+    // Errors of writing a log go to standard error too, which panics if standard error is closed. So switch them off.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(stderr().is_terminal())
@@ -110,7 +110,7 @@ fn report(error: &anyhow::Error) {
         Some(error) => error.to_string(),
         None => format!("{error:#}"),
     };
-    // A SQL error says "error: " itself, where it shows the place.
+    // The text of a SQL error with a place begins with "error: " already.
     let prefix = if text.starts_with("error: ") { "" } else { "error: " };
     output::note(&format!("{prefix}{text}"));
 }

@@ -1,4 +1,4 @@
-//! The port for metrics, on the command line.
+//! The command-line option for the metrics port.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,16 +6,17 @@ use anyhow::Result;
 use clap::Args;
 use forebay_flight_server::{MetricsEndpoint, Server};
 
-/// Where metrics are read.
+/// The metrics port.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct MetricsArguments {
-    /// Serve metrics for Prometheus on this port of --host: GET /metrics and GET /healthz, for whoever reaches it; 0 takes a free one.
+    /// Serve metrics for Prometheus on this port of --host: GET /metrics and GET /healthz, without any access check;
+    /// 0 takes a free port.
     #[arg(long, value_name = "PORT")]
     metrics_port: Option<u16>,
 }
 
 impl MetricsArguments {
-    /// The server with the port for metrics that was asked for, and where that is.
+    /// Adds the metrics port to `server`, if one is given, and returns the port's URI.
     pub(crate) async fn of(self, server: Server, host: IpAddr) -> Result<(Server, Option<String>)> {
         let Some(port) = self.metrics_port else { return Ok((server, None)) };
         let endpoint = MetricsEndpoint::bind(SocketAddr::new(host, port)).await?;

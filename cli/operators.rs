@@ -1,4 +1,4 @@
-//! `forebay operators`: what pipelines can call.
+//! `forebay operators`: lists the functions that pipelines can call.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -12,9 +12,9 @@ use crate::output;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// One operator to describe.
+    /// Operator to describe.
     name: Option<String>,
-    /// How to print; markdown gives the whole reference, docs/operators.md.
+    /// Output format; markdown prints the whole reference, docs/operators.md.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

@@ -1,4 +1,4 @@
-//! Printing: text for people, JSON for programs.
+//! Output: text for people, JSON for programs.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 pub(crate) enum Format {
     /// For people.
     Text,
-    /// For programs: one JSON value a line.
+    /// For programs: one JSON value per line.
     Json,
 }
 
@@ -27,12 +27,12 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
-/// Writes a line to standard error. That it cannot be written is nothing anyone could be told.
+/// Writes a line to standard error. Ignores errors, because there is nowhere left to report them.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Whether an error is only that nobody reads our output any more.
+/// Whether an error only means that the reader of our output has closed it.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }

@@ -1,4 +1,4 @@
-//! `forebay preview`: the first processed rows, in the terminal or as a page.
+//! `forebay preview`: shows the first processed rows, in the terminal or as a web page.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     html: Option<PathBuf>,
     #[command(flatten)]
     feed: FeedArguments,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

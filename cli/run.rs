@@ -1,4 +1,4 @@
-//! `forebay run`: one rank reading a pipeline.
+//! `forebay run`: reads a pipeline as one rank.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,21 +21,23 @@ use crate::usage;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// SQL file that creates the pipeline; not needed, and not read, with --connect.
+    /// SQL file that creates the pipeline; --connect ignores it.
     file: Option<PathBuf>,
     /// Pipeline to read; may be left out if the script creates only one.
     #[arg(long)]
     pipeline: Option<String>,
-    /// Samples per batch of this rank [default: the pipeline's, else 32; with length buckets its share of the global batch].
+    /// Samples per batch of this rank [default: the pipeline's, else 32; with length buckets this rank's share of the
+    /// global batch].
     #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     batch_size: Option<u64>,
-    /// The epoch to stop before, counted from 0: without --from, how many are read [default: the pipeline's, else 1].
+    /// The epoch to stop before, counted from 0; without --from, the number of epochs [default: the pipeline's, else
+    /// 1].
     #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
     epochs: Option<u64>,
     /// This rank.
     #[arg(long, default_value_t = 0, env = "RANK", value_parser = script::whole_number, allow_negative_numbers = true)]
     rank: u64,
-    /// How many ranks share the samples.
+    /// Number of ranks that share the samples.
     #[arg(long, default_value_t = 1, env = "WORLD_SIZE", value_parser = script::whole_number, allow_negative_numbers = true)]
     world_size: u64,
     /// Leave out an incomplete global batch at the end of an epoch.
@@ -44,16 +46,18 @@ pub(crate) struct Arguments {
     /// Where to begin: OFFSET, EPOCH:OFFSET, or the token of a batch.
     #[arg(long, allow_negative_numbers = true)]
     from: Option<Start>,
-    /// Which batches are this rank's: its stride (ordered), or the next that no rank has taken (dynamic) [default: ordered].
+    /// Which batches this rank gets: its share of each step (ordered), or the next that no rank has taken (dynamic)
+    /// [default: ordered].
     #[arg(long, value_name = "ordered|dynamic", value_parser = delivery)]
     delivery: Option<DeliveryMode>,
-    /// With dynamic delivery, what the ranks of this job have in common and no other job.
+    /// Name of the job, for dynamic delivery; all ranks of the job give the same name, and no other job does.
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Stop after this many batches.
     #[arg(long, value_name = "N", value_parser = script::whole_number, allow_negative_numbers = true)]
     steps: Option<u64>,
-    /// Read from a server, such as grpc://127.0.0.1:7070, instead of in this process; without a file, FOREBAY_URI says it too.
+    /// Read from a server, such as grpc://127.0.0.1:7070, instead of in this process; without a file, FOREBAY_URI works
+    /// too.
     #[arg(long, value_name = "URI")]
     connect: Option<String>,
     #[command(flatten)]
@@ -67,7 +71,7 @@ pub(crate) struct Arguments {
     feed: FeedArguments,
     #[command(flatten)]
     session: SessionArguments,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
@@ -111,7 +115,7 @@ struct Summary {
     quarantine: Option<String>,
 }
 
-/// Batches from this process or from a server: the same.
+/// The source of batches: this process or a server. Both deliver the same batches.
 enum Source {
     Local(Box<Reader>),
     Remote(Box<RemoteReader>),
@@ -132,7 +136,7 @@ impl Source {
         }
     }
 
-    /// Lets a dispatcher know that this reader is gone, so that it need not find out.
+    /// Tells the dispatcher that this reader leaves, so that the dispatcher need not wait for its silence.
     async fn close(&mut self) {
         if let Self::Remote(reader) = self {
             reader.close().await;
@@ -157,11 +161,11 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         quarantine: None,
     };
     let mut last = None;
-    // Listens from here on: a signal that comes while a line is printed must not be missed.
+    // Install the handler before the loop, so that a signal that arrives while a line is printed is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     while arguments.steps.is_none_or(|steps| summary.batches < steps) {
         let batch = tokio::select! {
-            // Batches may always be ready.
+            // Poll the signal first: the next batch may always be ready.
             biased;
             _ = interrupt.recv() => {
                 bar.finish_and_clear();
@@ -207,7 +211,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
 
 fn interrupted(last: Option<&Token>) -> anyhow::Error {
     match last {
-        Some(token) => anyhow::anyhow!("interrupted\nhint: go on with --from {token}"),
+        Some(token) => anyhow::anyhow!("interrupted\nhint: resume with --from {token}"),
         None => anyhow::anyhow!("interrupted before the first batch"),
     }
 }
@@ -266,7 +270,7 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
     })
 }
 
-/// A bar on a terminal; nothing elsewhere, and nothing between lines of JSON.
+/// Returns a progress bar. It shows only on a terminal, and not with JSON output.
 fn progress(arguments: &Arguments, samples_per_epoch: Option<u64>) -> ProgressBar {
     if arguments.output == Format::Json {
         return ProgressBar::hidden();
@@ -315,14 +319,14 @@ fn print(summary: &Summary) -> Result<()> {
     }
 }
 
-/// Says before anything is read that the samples lack a column.
+/// Reports a missing column before anything is read.
 fn check_column(schema: &Schema, column: Option<&str>) -> Result<()> {
     let Some(column) = column.filter(|column| schema.index_of(column).is_err()) else { return Ok(()) };
     let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     anyhow::bail!("the samples have no column \"{column}\"\nhint: columns: {}", names.join(", "))
 }
 
-/// The values of a column as text.
+/// Returns the values of a column as text.
 fn values(records: &RecordBatch, column: &str) -> Result<Vec<String>> {
     let array = records.column_by_name(column).context("looked up before reading")?;
     (0..array.len()).map(|row| Ok(array_value_to_string(array, row)?)).collect()

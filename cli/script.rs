@@ -1,4 +1,4 @@
-//! A SQL script on the command line, and the options that every command over one shares.
+//! A SQL script on the command line, and the options shared by all commands that run one.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use forebay_engine::{Boundaries, FeedOptions, OnError, Session, parse_bytes};
 
-/// The script and where it runs.
+/// The script, and the session that runs it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ScriptArguments {
     /// SQL file that creates tables and pipelines; relative locations in it are relative to its folder.
@@ -19,13 +19,13 @@ pub(crate) struct ScriptArguments {
 /// Options of the session.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SessionArguments {
-    /// Threads that compute; all cores by default.
+    /// Number of threads that compute; all cores by default.
     #[arg(long)]
     pub(crate) threads: Option<usize>,
     /// Memory for windows held ahead of the reader, such as 64MiB. The window being read is always held.
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_negative_numbers = true, default_value = "128MiB")]
     pub(crate) window_memory_limit: u64,
-    /// Memory for the tables that one feed joins, such as 4GiB; a feed that needs more is refused.
+    /// Memory for all tables that one feed joins, such as 4GiB; a feed that needs more is refused.
     #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "1GiB")]
     pub(crate) lookup_memory_limit: u64,
     /// Folder or URL for what Forebay writes (quarantined rows).
@@ -51,7 +51,8 @@ pub(crate) struct FeedArguments {
     /// What to do with rows that cannot be processed: raise, skip or quarantine [default: the pipeline's, else raise].
     #[arg(long, value_parser = on_error)]
     pub(crate) on_error: Option<OnError>,
-    /// Column by whose length rows are grouped, so that each global step is of one length bucket [default: the pipeline's].
+    /// Column by whose length rows are grouped, so that each global step is of one length bucket [default: the
+    /// pipeline's].
     #[arg(long, value_name = "COLUMN")]
     pub(crate) bucket_by_length: Option<String>,
     /// The longest length of each bucket, such as 64,128,256 [default: the pipeline's].
@@ -103,18 +104,18 @@ pub(crate) fn read(file: &Path) -> Result<String> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = std::env::current_dir().unwrap_or_default();
             anyhow::bail!(
-                "the script \"{}\" does not exist\nhint: check the path; a relative one begins at \"{}\"",
+                "the script \"{}\" does not exist\nhint: check the path; relative paths begin at \"{}\"",
                 file.display(),
                 folder.display()
             )
         }
         read => read.with_context(|| format!("cannot read the script \"{}\"", file.display()))?,
     };
-    // Some editors begin a file with a byte order mark.
+    // Some editors write a byte order mark at the beginning of a file.
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
-/// The pipeline that was named, or the script's only one.
+/// Returns the pipeline called `named`, or the script's only pipeline.
 pub(crate) fn pipeline(session: &Session, named: Option<&str>) -> Result<String> {
     match (named, &session.pipelines()[..]) {
         (Some(name), _) => Ok(session.pipeline(name)?.name().to_owned()),
@@ -140,10 +141,10 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
 }
 
-/// As [`bytes`], of memory that is needed.
+/// Like [`bytes`], but refuses 0.
 pub(crate) fn memory(text: &str) -> Result<u64, String> {
     match bytes(text)? {
-        0 => Err("must be more than nothing, such as 1GiB".to_owned()),
+        0 => Err("must be greater than 0, such as 1GiB".to_owned()),
         bytes => Ok(bytes),
     }
 }

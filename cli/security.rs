@@ -1,4 +1,4 @@
-//! Who may read from a server, on the command line: tokens and TLS, of the server and of its clients.
+//! Command-line options for security: tokens and TLS, for servers and for clients.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,39 +11,44 @@ use forebay_flight_server::{Access, Security, ServerTls, Tokens};
 
 use crate::script;
 
-/// Whom a server serves.
+/// Which clients a server accepts.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerSecurity {
-    /// File with the tokens that clients may send, one per line; without it, and without --worker-token-file, no token is asked for.
+    /// File with the tokens that clients may send, one per line; without it and --worker-token-file, no token is
+    /// required.
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// File with the tokens of the cluster's own processes, of which this one sends the first: with it, those of --token-file only read [default: --token-file serves both].
+    /// File with the tokens of the cluster's own processes; this process sends the first. With this option, tokens of
+    /// --token-file only read [default: --token-file serves both].
     #[arg(long, value_name = "FILE", env = "FOREBAY_WORKER_TOKEN_FILE")]
     worker_token_file: Option<PathBuf>,
-    /// Serve TLS, with this certificate (PEM, the server's own first).
+    /// Serve TLS with this certificate (PEM, the server's own first).
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The key of --tls-cert (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Serve only clients with a certificate that this CA signed (PEM): mutual TLS.
+    /// Accept only clients with a certificate that this CA signed (PEM): mutual TLS.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
     /// CA that signed the certificates of the other processes of the cluster (PEM) [default: the system's].
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Serve other machines without TLS, or without a token or client certificates: anyone who reaches the port can read the feeds.
+    /// Serve other machines without TLS, or without tokens and client certificates: anyone who can reach the port can
+    /// read the feeds.
     #[arg(long)]
     insecure: bool,
 }
 
 impl ServerSecurity {
-    /// Reads the files, and refuses what would let anyone on the network read.
+    /// Reads the files, and refuses options that would let anyone on the network read the feeds.
     pub(crate) fn open(&self, host: IpAddr) -> Result<Security> {
         let token_file = self.token_file.as_ref().or(self.worker_token_file.as_ref());
         let lacks = match (&self.tls_cert, token_file, &self.tls_client_ca) {
             (None, None, _) => Some("neither TLS nor tokens"),
-            (None, Some(_), _) => Some("tokens but no TLS, so anyone on the way can read them and the samples"),
+            (None, Some(_), _) => {
+                Some("tokens but no TLS, so anyone on the network path can read them and the samples")
+            }
             (Some(_), None, None) => {
                 Some("TLS but neither tokens nor client certificates, so anyone can read the feeds")
             }
@@ -53,7 +58,7 @@ impl ServerSecurity {
             anyhow::bail!(
                 "{host} is reachable from other machines, and this server has {lacks}\n\
                  hint: add --tls-cert FILE --tls-key FILE and --token-file FILE (or --tls-client-ca FILE), \
-                 keep to --host 127.0.0.1 and a tunnel, or add --insecure on a network you trust"
+                 use --host 127.0.0.1 with a tunnel, or add --insecure on a network you trust"
             );
         }
         let read = |path: &Option<PathBuf>| path.as_deref().map(Tokens::read).transpose();
@@ -65,21 +70,22 @@ impl ServerSecurity {
         Ok(Security { access, tls })
     }
 
-    /// How this process reaches the others of its cluster: with the first token of its file, and its own certificate.
+    /// Returns how this process connects to the others of its cluster: with the first token of its file, and its own
+    /// certificate.
     pub(crate) fn connect(&self) -> Result<ConnectOptions> {
         let token = self.worker_token_file.as_deref().or(self.token_file.as_deref());
         let token = token.map(Tokens::first).transpose()?;
-        // Shown to whoever asks for one.
+        // Shown to servers that ask for a client certificate.
         let (certificate, key) = (self.tls_cert.clone(), self.tls_key.clone());
         let tls = ClientTls { ca: self.tls_ca.clone(), certificate, key, server_name: None };
         Ok(ConnectOptions { token, tls, insecure: self.insecure, ..ConnectOptions::default() })
     }
 }
 
-/// How a client shows who it is, and whom it trusts.
+/// How a client identifies itself, and which servers it trusts.
 #[derive(Args, Clone)]
 pub(crate) struct ClientSecurity {
-    /// Token to send to the server; others on this machine can see arguments, but not FOREBAY_TOKEN.
+    /// Token to send to the server; other users of this machine can see arguments, but not FOREBAY_TOKEN.
     #[arg(long, value_name = "TEXT", env = "FOREBAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// CA that signed the server's certificate (PEM) [default: the system's].
@@ -102,10 +108,10 @@ pub(crate) struct ClientSecurity {
 /// How a trainer reads.
 #[derive(Args, Clone)]
 pub(crate) struct ReadingArguments {
-    /// How long servers may be gone before reading gives up [default: 30].
+    /// How long to retry while no server answers [default: 30].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     retry_for: Option<f64>,
-    /// Memory for batches received ahead of the loop, such as 1GiB [default: 64MiB].
+    /// Memory for batches received ahead of the reader, such as 1GiB [default: 64MiB].
     #[arg(long, value_name = "SIZE", value_parser = script::bytes)]
     buffer_limit: Option<u64>,
 }
@@ -114,7 +120,7 @@ impl ClientSecurity {
     /// How to connect.
     pub(crate) fn options(&self) -> ConnectOptions {
         ConnectOptions {
-            // A variable that is set to nothing says that there is none.
+            // An empty variable means that there is no token.
             token: self.token.clone().filter(|token| !token.is_empty()),
             tls: ClientTls {
                 ca: self.tls_ca.clone(),

@@ -1,4 +1,4 @@
-//! `forebay serve`: the pipelines of a script over Arrow Flight, until it is told to stop.
+//! `forebay serve`: serves the pipelines of a script over Arrow Flight until it is stopped.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::serving::{self, Listening, ServingArguments};
 pub(crate) struct Arguments {
     #[command(flatten)]
     script: ScriptArguments,
-    /// Port to listen on; 0 takes a free one.
+    /// Port to listen on; 0 takes a free port.
     #[arg(long, default_value_t = 7070)]
     port: u16,
-    /// Lease windows to workers only, and compute none here.
+    /// Compute no windows in this process; lease all of them to other workers.
     #[arg(long)]
     no_worker: bool,
     #[command(flatten)]
@@ -27,18 +27,18 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let Arguments { script, port, no_worker, serving } = arguments;
-    // The port first: a script over a large dataset takes a while, and would be in vain.
+    // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
     let listening = serving.listen(port, !no_worker).await?;
     let session = script.open().await?;
     let (uri, pipelines) = (listening.server.uri(), session.pipelines());
     if pipelines.is_empty() {
         return Err(script::no_pipeline());
     }
-    // What cannot be opened is found by whoever starts the server, not by the first trainer.
+    // Open every pipeline now, so that the user who starts the server sees errors, and not the first trainer.
     for pipeline in &pipelines {
         session.open(pipeline, &FeedOptions::default())?.check(&ReadOptions::default())?;
     }
-    // Before anyone is told that the server runs, and so may stop it.
+    // Install the signal handlers before announcing the server, because a user who knows of it may stop it.
     let stop = serving::stop()?;
     let text = [
         format!("serving {} on {uri}", pipelines.join(", ")),

@@ -1,4 +1,4 @@
-//! What `forebay serve` and `forebay worker` have in common: where they listen, what they may use, whom they serve.
+//! Options shared by `forebay serve` and `forebay worker`: addresses, memory, security.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,41 +14,42 @@ use crate::output::{self, Format};
 use crate::script;
 use crate::security::ServerSecurity;
 
-/// A process that listens.
+/// Options of a process that listens.
 #[derive(Args)]
 pub(crate) struct ServingArguments {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
-    /// Where trainers reach this process, if not at the address it listens on: behind NAT or in a container.
+    /// Address at which trainers reach this process, if it differs from the one it listens on: behind NAT or in a
+    /// container.
     #[arg(long, value_name = "URI")]
     pub(crate) advertise: Option<String>,
-    /// Make trainers on this machine read over the port too, not over a local socket.
+    /// Make trainers on this machine read over the port too, and not over a local socket.
     #[arg(long)]
     pub(crate) no_local_socket: bool,
-    /// Memory for windows that are computed here, such as 4GiB: half for source rows, half for processed ones.
+    /// Memory for windows that this process computes, such as 4GiB: half for source rows, half for processed rows.
     #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
     pub(crate) memory_limit: u64,
     #[command(flatten)]
     metrics: MetricsArguments,
     #[command(flatten)]
     security: ServerSecurity,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
 
-/// A server that has its ports.
+/// A server whose ports are bound.
 pub(crate) struct Listening {
     pub(crate) server: Server,
-    /// How it reaches the others of its cluster.
+    /// How it connects to the other processes of its cluster.
     pub(crate) connect: ConnectOptions,
-    /// Where its metrics are.
+    /// The URI of its metrics.
     metrics: Option<String>,
 }
 
 impl ServingArguments {
-    /// Checks the options and takes the ports.
+    /// Checks the options and binds the ports.
     pub(crate) async fn listen(&self, port: u16, computes: bool) -> Result<Listening> {
         let security = self.security.open(self.host)?;
         let connect = self.security.connect()?;
@@ -60,7 +61,7 @@ impl ServingArguments {
         Ok(Listening { server, connect, metrics })
     }
 
-    /// Says that it is ready: `json`, or `text` line by line.
+    /// Announces that the server is ready: prints `json`, or `text` line by line.
     pub(crate) fn say(&self, listening: &Listening, mut json: Value, text: &[String]) -> Result<()> {
         match self.output {
             Format::Json => {
@@ -75,7 +76,7 @@ impl ServingArguments {
     }
 }
 
-/// Ends when the process is interrupted or told to terminate; it listens from here on.
+/// Installs signal handlers, and returns a future that completes when the process is interrupted or terminated.
 pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(async move {
@@ -86,12 +87,12 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
-/// A worker that advertises what nobody can connect to would be a silent loss.
+/// Refuses an advertised address that no trainer can connect to. Trainers would silently lose such a worker.
 fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
     if host.is_unspecified() && uri.is_none() {
         anyhow::bail!(
-            "{host} listens everywhere, and is no address that trainers could connect to\n\
-             hint: say where they reach this process with --advertise grpc://HOST:PORT"
+            "{host} stands for every address of this machine, and trainers cannot connect to it\n\
+             hint: give the address at which they reach this process, with --advertise grpc://HOST:PORT"
         );
     }
     let is_reachable = |host: &str, port: &str| {
@@ -107,7 +108,7 @@ fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
     let is_uri = |uri: &str| is_uri(uri).unwrap_or(false);
     match uri.filter(|uri| !is_uri(uri)) {
         Some(uri) => anyhow::bail!(
-            "--advertise is not an address that trainers could connect to: \"{uri}\"\nhint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
+            "--advertise is not an address that trainers can connect to: \"{uri}\"\nhint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
         ),
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! `forebay sql`: statements and what they answer.
+//! `forebay sql`: runs statements and prints their results.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     command: Option<String>,
     #[command(flatten)]
     session: SessionArguments,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

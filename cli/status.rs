@@ -1,4 +1,4 @@
-//! `forebay status`: what goes on at a dispatcher.
+//! `forebay status`: shows the state of a dispatcher.
 
 use anyhow::Result;
 use clap::Args;
@@ -7,17 +7,17 @@ use forebay_flight_client::{Client, ClusterStatus, JobStatus};
 use crate::output::{self, Format};
 use crate::security::ClientSecurity;
 
-/// Ranks that are named in a line.
+/// Maximum number of ranks that one line names.
 const RANKS_NAMED: usize = 16;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The dispatcher, such as grpc://127.0.0.1:7070.
+    /// Dispatcher, such as grpc://127.0.0.1:7070.
     #[arg(long, value_name = "URI", env = "FOREBAY_URI", default_value = "grpc://127.0.0.1:7070")]
     connect: String,
     #[command(flatten)]
     security: ClientSecurity,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }
@@ -31,21 +31,23 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     }
 }
 
-/// A job with dynamic delivery in a line.
+/// Describes a job with dynamic delivery in one line.
 fn describe(job: &JobStatus) -> String {
     let JobStatus { job: name, world_size, awaited, awaiting_ms, claims_held, epoch, claims_granted } = job;
     let granted = format!("{claims_granted} claims of epoch {epoch} granted, {claims_held} held");
     if awaited.is_empty() {
-        return format!("job \"{name}\", dynamic: all {world_size} ranks are there; {granted}");
+        return format!("job \"{name}\", dynamic: all {world_size} ranks are present; {granted}");
     }
     let here = world_size - awaited.len() as u64;
     let mut ranks: Vec<_> = awaited.iter().take(RANKS_NAMED).map(u64::to_string).collect();
     ranks.extend((awaited.len() > RANKS_NAMED).then(|| "…".to_owned()));
     let ranks = ranks.join(", ");
     match awaiting_ms {
-        0 => format!("job \"{name}\", dynamic: {here} of {world_size} ranks are there, and nobody asks; {granted}"),
+        0 => {
+            format!("job \"{name}\", dynamic: {here} of {world_size} ranks are present, and none is waiting; {granted}")
+        }
         ms => format!(
-            "job \"{name}\", dynamic: {here} of {world_size} ranks are there; it waits for rank {ranks} since {:.1} s; {granted}",
+            "job \"{name}\", dynamic: {here} of {world_size} ranks are present, waiting for rank {ranks} for {:.1} s; {granted}",
             *ms as f64 / 1e3
         ),
     }
@@ -101,7 +103,7 @@ fn print(status: &ClusterStatus) -> Result<()> {
             ]);
         }
         if feed.readers.is_empty() {
-            output::line("nobody reads it now")?;
+            output::line("no readers")?;
         } else {
             output::table(&readers)?;
         }

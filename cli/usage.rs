@@ -1,10 +1,10 @@
-//! What this process has used so far.
+//! CPU time and memory of this process.
 
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// CPU time of all threads, and the most memory held at a time in bytes.
+/// Returns the CPU time of all threads, and the peak memory in bytes.
 pub(crate) fn of_this_process() -> (Duration, u64) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return (Duration::ZERO, 0) };
     let seconds = |time: nix::sys::time::TimeVal| {

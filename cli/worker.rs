@@ -1,4 +1,4 @@
-//! `forebay worker`: computes windows for a dispatcher, until it is told to stop.
+//! `forebay worker`: computes windows for a dispatcher until it is stopped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,23 +13,24 @@ use crate::serving::{self, Listening, ServingArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The dispatcher to compute for, such as grpc://feeds:7070; several are separated by commas, and the first that answers is taken.
+    /// Dispatcher to compute for, such as grpc://feeds:7070; separate several by commas, and the first that answers is
+    /// used.
     #[arg(long, value_name = "URI", env = "FOREBAY_DISPATCHER")]
     dispatcher: String,
-    /// Port to listen on for trainers; 0 takes a free one.
+    /// Port to listen on for trainers; 0 takes a free port.
     #[arg(long, default_value_t = 0)]
     port: u16,
-    /// Memory for the tables that one feed joins, such as 4GiB; a feed that needs more is refused.
+    /// Memory for all tables that one feed joins, such as 4GiB; a feed that needs more is refused.
     #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
     lookup_memory_limit: u64,
-    /// Threads that compute; all cores by default.
+    /// Number of threads that compute; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
     #[command(flatten)]
     serving: ServingArguments,
 }
 
-/// The addresses in a list; a typing error would else look like a dispatcher that never answers.
+/// Parses a list of addresses. Without the check a typing error would look like a dispatcher that never answers.
 fn dispatchers(list: &str) -> Result<Vec<String>> {
     let addresses = forebay_flight_client::addresses(list);
     let is_uri = |uri: &str| {
@@ -51,7 +52,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let Arguments { dispatcher, port, lookup_memory_limit, threads, serving } = arguments;
     let dispatchers = dispatchers(&dispatcher)?;
     let listening = serving.listen(port, true).await?;
-    // Where to write comes with each feed.
+    // Each feed's spec says where to write, so this root is not used.
     let root = ".forebay".to_owned();
     let session = SessionArguments { threads, window_memory_limit: 0, lookup_memory_limit, root };
     let session = session.open(Path::new(""))?;

@@ -1,10 +1,10 @@
-"""Trains a small convolutional network on the sample photographs, and resumes where it stopped.
+"""Trains a small convolutional network on the sample photographs, and resumes from a checkpoint.
 
     python examples/train_images.py --steps 100 --checkpoint images.pt
     python examples/train_images.py --steps 200 --checkpoint images.pt --resume images.pt
 
-Each step prints its loss as a line of JSON. A run that was stopped, at any step, and resumed prints the same losses as one that
-was not: the checkpoint holds the model, the optimizer and where the loader stands.
+Each step prints its loss as a line of JSON. A run that is stopped at any step and resumed prints the same losses as a
+run without interruption. The checkpoint holds the model, the optimizer and the loader's state.
 """
 
 import argparse
@@ -26,13 +26,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100, help="the step to stop before, counted from the first run's beginning")
     parser.add_argument("--checkpoint", type=Path, help="the file to write")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
-    parser.add_argument("--resume", type=Path, help="the checkpoint to go on from")
+    parser.add_argument("--resume", type=Path, help="the checkpoint to resume from")
     parser.add_argument("--photos", type=Path, default=PHOTOS, help="a folder with a folder of pictures for each class")
     return parser.parse_args()
 
 
 def photographs(folder: Path) -> forebay.Loader:
-    """Batches of 32: a new random crop of every photograph in every epoch."""
+    """Returns a loader of batches of 32, with a new random crop of every photograph in every epoch."""
     numbers = " ".join(f"WHEN '{name}' THEN {number}" for number, name in enumerate(CLASSES))
     crops = "random_resized_crop(decode_image(bytes), height => 64, width => 64, scale_min => 0.4)"
     table = forebay.table(folder, format="media")
@@ -49,7 +49,7 @@ def network() -> nn.Module:
 
 
 def save(path: Path, **state) -> None:
-    """Writes beside the file and renames, so that a run that is killed leaves the checkpoint before it whole."""
+    """Writes a temporary file and renames it, so that a killed run leaves the previous checkpoint intact."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)
     os.replace(unfinished, path)
@@ -59,7 +59,7 @@ def main() -> None:
     options = arguments()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)  # the same sums in the same order on every machine, and a core left for the feed
+    torch.set_num_threads(1)  # the same sums in the same order on every machine, and one core free for the feed
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     loader = photographs(options.photos)
@@ -72,7 +72,7 @@ def main() -> None:
         step = state["step"]
 
     while step < options.steps:
-        for batch in loader:  # one epoch, or what is left of it
+        for batch in loader:  # one epoch, or the rest of it after a resume
             images = batch["image"].permute(0, 3, 1, 2)  # height x width x channels to channels first: a view
             logits = model(images)
             loss = nn.functional.cross_entropy(logits, batch["label"])

@@ -1,11 +1,11 @@
-"""Trains a model that predicts clicks from a table, and resumes where it stopped.
+"""Trains a model that predicts clicks from a table, and resumes from a checkpoint.
 
     python examples/train_tabular.py --steps 200 --checkpoint clicks.pt
     python examples/train_tabular.py --steps 400 --checkpoint clicks.pt --resume clicks.pt
 
-The table is made up, from a fixed seed, and written as Parquet on the first run. Who clicks depends on the user, the site and the
-price, so there is something to learn. The features are made in SQL: hashed categories, a hashed cross of two, clamped and
-logarithmic numbers. Each step prints its loss as a line of JSON.
+The first run generates the table from a fixed seed and writes it as Parquet. Clicks depend on the user, the site and
+the price, so there is something to learn. SQL computes the features: hashed categories, a hashed cross of two
+categories, clamped and logarithmic numbers. Each step prints its loss as a line of JSON.
 """
 
 import argparse
@@ -43,14 +43,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=400, help="the step to stop before, counted from the first run's beginning")
     parser.add_argument("--checkpoint", type=Path, help="the file to write")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
-    parser.add_argument("--resume", type=Path, help="the checkpoint to go on from")
+    parser.add_argument("--resume", type=Path, help="the checkpoint to resume from")
     data = Path(tempfile.gettempdir()) / "forebay-clicks"
-    parser.add_argument("--data", type=Path, default=data, help=f"where the table is kept ({data})")
+    parser.add_argument("--data", type=Path, default=data, help=f"where to store the table ({data})")
     return parser.parse_args()
 
 
 def write_table(folder: Path) -> None:
-    """The same rows on every machine; some prices are negative, as bad data is, and the query leaves them out."""
+    """Writes the same rows on every machine. Some prices are negative, like real bad data, and the query filters them
+    out."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"part-{number}.parquet" for number in range(FILES)]
     if all(path.exists() for path in paths):
@@ -74,7 +75,7 @@ def write_table(folder: Path) -> None:
                 "clicked": clicked,
             }
         )
-        # A file that is there stays: it is what a checkpoint was made of.
+        # Keep an existing file, because a checkpoint may depend on it.
         if not path.exists():
             unfinished = path.with_suffix(".unfinished")
             pq.write_table(table, unfinished, row_group_size=5_000, write_page_index=True)
@@ -99,7 +100,7 @@ class ClickModel(nn.Module):
 
 
 def save(path: Path, **state) -> None:
-    """Writes beside the file and renames, so that a run that is killed leaves the checkpoint before it whole."""
+    """Writes a temporary file and renames it, so that a killed run leaves the previous checkpoint intact."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)
     os.replace(unfinished, path)
@@ -109,7 +110,7 @@ def main() -> None:
     options = arguments()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)  # the same sums in the same order on every machine, and a core left for the feed
+    torch.set_num_threads(1)  # the same sums in the same order on every machine, and one core free for the feed
     write_table(options.data)
     model = ClickModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -123,7 +124,7 @@ def main() -> None:
         step = state["step"]
 
     while step < options.steps:
-        for batch in loader:  # one epoch, or what is left of it
+        for batch in loader:  # one epoch, or the rest of it after a resume
             loss = nn.functional.binary_cross_entropy_with_logits(model(batch), batch["clicked"])
             optimizer.zero_grad()
             loss.backward()

@@ -1,11 +1,11 @@
-"""Trains a small language model on bytes of text, and resumes where it stopped.
+"""Trains a small language model on bytes of text, and resumes from a checkpoint.
 
     python examples/train_text.py --steps 100 --checkpoint text.pt
     python examples/train_text.py --steps 200 --checkpoint text.pt --resume text.pt
 
-The text is this repository's own documentation, or any files that are named with `--text`. A token is a byte. The blocks of
-tokens are an Arrow table in memory: any Arrow data can be a dataset, and its content is part of what a checkpoint is checked
-against. Each step prints its loss, in nats per byte, as a line of JSON.
+The text is this repository's documentation, or the files given with `--text`. A token is a byte. The blocks of tokens
+are an Arrow table in memory. Any Arrow data can be a dataset, and a resume compares its content with the checkpoint's.
+Each step prints its loss, in nats per byte, as a line of JSON.
 """
 
 import argparse
@@ -29,20 +29,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=300, help="the step to stop before, counted from the first run's beginning")
     parser.add_argument("--checkpoint", type=Path, help="the file to write")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
-    parser.add_argument("--resume", type=Path, help="the checkpoint to go on from")
+    parser.add_argument("--resume", type=Path, help="the checkpoint to resume from")
     parser.add_argument("--text", type=Path, nargs="+", help="text files (this repository's documentation)")
     return parser.parse_args()
 
 
 def blocks(files: list[Path]) -> pa.Table:
-    """The files' bytes, one after the other, in blocks of a context and the byte that follows it."""
+    """Returns the files' bytes, concatenated, in blocks of a context and the byte that follows it."""
     text = np.frombuffer(b"\n".join(file.read_bytes() for file in files), dtype=np.uint8)
     whole = text[: len(text) // (CONTEXT + 1) * (CONTEXT + 1)]
     return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(whole), CONTEXT + 1)})
 
 
 def token_batches(files: list[Path]) -> forebay.Loader:
-    # The table's name is part of what a resume is checked against, so it has one.
+    # Give the table a name, because a resume compares table names.
     return forebay.table(blocks(files), name="blocks").load(batch_size=32, shuffle=True, seed=17, drop_last=True)
 
 
@@ -62,7 +62,7 @@ class LanguageModel(nn.Module):
 
 
 def save(path: Path, **state) -> None:
-    """Writes beside the file and renames, so that a run that is killed leaves the checkpoint before it whole."""
+    """Writes a temporary file and renames it, so that a killed run leaves the previous checkpoint intact."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)
     os.replace(unfinished, path)
@@ -72,7 +72,7 @@ def main() -> None:
     options = arguments()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)  # the same sums in the same order on every machine, and a core left for the feed
+    torch.set_num_threads(1)  # the same sums in the same order on every machine, and one core free for the feed
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     loader = token_batches(options.text or sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]))
@@ -85,7 +85,7 @@ def main() -> None:
         step = state["step"]
 
     while step < options.steps:
-        for batch in loader:  # one epoch, or what is left of it
+        for batch in loader:  # one epoch, or the rest of it after a resume
             tokens = batch["tokens"].long()
             logits = model(tokens[:, :-1])
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())

@@ -7,8 +7,8 @@
         step(batch["image"], batch["label"])
     checkpoint["data"] = loader.state_dict()
 
-Each sample comes exactly once per epoch, in an order that depends on the query, the files, the seed and the epoch alone;
-`state_dict` resumes exactly, on any number of ranks; the same batches come in process and from a cluster.
+Each sample comes exactly once per epoch, in an order that depends only on the query, the files, the seed and the epoch.
+`state_dict` resumes exactly, on any number of ranks. Batches are the same in process and from a cluster.
 """
 
 from __future__ import annotations
@@ -93,24 +93,27 @@ def load(
     bucket_by_length: str | None = None,
     bucket_boundaries: list[int] | None = None,
 ) -> Loader:
-    """A loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a `Table`.
+    """Returns a loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a
+    `Table`.
 
-    Computes in this process. What is not given is what the pipeline's `WITH` says, else the default named here.
+    The loader computes in this process. For an argument that is not given, the pipeline's `WITH` decides, else the
+    default named here.
 
-    - `batch_size`: samples per batch of this rank (32); or `global_batch_size`: of all ranks.
-    - `shuffle` (False), `seed` (0): whether samples come in a keyed random order, and which.
-    - `epochs`: how many one `for` loop covers, `float("inf")` for no end; without it each loop is one epoch, the next loop
-      the next.
-    - `drop_last` (False): leave out an incomplete global batch at an epoch's end.
-    - `rank`, `world_size` (or `dp_rank`, `dp_size`): by default of `torch.distributed`, else of RANK and WORLD_SIZE.
+    - `batch_size`: samples per batch of this rank (32). Or `global_batch_size`: samples per batch of all ranks.
+    - `shuffle` (False), `seed` (0): whether samples come in a keyed random order, and its seed.
+    - `epochs`: the number of epochs of one `for` loop, `float("inf")` for no end. Without it each loop is one epoch,
+      and the next loop is the next epoch.
+    - `drop_last` (False): leave out an incomplete global batch at the end of an epoch.
+    - `rank`, `world_size` (or `dp_rank`, `dp_size`): by default those of `torch.distributed`, else RANK and WORLD_SIZE.
     - `prefetch_factor`: finished batches that wait for the loop.
-    - `columns`: only these; in this process, what the others need is not computed.
+    - `columns`: only these columns. In this process, functions that only other columns need do not run.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
-    - `on_error` ("raise"): or "skip" or "quarantine" rows that cannot be processed.
-    - `delivery` ("ordered"): "dynamic" gives a rank the next batch that no rank has taken; several ranks need a cluster.
+    - `on_error` ("raise"): "raise", "skip" or "quarantine" rows that cannot be processed.
+    - `delivery` ("ordered"): "dynamic" gives a rank the next batch that no rank has taken; several ranks need a
+      cluster.
     - `window_bytes` (32 MiB), `window_rows`: how much is shuffled together.
-    - `bucket_by_length`, `bucket_boundaries`: batches of rows of like length; needs `global_batch_size`.
+    - `bucket_by_length`, `bucket_boundaries`: batches of rows of similar length; needs `global_batch_size`.
     """
     options = dict(locals())
     del options["pipeline"]
@@ -126,13 +129,13 @@ def connect(
     retry_for: float | None = None,
     buffer_limit: int | str | None = None,
 ) -> Cluster:
-    """A connection to a cluster at `uri`, such as "grpc://feeds:7070", "grpc+tls://…", or several separated by commas.
+    """Connects to a cluster at `uri`, such as "grpc://feeds:7070" or "grpc+tls://…"; separate several by commas.
 
-    - `token`: what proves that this client may read; by default FOREBAY_TOKEN.
+    - `token`: the token that allows this client to read; by default FOREBAY_TOKEN.
     - `tls`: PEM files and names: `{"ca": …, "cert": …, "key": …, "server_name": …}`.
-    - `insecure`: send the token over plain text to other machines too.
-    - `retry_for` (30): seconds that servers may be gone before reading raises `UnavailableError`. If given, a
-      server that is not up yet is waited for as long.
+    - `insecure`: send the token as plain text to other machines too.
+    - `retry_for` (30): seconds for which reading retries while no server answers, before it raises `UnavailableError`.
+      If given, connecting also waits that long for a server that is not up yet.
     - `buffer_limit` (64 MiB): bytes to receive ahead of the loop.
     """
     return Cluster(
@@ -141,22 +144,23 @@ def connect(
 
 
 def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | None:
-    """Runs a script, or takes a query as a pipeline. `tables` are names in it: Arrow data, paths, or tables.
+    """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or tables.
 
-    Gives the pipeline of a query, or the last that a script creates; `None` for a script without one.
+    Returns the query's pipeline, or the last pipeline that the script creates, or `None` if it creates none.
     """
     return default_session().sql(text, **tables)
 
 
 def table(source: Any, *, name: str | None = None, format: str | None = None) -> Table:
-    """A table to build a pipeline from: the name of one, a path, glob or URL of files, or Arrow data such as a pyarrow
-    table, a Polars or a pandas frame."""
+    """Returns a table to build a pipeline from. `source` is the name of a table, a path, glob or URL of files, or Arrow
+    data such as a pyarrow table, a Polars frame or a pandas frame."""
     return default_session().table(source, name=name, format=format)
 
 
 def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:
-    """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free one.
+    """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free port.
 
-    Without TLS and tokens, so only to this machine unless `insecure`; `forebay serve` has both.
+    The server has neither TLS nor tokens, so only this machine can connect, unless `insecure`. `forebay serve` has
+    both.
     """
     return default_session().serve(host=host, port=port, insecure=insecure)

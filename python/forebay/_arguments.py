@@ -1,4 +1,4 @@
-"""Checks of what users pass: every refusal names the argument, the value and what is accepted."""
+"""Checks of arguments. Every refusal names the argument, the value and the accepted values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refuse(name: str, accepted: str, value: Any, hint: str | None = None) -> Inv
 def integer(
     name: str, value: Any, minimum: int = 0, accepted: str | None = None, maximum: int = 2**64 - 1
 ) -> int | None:
-    """A whole number; what is one in NumPy or torch will do. `None` stays."""
+    """Checks an integer, which may be one of NumPy or torch. Returns `None` for `None`."""
     if value is None:
         return None
     accepted = accepted or ("a positive integer" if minimum == 1 else f"an integer of at least {minimum}")
@@ -43,7 +43,7 @@ def positive(name: str, value: Any, maximum: int = 2**64 - 1) -> int | None:
 
 
 def count(name: str, value: Any, minimum: int = 0) -> int:
-    """A whole number that must be given."""
+    """Checks an integer that is required."""
     if value is None:
         raise refuse(name, "a positive integer" if minimum == 1 else f"an integer of at least {minimum}", value)
     return integer(name, value, minimum)
@@ -92,7 +92,7 @@ def names(name: str, value: Any) -> list[str] | None:
 
 
 def size(name: str, value: Any) -> int | None:
-    """Bytes: a number, or a text such as '64MiB'."""
+    """Checks a number of bytes: an integer, or a text such as '64MiB'."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", value.lower())
         if match and match[2] in _UNITS and 0 < (number := int(float(match[1]) * _UNITS[match[2]])) < 2**64:
@@ -107,7 +107,7 @@ def divisors(number: int) -> list[int]:
 
 
 def share(global_batch_size: int, world_size: int) -> int:
-    """A rank's part of the global batch."""
+    """Returns a rank's part of the global batch."""
     if global_batch_size % world_size == 0:
         return global_batch_size // world_size
     fitting = divisors(global_batch_size)

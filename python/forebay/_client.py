@@ -1,4 +1,4 @@
-"""A cluster, or any server, from the trainer's process."""
+"""The connection from a trainer's process to a cluster, or to any server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Cluster:
         return self._native.pipelines()
 
     def status(self) -> dict[str, Any]:
-        """What goes on at the dispatcher: feeds, windows, workers, readers."""
+        """The state of the dispatcher: feeds, windows, workers, readers."""
         return json.loads(self._native.status())
 
     def load(
@@ -84,9 +84,10 @@ class Cluster:
         bucket_by_length: str | None = None,
         bucket_boundaries: list[int] | None = None,
     ) -> Loader:
-        """As `forebay.load`, from the workers of this cluster: the same batches.
+        """Like `forebay.load`, but reads from the workers of this cluster. The batches are the same.
 
-        `delivery="dynamic"` gives each rank the next batch that no rank has taken; the ranks of one job share a name, `job`.
+        `delivery="dynamic"` gives each rank the next batch that no rank has taken. All ranks of a job give the same
+        name, `job`.
         """
         options = dict(locals())
         del options["self"], options["pipeline"]
@@ -112,7 +113,7 @@ class RemoteFeed:
         self.id = opened.id
         self.columns = opened.columns
         self.samples_per_epoch = opened.samples_per_epoch
-        # A server from before identities were sent says nothing.
+        # Servers of earlier versions do not send an identity.
         self.identity = json.loads(opened.identity) or {"feed": self.id}
 
     def _open(self, options: dict[str, Any]) -> _native.RemoteFeed:

@@ -9,8 +9,8 @@ from ._errors import InvalidError
 
 
 class DeviceCopy:
-    """Copies a batch's tensors to a torch device. For CUDA by way of pinned memory, on a stream of its own, while the loop
-    works on the batch before."""
+    """Copies a batch's tensors to a torch device. For CUDA it copies through pinned memory, on its own stream, while
+    the loop works on the previous batch."""
 
     def __init__(self, device: Any, pin_memory: bool, torch: Any = None):
         if torch is None:
@@ -41,18 +41,18 @@ class DeviceCopy:
         return self._stream is not None
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with its tensors on the device, or on the way there."""
+        """Returns the batch with its tensors on the device. With CUDA the copy may still be running."""
         if self._stream is None:
             return self._each(batch, self._move)
         with self._torch.cuda.stream(self._stream):
             moved = self._each(batch, self._move)
-            # One for each batch: the stream goes on with the next before the loop comes to wait for this one.
+            # Each batch has its own event, because the stream begins the next copy before the loop waits for this one.
             moved.copied = self._torch.cuda.Event()
             moved.copied.record(self._stream)
         return moved
 
     def wait(self, batch: Any) -> None:
-        """Lets what the loop enqueues next come after the copy of `batch`."""
+        """Makes the loop's stream wait for the copy of `batch`."""
         current = self._torch.cuda.current_stream(self._device)
         current.wait_event(batch.copied)
         batch.copied = None

@@ -1,10 +1,10 @@
-"""What Forebay raises. `kind` says what to do about an error; `hint`, where there is one, how."""
+"""Forebay's exceptions. `kind` says what to do about an error, and an optional `hint` says how."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Anything that Forebay raises on purpose."""
+    """The base class of Forebay's exceptions."""
 
     kind = "internal"
 
@@ -21,7 +21,7 @@ class Error(Exception):
 
 
 class InvalidError(Error, ValueError):
-    """Fix the request: an argument, a query, a state that does not fit."""
+    """Fix the request: an argument, a query, or a state of another feed."""
 
     kind = "invalid"
 
@@ -33,13 +33,13 @@ class NotFoundError(Error, LookupError):
 
 
 class ConflictError(Error):
-    """Something changed underneath, such as a source file: reload and retry."""
+    """Something changed meanwhile, such as a source file: reload and retry."""
 
     kind = "conflict"
 
 
 class DeniedError(Error, PermissionError):
-    """Show that you may: a token or certificate was missing or wrong."""
+    """Show a token or certificate: it was missing or wrong."""
 
     kind = "denied"
 
@@ -84,7 +84,7 @@ _CLASSES = {
 
 
 def error_of(kind: str, message: str, hint: str | None) -> Error:
-    """The exception for an error of the native half."""
+    """Returns the exception for an error of the native half."""
     if message.startswith("error: "):
         message = message[len("error: ") :]
     if hint is None and "\nhint: " in message:

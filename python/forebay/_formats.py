@@ -1,7 +1,7 @@
-"""Columns as the tensors of a framework. Nothing is copied where the framework can do without: it takes the batch's memory over by
-DLPack.
+"""Converts columns to a framework's tensors. The framework takes over the batch's memory by DLPack, and copies only
+where it cannot use that memory.
 
-A batch's memory belongs to the loop alone, so it may be written to.
+A batch's memory belongs to the loop alone, so the loop may write to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORMATS = ("torch", "numpy", "jax", "tf", "arrow")
 
 
 def default() -> str:
-    """torch if it is installed, else NumPy, else Arrow."""
+    """Returns "torch" if it is installed, else "numpy", else "arrow"."""
     for name in ("torch", "numpy"):
         if importlib.util.find_spec(name) is not None:
             return name
@@ -24,7 +24,7 @@ def default() -> str:
 
 
 def converter(format: str) -> Callable[[_native.Tensor], Any]:
-    """What makes the framework's tensor of a native one. Imports the framework."""
+    """Imports the framework, and returns the function that converts native tensors to the framework's."""
     try:
         return _MAKERS[format]()
     except ImportError as error:
@@ -33,7 +33,7 @@ def converter(format: str) -> Callable[[_native.Tensor], Any]:
 
 
 def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
-    """A column as the native half gives it, with the framework's tensors in it."""
+    """Converts a column of the native half: replaces the native tensors in it by the framework's."""
     kind = type(value)
     if kind is _native.Tensor:
         return tensor(value)
@@ -47,7 +47,7 @@ def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
 
 
 class Ragged:
-    """Rows of different lengths: row `i` is `values[offsets[i]:offsets[i + 1]]`, and `ragged[i]` too."""
+    """Rows of different lengths: row `i` is `values[offsets[i]:offsets[i + 1]]`, or `ragged[i]`."""
 
     __slots__ = ("values", "offsets")
 
@@ -71,7 +71,7 @@ class Ragged:
         return f"Ragged({len(self)} rows, values={self.values!r}, offsets={self.offsets!r})"
 
     def map(self, function: Callable[[Any], Any]) -> "Ragged":
-        """The same rows with `function` applied to both tensors, such as a copy to a device."""
+        """Returns the same rows with `function` applied to both tensors. The function may be a copy to a device."""
         return Ragged(function(self.values), function(self.offsets))
 
 
@@ -101,7 +101,7 @@ def _jax() -> Callable[[_native.Tensor], Any]:
     numpy = _numpy(times=False)
 
     def array(tensor: _native.Tensor) -> Any:
-        # It has no arrays whose elements lie in another order than they are shown in.
+        # JAX has no strided arrays, so others are copied through NumPy.
         return jax.numpy.from_dlpack(tensor) if tensor.is_contiguous else jax.numpy.asarray(numpy(tensor))
 
     return array
@@ -114,7 +114,7 @@ def _tf() -> Callable[[_native.Tensor], Any]:
 
     def array(tensor: _native.Tensor) -> Any:
         if tensor.is_contiguous:
-            # It aborts the process over memory that begins elsewhere than at a multiple of 64.
+            # TensorFlow aborts the process if the memory does not begin at a multiple of 64 bytes.
             return tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__(copy=not tensor.is_aligned))
         return tensorflow.convert_to_tensor(numpy(tensor))
 

@@ -15,7 +15,7 @@ from ._devices import DeviceCopy
 from ._errors import ConflictError, Error, InvalidError
 
 STATE_VERSION = 1
-# What stands for epochs without an end, and far above any training run.
+# Stands for an endless loop: far more epochs than any training run has.
 EPOCHS_MAX = 1 << 32
 
 
@@ -27,7 +27,7 @@ class Batch(dict):
     def __init__(self, *columns: Any, **named: Any):
         super().__init__(*columns, **named)
         self.epoch = self.step = self.offset = None
-        # The event of its copy to a device, while that may be under way.
+        # The CUDA event of the batch's copy to a device, while the copy may be running.
         self.copied = None
 
     def __reduce__(self):
@@ -35,7 +35,7 @@ class Batch(dict):
 
 
 class Feed(Protocol):
-    """What a loader reads: a feed in this process, or on a cluster."""
+    """The feed that a loader reads, in this process or on a cluster."""
 
     id: str
     columns: list[tuple[str, str, bool]]
@@ -43,7 +43,7 @@ class Feed(Protocol):
     identity: dict[str, Any]
 
     def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
-        """Batch size, epochs, drop_last, and this rank's samples from there on where they are known."""
+        """Returns batch size, epochs, drop_last, and the number of this rank's remaining samples if it is known."""
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream: ...
 
@@ -57,8 +57,9 @@ class Feed(Protocol):
 class Loader:
     """Iterates over one rank's batches of a feed; made by `forebay.load`.
 
-    Without `epochs`, each `for` loop is one epoch, and the next loop the next epoch. With `epochs=N`, one loop is all of
-    them, and with `epochs=float("inf")` it has no end. A loop that begins starts its epoch over, unless a state was loaded or steps were skipped.
+    Without `epochs`, each `for` loop is one epoch, and the next loop is the next epoch. With `epochs=N` one loop is all
+    N epochs, and with `epochs=float("inf")` it has no end. A new loop starts its epoch over, unless a state was loaded
+    or steps were skipped.
     """
 
     def __init__(
@@ -92,14 +93,15 @@ class Loader:
         self._resume: _Place | None = None
         self._stream: _native.Stream | None = None
         self._generation = 0
-        # The loop that reads the stream, while there is one.
+        # A weak reference to the loop that reads the stream.
         self._loop: Callable[[], _Batches | None] = lambda: None
-        # Whether the last batch may have been lost between the stream and the loop; whether there was an error instead of it.
+        # `_interrupted`: the last batch may have been lost between the stream and the loop.
+        # `_failed`: the loop got an error instead of the last batch.
         self._interrupted = self._failed = False
-        # With copies to a device: the batch whose copy is under way, or what went wrong with it.
+        # With copies to a device: the batch whose copy is running, or the error of taking it.
         self._copying: tuple[Any, _Place] | None = None
         self._copy_failed: Exception | None = None
-        # Where loops began inside of an epoch: their steps are counted from there.
+        # Epochs that a loop began in the middle, with the offset: steps of that loop are counted from there.
         self._begins: dict[int, int] = {}
         self._done: list[dict[str, Any]] = []
         self._began: float | None = None
@@ -133,7 +135,7 @@ class Loader:
         self._interrupted = self._failed = False
 
     def _reopen(self, place: "_Place") -> None:
-        """The same loop goes on at `place`, even if this fails and is tried again."""
+        """Continues the current loop at `place`. If this fails, the loop may try again."""
         generation = self._generation
         try:
             self._end_stream()
@@ -145,7 +147,7 @@ class Loader:
         return self._read | {"from": start, "epochs": self._epochs or min(epoch + 1, EPOCHS_MAX)}
 
     def _next(self) -> tuple[Any, "_Place"] | None:
-        """The next batch for the loop, and where to go on after it."""
+        """Returns the next batch for the loop, and the place after it."""
         if self._copy is None or not self._copy.is_async:
             return self._take()
         failed, self._copy_failed = self._copy_failed, None
@@ -157,7 +159,7 @@ class Loader:
             try:
                 self._copying = self._take()
             except Exception as error:
-                # The loop is handed the batch before it first.
+                # The loop first gets the previous batch; the next call raises the error.
                 self._copy_failed = error
             self._copy.wait(taken[0])
         return taken
@@ -166,7 +168,7 @@ class Loader:
         taken = self._stream.next() if self._stream is not None else None
         if taken is None:
             return None
-        # From the batch's own offset: a run that resumed need not stand at a multiple of its global batch.
+        # Compute this from the batch's offset: after a resume, steps need not begin at multiples of the global batch.
         step_begins = taken.offset - self._rank * self._batch_size
         after = _Place(taken.epoch, step_begins + self._global_batch_size, taken.token)
         return self._make(taken), after
@@ -183,7 +185,7 @@ class Loader:
         return batch if self._copy is None else self._copy(batch)
 
     def _finish(self) -> None:
-        """The loop came to its end."""
+        """Moves to the next epoch after a loop has ended."""
         self._end_stream()
         if self._epochs is None:
             self._epoch = self._place.epoch + 1
@@ -199,7 +201,7 @@ class Loader:
             stream.close()
 
     def close(self) -> None:
-        """Stops the work. Reading may begin anew."""
+        """Stops computing and reading. A new loop may begin afterwards."""
         self._end_stream()
 
     def __enter__(self) -> "Loader":
@@ -226,12 +228,12 @@ class Loader:
 
     @property
     def world_size(self) -> int:
-        """How many ranks share the samples."""
+        """The number of ranks that share the samples."""
         return self._world_size
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being read, or that the next loop reads."""
+        """The epoch of the current loop, or of the next one."""
         return self._place.epoch
 
     @property
@@ -247,11 +249,11 @@ class Loader:
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Samples of one epoch over all ranks; `None` where only reading tells, because of a filter."""
+        """Samples of one epoch over all ranks; `None` if only reading shows it, because of a filter."""
         return self._feed.samples_per_epoch
 
     def __len__(self) -> int:
-        """Batches of one loop from its beginning: of an epoch, or of all with `epochs`."""
+        """The number of batches of a whole loop: of one epoch, or of all with `epochs`."""
         if self._epochs == EPOCHS_MAX:
             raise TypeError("the loop has no end: epochs is infinite")
         samples = self._feed.resolve(self._options(f"{self._epoch}:0", self._epoch))[3]
@@ -266,8 +268,8 @@ class Loader:
     # Where the loop stands
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop stands: after the last batch that it was handed. Small, JSON, and with ordered delivery the same
-        on every rank."""
+        """Returns the loop's place: after the last batch that it received. The state is small JSON. With ordered
+        delivery it is the same on every rank."""
         return {
             "version": STATE_VERSION,
             "position": self._place.text,
@@ -277,9 +279,9 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
-        """Goes on where `state` was made, on any number of ranks; the next loop begins there.
+        """Makes the next loop resume from `state`, on any number of ranks.
 
-        With dynamic delivery each rank makes its own: give the list of them all.
+        With dynamic delivery each rank has its own state: give the list of all states.
         """
         if isinstance(state, list) and state and all(isinstance(part, dict) and "position" in part for part in state):
             state = state[0] | {"position": ",".join(str(part["position"]) for part in state)}
@@ -290,13 +292,13 @@ class Loader:
             if not isinstance(position, str):
                 raise TypeError
         except (KeyError, TypeError, ValueError):
-            raise InvalidError(f"this is no state of a Forebay loader: {_shown(state)}") from None
+            raise InvalidError(f"this is not the state of a Forebay loader: {_shown(state)}") from None
         if version != STATE_VERSION:
             raise InvalidError(f"the state is of version {version!r}, and this Forebay reads version {STATE_VERSION}")
         if feed != self._feed.id:
             raise ConflictError(
                 "the state is of another feed: " + "; ".join(_differences(identity, self._feed.identity)),
-                "load with the settings, files and query of the run that made the state, or begin anew",
+                "load with the settings, files and query of the run that made the state, or start anew",
             )
         self._feed.resolve(self._options(place.text, place.epoch))
         self._end_stream()
@@ -304,7 +306,7 @@ class Loader:
         self._begin_at(place)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next loop reads, counted from 0. Keeps the place of a state in the middle of that epoch."""
+        """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch."""
         epoch = arguments.count("epoch", epoch)
         if self._resume is not None and self._resume.epoch == epoch:
             return
@@ -313,11 +315,12 @@ class Loader:
         self._place = _Place(epoch, 0, f"{epoch}:0")
 
     def skip(self, steps: int) -> None:
-        """Leaves out the next `steps` global steps, without computing them. In a loop, of that loop; else of the next."""
+        """Skips `steps` global steps without computing them: the next steps of the current loop, else the first of the
+        next loop."""
         steps = arguments.count("steps", steps)
         if self._read.get("delivery") == "dynamic":
             raise InvalidError("steps cannot be skipped with dynamic delivery", "ranks have no common steps there")
-        # A loop that was left is gone, though its stream may still be open; the next begins its epoch over.
+        # After `break` the loop is gone, although its stream may still be open. The next loop starts its epoch over.
         running = self._stream is not None and self._loop() is not None
         now = self._place if running else self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
         offset = now.offset + steps * self._global_batch_size
@@ -333,15 +336,15 @@ class Loader:
             self._resume = place
 
     def trace(self, step: int | Batch, epoch: int | None = None) -> list[tuple[str, int]]:
-        """Source file and row, from 0, of each sample of a batch that this loader gave, or of this rank's batch of a global
-        step. Reads sources, transforms nothing.
+        """Returns source file and row (from 0) of each sample of a batch from this loader, or of this rank's batch of a
+        global step. It reads sources and transforms nothing.
 
-        Steps are counted as in the loop that was in that epoch last: `batch.step`. In an epoch that no loop of this loader
-        was in, they are those of a loop from its beginning.
+        Step numbers are those of `batch.step` in the loop that last read the epoch. If no loop of this loader has read
+        the epoch, they count from its beginning.
         """
         if isinstance(step, Batch):
             if step.offset is None:
-                raise InvalidError("this batch does not know its place: it is not as the loader gave it")
+                raise InvalidError("this batch does not know its place: it did not come from the loader unchanged")
             return self._feed.trace_offsets(step.epoch, step.offset, self._batch_size)
         step = arguments.count("step", step)
         epoch = self.epoch if epoch is None else arguments.count("epoch", epoch)
@@ -351,13 +354,13 @@ class Loader:
             )
         begins, total = self._begins.get(epoch, 0), self._feed.samples_per_epoch
         if total is not None and begins > total:
-            # A state after the last step: that loop had no batch in this epoch.
+            # The state was taken after the last step, so that loop had no batch in this epoch.
             begins = 0
         return self._feed.trace(self._options(f"{epoch}:{begins}", epoch), epoch, step)
 
     def stats(self) -> dict[str, Any]:
-        """What was handed out and where time went: seconds that loops waited, seconds that threads computed (of the whole
-        session), batches that wait in the queue."""
+        """Returns what loops received and where time went: seconds that loops waited, seconds that all threads of the
+        session computed, batches that wait in the queue."""
         running = self._stream.stats() if self._stream is not None else None
         parts = self._done + ([running] if running else [])
         total = {name: sum(part[name] for part in parts) for name in _SUMMED}
@@ -383,7 +386,7 @@ _SUMMED = ("batches", "samples", "bytes", "bad_rows", "wait_seconds")
 
 
 class _Place:
-    """Where a loop stands: epoch, offset of the next global step, and that as text for the native half."""
+    """A loop's place: epoch, offset of the next global step, and both as text for the native half."""
 
     __slots__ = ("epoch", "offset", "text")
 
@@ -404,7 +407,7 @@ class _Batches:
 
     def __next__(self) -> Any:
         loader = self._loader
-        # Another loop over the same loader has begun since.
+        # Another loop over the same loader has begun meanwhile.
         if loader._generation != self._generation:
             raise StopIteration
         try:
@@ -415,8 +418,8 @@ class _Batches:
             loader._failed = True
             raise
         except BaseException:
-            # A signal's exception, such as KeyboardInterrupt, may have come with a batch already out of the stream. Where the
-            # loop goes on all the same, that batch is read again.
+            # A signal's exception, such as KeyboardInterrupt, may arrive after a batch has left the stream. If the loop
+            # continues, that batch is read again.
             loader._interrupted = True
             raise
         if taken is None:
@@ -435,7 +438,7 @@ def check_columns(columns: list[str], known: list[str]) -> None:
 
 
 def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:
-    """A pyarrow record batch where pyarrow is installed, else an object with the Arrow PyCapsule interface."""
+    """Returns a pyarrow record batch if pyarrow is installed, else an object with the Arrow PyCapsule interface."""
     pyarrow = _pyarrow()
     if pyarrow is None:
         return taken
@@ -458,13 +461,13 @@ def _shown(value: Any) -> str:
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What two feeds differ in, in words."""
+    """Describes the differences between two feeds."""
     said = []
     for name, what in (("query", "the query differs"), ("snapshot", "the source files differ")):
         if name in then and name in now and then[name] != now[name]:
             said.append(what)
     for part in ("settings", "operators"):
-        # What one of them does not say is no difference.
+        # A part that is missing from one identity does not count as a difference.
         ours, theirs = (now[part], then[part]) if part in now and part in then else ({}, {})
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):

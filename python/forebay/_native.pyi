@@ -1,4 +1,5 @@
-"""The native half (python/src/*.rs). Options go in as JSON; batches come out as DLPack tensors and Arrow capsules."""
+"""The native half (python/src/*.rs). It takes options as JSON, and returns batches as DLPack tensors and Arrow
+capsules."""
 
 from typing import Any, TypeAlias
 
@@ -6,7 +7,7 @@ __version__: str
 
 # Name, type and whether values may be null.
 _Columns: TypeAlias = list[tuple[str, str, bool]]
-# Batch size, epochs, whether incomplete steps are dropped, and this rank's samples where they are known.
+# Batch size, epochs, whether incomplete steps are dropped, and the number of this rank's samples if it is known.
 _Settings: TypeAlias = tuple[int, int, bool, int | None]
 # `PyCapsule` has no name in the standard library's types before Python 3.13.
 _Capsule: TypeAlias = Any
@@ -129,7 +130,7 @@ class Batch:
     def __arrow_c_schema__(self) -> _Capsule: ...
 
 class Tensor:
-    """Elements in memory, row after row, for a framework to take over."""
+    """Elements in memory, row by row, for a framework to take over."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

@@ -1,4 +1,4 @@
-"""Which rank this process is: from arguments, else `torch.distributed`, else RANK and WORLD_SIZE."""
+"""Finds this process's rank: from arguments, else `torch.distributed`, else RANK and WORLD_SIZE."""
 
 from __future__ import annotations
 

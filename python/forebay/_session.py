@@ -1,4 +1,4 @@
-"""Sessions, pipelines and tables in this process, and the arguments of `load`."""
+"""Sessions, pipelines and tables of this process, and the arguments of `load`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _FEED = (
 
 
 class Session:
-    """Tables, pipelines, and the threads that compute them. The module's functions use one that all share.
+    """Tables, pipelines, and the threads that compute them. The functions of the module share one session.
 
-    `window_memory_limit` is for windows held ahead of readers (128 MiB), `lookup_memory_limit` for the tables that a feed
-    joins (1 GiB): bytes, or text such as "64MiB".
+    `window_memory_limit` bounds the windows held ahead of readers (128 MiB), and `lookup_memory_limit` the tables that
+    one feed joins (1 GiB). Both are bytes, or text such as "64MiB".
     """
 
     def __init__(
@@ -59,10 +59,11 @@ class Session:
         )
 
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | None":
-        """Runs a script, or takes a query as a pipeline. `tables` are names in it: Arrow data, paths, or `Table`s.
+        """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
+        `Table`s.
 
-        Gives the pipeline of a query, or the last that a script creates; `None` for a script without one. `text` may also be
-        the path of a script; relative locations begin at the session's base, by default the working folder.
+        Returns the query's pipeline, or the last pipeline that the script creates, or `None` if it creates none. `text`
+        may also be the path of a script. Relative locations begin at the session's base, by default the working folder.
         """
         name = "query"
         if isinstance(text, os.PathLike) or isinstance(text, str) and re.fullmatch(r"\S+\.sql", text):
@@ -95,22 +96,23 @@ class Session:
         return self._native.execute(name, text)
 
     def _add_functions(self) -> None:
-        """Makes functions known that were declared since."""
+        """Adds functions that were declared since the last call."""
         for function in functions():
             if self._functions.get(function.name) is not function:
                 self._native.add_function(function)
                 self._functions[function.name] = function
 
     def _define(self, query: str) -> "Pipeline":
-        # Not listed, being nothing that a user named; never another's, as tables of the same name may come and go.
+        # The name is internal, so it is not listed. It is unique, because the tables that a query names may be
+        # replaced.
         name = f"_query_{next(_queries)}"
         self._add_functions()
         self._native.define(name, query.rstrip().rstrip(";"))
         return Pipeline(self, name)
 
     def table(self, source: Any, *, name: str | None = None, format: str | None = None) -> Table:
-        """A table to build a pipeline from: the name of one, a path, glob or URL of files, or Arrow data such as a pyarrow
-        table, a Polars or a pandas frame."""
+        """Returns a table to build a pipeline from. `source` is the name of a table, a path, glob or URL of files, or
+        Arrow data such as a pyarrow table, a Polars frame or a pandas frame."""
         if isinstance(source, Table):
             return source
         name = arguments.text("name", name)
@@ -129,7 +131,7 @@ class Session:
         return Table(self, quoted(made), held=(_Frame(self, made),) if is_unnamed_frame else ())
 
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
-        """Creates or replaces a table, and gives its name."""
+        """Creates or replaces a table, and returns its name."""
         if isinstance(source, (str, os.PathLike)):
             location = os.fspath(source)
             name = name or name_of(location)
@@ -148,15 +150,15 @@ class Session:
         )
 
     def pipeline(self, name: str) -> "Pipeline":
-        """The pipeline `name`, which a script created."""
+        """Returns the pipeline `name`, created by a script."""
         return Pipeline(self, self._native.pipeline(name))
 
     def pipelines(self) -> list[str]:
-        """Names of the pipelines that were created."""
+        """Returns the names of the pipelines created by scripts."""
         return [name for name in self._native.pipelines() if not name.startswith("_")]
 
     def load(self, pipeline: Any, **options: Any) -> Loader:
-        """As `forebay.load`."""
+        """See `forebay.load`."""
         return self._resolve(pipeline).load(**options)
 
     def _resolve(self, pipeline: Any) -> "Pipeline":
@@ -179,9 +181,10 @@ class Session:
         return self.pipeline(pipeline)
 
     def serve(self, *, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> "Server":
-        """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free one.
+        """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free port.
 
-        Without TLS and tokens, so only to this machine unless `insecure`; `forebay serve` has both.
+        The server has neither TLS nor tokens, so only this machine can connect, unless `insecure`. `forebay serve` has
+        both.
         """
         if not isinstance(host, str):
             raise arguments.refuse("host", "an IP address", host)
@@ -189,8 +192,8 @@ class Session:
         is_here = host == "::1" or host.startswith("127.")
         if not is_here and not arguments.boolean("insecure", insecure):
             raise InvalidError(
-                f'"host" {host} lets others in, without TLS or a token',
-                "serve with `forebay serve` and its --tls-cert and --token-file, or say insecure=True where the network is trusted",
+                f'"host" {host} is reachable from other machines, and this server has neither TLS nor tokens',
+                "use `forebay serve` with --tls-cert and --token-file, or give insecure=True on a network you trust",
             )
         if not isinstance(port, int) or not 0 <= port < 65536:
             raise arguments.refuse("port", "from 0 to 65535", port)
@@ -203,7 +206,7 @@ class Session:
 
 
 class Pipeline:
-    """A query that was checked and compiled."""
+    """A checked and compiled query."""
 
     def __init__(self, session: Session, name: str):
         self.session = session
@@ -218,7 +221,7 @@ class Pipeline:
 
     @property
     def schema(self) -> Any:
-        """The samples' schema: pyarrow's where pyarrow is installed, else an object with `__arrow_c_schema__`."""
+        """The samples' schema: a pyarrow schema if pyarrow is installed, else an object with `__arrow_c_schema__`."""
         schema = Schema(self.session._native.schema(self.name))
         try:
             import pyarrow
@@ -227,21 +230,22 @@ class Pipeline:
         return pyarrow.schema(schema)
 
     def explain(self, **options: Any) -> "Text":
-        """How it will run, with the feed options of `load`."""
+        """Describes how the pipeline will run. Takes the feed options of `load`."""
         feed, rest = _split(options)
         _refuse_rest(rest)
         return Text(self.session._native.explain(self.name, json.dumps(feed)))
 
     def preview(self, rows: int = 8, **options: Any) -> "Preview":
-        """The first processed rows: a table in a terminal, with pictures in a notebook. Bad rows are left out and counted."""
+        """Returns the first processed rows: a table in a terminal, with pictures in a notebook. It leaves out bad rows
+        and counts them."""
         feed, rest = _split(options)
         _refuse_rest(rest)
         return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.count("rows", rows, 1)))
 
     def materialize(self, to: str | os.PathLike[str], **options: Any) -> "Materialized":
-        """Writes the samples of one epoch to Parquet files in the folder or URL `to`, with the feed options of `load`.
+        """Writes the samples of one epoch to Parquet files in the folder or URL `to`. Takes the feed options of `load`.
 
-        What the same feed wrote there before is found, and nothing is computed.
+        If the same feed has written its samples there before, they are found, and nothing is computed.
         """
         feed, rest = _split(options)
         _refuse_rest(rest)
@@ -251,8 +255,9 @@ class Pipeline:
         return Materialized(self.session, to, json.loads(manifest), found)
 
     def cache(self) -> Table:
-        """A table of what the query gives, computed once and kept as Parquet under the session's root; found again by query,
-        files and versions. Refused for random operators, whose results would be the same in every epoch."""
+        """Returns a table of the query's result, computed once and stored as Parquet under the session's root. Query,
+        files and versions identify the stored result. Random operators are refused, because their results would be the
+        same in every epoch."""
         opened = self.session._native.open(self.name, json.dumps({"shuffle": False}))
         if opened.uncacheable_calls:
             raise InvalidError(
@@ -287,7 +292,7 @@ class Pipeline:
         bucket_by_length: str | None = None,
         bucket_boundaries: list[int] | None = None,
     ) -> Loader:
-        """As `forebay.load`."""
+        """See `forebay.load`."""
         options = dict(locals())
         del options["self"]
         return make_loader(lambda feed, _, columns: LocalFeed(self.session, self.name, feed, columns), options)
@@ -298,7 +303,7 @@ class Pipeline:
 
 
 class _Frame:
-    """Rows that were given no name. The session forgets them when no table is made over them any more."""
+    """Keeps rows without a name. The session frees them when no table uses them any more."""
 
     def __init__(self, session: Session, name: str):
         weakref.finalize(self, session._native.release, name).atexit = False
@@ -335,7 +340,7 @@ class LocalFeed:
 
 
 def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
-    """Checks the arguments of `load` and makes the loader of the feed that `open_feed` opens."""
+    """Checks the arguments of `load`, and returns the loader of the feed that `open_feed` opens."""
     feed, rest = _split(options)
     rank, world_size = _ranks.resolve(
         rest.pop("rank"), rest.pop("world_size"), rest.pop("dp_rank", None), rest.pop("dp_size", None)
@@ -382,7 +387,8 @@ _torch_loader: type[Loader] | None = None
 
 
 def torch_loader() -> type[Loader]:
-    """The loader as a `torch.utils.data.IterableDataset`, so that torch's own loaders take it."""
+    """Returns a subclass of `Loader` that is a `torch.utils.data.IterableDataset`, so that torch's own loaders accept
+    it."""
     global _torch_loader
     if _torch_loader is None:
         from torch.utils.data import IterableDataset
@@ -396,7 +402,7 @@ def torch_loader() -> type[Loader]:
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Feed options, checked, and the rest."""
+    """Splits off the feed options and checks them. Returns them, and the rest."""
     rest = dict(options)
     checks = {
         "seed": arguments.integer,
@@ -427,17 +433,17 @@ def _boundaries(name: str, value: Any) -> str | None:
 
 
 class Materialized:
-    """Samples that were written to Parquet files."""
+    """Samples stored in Parquet files."""
 
     def __init__(self, session: Session, url: str, manifest: dict[str, Any], found: bool):
         self._session = session
         self.url = url
-        # Below `url`, where the files are: other runs may have left theirs beside it.
+        # The folder of the files, below `url`. Other runs may have left files beside it.
         self.folder: str = manifest["folder"]
         self.files: list[str] = manifest["files"]
         self.rows: int = manifest["rows"]
         self.bad_rows: int = manifest["bad_rows"]
-        # Whether all was there already.
+        # Whether the samples were stored already.
         self.found = found
 
     def table(self) -> Table:
@@ -459,14 +465,14 @@ class Schema:
 
 
 class Text(str):
-    """A text of several lines that a notebook shows as lines."""
+    """A text whose lines a notebook shows as lines."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 class Preview:
-    """Processed rows to look at."""
+    """Processed rows, for people to look at."""
 
     def __init__(self, native: tuple[str, str, int, int]):
         self.text, self.html, self.rows, self.bad_rows = native
@@ -488,11 +494,11 @@ class Server:
 
     @property
     def uri(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
         return self._native.uri
 
     def stop(self) -> None:
-        """Lets streams end for some seconds, then closes the port."""
+        """Waits some seconds for streams to end, then closes the port."""
         self._native.stop()
 
     def __enter__(self) -> "Server":
@@ -506,7 +512,7 @@ class Server:
 
 
 def _of_script(path: Path) -> Pipeline:
-    """The pipeline of a script, whose relative locations begin at its folder."""
+    """Returns the pipeline of a script. Relative locations begin at the script's folder."""
     text = read_script(path)
     session = Session(base=path.parent)
     session._execute(str(path), text)
@@ -528,7 +534,7 @@ _lock = threading.Lock()
 
 
 def default_session() -> Session:
-    """The session that the module's functions share. A forked child gets its own."""
+    """Returns the session that the module's functions share. A forked child gets its own."""
     global _default, _default_process
     with _lock:
         if _default is None or _default_process != os.getpid():

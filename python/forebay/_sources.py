@@ -1,4 +1,4 @@
-"""Where tables and scripts come from: paths, their formats and names."""
+"""Sources of tables and scripts: paths, their formats and names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_script(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InvalidError(
-            f'the script "{os.fspath(path)}" does not exist', f'a relative path begins at "{os.getcwd()}"'
+            f'the script "{os.fspath(path)}" does not exist', f'relative paths begin at "{os.getcwd()}"'
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -23,7 +23,7 @@ def read_script(path: str | os.PathLike[str]) -> str:
 
 
 def is_query(text: str) -> bool:
-    """Whether the text begins like a query, after comments."""
+    """Whether the text, after comments, begins like a query."""
     text = re.sub(r"^(\s*(--[^\n]*\n|/\*.*?\*/))*\s*\(*\s*", "", text, flags=re.DOTALL)
     return re.match(r"(select|with)\b", text, re.IGNORECASE) is not None
 
@@ -66,6 +66,7 @@ def format_of(location: str) -> str:
 
 
 def name_of(location: str) -> str:
-    """A name for a table that was given none: names are part of a feed's identity, so always the same."""
+    """Returns a name for a table without one. A location always gets the same name, because names are part of a feed's
+    identity."""
     stem = re.sub(r"\W+", "_", Path(location.rstrip("/")).stem).strip("_").lower() or "table"
     return f"{stem}_{hashlib.blake2s(location.encode(), digest_size=3).hexdigest()}"

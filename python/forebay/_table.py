@@ -1,4 +1,4 @@
-"""A pipeline put together in Python: each method gives a new table, and all of it is SQL in the end."""
+"""Pipelines built in Python: each method returns a new table, which is a SQL query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it literally."""
+    """Quotes a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -33,7 +33,7 @@ class Table:
         columns: tuple[str, ...] | None = None,
         held: tuple[Any, ...] = (),
     ):
-        # What must live as long as this: rows in memory that the session keeps for their tables only.
+        # Keeps rows in memory alive that the session holds only as long as tables use them.
         self._held = held
         self._session = session
         self._source = source
@@ -53,12 +53,12 @@ class Table:
         for condition in conditions:
             if not isinstance(condition, str):
                 raise arguments.refuse("condition", "SQL text such as \"width >= 64\"", condition)
-        # A condition may be about columns that were selected, so it comes after them.
+        # A condition may use selected columns, so it goes into a query around them.
         table = self._nested() if self._columns is not None else self
         return self._other(table._source, conditions=table._conditions + conditions)
 
     def select(self, *columns: str, **named: str) -> "Table":
-        """The columns, and expressions by name: `.select("label", image="decode_image(bytes)")`."""
+        """The columns, and expressions with names: `.select("label", image="decode_image(bytes)")`."""
         if not columns and not named:
             raise InvalidError("select() needs at least one column")
         for expression in (*columns, *named.values()):
@@ -92,9 +92,10 @@ class Table:
         return self.select(*(quoted(name) for name in names if name != column), **{column: f"unnest({quoted(column)})"})
 
     def join(self, other: Any, on: "str | list[str] | dict[str, str]", how: str = "inner") -> "Table":
-        """These rows with those of `other`, a smaller table that is held in memory: a table, or what `forebay.table` takes. `on` names
-        the columns that must be equal, as a dict `{"label_id": "id"}` where they are called otherwise in `other`. Rows without a
-        partner are left out, or have nulls with `how="left"`; rows with several partners come once with each."""
+        """These rows with the columns of `other`, a smaller table that is held in memory: a table, or what
+        `forebay.table` takes. `on` names the columns that must be equal, as a dict `{"label_id": "id"}` if their names
+        differ in `other`. Rows without a match are left out, or have nulls with `how="left"`. Rows with several matches
+        come once for each."""
         other = self._session.table(other)
         if other._session is not self._session:
             raise InvalidError("the tables of a join must belong to one session", "make both with the same forebay.Session")
@@ -110,13 +111,13 @@ class Table:
             )
         else:
             condition = "USING (" + ", ".join(quoted(name) for name, _ in pairs) + ")"
-        # In a query of their own: a sample or condition that is asked for later is of all these rows.
+        # The join gets its own query, so that a later sample or condition applies to all of its rows.
         joined = f"SELECT * FROM ({self.sql}) AS first {how.upper()} JOIN ({other.sql}) AS second {condition}"
         return Table(self._session, f"({joined}) AS joined", held=self._held + other._held)
 
     def sample(self, fraction: float, seed: int = 0) -> "Table":
-        """About this part of the rows of a table that files or Arrow data make: always the same, and others with another `seed`,
-        whatever the loader's is."""
+        """About this fraction of the rows of a table of files or Arrow data. The choice of rows depends on this `seed`,
+        and not on the loader's."""
         is_number = isinstance(fraction, numbers.Real) and not isinstance(fraction, bool)
         if not is_number or not 0 < fraction <= 1:
             raise arguments.refuse("fraction", "above 0 and at most 1", fraction)
@@ -124,7 +125,7 @@ class Table:
         return self._other(f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
 
     def limit(self, rows: int) -> "Table":
-        """The first rows of a table that files or Arrow data make."""
+        """The first rows of a table of files or Arrow data."""
         return self._other(f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
 
     def pack(self, length: int, **options: Any) -> "Table":
@@ -136,19 +137,19 @@ class Table:
         return self._of_rows("mixup", alpha=alpha, **options)
 
     def cutmix(self, alpha: float = 1.0, **options: Any) -> "Table":
-        """A box of another row's image in each; `options` are those of the SQL operator `cutmix`."""
+        """Each image with a box from the image of another row; `options` are those of the SQL operator `cutmix`."""
         return self._of_rows("cutmix", alpha=alpha, **options)
 
     def drop_near_duplicates(self, threshold: float = 0.8, **options: Any) -> "Table":
-        """Without rows that are similar to an earlier one of their window; `options` as in SQL."""
+        """The rows that are not similar to an earlier row of their window; `options` are those of the SQL operator."""
         return self._of_rows("drop_near_duplicates", threshold=threshold, **options)
 
     def cache(self) -> "Table":
-        """As `Pipeline.cache`."""
+        """See `Pipeline.cache`."""
         return self.pipeline().cache()
 
     def materialize(self, to: Any, **options: Any) -> "Materialized":
-        """As `Pipeline.materialize`."""
+        """See `Pipeline.materialize`."""
         return self.pipeline().materialize(to, **options)
 
     def _of_rows(self, operator: str, **constants: Any) -> "Table":
@@ -176,19 +177,19 @@ class Table:
 
     @property
     def schema(self) -> Any:
-        """As `Pipeline.schema`."""
+        """See `Pipeline.schema`."""
         return self.pipeline().schema
 
     def explain(self, **options: Any) -> "Text":
-        """As `Pipeline.explain`."""
+        """See `Pipeline.explain`."""
         return self.pipeline().explain(**options)
 
     def preview(self, rows: int = 8, **options: Any) -> "Preview":
-        """As `Pipeline.preview`."""
+        """See `Pipeline.preview`."""
         return self.pipeline().preview(rows, **options)
 
     def load(self, **options: Any) -> "Loader":
-        """As `forebay.load`."""
+        """See `forebay.load`."""
         return self.pipeline().load(**options)
 
     def __repr__(self) -> str:
@@ -196,7 +197,7 @@ class Table:
 
 
 def with_tables(query: str, tables: dict[str, Table]) -> str:
-    """The query, in which `tables` can be named."""
+    """Returns the query with `tables` defined by name, in a WITH clause."""
     if not tables:
         return query
     named = ", ".join(f"{quoted(name)} AS ({table.sql})" for name, table in tables.items())
@@ -207,7 +208,7 @@ def with_tables(query: str, tables: dict[str, Table]) -> str:
 
 
 def _literal(name: str, value: Any) -> str:
-    """The value of the argument `name` as SQL writes it; NumPy's scalars as what they hold."""
+    """Returns the value of the argument `name` as a SQL literal. NumPy scalars become their values."""
     if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
         if getattr(value.dtype, "kind", "") == "M":
             return _literal_time(name, value)
@@ -230,12 +231,12 @@ def _literal(name: str, value: Any) -> str:
 
 
 def _literal_time(name: str, value: Any) -> str:
-    """NumPy's times may be finer or further away than Python's."""
+    """Returns a NumPy time as a SQL literal. It may be finer than Python's times, or out of their range."""
     text = str(value)
     if text == "NaT":
         raise arguments.refuse(name, "a time", value)
     if "T" not in text:
         return f"DATE '{value.astype('M8[D]')}'"
-    # Hours and minutes alone are no time in SQL.
+    # SQL requires seconds in a time.
     text = text if text.count(":") == 2 else str(value.astype("M8[s]"))
     return f"TIMESTAMP '{text.replace('T', ' ')}'"

@@ -23,7 +23,7 @@ _is_worker = False
 
 
 def functions() -> list["Udf"]:
-    """All that were declared, the latest of each name."""
+    """Returns all declared functions, the latest of each name."""
     return list(_functions.values())
 
 
@@ -37,30 +37,31 @@ def udf(
     nullable: bool = False,
     processes: int = 0,
 ) -> Any:
-    """Lets queries call a Python function of Arrow arrays.
+    """Declares a Python function of Arrow arrays, so that queries can call it.
 
         @forebay.udf(input="string", output="int32", version=1)
         def words(text):
             return pyarrow.compute.list_value_length(pyarrow.compute.split_pattern(text, " "))
 
-    The function gets a pyarrow array for each of `input`, of equal length, and gives a pyarrow or NumPy array of as many
-    rows. It must be a function of each row alone: rows come in pieces of any size, from several threads, more than once.
+    The function receives one pyarrow array for each type in `input`, all of equal length, and returns a pyarrow or
+    NumPy array of the same length. Its result for a row must depend on that row alone: rows come in pieces of any size,
+    from several threads, and more than once.
 
     - `input`: a type, or a list of types: names such as "int64", "string", "binary", "list<float>", or pyarrow types.
     - `output`: a type, a pyarrow field, or `forebay.tensor("float32", [224, 224, 3])`, whose rows are flat.
-    - `name`: what queries call it; the function's own by default.
-    - `version`: change it when the function computes something else, so that feeds are told apart. Without one, nothing
-      that is made of it may be kept.
+    - `name`: the name in queries; by default the function's own name.
+    - `version`: change it when the function computes something else, so that feeds can be told apart. Without a
+      version, no result of the function can be stored.
     - `nullable`: whether results may be null.
-    - `processes`: run it in this many worker processes, for what holds the GIL for long; arrays travel in shared memory.
-      The function must be importable there, from a module or from a script that guards its main part with
-      `if __name__ == "__main__"`.
+    - `processes`: run the function in this many worker processes, because it holds the GIL for long. Arrays travel in
+      shared memory. The function must be importable there, from a module or from a script that guards its main part
+      with `if __name__ == "__main__"`.
     """
 
     def declare(function: Callable[..., Any]) -> Udf:
         declared = Udf(function, input, output, name or function.__name__, version, nullable, processes)
         if not _functions:
-            # A thread that calls a function while Python ends would take the process down.
+            # A thread that calls a function during Python's shutdown would crash the process.
             atexit.register(_native.end_functions)
         _functions[declared.name] = declared
         return declared
@@ -69,14 +70,14 @@ def udf(
 
 
 def tensor(dtype: str, shape: list[int]) -> Any:
-    """The type of a UDF's result that is a tensor of `shape` in each row."""
+    """Returns the type of a UDF whose result is a tensor of `shape` in each row."""
     import pyarrow
 
     return pyarrow.fixed_shape_tensor(_type(dtype), shape)
 
 
 class Udf:
-    """A function that queries can call. Called from Python, it is the function itself."""
+    """A function that queries can call. A call from Python calls the function itself."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Udf:
         return f"<forebay.Udf {self.name}({inputs}) -> {self.output.type}>"
 
     def _call(self, arrays: list[Any]) -> Any:
-        """Called by the engine with Arrow arrays; gives one."""
+        """Called by the engine with Arrow arrays; returns one."""
         import pyarrow
 
         arrays = [pyarrow.array(array) for array in arrays]
@@ -145,7 +146,8 @@ class Udf:
             if self._pool is pool:
                 self._pool = None
         pool.close()
-        # A process died, and several calls were under way in the pool: which of them did it shows in a process of its own.
+        # A process died while several calls were running in the pool. Running each again in its own process shows which
+        # call kills it.
         with self._alone:
             pool = _Pool(1)
             try:
@@ -172,7 +174,7 @@ class Udf:
 
 
 def _of_other(made: Any, storage: Any) -> Any:
-    """An array of NumPy's, of several dimensions for tensors, or of a list."""
+    """Converts a NumPy array (of several dimensions for tensors) or a list to an Arrow array."""
     import pyarrow
 
     if hasattr(made, "ndim") and made.ndim > 1 and pyarrow.types.is_fixed_size_list(storage):
@@ -205,16 +207,16 @@ def _find(module: str, qualname: str, declared: tuple[Any, ...]) -> Udf:
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
-    # Under its name is the function itself where `udf` was called rather than used as a decorator.
+    # If `udf` was called, and not used as a decorator, the name refers to the function itself.
     return found if isinstance(found, Udf) else Udf(found, *declared, nullable=False, processes=0)
 
 
 class _PoolBroke(Exception):
-    """A worker process died, under this call or another."""
+    """A worker process died during this call or another one."""
 
 
 class _Pool:
-    """Worker processes of one function. Arrays travel as Arrow files in shared memory, which both sides map."""
+    """Worker processes of one function. Arrays travel as Arrow files in shared memory, and both sides map them."""
 
     def __init__(self, processes: int):
         import multiprocessing
@@ -225,7 +227,8 @@ class _Pool:
         self._pool = ProcessPoolExecutor(
             processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
-        # Also when nothing refers to it, as when its function was declared anew, and when Python ends.
+        # The pool also closes when nothing refers to it, for example after its function was redeclared, and when Python
+        # ends.
         self.close = weakref.finalize(self, _end_pool, self._pool, self._folder)
 
     def call(self, function: Udf, arrays: list[Any]) -> Any:
@@ -237,7 +240,7 @@ class _Pool:
         except (BrokenProcessPool, CancelledError):
             raise _PoolBroke from None
         except (RuntimeError, OSError):
-            # Another call may have found it broken in the middle of this one, and closed it.
+            # Another call may have found the pool broken during this call, and closed it.
             if self.close.alive:
                 raise
             raise _PoolBroke from None
@@ -250,7 +253,7 @@ class _Pool:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(sent)
         [made] = _read(path)
-        # What is mapped stays until the array is gone.
+        # The mapping stays valid until the array is freed.
         os.unlink(path)
         return made
 
@@ -263,12 +266,12 @@ def _end_pool(pool: Any, folder: str) -> None:
 def _begin_worker() -> None:
     global _is_worker
     _is_worker = True
-    # Ctrl-C reaches all processes of a terminal; what ends these is the one that has them.
+    # Ctrl-C reaches all processes of a terminal. The parent process ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(function: Udf, sent: str, folder: str) -> str:
-    """In a worker process."""
+    """Runs the function, in a worker process."""
     return _write([function._run(_read(sent))], folder)
 
 

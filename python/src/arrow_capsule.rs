@@ -1,4 +1,4 @@
-//! Arrow data across the PyCapsule interface, both ways.
+//! Imports and exports Arrow data through the PyCapsule interface.
 //!
 //! <https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html>
 #![expect(unsafe_code, reason = "the interface hands C structures over by address")]
@@ -20,12 +20,12 @@ const SCHEMA: &CStr = c"arrow_schema";
 const ARRAY: &CStr = c"arrow_array";
 const STREAM: &CStr = c"arrow_array_stream";
 
-/// `schema` as `__arrow_c_schema__` gives it.
+/// Exports `schema` as the capsule that `__arrow_c_schema__` returns.
 pub(crate) fn schema_capsule<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, FFI_ArrowSchema::try_from(schema).map_err(arrow_error)?, SCHEMA)
 }
 
-/// `batch` as `__arrow_c_array__` gives it: a struct array, nothing copied.
+/// Exports `batch` as the capsules that `__arrow_c_array__` returns: a struct array, without a copy.
 pub(crate) fn batch_capsules<'py>(py: Python<'py>, batch: &RecordBatch) -> PyResult<Bound<'py, PyTuple>> {
     let schema = schema_capsule(py, batch.schema_ref())?;
     let array = FFI_ArrowArray::new(&StructArray::from(batch.clone()).into_data());
@@ -33,13 +33,13 @@ pub(crate) fn batch_capsules<'py>(py: Python<'py>, batch: &RecordBatch) -> PyRes
     PyTuple::new(py, [schema, array])
 }
 
-/// A copy of the rows of anything that has `__arrow_c_stream__` or `__arrow_c_array__`: a table or frame of pyarrow, Polars, pandas,
-/// DuckDB, and so on.
+/// Copies the rows of any object with `__arrow_c_stream__` or `__arrow_c_array__`: a table or frame of pyarrow, Polars,
+/// pandas, DuckDB and others.
 pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<(Arc<Schema>, Vec<RecordBatch>)> {
     if data.hasattr("__arrow_c_stream__")? {
         let capsule = data.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
         let pointer = capsule.pointer_checked(Some(STREAM))?;
-        // SAFETY: a capsule of this name holds a stream, which is moved out of it as the interface asks for.
+        // SAFETY: a capsule of this name holds a stream, which is moved out of it as the interface requires.
         let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.cast().as_ptr()) };
         let reader = ArrowArrayStreamReader::try_new(stream).map_err(arrow_error)?;
         let schema = reader.schema();
@@ -62,12 +62,12 @@ fn import_batch(data: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {
     Ok(RecordBatch::from(rows))
 }
 
-/// Any array that has `__arrow_c_array__`, with its field.
+/// Imports any object with `__arrow_c_array__` as an array, with its field.
 pub(crate) fn import_array(data: &Bound<'_, PyAny>) -> PyResult<(Field, ArrayRef)> {
     let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
         data.call_method0("__arrow_c_array__")?.extract()?;
     let (schema, array) = (schema.pointer_checked(Some(SCHEMA))?, array.pointer_checked(Some(ARRAY))?);
-    // SAFETY: capsules of these names hold these structures; the array is moved out, the schema stays the capsule's.
+    // SAFETY: capsules of these names hold these structures. The array is moved out; the capsule keeps the schema.
     let (schema, array) = unsafe {
         (schema.cast::<FFI_ArrowSchema>().as_ref(), FFI_ArrowArray::from_raw(array.cast::<FFI_ArrowArray>().as_ptr()))
     };
@@ -77,11 +77,11 @@ pub(crate) fn import_array(data: &Bound<'_, PyAny>) -> PyResult<(Field, ArrayRef
     Ok((field, arrow::array::make_array(data)))
 }
 
-/// The field of anything that has `__arrow_c_schema__`.
+/// Imports the field of any object with `__arrow_c_schema__`.
 pub(crate) fn import_field(field: &Bound<'_, PyAny>) -> PyResult<Field> {
     let capsule = field.call_method0("__arrow_c_schema__")?.cast_into::<PyCapsule>()?;
     let pointer = capsule.pointer_checked(Some(SCHEMA))?;
-    // SAFETY: a capsule of this name holds this structure, which stays the capsule's.
+    // SAFETY: a capsule of this name holds this structure, and keeps it.
     Field::try_from(unsafe { pointer.cast::<FFI_ArrowSchema>().as_ref() }).map_err(arrow_error)
 }
 
@@ -111,8 +111,8 @@ impl ArrowArray {
     }
 }
 
-/// The same values in memory of our own. What another library lends may be written to behind our back, and its release may
-/// want the GIL at a moment when a lock is held.
+/// Copies the values to memory of our own. Another library may change memory that it lends, and releasing such memory
+/// may need the GIL while a lock is held.
 pub(crate) fn owned(array: &ArrayRef) -> PyResult<ArrayRef> {
     let data = array.to_data();
     let mut copy = MutableArrayData::new(vec![&data], false, data.len());

@@ -1,4 +1,4 @@
-//! A finished batch in Python's hands.
+//! A finished batch, as a Python object.
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch};
 use arrow::datatypes::DataType;
@@ -19,7 +19,7 @@ pub(crate) struct Batch {
     offset: u64,
     #[pyo3(get)]
     bad_rows: u64,
-    /// Where to go on after this batch's global step.
+    /// The token that resumes after this batch's global step.
     #[pyo3(get)]
     token: String,
     /// The first offset of the next global step.
@@ -38,7 +38,7 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// The columns by name, in order: those in `names`, or all.
+    /// Returns the columns by name, in order: those in `names`, or all.
     #[pyo3(signature = (names = None))]
     fn columns<'py>(&self, py: Python<'py>, names: Option<Vec<String>>) -> PyResult<Bound<'py, PyDict>> {
         let columns = PyDict::new(py);
@@ -51,7 +51,8 @@ impl Batch {
         Ok(columns)
     }
 
-    /// The BLAKE3 digest of schema and values, in hexadecimal: equal wherever and however the batch was computed.
+    /// Returns the BLAKE3 digest of schema and values, in hexadecimal. It does not depend on where and how the batch
+    /// was computed.
     fn digest(&self, py: Python<'_>) -> String {
         py.detach(|| forebay_engine::digest(&self.records))
     }
@@ -71,7 +72,7 @@ impl Batch {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        // The interface lets a producer leave a requested schema alone.
+        // The interface allows a producer to ignore a requested schema.
         let _ = requested_schema;
         batch_capsules(py, &self.records)
     }
@@ -81,7 +82,7 @@ impl Batch {
     }
 }
 
-/// Bytes of the rows themselves: their buffers may hold other rows as well, or room for more.
+/// Returns the bytes of the rows themselves. Their buffers may also hold other rows, or spare capacity.
 pub(crate) fn row_bytes(array: &ArrayRef) -> u64 {
     fn of_list<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> u64 {
         let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());

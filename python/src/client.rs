@@ -1,4 +1,4 @@
-//! A cluster, from the trainer's process.
+//! The connection from a trainer's process to a cluster.
 
 use std::time::Duration;
 
@@ -51,21 +51,21 @@ impl Client {
         Ok(Self { client: OfProcess::new(client), runtime })
     }
 
-    /// Names of the pipelines that the server offers.
+    /// Returns the names of the pipelines that the server offers.
     fn pipelines(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let mut client = (*self.client).clone();
         let pipelines = self.runtime.wait(py, async move { client.pipelines().await })?.or_raise(py)?;
         Ok(pipelines.into_iter().map(|pipeline| pipeline.name).collect())
     }
 
-    /// What goes on at the dispatcher, as JSON.
+    /// Returns the state of the dispatcher, as JSON.
     fn status(&self, py: Python<'_>) -> PyResult<String> {
         let mut client = (*self.client).clone();
         let status = self.runtime.wait(py, async move { client.status().await })?.or_raise(py)?;
         serde_json::to_string(&status).map_err(|error| crate::error::invalid(py, error.to_string()))
     }
 
-    /// Plans one rank's stream; nothing is computed yet.
+    /// Plans one rank's stream, and computes nothing yet.
     fn open(&self, py: Python<'_>, request: &str) -> PyResult<RemoteFeed> {
         let request = json::<StreamRequest>(py, request)?;
         let mut client = (*self.client).clone();
@@ -98,31 +98,31 @@ impl RemoteFeed {
         self.feed.samples_per_epoch()
     }
 
-    /// Batch size, epochs, whether incomplete steps are dropped, and this rank's samples where they are known.
+    /// Batch size, epochs, whether incomplete steps are dropped, and the number of this rank's samples if it is known.
     #[getter]
     fn settings(&self) -> (u64, u64, bool, Option<u64>) {
         let metadata = self.feed.metadata();
         (metadata.batch_size, metadata.epochs, metadata.drop_last, metadata.samples)
     }
 
-    /// What the feed is made of, as JSON.
+    /// The feed's identity, as JSON.
     #[getter]
     fn identity(&self) -> String {
         self.feed.metadata().identity.to_string()
     }
 
-    /// Source file and row of each sample of the rank's batch of a step.
+    /// Returns source file and row of each sample of the rank's batch of a step.
     fn trace(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<Vec<(String, u64)>> {
         self.runtime.wait(py, self.feed.trace(epoch, Traced::Step(step)))?.or_raise(py)
     }
 
-    /// Source file and row of each sample of an epoch with one of `count` offsets from `first` on.
+    /// Returns source file and row of each sample of an epoch with one of `count` offsets from `first` on.
     fn trace_offsets(&self, py: Python<'_>, epoch: u64, first: u64, count: u64) -> PyResult<Vec<(String, u64)>> {
         let wanted = first..first.saturating_add(count);
         self.runtime.wait(py, self.feed.trace(epoch, Traced::Offsets(wanted)))?.or_raise(py)
     }
 
-    /// Begins to read, up to `ahead` batches before they are asked for.
+    /// Begins to read, up to `ahead` batches before Python asks for them.
     fn read(&self, py: Python<'_>, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let _in_runtime = self.runtime.handle().enter();

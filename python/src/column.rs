@@ -1,14 +1,15 @@
-//! A column of a batch as Python takes it: tensors where that costs nothing, lists of objects where nothing else fits.
+//! Converts a batch's columns for Python: to tensors where that costs nothing, and to lists of objects otherwise.
 //!
 //! | Arrow | Python |
 //! |---|---|
 //! | numbers, booleans | a tensor `[rows]` |
 //! | fixed-size lists, `arrow.fixed_shape_tensor` | a tensor `[rows, …]` |
 //! | `arrow.variable_shape_tensor` | a list of tensors |
-//! | lists of numbers | a [`Ragged`]: all values, and where each row's begin |
+//! | lists of numbers | a [`Ragged`]: all values, and the offset at which each row begins |
 //! | dates, timestamps, durations | a tensor of integers with a unit |
 //! | structs | a dict of columns |
-//! | text, bytes, decimals, times of day, maps, other lists | a list of `str`, `bytes`, `Decimal`, `time`, lists of pairs, lists |
+//! | text, bytes, decimals, times of day, maps, other lists | a list of `str`, `bytes`, `Decimal`, `time`, lists of
+//! pairs, lists |
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,18 +38,19 @@ pub(crate) struct Ragged {
     offsets: Py<Tensor>,
 }
 
-/// Turns the columns of one batch into Python's.
+/// Converts the columns of one batch for Python.
 pub(crate) struct Converter {
-    /// Where tensors begin. Two columns may be the same memory, which a loop that writes to one of them must not notice.
-    handed_out: HashSet<usize>,
+    /// Where tensors begin. Two columns may share memory, but a loop that writes to one column must not change the
+    /// other.
+    exported: HashSet<usize>,
 }
 
 impl Converter {
     pub(crate) fn new() -> Self {
-        Self { handed_out: HashSet::new() }
+        Self { exported: HashSet::new() }
     }
 
-    /// What Python gets for `array`.
+    /// Converts `array` to the object that Python receives.
     pub(crate) fn column(&mut self, py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<Py<PyAny>> {
         match TensorType::parse(field).map_err(|malformed| unreadable(py, field, malformed.0))? {
             Some(TensorType::Fixed(tensor)) => {
@@ -103,7 +105,7 @@ impl Converter {
         };
         let data = data.as_list::<i32>();
         let item = Field::new_list_field(tensor.value.clone(), false);
-        let dtype = dtype(&item).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+        let dtype = dtype(&item).ok_or_else(|| unreadable(py, field, "its elements are not numbers"))?;
         let (values, unit) = self.values(py, field, dtype, data.values())?;
         let order = tensor.permutation.clone().unwrap_or_default();
         let shapes = shapes.as_fixed_size_list();
@@ -113,7 +115,7 @@ impl Converter {
             debug_assert_eq!(shape.len(), tensor.rank);
             let (start, end) = (data.value_offsets()[row] as usize, data.value_offsets()[row + 1] as usize);
             if elements(&shape) != Some((end - start) as i64) {
-                return Err(unreadable(py, field, "a shape is not that of its row"));
+                return Err(unreadable(py, field, "a shape does not match its row"));
             }
             let bytes = values.slice_with_length(start * dtype.bytes(), (end - start) * dtype.bytes());
             let tensor = Tensor::new(bytes, dtype, shape).of(unit);
@@ -123,7 +125,7 @@ impl Converter {
         Ok(PyList::new(py, tensors)?.into_any().unbind())
     }
 
-    /// A tensor of `array`, whose rows have the shape `row`, shown with their dimensions in this order, if there is one.
+    /// Makes a tensor of `array`, whose rows have the shape `row`. `order`, if given, permutes the rows' dimensions.
     fn tensor(
         &mut self,
         py: Python<'_>,
@@ -135,11 +137,11 @@ impl Converter {
         let rows = array.len();
         let mut shape = vec![rows as i64];
         shape.extend(row);
-        let width = elements(row).ok_or_else(|| unreadable(py, field, "its shape is not that of its rows"))?;
+        let width = elements(row).ok_or_else(|| unreadable(py, field, "its shape does not match its rows"))?;
         let (item, elements) = match array.data_type() {
             DataType::FixedSizeList(item, size) => {
                 if i64::from(*size) != width {
-                    return Err(unreadable(py, field, "its shape is not that of its rows"));
+                    return Err(unreadable(py, field, "its shape does not match its rows"));
                 }
                 no_nulls(py, field, array)?;
                 let list = array.as_fixed_size_list();
@@ -149,7 +151,7 @@ impl Converter {
             _ => (None, Arc::clone(array)),
         };
         let dtype = tensor_dtype(field, item.map(Arc::as_ref))
-            .ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+            .ok_or_else(|| unreadable(py, field, "its elements are not numbers"))?;
         let (values, unit) = self.values(py, field, dtype, &elements)?;
         let mut tensor = Tensor::new(values, dtype, shape).of(unit);
         if !order.is_empty() {
@@ -170,7 +172,7 @@ impl Converter {
             return Err(has_nulls(py, field));
         }
         let dtype =
-            tensor_dtype(field, Some(item)).ok_or_else(|| unreadable(py, field, "its elements are no numbers"))?;
+            tensor_dtype(field, Some(item)).ok_or_else(|| unreadable(py, field, "its elements are not numbers"))?;
         let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
         let (values, unit) = self.values(py, field, dtype, &values.slice(first, last - first))?;
         let values = Tensor::new(values, dtype, vec![(last - first) as i64]).of(unit);
@@ -184,8 +186,8 @@ impl Converter {
         Ok(ragged.into_pyobject(py)?.into_any().unbind())
     }
 
-    /// The elements of a flat array as bytes, and their unit where they are times. Copies only booleans, floats with nulls
-    /// (which become NaN), dates, and what another column was given.
+    /// Returns the elements of a flat array as bytes, and their unit if they are times. Copies only booleans, floats
+    /// with nulls (which become NaN), dates, and memory that another column uses.
     fn values(
         &mut self,
         py: Python<'_>,
@@ -212,18 +214,18 @@ impl Converter {
                 data.buffers()[0].slice_with_length(start, data.len() * dtype.bytes())
             }
         };
-        let is_first = self.handed_out.insert(buffer.as_ptr() as usize) || buffer.is_empty();
+        let is_first = self.exported.insert(buffer.as_ptr() as usize) || buffer.is_empty();
         let buffer = if is_first { buffer } else { Buffer::from(buffer.as_slice()) };
         Ok((buffer, unit(array.data_type())))
     }
 }
 
-/// Elements of a shape; `None` for sides that none could have.
+/// Returns the number of elements of a shape, or `None` if it is negative or overflows.
 fn elements(shape: &[i64]) -> Option<i64> {
     shape.iter().try_fold(1_i64, |product, &side| product.checked_mul(side).filter(|_| side >= 0))
 }
 
-/// Floats with NaN in place of nulls.
+/// Replaces nulls by NaN.
 macro_rules! floats {
     ($array:expr, $type:ty, $made:ty, $nan:expr) => {{
         let filled = $array.as_primitive::<$type>().iter().map(|value| value.unwrap_or($nan));
@@ -236,7 +238,7 @@ fn half_nan() -> <Float16Type as arrow::datatypes::ArrowPrimitiveType>::Native {
     <Float16Type as arrow::datatypes::ArrowPrimitiveType>::Native::NAN
 }
 
-/// What the elements of a column of one element a row are; `None` if a tensor cannot hold them.
+/// Returns the element type of a column with one element per row, or `None` if a tensor cannot hold it.
 fn dtype(field: &Field) -> Option<DType> {
     tensor_dtype(field, None)
 }
@@ -267,7 +269,7 @@ fn tensor_dtype(field: &Field, item: Option<&Field>) -> Option<DType> {
     })
 }
 
-/// The type that NumPy has for such times.
+/// Returns NumPy's type for such times.
 fn unit(data_type: &DataType) -> Option<&'static str> {
     Some(match data_type {
         DataType::Date32 => "M8[D]",
@@ -284,7 +286,7 @@ fn unit(data_type: &DataType) -> Option<&'static str> {
     })
 }
 
-/// The type to cast to where Arrow has several ways to write the same values, and this is not the plain one.
+/// Returns the plain type of these values, if Arrow has several encodings for them and this is another one.
 fn plain(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Dictionary(_, value) => Some(value.as_ref().clone()),
@@ -295,7 +297,7 @@ fn plain(data_type: &DataType) -> Option<DataType> {
     }
 }
 
-/// The values of `array` as Python objects, `None` for nulls.
+/// Returns the values of `array` as Python objects, with `None` for nulls.
 fn objects<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
     if let Some(plain) = plain(array.data_type()) {
         return objects(py, &cast(array, &plain).map_err(arrow_error)?);
@@ -307,7 +309,7 @@ fn objects<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList
     Ok(list)
 }
 
-/// One value of `array`, `None` for a null.
+/// Returns one value of `array`, or `None` for a null.
 fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<'py, PyAny>> {
     let text = |text: &str| PyString::new(py, text).into_any();
     let bytes = |bytes: &[u8]| PyBytes::new(py, bytes).into_any();
@@ -315,7 +317,7 @@ fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<
         return object(py, &cast(&array.slice(row, 1), &plain).map_err(arrow_error)?, 0);
     }
     Ok(match array.data_type() {
-        // Arrow's null type has no bitmap that would say so.
+        // Arrow's null type has no validity bitmap.
         DataType::Null => py.None().into_bound(py),
         _ if array.is_null(row) => py.None().into_bound(py),
         DataType::Utf8 => text(array.as_string::<i32>().value(row)),
@@ -395,5 +397,5 @@ fn has_nulls(py: Python<'_>, field: &Field) -> PyErr {
 }
 
 fn unreadable(py: Python<'_>, field: &Field, why: &str) -> PyErr {
-    exception(py, &Error::new(ErrorKind::Data, format!("column \"{}\" is no tensor: {why}", field.name())))
+    exception(py, &Error::new(ErrorKind::Data, format!("column \"{}\" is not a tensor: {why}", field.name())))
 }

@@ -1,7 +1,7 @@
 //! A tensor that NumPy, PyTorch, JAX and TensorFlow take over without a copy.
 //!
-//! DLPack (<https://dmlc.github.io/dlpack>): a C structure with an address, a shape and a type, in a capsule that the
-//! consumer renames when it takes the structure over. Version 1 of it says whether the memory may be written to; ours may.
+//! DLPack (<https://dmlc.github.io/dlpack>) is a C structure with an address, a shape and a type, in a capsule that the
+//! consumer renames when it takes the structure over. Version 1 says whether the memory is writable; ours is.
 #![expect(unsafe_code, reason = "DLPack hands C structures over by address")]
 
 use std::ffi::{CStr, c_void};
@@ -16,10 +16,10 @@ use pyo3::types::{PyCapsule, PyTuple};
 const LEGACY: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
-/// Copies are aligned so, and TensorFlow takes for granted that all memory is.
+/// The alignment of copies. TensorFlow assumes it for all memory.
 const ALIGNMENT: usize = 64;
 
-/// What the elements of a tensor are.
+/// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DType {
     Bool,
@@ -60,7 +60,7 @@ impl DType {
     }
 }
 
-/// Elements in memory, row after row.
+/// Elements in memory, row by row.
 #[derive(Clone)]
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Tensor {
@@ -69,13 +69,13 @@ pub(crate) struct Tensor {
     shape: Vec<i64>,
     /// In elements.
     strides: Vec<i64>,
-    /// The type that NumPy has for the elements, where they are times: `M8[D]`, `m8[us]` and so on.
+    /// NumPy's type for the elements, if they are times: `M8[D]`, `m8[us]` and so on.
     #[pyo3(get)]
     unit: Option<&'static str>,
 }
 
 impl Tensor {
-    /// The first elements of `data`, as many as `shape` has.
+    /// Makes a tensor of the first elements of `data`, as many as `shape` has.
     pub(crate) fn new(data: Buffer, dtype: DType, shape: Vec<i64>) -> Self {
         let elements: i64 = shape.iter().product();
         assert!(data.len() >= elements as usize * dtype.bytes(), "a tensor of {shape:?} in {} bytes", data.len());
@@ -86,13 +86,14 @@ impl Tensor {
         Self { data, dtype, shape, strides, unit: None }
     }
 
-    /// The same elements with dimensions in another order: the one at `at` is that at `order[at]` of this tensor.
+    /// Returns the same elements with permuted dimensions: dimension `at` of the result is dimension `order[at]` of
+    /// `self`.
     pub(crate) fn permuted(self, order: &[usize]) -> Self {
         let of = |sides: &[i64]| order.iter().map(|&at| sides[at]).collect();
         Self { shape: of(&self.shape), strides: of(&self.strides), ..self }
     }
 
-    /// With elements that are times in `unit`, if there is one.
+    /// Marks the elements as times in `unit`, if it is given.
     pub(crate) fn of(self, unit: Option<&'static str>) -> Self {
         Self { unit, ..self }
     }
@@ -115,12 +116,12 @@ impl Tensor {
         self.shape.iter().product::<i64>() as usize * self.dtype.bytes()
     }
 
-    /// The same memory as integers of the same width, for consumers that have no bfloat16.
+    /// Returns the same memory as integers of the same width, for consumers without bfloat16.
     fn bits(&self) -> Self {
         Self { dtype: DType::UInt((self.dtype.bytes() * 8) as u8), ..self.clone() }
     }
 
-    /// Whether elements lie row after row.
+    /// Whether elements lie in memory row by row.
     #[getter]
     fn is_contiguous(&self) -> bool {
         let mut expected = 1;
@@ -131,7 +132,7 @@ impl Tensor {
         })
     }
 
-    /// Whether it begins where the widest vector instructions want it.
+    /// Whether the memory is aligned for the widest vector instructions.
     #[getter]
     fn is_aligned(&self) -> bool {
         self.data.as_ptr().align_offset(ALIGNMENT) == 0
@@ -166,10 +167,10 @@ impl Tensor {
     }
 }
 
-/// What lives as long as the consumer's tensor.
+/// Data that lives as long as the consumer's tensor.
 struct Held {
     shape: Vec<i64>,
-    /// In elements. Newer consumers want them even where they follow from the shape.
+    /// Strides, in elements. Newer consumers require them even where they follow from the shape.
     strides: Vec<i64>,
     data: Buffer,
 }
@@ -231,13 +232,14 @@ struct Versioned {
 
 fn legacy(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyCapsule>> {
     unsafe extern "C" fn delete(this: *mut Legacy) {
-        // SAFETY: called once, by the consumer or the capsule, with what `legacy` made of two boxes.
+        // SAFETY: called once, by the consumer or the capsule, with the pointer that `legacy` made of two boxes.
         let this = unsafe { Box::from_raw(this) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(this.context.cast::<Held>()) });
     }
     unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-        // SAFETY: Python calls this with the capsule; it still has its name only if nobody took the tensor over.
+        // SAFETY: Python calls this with the capsule. The capsule still has its name only if no consumer took the
+        // tensor.
         unsafe {
             if ffi::PyCapsule_IsValid(capsule, LEGACY.as_ptr()) == 1 {
                 delete(ffi::PyCapsule_GetPointer(capsule, LEGACY.as_ptr()).cast());
@@ -247,19 +249,20 @@ fn legacy(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyCaps
     let mut held = Box::new(held);
     let tensor = held.dlpack(dtype);
     let managed = Box::new(Legacy { tensor, context: Box::into_raw(held).cast(), deleter: Some(delete) });
-    // SAFETY: the address is a box's, and `destroy` frees what nobody took over.
+    // SAFETY: the address is a box's, and `destroy` frees it if no consumer took the tensor.
     unsafe { capsule(py, Box::into_raw(managed).cast(), LEGACY, destroy) }
 }
 
 fn versioned(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyCapsule>> {
     unsafe extern "C" fn delete(this: *mut Versioned) {
-        // SAFETY: called once, by the consumer or the capsule, with what `versioned` made of two boxes.
+        // SAFETY: called once, by the consumer or the capsule, with the pointer that `versioned` made of two boxes.
         let this = unsafe { Box::from_raw(this) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(this.context.cast::<Held>()) });
     }
     unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-        // SAFETY: Python calls this with the capsule; it still has its name only if nobody took the tensor over.
+        // SAFETY: Python calls this with the capsule. The capsule still has its name only if no consumer took the
+        // tensor.
         unsafe {
             if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 1 {
                 delete(ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
@@ -270,12 +273,12 @@ fn versioned(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyC
     let tensor = held.dlpack(dtype);
     let context = Box::into_raw(held).cast();
     let managed = Box::new(Versioned { major: 1, minor: 0, context, deleter: Some(delete), flags: 0, tensor });
-    // SAFETY: the address is a box's, and `destroy` frees what nobody took over.
+    // SAFETY: the address is a box's, and `destroy` frees it if no consumer took the tensor.
     unsafe { capsule(py, Box::into_raw(managed).cast(), VERSIONED, destroy) }
 }
 
 /// # Safety
-/// `pointer` must be what a capsule of this name holds, and `destroy` must be able to free it.
+/// `pointer` must be valid content for a capsule of this name, and `destroy` must be able to free it.
 unsafe fn capsule<'py>(
     py: Python<'py>,
     pointer: *mut c_void,
@@ -283,6 +286,6 @@ unsafe fn capsule<'py>(
     destroy: ffi::PyCapsule_Destructor,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     let pointer = NonNull::new(pointer).expect("a box has an address");
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, name, Some(destroy)) }
 }

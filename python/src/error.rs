@@ -1,4 +1,4 @@
-//! Errors of the engine as exceptions of `forebay`, whose classes are Python's (`forebay/_errors.py`).
+//! Converts the engine's errors to `forebay`'s exceptions, whose classes are in Python (`forebay/_errors.py`).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use forebay_engine::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// What a Python function raised to end the program, such as `SystemExit`, on its way to the loop.
+/// An exception of a Python function that ends the program, such as `SystemExit`, on its way to the loop.
 #[derive(Debug)]
 pub(crate) struct Raised(pub(crate) PyErr);
 
@@ -18,7 +18,7 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// The exception that says what `error` says; what a function ended the program with, as it was raised.
+/// Returns the exception for `error`. An exception that ends the program is returned as it was raised.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     if let Some(raised) = error.stopped().and_then(|stopped| stopped.downcast_ref::<Raised>()) {
         return raised.0.clone_ref(py);
@@ -43,7 +43,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// For `?` on the engine's results where Python is attached.
+/// Enables `?` on the engine's results while Python is attached.
 pub(crate) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
@@ -54,7 +54,7 @@ impl<T> OrRaise<T> for forebay_engine::Result<T> {
     }
 }
 
-/// An exception for options that Python put together wrongly, or a user who called the native half.
+/// Returns the exception for wrong options, from a mistake in the Python half or a direct call of the native half.
 pub(crate) fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     exception(py, &Error::new(ErrorKind::Invalid, message))
 }

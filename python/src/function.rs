@@ -14,10 +14,10 @@ use pyo3::types::PyList;
 use crate::arrow_capsule::{ArrowArray, import_array, import_field, owned};
 use crate::error::Raised;
 
-/// How long Python waits for calls at its end.
+/// How long Python waits for running calls when it ends.
 const END_WITHIN: Duration = Duration::from_secs(30);
 
-/// Reads a function from its Python half, a `forebay.Udf`.
+/// Makes a function of its Python half, a `forebay.Udf`.
 pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     let inputs: Vec<Bound<'_, PyAny>> = udf.getattr("inputs")?.extract()?;
     let inputs = inputs.iter().map(|field| Ok(import_field(field)?.data_type().clone()));
@@ -34,7 +34,7 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
         Python::attach(|py| {
             let made = call(py, &udf, arrays);
             made.map_err(|error| {
-                // As Python has it: what is no Exception is about the program.
+                // As in Python, an exception outside `Exception` concerns the program, not a row.
                 if !error.is_instance_of::<PyException>(py) {
                     return CallError::Stop(Arc::new(Raised(error)));
                 }
@@ -47,7 +47,7 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     Ok(Function { name, version, inputs, output, call: Arc::new(call) })
 }
 
-/// Calls under way, and whether there may be more: a thread that enters Python while it ends takes the process down.
+/// Running calls, and whether more may begin. A thread that enters Python during its shutdown would crash the process.
 static CALLS: Mutex<Calls> = Mutex::new(Calls { running: 0, ended: false });
 static NONE_RUNNING: Condvar = Condvar::new();
 
@@ -79,7 +79,7 @@ impl Drop for Running {
     }
 }
 
-/// Lets no more calls begin, and waits for those under way, for some seconds at most. For Python's `atexit`.
+/// Refuses new calls, and waits some seconds at most for running ones. For Python's `atexit`.
 #[pyfunction]
 pub(crate) fn end_functions(py: Python<'_>) {
     py.detach(|| {

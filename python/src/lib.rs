@@ -1,7 +1,7 @@
 //! The native half of the Python package `forebay`: the engine in the trainer's process, and the client of a cluster.
 //!
-//! It moves things across: options come as JSON, batches go as DLPack tensors and Arrow capsules, errors as exceptions.
-//! What users see, names and defaults and frameworks, is the Python half beside it (`python/forebay/`).
+//! It receives options as JSON, and returns batches as DLPack tensors and Arrow capsules, and errors as exceptions. The
+//! Python half (`python/forebay/`) holds what users see: names, defaults and frameworks.
 
 mod arrow_capsule;
 mod batch;

@@ -1,4 +1,4 @@
-//! Waiting for Rust from Python: without the GIL, with Ctrl-C, and never in a forked child.
+//! Lets Python wait for Rust: without the GIL, interruptible by Ctrl-C, and never in a forked child.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,17 +12,18 @@ use tokio::runtime::{Builder, Handle};
 
 use crate::error::exception;
 
-/// How long a Ctrl-C may go unnoticed.
+/// Maximum time until a Ctrl-C is noticed.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
-/// Threads that move batches along; what computes has threads of its own.
+/// Number of threads that move batches. Computation has its own threads.
 const THREADS: usize = 2;
 
-/// A Tokio runtime that belongs to the process that made it. Clones share it; the last one ends its threads.
+/// A Tokio runtime that belongs to the process that made it. Clones share it, and dropping the last one ends its
+/// threads.
 #[derive(Clone)]
 pub(crate) struct Runtime(Arc<Inner>);
 
 struct Inner {
-    /// There until the drop.
+    /// `Some` until the drop.
     runtime: Option<tokio::runtime::Runtime>,
     process: u32,
 }
@@ -46,7 +47,8 @@ impl Runtime {
         self.0.runtime.as_ref().expect("taken only on drop")
     }
 
-    /// Waits for `future` without the GIL. What Python raises for a signal meanwhile, such as `KeyboardInterrupt`, ends it.
+    /// Waits for `future` without the GIL. An exception that Python raises for a signal, such as `KeyboardInterrupt`,
+    /// ends the wait.
     pub(crate) fn wait<T: Send>(&self, py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
         self.check_process(py)?;
         let mut future = pin!(future);
@@ -61,7 +63,7 @@ impl Runtime {
         }
     }
 
-    /// Refuses to go on in a forked child, which has none of the threads and would wait for ever.
+    /// Returns an error in a forked child, which has none of the threads and would wait forever.
     pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         if self.0.process == process::id() {
             return Ok(());
@@ -75,10 +77,10 @@ impl Runtime {
     }
 }
 
-/// What belongs to the process that made it, as what has threads does. A forked child leaves it alone, even at its end: the
-/// threads are not there, and a lock that one of them held at the fork is held for ever.
+/// A value that belongs to the process that made it, because it has threads. A forked child must not even drop it: the
+/// threads do not exist there, and a lock that one of them held at the fork is held forever.
 pub(crate) struct OfProcess<T> {
-    /// There until the drop.
+    /// `Some` until the drop.
     value: Option<T>,
     process: u32,
 }
@@ -113,7 +115,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         match self.runtime.take() {
             Some(runtime) if self.process == process::id() => runtime.shutdown_background(),
-            // The threads that it would end are not in this forked child.
+            // In a forked child the threads to end do not exist.
             runtime => std::mem::forget(runtime),
         }
     }

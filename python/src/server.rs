@@ -13,7 +13,7 @@ use crate::error::{OrRaise, invalid};
 use crate::runtime::{OfProcess, Runtime};
 use crate::session::Session;
 
-/// What stops it, and what it ends with.
+/// The sender that stops the server, and the server's result.
 type Running = (oneshot::Sender<()>, JoinHandle<forebay_engine::Result<()>>);
 
 /// A server that runs until it is stopped or dropped.
@@ -43,7 +43,7 @@ impl Server {
         Ok(Self { uri, runtime, running: OfProcess::new(Mutex::new(Some((stop, task)))) })
     }
 
-    /// Lets streams end for some seconds, then closes the port.
+    /// Waits some seconds for streams to end, then closes the port.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         self.runtime.check_process(py)?;
         let running = self.running.lock().take();

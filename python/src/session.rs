@@ -1,4 +1,4 @@
-//! A session and its feeds in the trainer's own process.
+//! A session and its feeds, in the trainer's own process.
 
 use std::sync::Arc;
 
@@ -52,7 +52,8 @@ impl Session {
         Ok(Self { session, runtime: Runtime::new().or_raise(py)? })
     }
 
-    /// Runs the statements of `text`, which errors call `name`. What each came to: a text, or the rows of a table.
+    /// Runs the statements of `text`; errors call it `name`. Returns each statement's result: a text, or the rows of a
+    /// table.
     fn execute<'py>(&self, py: Python<'py>, name: &str, text: &str) -> PyResult<Bound<'py, PyList>> {
         let outputs = self.runtime.wait(py, self.session.execute(name, text))?.or_raise(py)?;
         let list = PyList::empty(py);
@@ -65,13 +66,13 @@ impl Session {
         Ok(list)
     }
 
-    /// Creates or replaces the pipeline `name` from a query; errors show the query's own lines.
+    /// Creates or replaces the pipeline `name` from a query. Errors show the query's own lines.
     fn define(&self, py: Python<'_>, name: &str, query: &str) -> PyResult<()> {
         self.runtime.wait(py, self.session.define(name, query))?.or_raise(py)
     }
 
-    /// Creates or replaces a table of rows in memory: anything with `__arrow_c_stream__` or `__arrow_c_array__`. Gives its name,
-    /// which says what is in it if none is given.
+    /// Creates or replaces a table of rows in memory: any object with `__arrow_c_stream__` or `__arrow_c_array__`.
+    /// Returns its name; without a given name, the content determines it.
     #[pyo3(signature = (name, data))]
     fn register(&self, py: Python<'_>, name: Option<&str>, data: &Bound<'_, PyAny>) -> PyResult<String> {
         let (schema, batches) = import(data)?;
@@ -84,20 +85,20 @@ impl Session {
         self.runtime.wait(py, self.session.add_files(name, location, format))?.or_raise(py)
     }
 
-    /// Forgets a table that was registered without a name, when the last holder of its rows does so. Never waits, and does
-    /// nothing in a forked child: it is called when Python collects garbage.
+    /// Releases a table that was registered without a name; the last release frees its rows. It never waits, and does
+    /// nothing in a forked child, because Python's garbage collector calls it.
     fn release(&self, py: Python<'_>, name: &str) {
         if !self.session.is_forked() {
             py.detach(|| self.session.release(name));
         }
     }
 
-    /// Lets queries call a `forebay.Udf`.
+    /// Adds a `forebay.Udf`, so that queries can call it.
     fn add_function(&self, py: Python<'_>, udf: &Bound<'_, PyAny>) -> PyResult<()> {
         self.session.add_function(function::read(udf)?).or_raise(py)
     }
 
-    /// Forgets a pipeline; feeds of it that are open go on.
+    /// Removes a pipeline. Its open feeds continue.
     fn undefine(&self, py: Python<'_>, name: &str) {
         if !self.session.is_forked() {
             py.detach(|| self.session.undefine(name));
@@ -108,27 +109,27 @@ impl Session {
         self.session.pipelines()
     }
 
-    /// The name as it was created, where there is such a pipeline.
+    /// Returns the pipeline's name as it was created, or an error if there is none.
     fn pipeline(&self, py: Python<'_>, name: &str) -> PyResult<String> {
         Ok(self.session.pipeline(name).or_raise(py)?.name().to_owned())
     }
 
-    /// How a pipeline will run, with the feed options given as JSON.
+    /// Describes how a pipeline will run, with feed options as JSON.
     fn explain(&self, py: Python<'_>, name: &str, options: &str) -> PyResult<String> {
         Ok(self.session.explain(name, &json::<FeedOptions>(py, options)?).or_raise(py)?.to_string())
     }
 
-    /// The samples' columns: name, type and whether they may be null.
+    /// Returns the samples' columns: name, type and whether they may be null.
     fn columns(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(String, String, bool)>> {
         Ok(columns(&self.session.pipeline(name).or_raise(py)?.schema()))
     }
 
-    /// The samples' schema as an Arrow capsule.
+    /// Returns the samples' schema as an Arrow capsule.
     fn schema<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyCapsule>> {
         schema_capsule(py, &self.session.pipeline(name).or_raise(py)?.schema())
     }
 
-    /// The first rows, processed: as a table, as HTML, how many there are and how many bad ones were left out.
+    /// Returns the first processed rows as a table and as HTML, their number, and the number of bad rows left out.
     fn preview(&self, py: Python<'_>, name: &str, options: &str, rows: u64) -> PyResult<(String, String, usize, u64)> {
         let options = json::<FeedOptions>(py, options)?;
         let preview = self.runtime.wait(py, self.session.preview(name, &options, rows))?.or_raise(py)?;
@@ -136,7 +137,7 @@ impl Session {
         Ok((table, preview.html().or_raise(py)?, preview.num_rows(), preview.bad_rows()))
     }
 
-    /// Opens a pipeline as a feed, with the feed options given as JSON, of all columns or only these.
+    /// Opens a pipeline as a feed, with feed options as JSON, and with all columns or only these.
     #[pyo3(signature = (name, options, columns = None))]
     fn open(&self, py: Python<'_>, name: &str, options: &str, columns: Option<Vec<String>>) -> PyResult<Feed> {
         self.runtime.check_process(py)?;
@@ -149,13 +150,13 @@ impl Session {
         Ok(Feed { feed, runtime: self.runtime.clone() })
     }
 
-    /// URL or absolute path of the folder for what Forebay writes.
+    /// URL or absolute path of the folder that Forebay writes to.
     #[getter]
     fn root(&self) -> &str {
         self.session.root()
     }
 
-    /// Seconds that the compute threads were busy, all together.
+    /// Returns the seconds that the compute threads were busy, summed over threads.
     fn compute_seconds(&self) -> f64 {
         self.session.compute_time().as_secs_f64()
     }
@@ -190,14 +191,14 @@ impl Feed {
         self.feed.settings().buckets.is_some()
     }
 
-    /// What the feed is made of, as JSON: what two feeds that differ differ in.
+    /// The feed's identity, as JSON. Errors compare the identities of two feeds.
     #[getter]
     fn identity(&self) -> String {
         self.feed.identity().to_string()
     }
 
-    /// Checks read options, given as JSON: batch size, epochs and whether incomplete steps are dropped, and how many samples
-    /// this rank will get where that is known.
+    /// Checks read options, given as JSON. Returns batch size, epochs, whether incomplete steps are dropped, and the
+    /// number of this rank's samples if it is known.
     fn resolve(&self, py: Python<'_>, options: &str) -> PyResult<(u64, u64, bool, Option<u64>)> {
         let options = json::<ReadOptions>(py, options)?;
         let (settings, _) = self.feed.resolve(&options).or_raise(py)?;
@@ -205,7 +206,8 @@ impl Feed {
         Ok((settings.batch_size, settings.epochs, settings.drop_last, samples))
     }
 
-    /// Writes the samples to Parquet under `url`; the manifest as JSON, and whether all was there already.
+    /// Writes the samples to Parquet under `url`. Returns the manifest as JSON, and whether the samples were there
+    /// already.
     fn materialize(&self, py: Python<'_>, url: &str) -> PyResult<(String, bool)> {
         let done = self.runtime.wait(py, self.feed.materialize(url))?.or_raise(py)?;
         Ok((serde_json::to_string(&done).map_err(|error| invalid(py, error.to_string()))?, done.found))
@@ -217,21 +219,21 @@ impl Feed {
         self.feed.uncacheable_calls()
     }
 
-    /// Source file and row of each sample of the rank's batch of a step.
+    /// Returns source file and row of each sample of the rank's batch of a step.
     fn trace(&self, py: Python<'_>, options: &str, epoch: u64, step: u64) -> PyResult<Vec<(String, u64)>> {
         let options = json::<ReadOptions>(py, options)?;
         let rows = self.runtime.wait(py, self.feed.trace(&options, epoch, step))?.or_raise(py)?;
         Ok(rows.into_iter().map(place).collect())
     }
 
-    /// Source file and row of each sample of an epoch with one of `count` offsets from `first` on.
+    /// Returns source file and row of each sample of an epoch with one of `count` offsets from `first` on.
     fn trace_offsets(&self, py: Python<'_>, epoch: u64, first: u64, count: u64) -> PyResult<Vec<(String, u64)>> {
         let wanted = first..first.saturating_add(count);
         let rows = self.runtime.wait(py, self.feed.trace_offsets(epoch, wanted))?.or_raise(py)?;
         Ok(rows.into_iter().map(place).collect())
     }
 
-    /// Begins to read with the options given as JSON, up to `ahead` batches before they are asked for.
+    /// Begins to read with options as JSON, up to `ahead` batches before Python asks for them.
     fn read(&self, py: Python<'_>, options: &str, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let reader = self.feed.read(&json::<ReadOptions>(py, options)?).or_raise(py)?;
@@ -243,7 +245,7 @@ fn place(source: SourceRow) -> (String, u64) {
     (source.file, source.row)
 }
 
-/// Every operator, with its version.
+/// Returns every operator, with its version.
 #[pyfunction]
 pub(crate) fn operators() -> Vec<(String, u32)> {
     forebay_engine::operator_versions().into_iter().collect()
@@ -253,16 +255,16 @@ pub(crate) fn columns(schema: &arrow::datatypes::Schema) -> Vec<(String, String,
     schema.fields().iter().map(|field| (field.name().clone(), type_name(field), field.is_nullable())).collect()
 }
 
-/// Options as the Python half puts them together.
+/// Parses options from the Python half.
 pub(crate) fn json<T: DeserializeOwned>(py: Python<'_>, text: &str) -> PyResult<T> {
     serde_json::from_str(text).map_err(|error| {
         let message = error.to_string();
-        // The place is one in a text that no user wrote.
+        // Drop the place: it points into JSON that no user wrote.
         invalid(py, message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message))
     })
 }
 
-/// Rows as an aligned table; the first is the header.
+/// Formats rows as an aligned table. The first row is the header.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! One rank's batches, read ahead by a task of the runtime and handed to Python one by one.
+//! One rank's batches: a task of the runtime reads ahead, and Python takes the batches one by one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::batch::{Batch, row_bytes};
 use crate::error::OrRaise;
 use crate::runtime::{OfProcess, Runtime};
 
-/// Batches from this process or from a cluster: the same.
+/// The source of batches: this process or a cluster. Both deliver the same batches.
 pub(crate) enum Source {
     Local(Box<Reader>),
     Remote(Box<RemoteReader>),
@@ -42,7 +42,7 @@ type Received = forebay_engine::Result<forebay_engine::Batch>;
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Stream {
     runtime: Runtime,
-    /// `None` once it was closed, or a batch was an error.
+    /// `None` after it was closed, and after an error.
     batches: OfProcess<Mutex<Option<mpsc::Receiver<Received>>>>,
     ahead: usize,
     counts: Arc<Counts>,
@@ -59,7 +59,7 @@ struct Counts {
 }
 
 impl Stream {
-    /// Begins to read, up to `ahead` batches before they are asked for.
+    /// Begins to read, up to `ahead` batches before Python asks for them.
     pub(crate) fn start(runtime: &Runtime, source: Source, ahead: usize) -> Self {
         let (send, receive) = mpsc::channel(ahead.max(1));
         runtime.handle().spawn(pump(source, send));
@@ -87,7 +87,7 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// The next batch, or `None` after the last one. Waits without the GIL.
+    /// Returns the next batch, or `None` after the last one. Waits without the GIL.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         self.runtime.check_process(py)?;
         let Some(mut guard) = self.batches.try_lock() else {
@@ -112,16 +112,16 @@ impl Stream {
         received.or_raise(py).map(|batch| Some(Batch::new(batch)))
     }
 
-    /// Stops the work; batches that were read ahead are dropped.
+    /// Stops the work, and drops batches that were read ahead.
     fn close(&self, py: Python<'_>) {
         if self.batches.is_forked() {
             return;
         }
-        // What is dropped may be large, and another thread may be waiting with the lock.
+        // Dropping may take long, and another thread may wait for the lock.
         py.detach(|| *self.batches.lock() = None);
     }
 
-    /// What was handed out, and what the loop waited.
+    /// Returns counts of delivered batches and samples, and the time that the loop waited.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let seconds = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed)).as_secs_f64();
         let ready = self.batches.try_lock().and_then(|batches| batches.as_ref().map(mpsc::Receiver::len));
@@ -142,9 +142,9 @@ impl Stream {
     }
 }
 
-/// Reads until the end, an error, or nobody listens any more.
+/// Reads until the end, an error, or until the receiver is dropped.
 async fn pump(mut source: Source, send: mpsc::Sender<Received>) {
-    // A place in the queue first: what is not wanted yet is not begun.
+    // Reserve a place in the queue first, so that no batch is begun before it is wanted.
     while let Ok(place) = send.reserve().await {
         let next = tokio::select! {
             biased;

@@ -1,4 +1,5 @@
-//! Wrong requests: each gives one clear error with what, where and what to do; nothing panics, hangs or goes unnoticed.
+//! Wrong requests: each gives one clear error that says what is wrong, where, and what to do. None panics, hangs or
+//! passes.
 
 use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, text, wrong};
 
@@ -11,7 +12,7 @@ fn refused(folder: &Folder, sql: &str, phrases: &[&str]) {
 fn what_does_not_exist_is_named() {
     wrong(
         &["run", "no/such.sql"],
-        &["\"no/such.sql\" does not exist", "hint: check the path; a relative one begins at"],
+        &["\"no/such.sql\" does not exist", "hint: check the path; relative paths begin at"],
     );
     wrong(&["run", "/"], &["cannot read the script \"/\"", "directory"]);
     let folder = clicks_csv();
@@ -248,7 +249,7 @@ fn an_offset_past_the_epoch_is_refused() {
     let script = folder.clicks(50);
     let message = fail(&mut forebay(["run", &script, "--epochs", "3", "--from", "51"]));
     assert!(message.contains("offset 51") && message.contains("50 samples"), "{message}");
-    // The end itself is where the next epoch begins.
+    // The end of an epoch is a valid position: the next epoch begins there.
     assert_eq!(run([script.as_str(), "--epochs", "2", "--from", "50"]).1["samples"], 50);
 }
 
@@ -260,10 +261,10 @@ fn a_worker_that_could_never_work_is_refused_at_the_start() {
     }
     let worker = ["worker", "--dispatcher", "grpc://127.0.0.1:1"];
     for uri in ["grpc://0.0.0.0:0", "grpc://10.0.0.1:0", "grpc://[::]:7070", "grpc://:7070", "10.0.0.1:7070"] {
-        let phrases = ["--advertise is not an address that trainers could connect to", "hint: write grpc://HOST:PORT"];
+        let phrases = ["--advertise is not an address that trainers can connect to", "hint: write grpc://HOST:PORT"];
         wrong(&[&worker[..], &["--advertise", uri]].concat(), &phrases);
     }
-    wrong(&[&worker[..], &["--memory-limit", "0"]].concat(), &["must be more than nothing"]);
+    wrong(&[&worker[..], &["--memory-limit", "0"]].concat(), &["must be greater than 0"]);
 }
 
 #[test]

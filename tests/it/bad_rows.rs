@@ -1,16 +1,16 @@
-//! Bad rows: raised with file and row, skipped, or quarantined, always at their own offsets.
+//! Bad rows are raised with file and row, skipped, or quarantined, and always keep their offsets.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::support::{Batch, Folder, Running, Server, forebay, repository, run, succeed, text, wrong};
 
-/// Ids by offset: one list of samples a batch.
+/// Ids by offset: one list of samples per batch.
 fn ids(batches: &[Batch]) -> BTreeMap<u64, Vec<String>> {
     batches.iter().map(|batch| (batch.offset, batch.ids.clone())).collect()
 }
 
-/// The records of rows that were quarantined under `root`, as `file|row|reason`, with paths below `folder`.
+/// Returns the records of quarantined rows under `root`, as `file|row|reason`, with paths relative to `folder`.
 fn quarantined(root: &Path, folder: &Path) -> Vec<String> {
     let reader = Folder::new();
     let script = reader.script(&format!(
@@ -31,7 +31,7 @@ fn photo() -> Vec<u8> {
     std::fs::read(repository().join("examples/photos/cat/000.jpg")).expect("a sample photograph")
 }
 
-/// Six media files, of which three are bad, in the order of their paths.
+/// Writes six media files, three of them bad, in the order of their paths.
 fn photos() -> (Folder, String) {
     let folder = Folder::new();
     folder.write("photos/a.jpg", photo());
@@ -84,7 +84,7 @@ fn a_bad_picture_that_is_left_out_keeps_its_offset() {
     let server = Server::start(&script, &[]);
     let (remote, _) = skip(&["--connect", &server.uri], &["2"]);
     assert_eq!(remote, batches);
-    // The same rows are left out, wherever they come in the order and however they are cut.
+    // The same rows are left out, whatever the order and the batch size.
     let whole = ids(&skip(&local, &["6", "--shuffle"]).0);
     let (ones, _) = skip(&local, &["1", "--shuffle"]);
     assert_eq!(ones.iter().filter(|batch| batch.rows == 0).count(), 3);
@@ -107,10 +107,10 @@ fn quarantine_records_file_row_and_reason_in_parquet() {
     for (record, (name, reason)) in records.iter().zip(BAD_PHOTOS) {
         assert!(record.starts_with(&format!("photos/{name}|0|{reason}")), "{record}");
     }
-    // Reading again writes the same files again; a second epoch has files of its own.
+    // Reading again writes the same files again. A second epoch has its own files.
     quarantine(&["2", "--epochs", "2"]);
     assert_eq!(quarantined(&root, folder.path()), records);
-    // So has another way to cut batches, but never another record of a row.
+    // Another batch size has its own files too, but the same records of rows.
     for rank in ["0", "1"] {
         quarantine(&["1", "--rank", rank, "--world-size", "2"]);
     }
@@ -134,7 +134,7 @@ fn the_default_root_is_in_the_current_folder() {
     assert_eq!(quarantined(&root, folder.path()).len(), 3);
 }
 
-/// Checks all three modes over `bad`, written as `name`, against `good` of the same size, where each row `n` has id `n`.
+/// Checks all three modes over `bad`, written as `name`. `good` has the same size, and its row `n` has id `n`.
 fn check_bad_rows(format: &str, name: &str, good: &str, bad: &str, expected: &[(u64, &str)]) {
     assert_eq!(good.len(), bad.len(), "windows are cut by bytes");
     let folder = Folder::new();

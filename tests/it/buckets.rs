@@ -1,4 +1,4 @@
-//! Length buckets: the rows of a global step are of one bucket on all ranks, and nothing else about a feed changes.
+//! Length buckets: the rows of a global step belong to one bucket on all ranks, and nothing else about a feed changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::support::{Folder, Server, forebay, run, succeed};
 const BOUNDARIES: [u64; 3] = [4, 8, 16];
 const GLOBAL: u64 = 12;
 
-/// Texts of 0 to 20 tokens in files of 20 rows, and a pipeline `train` over them in windows of 60.
+/// Writes texts of 0 to 20 tokens in files of 20 rows, and a pipeline `train` over them in windows of 60.
 fn texts(rows: u64) -> (Folder, String) {
     let folder = Folder::new();
     for first in (0..rows).step_by(20) {
@@ -49,7 +49,7 @@ async fn read(feed: &Feed, options: &ReadOptions) -> Vec<Batch> {
     batches
 }
 
-/// All ranks' batches, by rank.
+/// Returns the batches of all ranks, by rank.
 async fn ranks(feed: &Feed, world_size: u64, from: Option<&Start>) -> Vec<Vec<Batch>> {
     let mut all = Vec::new();
     for rank in 0..world_size {
@@ -72,7 +72,7 @@ fn bucket(length: u64) -> usize {
     BOUNDARIES.iter().filter(|&&bound| bound < length).count()
 }
 
-/// The samples of each global step, in order over its ranks.
+/// Returns the samples of each global step, in the order of its ranks.
 fn steps(ranks: &[Vec<Batch>]) -> BTreeMap<(u64, u64), Vec<i64>> {
     let mut steps: BTreeMap<_, Vec<i64>> = BTreeMap::new();
     let mut batches: Vec<&Batch> = ranks.iter().flatten().collect();
@@ -113,7 +113,8 @@ async fn each_global_step_is_of_one_bucket_on_any_number_of_ranks() {
                 assert_eq!(batch.token, ranks[0][at].token, "all ranks make the same token");
             }
         }
-        // Four windows an epoch, each with at most one incomplete group, and one that is mixed for each bucket but the first.
+        // Four windows per epoch. Each has at most one incomplete group, and one mixed group for each bucket but the
+        // first.
         assert!(incomplete <= 8 && mixed <= 24, "{incomplete} incomplete and {mixed} mixed steps");
         for epoch in 0..2 {
             let order: Vec<i64> = whole.range((epoch, 0)..(epoch + 1, 0)).flat_map(|(_, ids)| ids.clone()).collect();
@@ -142,7 +143,7 @@ async fn every_step_resumes_on_other_ranks() {
     }
 }
 
-/// Epoch and offset to rows and digest.
+/// Maps epoch and offset to rows and digest.
 type Log = BTreeMap<(u64, u64), (u64, String)>;
 
 async fn log(feed: &Feed, world_size: u64) -> Log {
@@ -155,7 +156,7 @@ async fn log(feed: &Feed, world_size: u64) -> Log {
 #[tokio::test]
 async fn the_server_gives_the_same_batches_and_calls_no_gap_a_bad_row() {
     let (folder, script) = texts(130);
-    // Bad when it is read, and bad when its length is computed.
+    // One row is bad when it is read, the other when its length is computed.
     folder.write("texts/999999.jsonl", "{\"id\": 998, \"tokens\": \"none\"}\n{\"id\": 999, \"tokens\": [1, 2]}\n");
     let sql = std::fs::read_to_string(&script).expect("the script").replace("16, 32]", "16]");
     std::fs::write(&script, sql.replace("= tokens", "= padded")).expect("the script");
@@ -210,7 +211,7 @@ async fn without_shuffle_groups_are_in_file_order() {
     let windows: [Vec<i64>; 2] = [0..60, 60..100]
         .map(|window| batches.iter().map(|batch| ids(batch)[0]).filter(|first| window.contains(first)).collect());
     assert!(windows.iter().all(|firsts| firsts.is_sorted()), "{windows:?}");
-    // A column of integers and one of lists of such lengths come to the same groups.
+    // A column of lengths and a column of lists of these lengths give the same groups.
     let lists = FeedOptions { bucket_by_length: Some("tokens".to_owned()), ..options };
     let lists = session.open("whole", &lists).expect("a feed");
     assert_eq!(read(&lists, &ReadOptions::default()).await.iter().map(ids).collect::<Vec<_>>(), {
@@ -284,7 +285,7 @@ async fn explaining_shows_the_buckets_and_other_feeds_have_none() {
     let whole = session.explain("whole", &FeedOptions::default()).expect("an explanation");
     assert!(!whole.to_string().contains("buckets"));
     assert!(serde_json::to_value(&whole).expect("plain data")["settings"].get("buckets").is_none());
-    // The same by flags, and a preview of it.
+    // Flags give the same feed, and a preview of it works.
     let flags = ["--bucket-by-length", "count", "--bucket-boundaries", "4,8", "--global-batch-size", "20"];
     let (batches, summary) = run([&[script.as_str(), "--pipeline", "whole", "--world-size", "4"][..], &flags].concat());
     assert!(batches.iter().all(|batch| batch.rows + batch.gaps == 5), "{batches:?}");

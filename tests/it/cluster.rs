@@ -1,4 +1,5 @@
-//! Several processes, one feed: whoever computes, joins, leaves or is killed, every rank gets the same batches.
+//! Several processes, one feed: every rank gets the same batches, whichever processes compute, join, leave or are
+//! killed.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +15,11 @@ use crate::support::{
     Batch, DEADLINE, Folder, Running, Server, fail, forebay, log, repository, run, signal, succeed, wrong,
 };
 
-/// What the batches of some ranks together are.
+/// The batches of several ranks together.
 type Log = BTreeMap<(u64, u64), (u64, String)>;
 
-/// The sample photographs, filtered, shuffled and augmented, two dozen windows an epoch: `train`, and `slow`, the same
-/// with a wait of some milliseconds a row.
+/// A script over the sample photographs, filtered, shuffled and augmented, with two dozen windows per epoch: `train`,
+/// and `slow`, the same with a wait of some milliseconds per row.
 fn photos(milliseconds: u64) -> (Folder, String) {
     let folder = Folder::new();
     let location = repository().join("examples/photos");
@@ -39,17 +40,17 @@ fn photos(milliseconds: u64) -> (Folder, String) {
     (folder, script)
 }
 
-/// What an undisturbed rank in one process reads of `train`.
+/// Returns the batches that an undisturbed rank in one process reads of `train`.
 fn undisturbed(script: &str, epochs: u64) -> Vec<Batch> {
     run([script, "--pipeline", "train", "--epochs", &epochs.to_string(), "--ids", "path"]).0
 }
 
-/// Dispatchers and workers, each a process.
+/// Dispatchers and workers, each in its own process.
 pub(crate) struct Cluster {
     script: String,
     dispatchers: Vec<Server>,
     workers: Vec<Server>,
-    /// How many workers were started so far.
+    /// The number of workers started so far.
     started: Cell<usize>,
 }
 
@@ -72,12 +73,12 @@ impl Cluster {
         let uris = self.uris();
         let arguments = ["worker", "--dispatcher", &uris, "--port", port, "--threads", "1", "--output", "json"];
         let started = self.started.replace(self.started.get() + 1);
-        // Some are read over their ports, as from another machine.
+        // Some workers are read over their ports, as from another machine.
         let port_only = (started % 2 == 1).then_some("--no-local-socket");
         Server::launch(forebay(arguments).args(port_only).stderr(Stdio::null()))
     }
 
-    /// A dispatcher in place of one that was killed.
+    /// Starts a dispatcher in place of a killed one.
     fn restart_dispatcher(&mut self, index: usize) {
         let port = self.dispatchers[index].port();
         let arguments = ["serve", &self.script, "--no-worker", "--port", &port, "--output", "json"];
@@ -90,7 +91,7 @@ fn status(uri: &str) -> Value {
     serde_json::from_str(&status).expect("JSON")
 }
 
-/// Looks at a dispatcher's status until it is as wanted.
+/// Polls a dispatcher's status until `is_so` holds.
 fn wait_for(uri: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
@@ -106,12 +107,12 @@ fn workers(status: &Value) -> &Vec<Value> {
     status["workers"].as_array().expect("workers")
 }
 
-/// How many workers hold windows.
+/// Returns the number of workers that hold windows.
 fn busy(status: &Value) -> usize {
     workers(status).iter().filter(|worker| worker["windows"].as_u64() > Some(0)).count()
 }
 
-/// Ranks as processes, each started again from its last token when it was killed.
+/// Ranks as processes. A killed rank is restarted from its last token.
 struct Job {
     arguments: Vec<String>,
     ranks: Vec<Rank>,
@@ -123,7 +124,7 @@ struct Rank {
     process: Child,
     batches: Vec<Batch>,
     was_killed: bool,
-    /// It said its summary.
+    /// Whether it has printed its summary.
     has_ended: bool,
 }
 
@@ -148,7 +149,7 @@ impl Job {
         let sender = self.sender.clone();
         std::thread::spawn(move || {
             let lines = stdout.lines().map_while(Result::ok).map(Some).chain([None]);
-            // Fails when the test is over.
+            // Sending fails after the test has ended.
             lines.map(|line| sender.send((rank, line))).take_while(Result::is_ok).for_each(drop);
         });
         process
@@ -168,14 +169,14 @@ impl Job {
         rank.was_killed = true;
     }
 
-    /// Takes what a rank says next, if it says something in time.
+    /// Reads the next line of a rank, if one comes in time.
     fn listen(&mut self, patience: Duration) -> bool {
         let Ok((index, line)) = self.said.recv_timeout(patience) else { return false };
         let rank = &mut self.ranks[index];
         match line.map(|line| serde_json::from_str::<Value>(&line)) {
             Some(Ok(line)) if line.get("samples").is_some() => rank.has_ended = true,
             Some(Ok(line)) => rank.batches.push(serde_json::from_value(line).expect("a batch line")),
-            // The kill cut its last line.
+            // The kill truncated its last line.
             Some(Err(error)) => assert!(rank.was_killed, "{error}"),
             None => {
                 let status = rank.process.wait().expect("it can be waited for");
@@ -200,14 +201,14 @@ impl Job {
         while self.listen(until.saturating_duration_since(Instant::now())) {}
     }
 
-    /// Listens until so many batches came, or all.
+    /// Reads until `batches` batches have come, or all.
     fn listen_until(&mut self, batches: usize) {
         while !self.is_done() && self.received() < batches {
             assert!(self.listen(DEADLINE), "no rank said anything for {DEADLINE:?}");
         }
     }
 
-    /// Listens to the end, and gives each rank's batches.
+    /// Reads to the end, and returns each rank's batches.
     fn finish(mut self) -> Vec<Vec<Batch>> {
         self.listen_until(usize::MAX);
         self.ranks.iter_mut().map(|rank| std::mem::take(&mut rank.batches)).collect()
@@ -221,7 +222,7 @@ impl Drop for Rank {
     }
 }
 
-/// Each rank in order, each batch once, all of them as they were undisturbed.
+/// Checks that each rank's batches are in order, that each batch came once, and that all equal the undisturbed ones.
 fn assert_same(ranks: Vec<Vec<Batch>>, undisturbed: Vec<Batch>) {
     for (rank, batches) in ranks.iter().enumerate() {
         let places: Vec<_> = batches.iter().map(|batch| (batch.epoch, batch.offset)).collect();
@@ -253,7 +254,7 @@ fn several_workers_give_several_ranks_what_one_process_reads() {
     assert_same(job.finish(), expected);
 }
 
-/// How much chaos: kills, and epochs that last for about as long.
+/// The number of kills, and of epochs that last about as long.
 fn chaos() -> (usize, u64) {
     match std::env::var("FOREBAY_CHAOS_SECONDS").ok() {
         Some(seconds) => {
@@ -276,7 +277,7 @@ fn random() -> Draws {
     Draws::new(seed, 0)
 }
 
-/// Four ranks read `slow` while `kill` does what it does, spread evenly over the batches; all must come to the same.
+/// Lets four ranks read `slow`, calls `kill` at even intervals, and checks that the batches do not change.
 fn survive(
     cluster: &mut Cluster,
     (kills, epochs): (usize, u64),
@@ -316,7 +317,7 @@ fn killed_workers_and_ranks_change_nothing() {
             worker @ 0..3 => {
                 cluster.workers[worker].kill();
                 match draws.below(3) {
-                    // The same address, another address, or one less until the next kill.
+                    // Restart at the same address, at another address, or not before the next kill.
                     0 => cluster.workers[worker] = cluster.worker(&cluster.workers[worker].port()),
                     1 => cluster.workers[worker] = cluster.worker("0"),
                     _ => gone = Some(worker),
@@ -334,7 +335,7 @@ fn a_killed_dispatcher_changes_nothing() {
     let (kills, epochs) = chaos();
     survive(&mut cluster, (kills / 2, epochs * 2 / 3), |cluster, job, draws| {
         cluster.dispatchers[0].kill();
-        // Workers and ranks go on for a while by what they know.
+        // Workers and ranks continue for a while with the windows that they know.
         job.listen_for(Duration::from_millis(draws.below(700)));
         cluster.restart_dispatcher(0);
     });
@@ -347,7 +348,7 @@ fn another_dispatcher_takes_over() {
     let (kills, epochs) = chaos();
     let mut last = 1;
     survive(&mut cluster, (kills / 3, epochs * 2 / 3), |cluster, _, _| {
-        // The one that all went to after the last.
+        // The dispatcher that all processes went to after the last kill.
         last = 1 - last;
         cluster.dispatchers[last].kill();
         cluster.restart_dispatcher(last);
@@ -366,7 +367,7 @@ fn a_rank_that_does_not_read_stops_no_other() {
          CREATE PIPELINE p WITH (shuffle = true, batch_size = 10, window_rows = 50) AS
              SELECT id, repeat('x', 2000) AS text FROM t;",
     );
-    // Less than the two readers need together, so windows are let go and computed again.
+    // Less than the two readers need together, so windows are evicted and computed again.
     let dispatcher = Server::start(&script, &["--no-worker"]);
     let worker = ["worker", "--dispatcher", &dispatcher.uri, "--memory-limit", "400kB", "--output", "json"];
     let _worker = Server::launch(&mut forebay(worker));
@@ -411,7 +412,7 @@ fn without_workers_readers_are_told() {
     assert!(message.contains(&error), "{message}");
     let status = succeed(&mut forebay(["status", "--connect", uri]));
     assert!(status.contains("no worker is in contact: start one with `forebay worker --dispatcher URI`"), "{status}");
-    // One that comes while a reader waits is enough.
+    // A worker that joins while a reader waits is enough.
     let waiting = Running::start(&mut forebay(["run", "--output", "json", "--connect", uri, "--pipeline", "train"]));
     wait_for(uri, "a reader", |status| status["feeds"][0]["readers"].as_array().is_some_and(|all| !all.is_empty()));
     let _worker = Server::launch(&mut forebay(["worker", "--dispatcher", uri, "--output", "json"]));
@@ -437,7 +438,7 @@ fn trainers_on_its_machine_read_over_a_worker_s_socket() {
         all.lines().filter(|line| line.ends_with(&format!("@forebay-worker-{id}"))).count()
     };
     let [local, port_only] = [0, 1].map(|worker: usize| by_port(cluster.workers[worker].port()));
-    // One that listens, and one for each connection.
+    // One socket listens, and each connection has one.
     wait_for(uri, "a connection", |_| sockets(&local) == 2);
     assert_eq!(sockets(&port_only), 0);
     reading.hang_up();

@@ -1,10 +1,10 @@
-//! Dynamic delivery: ranks take batches as they come, and still each sample comes exactly once.
+//! Dynamic delivery: each rank takes the next batch, and each sample still comes exactly once.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Batch, Folder, Running, Server, forebay, run, signal, succeed, wrong};
 
-/// A filtered and shuffled table of some dozen windows.
+/// Writes a filtered and shuffled pipeline of a few dozen windows.
 fn script() -> (Folder, String) {
     let folder = Folder::new();
     let rows: String = (0..3000).map(|id| format!("{id},{}\n", id * 7 % 31)).collect();
@@ -33,13 +33,13 @@ fn batches(lines: &[String]) -> Vec<Batch> {
         .collect()
 }
 
-/// Each batch of both epochs by its place: what an ordered reader alone gets.
+/// Returns each batch of both epochs by its place, as a single ordered reader gets it.
 fn expected(script: &str) -> BTreeMap<(u64, u64), String> {
     let all = run([script, "--epochs", "2", "--ids", "id"]).0;
     all.into_iter().map(|batch| ((batch.epoch, batch.offset), batch.digest)).collect()
 }
 
-/// All batches of some ranks by their place; none may come twice.
+/// Returns the batches of several ranks by their place. No batch may come twice.
 fn together(ranks: &[Vec<Batch>]) -> BTreeMap<(u64, u64), String> {
     let mut all = BTreeMap::new();
     for batch in ranks.iter().flatten() {
@@ -49,7 +49,7 @@ fn together(ranks: &[Vec<Batch>]) -> BTreeMap<(u64, u64), String> {
     all
 }
 
-/// Reads to the end as all ranks of a job at once.
+/// Reads to the end with all ranks of a job concurrently.
 fn read(uri: &str, from: &[Option<String>]) -> Vec<Vec<Batch>> {
     let world_size = from.len() as u64;
     let running: Vec<Running> = (0..world_size)
@@ -83,7 +83,7 @@ fn a_rank_that_was_killed_finds_its_claims_when_it_comes_back() {
     let (other, first) = (start(0, &[]), start(1, &[]));
     let mut before = vec![first.line().expect("a batch"), first.line().expect("a batch")];
     signal(first.process.id(), "KILL");
-    // Its checkpoint is its second batch; what it may have printed since is lost with it.
+    // The rank's checkpoint is its second batch. Batches printed after it are lost with the process.
     first.end();
     let token = batches(&before).last().expect("two").token.clone();
     let (after, status, error) = start(1, &["--from", &token]).end();
@@ -104,7 +104,7 @@ fn a_job_goes_on_with_other_ranks_from_all_its_tokens() {
         });
         let first = running.map(|rank| batches(&rank.end().0));
         let tokens = first.each_ref().map(|batches| batches.last().expect("five at least").token.clone());
-        // A new server knows nothing of the job.
+        // The new server knows nothing about the job.
         drop(server);
         let server = Server::start(&script, &[]);
         let from: Vec<_> = match to {
@@ -124,7 +124,7 @@ fn of_two_processes_of_a_rank_the_older_ends_with_an_error_and_the_newer_has_all
     let start = |more: &[&str]| Running::start(&mut forebay(arguments(&server.uri, 0, 1, more)));
     let old = start(&[]);
     let first = batches(&[old.line().expect("a batch")]).remove(0);
-    // It goes on from the first batch, while the old process lives.
+    // The new process resumes after the first batch, while the old process lives.
     let new = start(&["--from", &first.token]);
     let second = new.line().expect("a batch");
     let (lines, status, error) = old.end();
@@ -144,11 +144,11 @@ fn a_rank_that_is_missing_is_named() {
     let waiting = Running::start(&mut forebay(arguments(&server.uri, 0, 2, &["--retry-for", "4"])));
     let status = loop {
         let status = succeed(&mut forebay(["status", "--connect", &server.uri]));
-        if status.contains("it waits for rank 1 since") {
+        if status.contains("waiting for rank 1 for") {
             break status;
         }
     };
-    assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are there"), "{status}");
+    assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are present"), "{status}");
     let (_, ended, error) = waiting.end();
     assert_eq!(ended.code(), Some(1));
     assert_eq!(
@@ -173,7 +173,7 @@ fn what_dynamic_delivery_cannot_do_is_refused() {
     dynamic(&["--from", &ordered], &["of ordered delivery"]);
     let alone = run(["--connect", &server.uri, "--steps", "1", "--delivery", "dynamic"]).0.remove(0).token;
     wrong(&["run", "--connect", &server.uri, "--from", &alone], &["of dynamic delivery"]);
-    // The other rank is not there.
+    // The other rank is missing.
     dynamic(
         &["--world-size", "2", "--job", "lonely", "--retry-for", "0.3"],
         &["before rank 1 is there", "start them all, with one --job"],

@@ -1,4 +1,4 @@
-//! Any number of ranks goes on where any other stopped, with the same global batches.
+//! Any number of ranks resumes where any other number stopped, with the same global batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use forebay_flight_client::{Client, StreamRequest};
 use crate::cluster::Cluster;
 use crate::support::Folder;
 
-/// What a reader of a cluster gets: place, token, and rows.
+/// A batch that a reader of a cluster gets: place, token, and rows.
 async fn read(uri: &str, request: StreamRequest) -> Vec<forebay_engine::Batch> {
     let mut client = Client::connect(uri).await.expect("it listens");
     let mut reader = client.open(&request).await.expect("a feed").read().expect("a reader");
@@ -25,7 +25,7 @@ async fn read(uri: &str, request: StreamRequest) -> Vec<forebay_engine::Batch> {
 /// Epoch, offset and rows of each global batch.
 type Global = Vec<((u64, u64), RecordBatch)>;
 
-/// Puts the batches of a job's ranks together.
+/// Assembles the global batches from those of a job's ranks.
 fn global(ranks: Vec<Vec<forebay_engine::Batch>>) -> Global {
     let mut steps = BTreeMap::<_, BTreeMap<u64, RecordBatch>>::new();
     for batch in ranks.into_iter().flatten() {
@@ -39,7 +39,7 @@ fn global(ranks: Vec<Vec<forebay_engine::Batch>>) -> Global {
     steps.into_iter().map(whole).collect()
 }
 
-/// Divisors of the global batch.
+/// World sizes that divide the global batch.
 const WORLDS: [u64; 12] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96];
 const GLOBAL: u64 = 96;
 
@@ -70,7 +70,7 @@ async fn any_number_of_ranks_goes_on_for_any_other() {
             from: from.map(|from| from.parse().expect("a token")).unwrap_or_default(),
             ..ReadOptions::default()
         });
-        // Opened together, read one after another: windows are computed once for all.
+        // All readers open first and then read one after another, so windows are computed once for all.
         let readers: Vec<_> = read.map(|read| feed.read(&read).expect("a reader")).collect();
         let mut ranks = Vec::new();
         for mut reader in readers {
@@ -140,12 +140,12 @@ async fn every_step_of_an_epoch_is_a_place_to_go_on_from_and_again() {
         let first = job([2, 3, 4][step % 3], 24, Some(token)).await;
         let again = tokens(&first);
         assert!(global(first) == whole[step + 1..], "after step {step}");
-        // The resumed run saves too, after some steps.
+        // The resumed run saves a state too, after some steps.
         let more = (7 * step + 1) % again.len();
         let token = again.values().nth(more).expect("a step");
         assert!(global(job(1, 24, Some(token)).await) == whole[step + more + 2..], "after step {step} and {more} more");
     }
-    // As many ranks as there may be, over the network.
+    // The maximum number of ranks, over the network.
     let whole = global(job(1, GLOBAL, None).await);
     for (before, after) in [(1, 96), (96, 1), (4, 6), (32, 3)] {
         let ranks = job(before, GLOBAL, None).await;

@@ -1,4 +1,4 @@
-//! The promise: a feed is a function. The same samples and bytes for any ranks, threads, limits, places and restarts.
+//! A feed is a function: samples and bytes do not depend on ranks, threads, limits, places and restarts.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::support::{Batch, Folder, Server, forebay, log, photos_sql, run, succeed};
 
-/// The photographs in batches of ten, two epochs, as the whole log; with `more` arguments.
+/// Reads two epochs of the photographs in batches of ten as the whole log, with `more` arguments.
 fn photos(more: &[&str]) -> Vec<Batch> {
     epochs_of_photos("2", more)
 }
@@ -86,7 +86,7 @@ fn a_resume_at_every_tenth_offset_gives_the_same_tail() {
 fn a_token_of_every_step_resumes_on_other_ranks_and_again_from_there() {
     let folder = Folder::new();
     let script = folder.clicks(500);
-    // A filter, so that offsets depend on the data and the token must say more than a number.
+    // The filter makes offsets depend on the data, so the token must hold more than a number.
     let filtered =
         std::fs::read_to_string(&script).expect("the script").replace("FROM clicks", "FROM clicks WHERE id % 3 <> 0");
     std::fs::write(&script, filtered).expect("the script");
@@ -112,7 +112,7 @@ fn a_token_of_every_step_resumes_on_other_ranks_and_again_from_there() {
     let all = samples(&whole);
     assert_eq!(all.len(), 2 * 333);
     let mut done = 0;
-    // Each check is a dozen processes, so every fifth step, and those around the ends of the epochs.
+    // Each check starts a dozen processes, so it runs at every fifth step and around the ends of the epochs.
     let checked = |step: u64| step.is_multiple_of(5) || step >= 26;
     for batch in &whole[0] {
         done += batch.ids.len();

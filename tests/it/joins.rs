@@ -1,4 +1,4 @@
-//! Joins: samples with what a table in memory says about them, delivered like any other feed's.
+//! Joins: samples with columns of a table in memory are delivered like the samples of any other feed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::cluster::Cluster;
 use crate::rows::{integers, is_a_feed, open, read, session};
 use crate::support::{Folder, Server, log, repository, run};
 
-/// Samples `id` 0, 1, … in files of 20, with `tokens` of some length; labels of two thirds of the ids below `labels`, every
-/// seventh with three of them; and the pipelines of `sql`.
+/// Writes samples with `id` 0, 1, … in files of 20, with `tokens` of varying length, and the pipelines of `sql`. Two
+/// thirds of the ids below `labels` have a label, and every seventh of these has three.
 fn tables(samples: u64, labels: u64, sql: &str) -> (Folder, String) {
     let folder = Folder::new();
     for first in (0..samples).step_by(20) {
@@ -30,7 +30,7 @@ fn tables(samples: u64, labels: u64, sql: &str) -> (Folder, String) {
     (folder, script)
 }
 
-/// The rows of labels of an id.
+/// Returns the label rows of an id.
 fn names(id: u64) -> Vec<(u64, String)> {
     let count = if id.is_multiple_of(3) { 0 } else { 1 + 2 * u64::from(id.is_multiple_of(7)) };
     (0..count).map(|at| (id, format!("n{id}.{at}"))).collect()
@@ -146,7 +146,7 @@ async fn a_row_that_finds_one_row_stays_the_sample_that_it_is() {
 
 #[tokio::test]
 async fn bad_rows_beside_a_join_are_named_and_keep_a_place() {
-    // Below the join a row that fails is one position, above it each row that it finds is.
+    // Below the join, a failing row takes one position. Above the join, each of its matches takes one.
     for (sql, places) in [
         ("SELECT s.id, q FROM (SELECT id, 1 / (id - 7) AS q FROM samples) s JOIN labels l ON s.id = l.id", 1),
         ("SELECT s.id FROM samples s JOIN labels l ON s.id + 0 / (s.id - 7) = l.id", 1),
@@ -211,7 +211,7 @@ async fn a_joined_table_is_pinned_and_part_of_the_feed() {
     let feed = open(&folder, &script, &FeedOptions::default()).await;
     let labels = std::fs::read_to_string(folder.path().join("labels.csv")).expect("labels");
     folder.write("labels.csv", format!("{labels}59,more\n"));
-    // Nothing was read yet: the file is another one than was pinned.
+    // Nothing has been read yet, and the file differs from the pinned one.
     let error = fails(&feed).await;
     assert!(error.contains("labels.csv\" changed since the feed's snapshot was taken"), "{error}");
     let changed = open(&folder, &script, &FeedOptions::default()).await;
@@ -300,7 +300,7 @@ async fn joins_stand_below_packing_and_above_unnesting_and_by_lengths() {
     let lengths = batches("lengths").await;
     let rows: usize = lengths.iter().map(|batch| batch.records.num_rows()).sum();
     assert_eq!(rows, (0..120).map(|id| names(id).len()).sum::<usize>());
-    // What is left of the buckets shares the last steps.
+    // The remainders of the buckets share the last steps.
     let is_of_one = |batch: &&Batch| {
         let lengths: BTreeSet<usize> = text(batch, "name").iter().flatten().map(|name| name.len().max(5)).collect();
         lengths.len() == 1
@@ -319,7 +319,7 @@ async fn joined_samples_are_shown_and_explained() {
     }
     let preview = session.preview("train", &FeedOptions::default(), 4).await.expect("rows");
     assert_eq!(preview.num_rows(), 4);
-    // And over Flight.
+    // The same over Flight.
     let server = Server::start(&script, &["--threads", "1"]);
     assert!(!run(["--connect", &server.uri, "--pipeline", "train"]).0.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What goes away or changes underneath: ports, servers, clients, files.
+//! Ports, servers, clients and files that disappear or change during a run.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -43,7 +43,7 @@ fn a_port_of_something_else_is_named() {
     for answer in answers {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let uri = format!("grpc://{}", listener.local_addr().expect("it listens"));
-        // Ends with the test's process, if nobody connects any more.
+        // The thread ends with the test's process if no client connects any more.
         std::thread::spawn(move || {
             for mut connection in listener.incoming().map_while(Result::ok) {
                 let _ = connection.read(&mut [0; 1024]);
@@ -57,7 +57,7 @@ fn a_port_of_something_else_is_named() {
     }
 }
 
-/// Files of one row each, with much text, read without looking ahead: `id` is the file's number.
+/// Writes files of one row each, with much text, and a pipeline that does not read ahead. `id` is the file's number.
 fn many_files(count: u64) -> (Folder, String, impl Fn(u64) -> PathBuf) {
     let folder = Folder::new();
     let path = |id: u64| format!("rows/{id:03}.csv");
@@ -98,7 +98,7 @@ fn a_file_that_changes_under_a_server_is_an_error_until_it_restarts() {
     let old = std::fs::read_to_string(path(2)).expect("it was written");
     std::fs::write(path(2), old.replace("xx", "yy")).expect("a file");
     wrong(&connect, &[&name, "changed since the feed's snapshot was taken", "same size", "restart the run or server"]);
-    // It is no bad row, so none that may be skipped.
+    // A changed file is not a bad row, so it cannot be skipped.
     wrong(&[&connect[..], &["--on-error", "skip"]].concat(), &[&name, "changed since"]);
     std::fs::remove_file(path(2)).expect("it was written");
     wrong(&connect, &[&name, "was removed since the feed's snapshot was taken", "put it back"]);
@@ -107,7 +107,7 @@ fn a_file_that_changes_under_a_server_is_an_error_until_it_restarts() {
     succeed(&mut forebay(["run", "--connect", &fresh.uri]));
 }
 
-/// Two thousand batches of ten kilobytes: more than connection and pipe hold together.
+/// Writes two thousand batches of ten kilobytes: more than connection and pipe hold together.
 fn long() -> (Folder, String) {
     let folder = Folder::new();
     let rows: String = (0..2000).map(|id| format!("{id}\n")).collect();

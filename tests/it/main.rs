@@ -1,4 +1,4 @@
-//! Whole-system tests: what a user could see. One binary, since linking is what costs.
+//! Whole-system tests of what users see. They are one binary, because linking takes most of the build time.
 
 #![allow(missing_docs, reason = "tests say what they test by their names")]
 

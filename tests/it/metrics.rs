@@ -1,4 +1,4 @@
-//! What `--metrics-port` shows, on a dispatcher and on a worker.
+//! The metrics at `--metrics-port`, of a dispatcher and of a worker.
 
 #[path = "../../flight-server/src/metrics/check.rs"]
 mod check;
@@ -12,13 +12,13 @@ use std::time::Instant;
 use crate::support::{DEADLINE, Folder, Server, forebay, repository, run, succeed, wrong};
 use check::{Scrape, check};
 
-/// Where a server's metrics are: host and port.
+/// Returns host and port of a server's metrics.
 fn address(server: &Server) -> &str {
     let uri = server.ready["metrics"].as_str().expect("it says where its metrics are");
     uri.strip_prefix("http://").and_then(|uri| uri.strip_suffix("/metrics")).expect("http://HOST:PORT/metrics")
 }
 
-/// Status line, headers and body of what a path answers.
+/// Requests a path, and returns status line, headers and body.
 fn get(address: &str, path: &str) -> (String, String, String) {
     let mut tcp = TcpStream::connect(address).expect("somebody listens");
     tcp.set_read_timeout(Some(DEADLINE)).expect("a timeout");
@@ -37,7 +37,7 @@ fn scrape(server: &Server) -> Scrape {
     check(&body)
 }
 
-/// Scrapes until it is so.
+/// Scrapes until `is_so` holds.
 fn until(server: &Server, is_so: impl Fn(&Scrape) -> bool) {
     let began = Instant::now();
     while !is_so(&scrape(server)) {
@@ -60,7 +60,7 @@ fn what_was_read_is_counted() {
         run(connect.into_iter().chain(["--rank", rank, "--world-size", "2"]));
     }
     let (at_dispatcher, at_worker) = (scrape(&dispatcher), scrape(&worker));
-    // Two epochs of two ranks; the readers are gone, and what they read is not.
+    // Two epochs of two ranks. The readers have left, but their counters remain.
     assert_eq!(at_dispatcher.sum("forebay_dispatcher_received_samples_total"), 1200.0);
     assert_eq!(at_dispatcher.sum("forebay_dispatcher_readers"), 0.0);
     let received = at_dispatcher.sum("forebay_dispatcher_received_bytes_total");
@@ -68,7 +68,7 @@ fn what_was_read_is_counted() {
     assert!(at_worker.sum("forebay_worker_sent_rows_total") >= 1200.0, "rows that are asked for twice count twice");
     assert!(at_worker.sum("forebay_worker_sent_bytes_total") >= 1200.0 * 16.0);
     assert_eq!(at_worker.sum("forebay_worker_dispatcher_reachable"), 1.0);
-    // A stream that was read to its end is closed a moment later.
+    // The server closes a stream shortly after it was read to its end.
     until(&worker, |all| all.sum("forebay_worker_streams") == 0.0);
 
     let prepared = at_worker.sum("forebay_worker_windows_prepared_total");
@@ -133,7 +133,7 @@ fn help_says_it() {
     }
 }
 
-/// The metrics of `docs/metrics.md`: name as in a query, to type and labels.
+/// Returns the metrics of `docs/metrics.md`: their names, as in a query, with type and labels.
 fn documented() -> BTreeMap<String, (String, String)> {
     let page = std::fs::read_to_string(repository().join("docs/metrics.md")).expect("docs/metrics.md exists");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -150,7 +150,7 @@ fn documented() -> BTreeMap<String, (String, String)> {
 #[test]
 fn the_page_lists_exactly_what_there_is() {
     let folder = Folder::new();
-    // Dispatcher and worker in one process.
+    // This server is dispatcher and worker in one process.
     let server = Server::start(&folder.clicks(20), &["--metrics-port", "0"]);
     run(["--connect", &server.uri, "--pipeline", "train"]);
     run(["--connect", &server.uri, "--pipeline", "train", "--delivery", "dynamic", "--job", "j"]);

@@ -1,4 +1,4 @@
-//! Operators that make rows: what comes out is a feed like any other, whoever computes it.
+//! Operators that derive rows: the result is a feed like any other, whichever process computes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use forebay_engine::{Batch, Feed, FeedOptions, OnError, ReadOptions, Session, St
 
 use crate::support::{Folder, Server, repository, run};
 
-/// Documents of 0 to 20 tokens in files of 20 rows, and the pipelines of `sql` over them.
+/// Writes documents of 0 to 20 tokens in files of 20 rows, and the pipelines of `sql` over them.
 fn texts(rows: u64, sql: &str) -> (Folder, String) {
     let folder = Folder::new();
     for first in (0..rows).step_by(20) {
@@ -45,7 +45,7 @@ pub(crate) async fn read(feed: &Feed, options: &ReadOptions) -> Vec<Batch> {
     batches
 }
 
-/// Epoch and offset to rows and digest.
+/// Maps epoch and offset to rows and digest.
 type Log = BTreeMap<(u64, u64), (u64, String)>;
 
 async fn log(feed: &Feed, world_size: u64, from: Start) -> Log {
@@ -63,7 +63,7 @@ pub(crate) fn integers(batch: &RecordBatch, column: &str) -> Vec<i64> {
     batch[column].as_primitive::<Int64Type>().values().to_vec()
 }
 
-/// The feed is the same on any number of ranks, from a server, and from the token of any step.
+/// Checks that the feed is the same on any number of ranks, from a server, and from the token of any step.
 pub(crate) async fn is_a_feed(folder: &Folder, script: &str) {
     let feed = open(folder, script, &FeedOptions::default()).await;
     let whole = read(&feed, &ReadOptions::default()).await;
@@ -75,7 +75,7 @@ pub(crate) async fn is_a_feed(folder: &Folder, script: &str) {
     for batch in whole.iter().step_by(3) {
         let tail = once.clone().split_off(&(batch.epoch, batch.offset + 1));
         let from = Start::Token(batch.token.clone());
-        // Other processes, which have computed nothing before.
+        // New processes, which have not computed anything before.
         let feed = open(folder, script, &FeedOptions::default()).await;
         assert_eq!(log(&feed, 3, from).await, tail, "after {}:{}", batch.epoch, batch.step);
     }
@@ -176,7 +176,7 @@ async fn each_copy_of_a_row_is_augmented_by_itself() {
 
 #[tokio::test]
 async fn bad_rows_below_and_above_are_named_and_keep_a_place() {
-    // Below the UNNEST a row that fails is one position, above it each of its items is.
+    // Below the UNNEST, a failing row takes one position. Above it, each of its items takes one.
     for (sql, places) in [
         ("SELECT id, unnest(tokens) AS item FROM (SELECT id, tokens, 1 / (id - 3) AS q FROM texts) WHERE q <= 1", 1),
         ("SELECT id, q, unnest(tokens) AS item FROM (SELECT id, tokens, 1 / (id - 3) AS q FROM texts)", 1),
@@ -204,7 +204,7 @@ async fn bad_rows_below_and_above_are_named_and_keep_a_place() {
             }
         };
         assert!(error.contains("000000.jsonl\", row 3: ") && error.contains("ivide by zero"), "{error}");
-        // The same from a server, where a window is transformed in chunks.
+        // The same from a server, which transforms a window in chunks.
         let server = Server::start(&script, &["--threads", "1"]);
         let arguments = ["--connect", &server.uri, "--pipeline", "train", "--on-error", "skip", "--batch-size", "16"];
         let (remote, summary) = run(arguments);
@@ -218,7 +218,7 @@ const PACK: &str =
     SELECT input_ids, labels, position_ids, cu_seq_lens, tokens
     FROM pack((SELECT tokens, id FROM texts WHERE id % 11 <> 0), length => 32, pad_id => -1, strategy => 'concat');";
 
-/// A column of lists of any kind, row by row.
+/// Returns a column of lists of any kind, row by row.
 fn lists(batch: &RecordBatch, column: &str) -> Vec<Vec<i32>> {
     let column = cast(&batch[column], &DataType::new_list(DataType::Int32, true)).expect("a list");
     let rows = column.as_list::<i32>().iter();
@@ -294,7 +294,7 @@ async fn a_limit_is_the_first_rows_of_the_table_in_any_order() {
                    SELECT id, array_length(tokens) AS n FROM texts LIMIT 47;";
     let (folder, script) = texts(130, sql);
     let feed = open(&folder, &script, &FeedOptions::default()).await;
-    // Known before anything is read, as without LIMIT.
+    // The count is known before anything is read, as without LIMIT.
     assert_eq!(feed.samples_per_epoch(), Some(47));
     for epoch in 0..2 {
         let batches = read(&feed, &ReadOptions::default()).await;

@@ -1,4 +1,4 @@
-//! Who may read: tokens, TLS, client certificates, and what is refused without them.
+//! Access: tokens, TLS, client certificates, and the requests that are refused without them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
 
 const TOKEN: &str = "a-token-for-these-tests";
 
-/// A CA, made anew, whose certificates lie in the test's folder.
+/// A new CA, whose certificates are in the test's folder.
 struct Authority<'a> {
     folder: &'a Folder,
     name: &'a str,
@@ -33,7 +33,7 @@ impl<'a> Authority<'a> {
         self.folder.path().join(format!("{}.pem", self.name))
     }
 
-    /// A certificate for a host, and its key.
+    /// Makes a certificate for a host, and its key.
     fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().expect("a key");
         let parameters = CertificateParams::new([host.to_owned()]).expect("a name");
@@ -46,7 +46,7 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// Expects an error in the end, maybe after a warning.
+/// Expects an error as the last line, possibly after a warning.
 fn ended(arguments: &[&str], phrases: &[&str]) {
     let message = fail(&mut forebay(arguments));
     assert!(
@@ -88,7 +88,7 @@ fn a_token_is_asked_for() {
     let mut environment = forebay(["run", "--connect", &server.uri, "--steps", "1"]);
     let message = fail(environment.env("FOREBAY_TOKEN", "another-token-of-someone"));
     assert!(message.contains(unknown[0]) && !message.contains("another-token"), "{message}");
-    // Help shows the environment, but not this.
+    // Help shows values of environment variables, but not of this one.
     let help = succeed(forebay(["run", "--help"]).env("FOREBAY_TOKEN", TOKEN));
     assert!(help.contains("FOREBAY_TOKEN") && !help.contains(TOKEN));
 }
@@ -104,14 +104,14 @@ fn a_trainer_s_token_makes_no_worker() {
     let dispatcher = Server::start(&script, &[&["--no-worker"], &both[..]].concat());
     let worker = ["worker", "--dispatcher", &dispatcher.uri];
 
-    // As a worker would that was given the trainers' file alone.
+    // A worker that got only the trainers' file would call these.
     let phrases = ["the token is a trainer's", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
     wrong(&[&worker[..], &["--token-file", text(&readers)]].concat(), &phrases);
     wrong(&worker, &["no token was sent", "hint: ", "a worker has --worker-token-file"]);
     let other = folder.write("other", "a-token-of-another-cluster");
     let unknown = ["the token is not one that this server knows", "hint: ", "a worker has --worker-token-file"];
     wrong(&[&worker[..], &["--worker-token-file", text(&other)]].concat(), &unknown);
-    // Nor does it say what feeds are made of, whoever asks.
+    // The dispatcher also refuses such tokens the spec of a feed.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let ask = |token: &str, action: &'static str| {
         let options = ConnectOptions { token: Some(token.to_owned()), ..ConnectOptions::default() };
@@ -127,7 +127,7 @@ fn a_trainer_s_token_makes_no_worker() {
     let _worker = Server::launch(forebay(worker).args(both).args(["--output", "json"]));
     read(&dispatcher, &["--token", TOKEN]);
     read(&dispatcher, &["--token", WORKERS]);
-    // The dispatcher relays as one of the cluster; a status is for all.
+    // The dispatcher relays with the cluster's own token. Every token may ask for a status.
     let status = succeed(&mut forebay(["status", "--connect", &dispatcher.uri, "--token", TOKEN]));
     assert!(status.contains("grpc://127.0.0.1:"), "{status}");
 }
@@ -173,7 +173,7 @@ fn tls_is_for_those_who_trust_its_ca() {
     assert!(server.uri.starts_with("grpc+tls://127.0.0.1:"), "{}", server.uri);
 
     read(&server, &["--tls-ca", ca]);
-    // A token that nobody asks for does no harm.
+    // A token that the server does not require is harmless.
     read(&server, &["--tls-ca", ca, "--token", TOKEN]);
     refused(&server, &["--tls-ca", other_ca], &["no secure connection to", "signed by no CA", "hint: ", "--tls-ca"]);
     refused(
@@ -270,7 +270,7 @@ fn a_worker_is_told_what_it_was_pointed_at() {
     let ca_path = ca.path();
     let worker = ["worker", "--dispatcher", &as_secure, "--tls-ca", text(&ca_path)];
     ended(&worker, &["no secure connection to", "hint: write grpc://"]);
-    // Something else altogether: HTTP/1.
+    // An entirely different protocol: HTTP/1.
     let metrics = plain.ready["metrics"].as_str().expect("a URI").replace("http://", "grpc://").replace("/metrics", "");
     ended(&["worker", "--dispatcher", &metrics], &["does not answer as a Forebay server does", "check host and port"]);
 
@@ -281,7 +281,7 @@ fn a_worker_is_told_what_it_was_pointed_at() {
     wrong(&["run", "--connect", &worker.uri], &phrases);
     wrong(&["run", "--connect", &worker.uri, "--pipeline", "train"], &phrases);
     wrong(&["status", "--connect", &worker.uri], &phrases);
-    // A worker that says it is where the dispatcher is.
+    // A worker that advertises the dispatcher's address.
     let posing = ["worker", "--dispatcher", &plain.uri, "--advertise", &plain.uri];
     wrong(&posing, &["the dispatcher itself serves at", "hint: --advertise says where trainers reach the worker"]);
 }
@@ -337,8 +337,8 @@ fn other_machines_are_served_only_securely() {
         wrong(&[&host[..], more].concat(), &["reachable from other machines", lacks]);
     }
     let nowhere = ["serve", &script, "--host", "0.0.0.0", "--port", "0", "--insecure"];
-    wrong(&nowhere, &["0.0.0.0 listens everywhere", "hint: ", "--advertise grpc://HOST:PORT"]);
-    // Every address of this machine includes loopback, which is enough to read from.
+    wrong(&nowhere, &["0.0.0.0 stands for every address of this machine", "hint: ", "--advertise grpc://HOST:PORT"]);
+    // Every address of this machine includes loopback, which suffices for reading.
     let everywhere = ["--host", "0.0.0.0", "--advertise", "grpc://127.0.0.1:1"];
     let start = |more: &[&str]| Server::start(&script, &[&everywhere[..], more].concat());
     let secure = start(&[&tls[..], &token].concat());
@@ -349,7 +349,7 @@ fn other_machines_are_served_only_securely() {
 
 #[test]
 fn a_token_is_not_sent_to_other_machines_as_plain_text() {
-    // An address for documentation: nothing may be sent there, so no time-out may be waited for.
+    // An address reserved for documentation. Nothing may be sent there, so the test must not wait for a timeout.
     let arguments = ["run", "--connect", "grpc://192.0.2.1:7070", "--token", TOKEN];
     let started = std::time::Instant::now();
     wrong(&arguments, &["the token would go to grpc://192.0.2.1:7070 as plain text", "hint: ", "--insecure"]);

@@ -1,4 +1,4 @@
-//! A feed's spec: opened in another process, which has no tables, no pipelines and another folder, it is the same feed.
+//! Specs: a process without tables and pipelines, in another folder, opens a feed's spec as the same feed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ const PHOTOS: &str = "CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'pho
         label, path
     FROM photos WHERE hash_bucket(path, buckets => 3) <> 1; CREATE PIPELINE other AS SELECT path FROM photos";
 
-/// A session of a process that runs the script, in its folder.
+/// Returns the session of a process that runs the script, in the script's folder.
 async fn dispatcher(base: &Path, script: &str) -> Session {
     let session = Session::builder().threads(2).base(base).root("memory:///root").build().expect("a session");
     session.execute("script.sql", script).await.expect("the script runs");
     session
 }
 
-/// A session of a process that has no script, and starts elsewhere.
+/// Returns the session of a process without a script, in another folder.
 fn worker() -> Session {
     Session::builder().threads(2).base("/another/folder").root("/another/root").build().expect("a session")
 }
@@ -39,7 +39,7 @@ fn photos_folder() -> std::path::PathBuf {
     repository().join("examples")
 }
 
-/// What a trainer, whose samples have this schema, would see of two epochs: place, token, digest.
+/// Returns two epochs as a trainer with this schema of samples sees them: place, token, digest.
 async fn batches(feed: &Feed, schema: &SchemaRef) -> Vec<(u64, u64, String, String)> {
     let mut reader = feed.read(&ReadOptions { epochs: Some(2), ..ReadOptions::default() }).expect("a reader");
     let mut all = Vec::new();
@@ -126,7 +126,7 @@ async fn a_snapshot_is_fetched_once_for_all_feeds() {
     assert_eq!(source.1.load(Ordering::Relaxed), 0);
 }
 
-/// The spec as it arrives.
+/// Returns the spec after a trip over the wire.
 fn travelled(feed: &Feed) -> FeedSpec {
     let text = serde_json::to_string(&feed.spec()).expect("a spec is JSON");
     assert_eq!(text, serde_json::to_string(&feed.spec()).expect("a spec is JSON"));
@@ -224,7 +224,7 @@ async fn a_spec_that_comes_to_another_feed_is_refused_with_the_difference() {
         for phrase in phrases {
             assert!(error.to_string().contains(phrase), "{changes:?} lacks {phrase:?}: {error}");
         }
-        // What differs is said, and what does not is not.
+        // The error names the differences, and nothing else.
         for cause in ["forebay is version", "operator \"", "its query", "the snapshot", "its settings"] {
             let named = error.message().contains(cause);
             assert_eq!(named, phrases.iter().any(|phrase| phrase.contains(cause)), "{cause:?}: {error}");
@@ -264,7 +264,7 @@ async fn a_spec_that_comes_to_another_feed_is_refused_with_the_difference() {
     check(Invalid, &["not an absolute path or URL"], &[("/dataset/location", json!("photos"))]).await;
     check(Invalid, &["not an absolute path or URL"], &[("/root", json!(".forebay"))]).await;
     check(Invalid, &["\"window_rows\" must be positive"], &[("/settings/window_rows", json!(0))]).await;
-    // A version by itself is no difference, nor is what identifies nothing.
+    // Neither a version by itself nor a setting that is not part of the identity is a difference.
     let mut spec = feed.spec();
     spec.forebay = "9.9.9".to_owned();
     spec.root = "memory:///elsewhere".to_owned();
@@ -289,7 +289,7 @@ async fn specs_name_their_tables_as_they_like() {
         assert_eq!(batches(feed, &feed.schema()).await, batches(opened, &feed.schema()).await);
     }
     assert_ne!(feeds[0].1.id(), feeds[1].1.id());
-    // The worker's own tables are not seen by a spec, nor changed.
+    // Opening a spec neither sees nor changes the worker's own tables.
     let own = Folder::new();
     let path = own.write("t.csv", "c\ntrue\n");
     let sql = format!(
@@ -303,7 +303,7 @@ async fn specs_name_their_tables_as_they_like() {
     assert_eq!(schema.field(0).name(), "c");
 }
 
-/// A folder of three small files, and the feed over it in a process of its own.
+/// Writes a folder of three small files, and opens the feed over it in its own process.
 async fn small() -> (Folder, Feed) {
     let folder = Folder::new();
     (0..3).for_each(|file| drop(folder.write(&format!("t/{file}.csv"), format!("a\n{file}0\n{file}1\n"))));
@@ -335,7 +335,7 @@ async fn a_file_that_came_later_does_not_matter_and_one_that_changed_does() {
 async fn a_spec_opened_again_shares_its_windows() {
     let (folder, feed) = small().await;
     let (worker, spec) = (worker(), travelled(&feed));
-    // A server opens specs on tasks of its own.
+    // A server opens specs on separate tasks.
     fn is_send<F: Future + Send>(opening: F) -> F {
         opening
     }
@@ -343,7 +343,7 @@ async fn a_spec_opened_again_shares_its_windows() {
     let options = ReadOptions { batch_size: Some(2), ..ReadOptions::default() };
     let mut reader = first.read(&options).expect("a reader");
     reader.next().await.expect("a batch").expect("a batch");
-    // From here on the rows can only come from the window in memory.
+    // From here on, rows can come only from the window in memory.
     std::fs::remove_dir_all(folder.path().join("t")).expect("a folder");
     let second = worker.open_spec(&travelled(&feed), &feed).await.expect("the same feed");
     let batch = second.read(&options).expect("a reader").next().await.expect("a batch").expect("a shared window");
@@ -359,7 +359,7 @@ async fn a_file_that_a_call_names_is_part_of_the_feed() {
     let folder = Folder::new();
     folder.write("rows.jsonl", "{\"colour\": \"red\"}\n{\"colour\": \"green\"}\n");
     folder.write("colours.txt", "red\ngreen\n");
-    // Where the table's is, wherever the process or a worker is.
+    // The file's path is relative to the table's folder, whatever the folder of the process or of a worker.
     let script = "CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl';
          CREATE PIPELINE p AS SELECT vocab_apply(colour, vocabulary => 'colours.txt') AS place FROM t";
     let opened = async || dispatcher(folder.path(), script).await.open("p", &FeedOptions::default()).expect("a feed");
@@ -374,7 +374,7 @@ async fn a_file_that_a_call_names_is_part_of_the_feed() {
     let refused = worker().open_spec(&spec, &first).await.err().expect("another file");
     assert_eq!(refused.kind(), ErrorKind::Conflict);
     assert!(refused.message().contains("\"colours.txt\" has another content here"), "{refused}");
-    // What was planned before goes on with what it has read.
+    // A feed that was planned before continues with the rows that it has read.
     let digests =
         |batches: Vec<(u64, u64, String, String)>| batches.into_iter().map(|batch| batch.3).collect::<Vec<_>>();
     assert_eq!(digests(batches(&first, &first.schema()).await), digests(batches(&again, &again.schema()).await));

@@ -1,4 +1,4 @@
-//! What the tests share: the binary, folders with data, and reading what a run printed.
+//! Shared by the tests: the binary, folders with data, and parsers of a run's output.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The repository's folder.
+/// Returns the repository's folder.
 pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The sample photographs' script.
+/// Returns the path of the sample photographs' script.
 pub(crate) fn photos_sql() -> PathBuf {
     repository().join("examples/photos.sql")
 }
 
-/// The binary with these arguments, in a folder of its own and without the caller's Forebay settings.
+/// Returns a command of the binary with these arguments, in its own folder and without the caller's Forebay settings.
 pub(crate) fn forebay<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(arguments).stdin(Stdio::null());
@@ -39,10 +39,10 @@ pub(crate) fn forebay<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<It
     command
 }
 
-/// How long anything may take: far more than it needs on a busy machine, and far less than a hang.
+/// Timeout of every step: far more than a busy machine needs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs to the end; a process that hangs is killed and fails the test.
+/// Runs a command to its end. A process that hangs is killed and fails the test.
 fn output(command: &mut Command) -> Output {
     let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     end(process, &format!("{command:?}"))
@@ -68,14 +68,14 @@ pub(crate) fn signal(process: u32, name: &str) {
     assert!(status.expect("a shell").success(), "no process {process} to signal");
 }
 
-/// Runs to the end and expects success.
+/// Runs a command to its end and expects success.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = output(command);
     assert!(output.status.success(), "{command:?} failed:\n{}", transcript(&output));
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
-/// Runs to the end and expects an orderly failure: exit code 1 or 2, a message on standard error, no panic.
+/// Runs a command to its end and expects an orderly failure: exit code 1 or 2, a message on standard error, no panic.
 pub(crate) fn fail(command: &mut Command) -> String {
     let output = output(command);
     let code = output.status.code();
@@ -90,7 +90,7 @@ fn transcript(output: &Output) -> String {
     format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A process whose output is read line by line, and no further ahead than a pipe holds.
+/// A process whose output is read line by line. Only the pipe buffers it.
 pub(crate) struct Running {
     pub(crate) process: Child,
     lines: Receiver<String>,
@@ -101,12 +101,12 @@ impl Running {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let stdout = BufReader::new(process.stdout.take().expect("piped"));
         let (sender, lines) = mpsc::sync_channel(0);
-        // Ends, and closes the pipe, when nobody receives any more.
+        // The thread ends, and closes the pipe, when the receiver is dropped.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Self { process, lines }
     }
 
-    /// The next line, if there is one before the output ends.
+    /// Returns the next line, or `None` at the end of the output.
     pub(crate) fn line(&self) -> Option<String> {
         match self.lines.recv_timeout(DEADLINE) {
             Ok(line) => Some(line),
@@ -115,14 +115,14 @@ impl Running {
         }
     }
 
-    /// Reads to the end: the lines that were left, how it ended, and what it said on standard error.
+    /// Reads to the end. Returns the remaining lines, the exit status, and standard error.
     pub(crate) fn end(self) -> (Vec<String>, ExitStatus, String) {
         let lines = std::iter::from_fn(|| self.line()).collect();
         let output = end(self.process, "a process that ended its output");
         (lines, output.status, String::from_utf8(output.stderr).expect("errors are UTF-8"))
     }
 
-    /// Closes the output unread, and waits.
+    /// Closes the output without reading it, and waits for the process.
     pub(crate) fn hang_up(self) -> (ExitStatus, String) {
         drop(self.lines);
         let output = end(self.process, "a process whose output nobody reads");
@@ -130,7 +130,7 @@ impl Running {
     }
 }
 
-/// One batch line of `forebay run --output json`.
+/// A batch's line of `forebay run --output json`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub(crate) struct Batch {
     pub(crate) epoch: u64,
@@ -145,7 +145,7 @@ pub(crate) struct Batch {
     pub(crate) ids: Vec<String>,
 }
 
-/// The batch lines and the summary of a run.
+/// Parses a run's output into batch lines and the summary.
 pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> (Vec<Batch>, Value) {
     let mut command = forebay(["run", "--output", "json"]);
     let output = succeed(command.args(arguments));
@@ -154,7 +154,7 @@ pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item =
     (lines.into_iter().map(|line| serde_json::from_str(line).expect("a JSON batch line")).collect(), summary)
 }
 
-/// What batches of any rank say about the log: epoch and offset to rows and digest.
+/// Maps epoch and offset of batches, of any rank, to rows and digest.
 pub(crate) fn log(batches: impl IntoIterator<Item = Batch>) -> BTreeMap<(u64, u64), (u64, String)> {
     let mut log = BTreeMap::new();
     for batch in batches {
@@ -164,7 +164,7 @@ pub(crate) fn log(batches: impl IntoIterator<Item = Batch>) -> BTreeMap<(u64, u6
     log
 }
 
-/// A folder that is gone after the test, with a script in it.
+/// A temporary folder with a script, removed after the test.
 pub(crate) struct Folder {
     folder: tempfile::TempDir,
 }
@@ -178,7 +178,7 @@ impl Folder {
         self.folder.path()
     }
 
-    /// Writes a file, with the folders it needs, and gives its path.
+    /// Writes a file and the folders above it, and returns its path.
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a name inside the folder")).expect("a folder");
@@ -186,14 +186,14 @@ impl Folder {
         path
     }
 
-    /// Writes `script.sql` and gives its path as text.
+    /// Writes `script.sql` and returns its path as text.
     pub(crate) fn script(&self, sql: &str) -> String {
         self.write("script.sql", sql).to_str().expect("a UTF-8 path").to_owned()
     }
 
-    /// CSV files of 20 rows with columns `id` (0, 1, …) and `price`, and a shuffled pipeline `train` over them.
+    /// Writes CSV files of 20 rows with columns `id` (0, 1, …) and `price`, and a shuffled pipeline `train` over them.
     pub(crate) fn clicks(&self, rows: u64) -> String {
-        // A file of text is at least one row range, so many small ones make many windows.
+        // Each text file is at least one row range, so many small files make many windows.
         for first in (0..rows).step_by(20) {
             let csv: String = (first..rows.min(first + 20)).map(|id| format!("{id},{}.5\n", id % 97)).collect();
             self.write(&format!("clicks/{first:06}.csv"), format!("id,price\n{csv}"));
@@ -210,7 +210,7 @@ impl Folder {
 pub(crate) struct Server {
     pub(crate) process: Child,
     pub(crate) uri: String,
-    /// The first line of its output.
+    /// The first line of the process's output.
     pub(crate) ready: Value,
 }
 
@@ -219,7 +219,7 @@ impl Server {
         Self::launch(forebay(["serve", script, "--port", "0", "--output", "json"]).args(more))
     }
 
-    /// Any command that says in its first line where it listens.
+    /// Starts a command whose first line names the address that it listens on.
     pub(crate) fn launch(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut line = String::new();
@@ -228,18 +228,18 @@ impl Server {
         Self { process, uri: ready["uri"].as_str().expect("a URI").to_owned(), ready }
     }
 
-    /// The port that it listens on.
+    /// Returns the port that the process listens on.
     pub(crate) fn port(&self) -> String {
         self.uri.rsplit(':').next().expect("a URI with a port").to_owned()
     }
 
-    /// Gives it no time to say anything.
+    /// Kills the process, which cannot say farewell.
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("it is ours");
         self.process.wait().expect("it can be waited for");
     }
 
-    /// Tells it to stop, and waits for how it ends.
+    /// Asks the process to stop, and returns its exit status.
     pub(crate) fn stop(mut self, name: &str) -> Option<i32> {
         let id = self.process.id();
         signal(id, name);
@@ -261,7 +261,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs and expects one error, which has all of `phrases`.
+/// Runs a command and expects one error that contains all of `phrases`.
 pub(crate) fn wrong(arguments: &[&str], phrases: &[&str]) {
     let message = fail(&mut forebay(arguments));
     let errors = message.lines().filter(|line| line.starts_with("error: ")).count();
@@ -275,12 +275,12 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")
 }
 
-/// A pipeline `p` of all columns of a table of this format over `location`.
+/// Returns a script with a pipeline `p` of all columns of a table of this format over `location`.
 pub(crate) fn everything(format: &str, location: &str) -> String {
     format!("CREATE EXTERNAL TABLE t STORED AS {format} LOCATION '{location}'; CREATE PIPELINE p AS SELECT * FROM t;")
 }
 
-/// A folder with `clicks.csv`: `id` and `price`, three good rows.
+/// Makes a folder with `clicks.csv`: `id` and `price`, three good rows.
 pub(crate) fn clicks_csv() -> Folder {
     let folder = Folder::new();
     folder.write("clicks.csv", "id,price\n0,1.5\n1,2.5\n2,3.5\n");

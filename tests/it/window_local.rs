@@ -1,4 +1,4 @@
-//! Operators that look at other rows of their window: `mixup`, `cutmix`, `drop_near_duplicates`.
+//! Window operators: `mixup`, `cutmix`, `drop_near_duplicates`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::support::{Folder, repository};
 
 const PHOTOS: usize = 24;
 
-/// A folder of photographs, and `train` over them, where `rows` stands for a subquery that crops them at random.
+/// Writes a folder of photographs and a pipeline `train`. In its SQL `rows` stands for a subquery of random crops.
 fn photos(sql: &str) -> (Folder, String) {
     let folder = Folder::new();
     let mut files: Vec<_> = ["cat", "rocket"]
@@ -33,7 +33,7 @@ fn photos(sql: &str) -> (Folder, String) {
     (folder, script)
 }
 
-/// Label to image, epoch by epoch, of a pipeline that mixes nothing.
+/// Returns each epoch's images by label, from a pipeline that mixes nothing.
 async fn plain() -> [BTreeMap<i64, Vec<u8>>; 2] {
     let (folder, script) = photos("SELECT image, label FROM rows AS photos;");
     let mut plain = [BTreeMap::new(), BTreeMap::new()];
@@ -89,7 +89,7 @@ async fn rows_are_mixed_with_another_of_their_window_as_it_is_in_that_epoch() {
                     }
                 }
                 if operator == "cutmix" {
-                    // Where both images are equal, what was pasted does not show.
+                    // Where both images are equal, the pasted box is invisible.
                     let at_most = (1.0 - share) * image.len() as f32;
                     assert!(pasted as f32 <= at_most + 0.5, "{pasted} values of {at_most} were pasted");
                 }
@@ -119,7 +119,7 @@ async fn what_is_not_asked_for_is_not_made_and_columns_keep_their_names() {
     assert!((PHOTOS / 2..PHOTOS * 3 / 2).contains(&whole), "half of {} rows are not mixed: {whole}", 2 * PHOTOS);
 }
 
-/// Texts of 40 words of which each third row has a copy, one word changed, 7 rows later.
+/// Writes texts of 40 words. Each third row has a near copy, with one word changed, 7 rows later.
 fn texts(rows: i64) -> Folder {
     let folder = Folder::new();
     for start in (0..rows).step_by(30) {
@@ -151,14 +151,14 @@ async fn of_near_duplicates_in_a_window_the_first_stays() {
         let shuffled = ids.clone();
         ids.sort_unstable();
         assert_ne!(ids, shuffled);
-        // Row 10 is the copy of row 3, which is not there.
+        // Row 10 is the copy of row 3, which was filtered out.
         let expected: Vec<i64> = (0..150).filter(|&id| id != 3 && (!is_copy(id) || id == 10)).collect();
         assert_eq!(ids, expected);
     }
     is_a_feed(&folder, &script).await;
 }
 
-/// Whether row `id` has nearly the text of the row 7 before it.
+/// Whether row `id` is a near copy of the row 7 before it.
 fn is_copy(id: i64) -> bool {
     id % 3 == 1 && id % 30 >= 7
 }
@@ -180,7 +180,7 @@ async fn signatures_are_kept_as_columns_and_rows_without_one_stay() {
 
 #[tokio::test]
 async fn mixing_is_another_in_each_epoch_wherever_it_is_computed() {
-    // Nothing else is random, so that a worker might take the windows of all epochs for the same.
+    // Nothing else is random, so a worker could mistake the windows of all epochs for equal ones.
     for operator in ["mixup", "cutmix"] {
         let (folder, script) = photos(&format!(
             "SELECT image, label FROM {operator}((SELECT resize(decode_image(bytes), 12, 16) AS image,

@@ -10,7 +10,7 @@ from support import PHOTOS_SQL, Server
 
 @pytest.fixture(scope="session")
 def server():
-    """The sample photographs' pipeline, served."""
+    """A server of the sample photographs' pipeline."""
     with Server(PHOTOS_SQL) as server:
         yield server
 
@@ -23,7 +23,7 @@ def client(server):
 
 @pytest.fixture
 def serve(tmp_path):
-    """Serves the SQL it is given from a folder of its own, and gives the server and a client."""
+    """Returns a function that serves given SQL from its own folder, and returns the server and a client."""
     with ExitStack() as stack:
 
         def start(sql: str) -> tuple[Server, flight.FlightClient]:

@@ -1,6 +1,6 @@
-"""What the tests share: the server's process, and what a client with nothing but pyarrow writes and reads.
+"""Shared by the tests: the server's process, and a client that uses only pyarrow.
 
-Nothing here imports Forebay: that there is no need to is what these tests are about.
+Nothing here imports Forebay: these tests check that a client does not need it.
 """
 
 import json
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PHOTOS_SQL = REPOSITORY / "examples" / "photos.sql"
 
 STARTED_WITHIN_SECONDS = 60
-# The server drains its streams for 5 s before it leaves them.
+# The server drains its streams for 5 s before it closes them.
 STOPPED_WITHIN_SECONDS = 20
 
 
@@ -59,7 +59,7 @@ class Process:
         return line
 
     def stop(self) -> int:
-        """Asks the server to stop, and gives its exit status."""
+        """Asks the server to stop, and returns its exit status."""
         self.process.terminate()
         try:
             return self.process.wait(STOPPED_WITHIN_SECONDS)
@@ -69,7 +69,7 @@ class Process:
             self.process.stdout.close()
 
     def kill(self):
-        """Gives it no time to say anything."""
+        """Kills the server, which cannot say farewell."""
         self.process.kill()
         self.process.wait()
 
@@ -97,7 +97,7 @@ class Worker(Process):
 
 @dataclass(frozen=True)
 class Batch:
-    """A record batch and its `app_metadata`."""
+    """A record batch, with its `app_metadata`."""
 
     records: pa.RecordBatch
     metadata: dict
@@ -116,12 +116,12 @@ class Batch:
 
 
 def command(**request) -> flight.FlightDescriptor:
-    """A request as a descriptor. `from_` stands for `from`, which Python keeps for itself."""
+    """Returns a request as a descriptor. `from_` stands for `from`, which is a keyword in Python."""
     return flight.FlightDescriptor.for_command(encode(request))
 
 
 def ticket(**request) -> flight.Ticket:
-    """A request as a ticket, without asking for flight info."""
+    """Returns a request as a ticket, without asking for flight info."""
     return flight.Ticket(encode(request))
 
 
@@ -135,7 +135,7 @@ def batches(client: flight.FlightClient, ticket: flight.Ticket) -> list[Batch]:
 
 
 def read(client: flight.FlightClient, **request) -> list[Batch]:
-    """All batches of one rank, by way of its flight info."""
+    """Returns all batches of one rank, through its flight info."""
     info = client.get_flight_info(command(**request))
     return [batch for endpoint in info.endpoints for batch in batches(client, endpoint.ticket)]
 
@@ -145,6 +145,6 @@ def paths(batches: list[Batch]) -> list[str]:
 
 
 def photographs() -> list[str]:
-    """What each epoch of the sample pipeline must deliver, in file order."""
+    """Returns the samples that each epoch of the sample pipeline must deliver, in file order."""
     folder = REPOSITORY / "examples" / "photos"
     return sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.jpg"))

@@ -1,4 +1,4 @@
-"""Length buckets: every global step is one matrix on all ranks, and says what of it is empty."""
+"""Length buckets: every global step is one matrix on all ranks, and its metadata counts the gaps."""
 
 import json
 from collections import defaultdict
@@ -39,7 +39,7 @@ def test_a_step_is_of_one_length_on_all_ranks(texts, boundaries):
     with flight.connect(texts.uri) as client:
         ranks = [read(client, pipeline="texts", rank=rank, world_size=4, **buckets) for rank in range(4)]
         info = client.get_flight_info(command(pipeline="texts", **buckets))
-    # Samples are known before reading, and the gaps beside them are not.
+    # The number of samples is known before reading; the number of gaps is not.
     assert json.loads(info.app_metadata)["samples_per_epoch"] == 110
     assert info.total_records == -1
     assert len({len(batches) for batches in ranks}) == 1
@@ -47,7 +47,7 @@ def test_a_step_is_of_one_length_on_all_ranks(texts, boundaries):
         tokens = matrix(batch.records["tokens"])
         if len(tokens):
             steps[batch.metadata["step"]].add(tokens.shape[1])
-            # Nothing but padding behind the first zero after the beginning.
+            # After the first padding value there is only padding.
             assert np.array_equal(tokens, np.where(tokens == np.arange(tokens.shape[1]), tokens, 0))
         ids += batch.records["id"].to_pylist()
         gaps += batch.metadata.get("gaps", 0)

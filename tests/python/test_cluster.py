@@ -1,4 +1,5 @@
-"""Several workers behind one dispatcher, for a client that knows of none of them; and what a worker refuses."""
+"""Several workers behind one dispatcher, read by a client that does not know them; and requests that a worker
+refuses."""
 
 import json
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,8 @@ REQUEST_BYTES_MAX = 1 << 20
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    """The sample photographs, filtered and made small, a window of ten files taking at least 35 ms."""
+    """Writes a pipeline over the sample photographs, filtered and shrunk. A window of ten files takes at least 35
+    ms."""
     path = tmp_path_factory.mktemp("cluster") / "pipelines.sql"
     path.write_text(f"""
         CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION '{REPOSITORY / "examples" / "photos"}';
@@ -60,7 +62,7 @@ def test_a_stream_goes_on_while_a_worker_is_killed_and_another_joins(dispatcher)
 
 @contextmanager
 def open_window(dispatcher: Server):
-    """A worker's address, and a request for a window there that it grants."""
+    """Returns a worker's address, and a request for a window that the worker accepts."""
     with flight.connect(dispatcher.uri) as client:
         request = {"pipeline": "photos"}
         feed = json.loads(client.get_flight_info(command(**request)).app_metadata)["feed"]
@@ -71,7 +73,7 @@ def open_window(dispatcher: Server):
         call = {"request": request, "secret_key": SECRET_KEY, "sync": sync}
         routes = []
         while not routes:
-            # Answered when there is news, or after half a second.
+            # The dispatcher answers when there is news, or after half a second.
             sync["seq"] += 1
             [answer] = client.do_action(flight.Action("reader.sync", json.dumps(call).encode()))
             answer = json.loads(answer.body.to_pybytes())
@@ -84,7 +86,7 @@ def open_window(dispatcher: Server):
             "from_row": 0,
         }  # fmt: skip
         yield route["address"], window
-        # Or the window is kept, and the worker does not stop, until the dispatcher misses its reader.
+        # Without this the worker keeps the window, and does not stop until the dispatcher declares the reader lost.
         sync["seq"] += 1
         sync["leaving"] = True
         with pytest.raises(flight.FlightUnavailableError, match="the reader has left"):
@@ -127,11 +129,11 @@ def test_a_worker_gives_a_window_only_for_a_good_ticket(dispatcher, script):
                     get(slice={**window["slice"], **slice})
             with pytest.raises(pa.ArrowInvalid, match="the slice does not fit a window"):
                 get(from_row=1 << 63)
-            # What is no request for a window is a dispatcher's business.
+            # Only a dispatcher answers other requests.
             for other in (json.dumps({**window, "path": "/etc/passwd"}), '{"pipeline": "photos"}', "?", b"\xff\x00"):
                 with pytest.raises(pa.ArrowInvalid, match="is the address of a worker, not of a dispatcher"):
                     batches(worker, flight.Ticket(other))
             with pytest.raises(pa.ArrowException, match=str(REQUEST_BYTES_MAX)):
                 get(secret="x" * REQUEST_BYTES_MAX)
-            # It takes no harm.
+            # The worker still works.
             assert len(get()) == len(pieces)

@@ -12,7 +12,7 @@ from support import PHOTOS_SQL, Server, batches, command, read, ticket
 
 
 def plan_fails(client, **request) -> str:
-    """Planning and reading must fail alike; gives the text of the one."""
+    """Checks that planning and reading fail alike, and returns the error's text."""
     with pytest.raises(pa.ArrowInvalid) as planned:
         client.get_flight_info(command(**request))
     with pytest.raises(pa.ArrowInvalid):
@@ -98,7 +98,7 @@ def test_feeds_are_only_read(client):
 
 
 def cats_with_a_bad_last_row(serve, tmp_path):
-    """A client, and how many good rows come before the bad one."""
+    """Returns a client, and the number of good rows before the bad one."""
     shutil.copytree(PHOTOS_SQL.parent / "photos" / "cat", tmp_path / "cats")
     (tmp_path / "cats" / "zzz.jpg").write_text("this is not a picture")
     _, client = serve("""
@@ -147,5 +147,5 @@ def test_a_server_that_dies_is_unavailable(client):
             stream.read_all()
         with pytest.raises(flight.FlightUnavailableError):
             own.get_flight_info(command(pipeline="photos"))
-    # The promise behind it: another server goes on from the token.
+    # This is why the token matters: another server resumes from it.
     assert read(client, pipeline="photos", from_=token)[0].metadata["step"] == 1

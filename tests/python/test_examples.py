@@ -1,4 +1,4 @@
-"""The training scripts run, and go on after they were killed with the losses of a run that was not."""
+"""The training scripts run. A killed script resumes with the same losses as a run without interruption."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def command(script: str, tmp_path: Path, *options: str | int | Path) -> tuple[li
 
 
 def losses(script: str, tmp_path: Path, *options: str | int | Path) -> list[dict]:
-    """The lines of a run that comes to its end."""
+    """Runs a script to its end, and returns its lines."""
     arguments, variables = command(script, tmp_path, *options)
     ended = subprocess.run(arguments, env=variables, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -33,7 +33,7 @@ def losses(script: str, tmp_path: Path, *options: str | int | Path) -> list[dict
 
 
 def kill_after(script: str, tmp_path: Path, step: int, *options: str | int | Path) -> None:
-    """Starts a run that would go on for long, and kills it when it has printed `step`."""
+    """Starts a long run, and kills it when it has printed `step`."""
     arguments, variables = command(script, tmp_path, *options)
     with subprocess.Popen(arguments, env=variables, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as run:
         try:
@@ -48,7 +48,7 @@ def kill_after(script: str, tmp_path: Path, step: int, *options: str | int | Pat
 def test_a_run_that_was_killed_goes_on_with_the_same_losses(script, tmp_path):
     checkpoint = tmp_path / "checkpoint.pt"
     kill_after(script, tmp_path, EVERY + 1, "--steps", 100_000, "--checkpoint", checkpoint, "--checkpoint-every", EVERY)
-    # Where the last checkpoint is depends on how far the run came before it was killed.
+    # The last checkpoint depends on how far the run came before it was killed.
     reached = torch.load(checkpoint)["step"]
     assert reached >= EVERY and reached % EVERY == 0
 

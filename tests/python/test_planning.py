@@ -42,7 +42,7 @@ def test_flight_info_has_one_ordered_endpoint_and_names_the_feed(client):
     info = client.get_flight_info(command(pipeline="photos", rank=1, world_size=2))
     assert info.ordered
     [endpoint] = info.endpoints
-    # No location means: ask the server that answered.
+    # An endpoint without a location refers to the server that answered.
     assert endpoint.locations == []
     feed = json.loads(info.app_metadata)
     assert feed["samples_per_epoch"] == len(photographs())
@@ -96,7 +96,7 @@ def test_total_records_is_unknown_where_only_reading_tells(serve, tmp_path):
 
 
 def test_planning_reads_no_file(serve, tmp_path):
-    """Every file is broken: whatever read one would fail."""
+    """Serves broken files only, so any call that reads one fails."""
     folder = tmp_path / "broken"
     folder.mkdir()
     for n in range(5):

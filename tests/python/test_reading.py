@@ -13,7 +13,7 @@ from support import Batch, batches, command, paths, photographs, read, ticket
 
 @pytest.fixture(scope="module")
 def epoch(client) -> list[Batch]:
-    """The first epoch, by one rank in batches of 16."""
+    """Reads the first epoch with one rank, in batches of 16."""
     return read(client, pipeline="photos", batch_size=16)
 
 
@@ -99,7 +99,7 @@ def test_images_are_fixed_shape_tensors(epoch):
         assert pixels.shape == (16, 224, 224, 3)
         assert pixels.dtype == np.float32
         assert np.isfinite(pixels).all()
-        # Normalised with ImageNet's means and deviations: black is -2.12, white 2.64.
+        # Values are normalised with ImageNet's means and deviations: black is -2.12, white 2.64.
         assert -2.2 < pixels.min() < pixels.max() < 2.7
 
 
@@ -229,7 +229,7 @@ def test_a_reader_that_leaves_disturbs_no_other(client, epoch):
 
 def test_a_bad_row_keeps_its_offset(serve, tmp_path):
     lines = [json.dumps({"n": n}) for n in range(12)]
-    # The middle batch of four loses one row, the last all of its.
+    # The middle batch of four loses one row, and the last batch loses all rows.
     for bad in (5, 8, 9, 10, 11):
         lines[bad] = '{"n": "not a number"}'
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))

@@ -19,7 +19,7 @@ SELECT random_resized_crop(decode_image(bytes), height => 32, width => 32) AS im
 
 @pytest.fixture(scope="module")
 def bucket():
-    """A bucket's client, and the environment that lets Forebay reach it."""
+    """Starts moto. Returns a client of a bucket, and the environment with which Forebay reaches the bucket."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -89,7 +89,7 @@ def test_an_object_that_changes_under_a_feed_is_named(bucket, tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**clean_environment(), **environment}
     )
     reader.stdout.readline()
-    # The reader's pipe is full by now or soon, so most of the object is still unread.
+    # The reader's pipe is full by now, or will be soon, so most of the object is still unread.
     client.put_object(Bucket="bucket", Key="rows.csv", Body="a\n" + rows.replace("7", "8"))
     _, errors = reader.communicate(timeout=60)
     assert reader.returncode == 1

@@ -1,4 +1,4 @@
-"""Texts that only operators look at are read from Parquet as views; nobody sees a difference."""
+"""Texts that only operators read come from Parquet as views. Results do not depend on this."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What the tests of the package share: small tables, reading them, and a second process."""
+"""Shared by the tests of the package: small tables, functions that read them, and child processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _made = 0
 
 
 def pipeline(columns, query="SELECT * FROM {table}", session=None):
-    """A pipeline over rows in memory: a pyarrow table, or what makes one."""
+    """Returns a pipeline over rows in memory: a pyarrow table, or an argument for `pyarrow.table`."""
     global _made
     _made += 1
     name = f"rows_{_made}"
@@ -29,7 +29,7 @@ def pipeline(columns, query="SELECT * FROM {table}", session=None):
 
 
 def numbers(count, **options):
-    """A loader of the numbers below `count`, as Arrow batches unless `options` say otherwise."""
+    """Returns a loader of the numbers below `count`, with Arrow batches unless `options` choose another format."""
     return pipeline({"n": range_of(count)}).load(**{"format": "arrow", **options})
 
 
@@ -38,7 +38,7 @@ def range_of(count):
 
 
 def files(folder, count=100, rows_per_file=40):
-    """A folder of Parquet files of the numbers below `count`; the feed over it is the same in each process."""
+    """Writes a folder of Parquet files with the numbers below `count`. The feed over it is the same in each process."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, first in enumerate(range(0, count, rows_per_file)):
         rows = pa.table({"n": pa.array(range(first, min(first + rows_per_file, count)), pa.int64())})
@@ -47,19 +47,19 @@ def files(folder, count=100, rows_per_file=40):
 
 
 def values(batches, column="n"):
-    """One column of all batches, in order."""
+    """Returns one column of all batches, in order."""
     return [value for batch in batches for value in batch[column].to_pylist()]
 
 
 def same(batches, others):
-    """Whether Arrow batches are equal one by one, with their metadata."""
+    """Whether two lists of Arrow batches are equal, with their metadata."""
     return len(batches) == len(others) and all(
         batch.equals(other, check_metadata=True) for batch, other in zip(batches, others)
     )
 
 
 def child(code, *, timeout=CHILD_WITHIN_SECONDS, **popen):
-    """Starts `code` in a Python of its own."""
+    """Starts `code` in its own Python process."""
     path = os.pathsep.join([str(PACKAGE), str(Path(__file__).parent), str(Path(__file__).parents[1])])
     return subprocess.Popen(
         [sys.executable, "-c", code],
@@ -73,7 +73,7 @@ def child(code, *, timeout=CHILD_WITHIN_SECONDS, **popen):
 
 
 def printed(code, timeout=CHILD_WITHIN_SECONDS):
-    """The JSON that `code` prints in a process of its own, which must end by itself."""
+    """Runs `code` in its own process, which must end by itself, and returns the JSON that it prints."""
     process = child(code)
     try:
         out, err = process.communicate(timeout=timeout)

@@ -1,4 +1,4 @@
-"""Every wrong argument is refused with its name, its value and what is accepted."""
+"""Every wrong argument is refused, with its name, its value and the accepted values."""
 
 import pyarrow as pa
 import pytest
@@ -217,7 +217,7 @@ def test_sql_wants_text_or_a_path(text):
     "options, message",
     [
         ({"host": "everywhere", "insecure": True}, '"host" must be an IP address, got "everywhere"'),
-        ({"host": "0.0.0.0"}, '"host" 0.0.0.0 lets others in, without TLS or a token'),
+        ({"host": "0.0.0.0"}, '"host" 0.0.0.0 is reachable from other machines, and this server has neither TLS nor tokens'),
         ({"host": 5}, '"host" must be an IP address, got 5'),
         ({"port": -1}, '"port" must be from 0 to 65535, got -1'),
         ({"port": 65536}, '"port" must be from 0 to 65535, got 65536'),

@@ -1,4 +1,4 @@
-"""`columns=`: the same samples with fewer columns, and what the others need is not computed."""
+"""`columns=`: the same samples with fewer columns. Functions that only other columns need do not run."""
 
 import pyarrow as pa
 import pytest
@@ -32,7 +32,7 @@ def test_what_is_left_out_is_not_computed(rows):
     assert loader.columns == {"b": "Int64"}
     assert [n for batch in loader for n in batch["b"].tolist()] == list(range(60))
     assert calls == []
-    # In the order asked for.
+    # Columns come in the requested order.
     [batch, *_] = rows.load(format="arrow", columns=["b", "a"])
     assert batch.schema.names == ["b", "a"] and calls
     with pytest.raises(forebay.DataError, match="not to be called"):
@@ -101,7 +101,8 @@ def test_a_cluster_sends_all_and_the_loader_drops_the_rest():
 
 
 def test_which_rows_are_bad_before_they_are_samples_does_not_depend_on_columns(tmp_path):
-    # Row 2 cannot be read where `x` is; read without it, the filter leaves it out. Either way offsets must be the same.
+    # Row 2 cannot be read if `x` is read. Without `x`, the filter leaves the row out. Offsets must be the same either
+    # way.
     lines = [f'{{"x": {n}, "y": {n}}}' for n in range(8)]
     lines[2] = '{"x": "bad", "y": -1}'
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))

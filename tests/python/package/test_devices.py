@@ -1,4 +1,5 @@
-"""Copies to a GPU, with a torch that only writes down what it is told: order, events, and errors of the batch that is copied ahead."""
+"""Copies to a GPU, with a fake torch that records calls: order, events, and errors of the batch that is copied
+ahead."""
 
 import contextlib
 
@@ -10,7 +11,7 @@ from forebay._devices import DeviceCopy
 
 
 class Tensor:
-    """As much of a tensor as copying takes."""
+    """The part of a tensor's interface that copying uses."""
 
     def __init__(self, log, values):
         self.log, self.values = log, values
@@ -29,7 +30,7 @@ class Tensor:
 
 
 class Log(list):
-    """What was done, and the streams that are current."""
+    """Records calls, and holds the current streams."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +89,7 @@ class Torch:
 
 
 def on_gpu(made, **options):
-    """A loader whose batches go to a GPU that there is not, and what is done for that."""
+    """Returns a loader whose batches go to a fake GPU, and the record of the calls."""
     import numpy
 
     log = Log()
@@ -105,7 +106,7 @@ def test_the_next_batch_is_copied_before_the_loop_gets_one():
     assert first["n"].values.tolist() == [0, 1] and first.step == 0
     copied = [("pin", 0), ("copy", 0, ("loop", "copies")), ("record", 1, "copies")]
     ahead = [("pin", 2), ("copy", 2, ("loop", "copies")), ("record", 2, "copies")]
-    # The loop's stream waits for the first copy alone, though the second was begun before.
+    # The loop's stream waits only for the first copy, although the second one began earlier.
     assert log == [*copied, *ahead, ("wait", 1, "loop"), ("used", 0, "loop")]
     assert loader.state_dict()["offset"] == 2
     assert [batch.step for batch in batches] == [1, 2]

@@ -1,4 +1,4 @@
-"""One loop is one epoch, or the epochs that were asked for; what a loop that was left, skipped or begun anew reads."""
+"""One loop is one epoch, or the requested number of epochs. Also loops after `break`, `skip` and a restart."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_epochs_are_one_loop():
     expected = [value for _ in range(3) for value in values(single)]
     loader = shared.load(format="arrow", batch_size=8, shuffle=True, epochs=3)
     assert values(loader) == expected
-    # The next loop is the same epochs again.
+    # The next loop covers the same epochs again.
     assert values(loader) == expected
 
 
@@ -100,7 +100,7 @@ def test_set_epoch_chooses_the_next_loops_epoch():
     loader.set_epoch(2)
     assert loader.epoch == 2
     assert values(loader) == epochs[2]
-    # As a trainer with torch's DistributedSampler calls it.
+    # A trainer with torch's DistributedSampler calls it like this.
     for epoch in (0, 1, 2):
         loader.set_epoch(epoch)
         assert values(loader) == epochs[epoch]

@@ -1,4 +1,4 @@
-"""Columns of every Arrow type as NumPy, torch, JAX and Arrow give them."""
+"""Columns of every Arrow type, as NumPy, torch, JAX and Arrow represent them."""
 
 import datetime
 import decimal
@@ -31,7 +31,7 @@ NUMBERS = {
 
 
 def read(column, format="numpy", query="SELECT * FROM {table}", batch_size=3):
-    """The column `x` of each batch."""
+    """Returns the column `x` of each batch."""
     loader = pipeline({"x": column}, query).load(format=format, batch_size=batch_size)
     return [batch["x"] for batch in loader]
 
@@ -58,7 +58,7 @@ def test_numbers_keep_type_shape_and_values_in_torch(type):
 
 @pytest.mark.parametrize("type", [t for t in NUMBERS if t.bit_width < 64], ids=str)
 def test_numbers_keep_type_shape_and_values_in_jax(type):
-    # JAX itself narrows 64 bits unless its `jax_enable_x64` is set.
+    # JAX narrows 64 bits to 32 unless `jax_enable_x64` is set.
     first, second = read(array_of(type), "jax")
     assert isinstance(first, jax.Array)
     assert first.dtype == NUMBERS[type] and first.shape == (3,)
@@ -131,7 +131,7 @@ def test_lists_of_numbers_are_ragged(type):
     first, second = read(pa.array(lists, type))
     assert isinstance(first, forebay.Ragged) and len(first) == 3
     assert first.values.dtype == "int32" and first.values.tolist() == [1, 2, 3]
-    # The second batch is the end of a larger array; its offsets begin at 0 all the same.
+    # The second batch is the end of a larger array. Its offsets must still begin at 0.
     assert second.offsets.tolist() == [0, 0, 3] and second.values.tolist() == [4, 5, 6]
     assert [row.tolist() for batch in (first, second) for row in batch] == lists
     assert first[-1].tolist() == [3]
@@ -146,7 +146,7 @@ def test_only_empty_lists_are_ragged_too():
 
 
 def permuted(values, order):
-    """Tensors whose rows lie in memory as those of `values`, and are shown with their dimensions in `order`."""
+    """Returns tensors whose rows lie in memory like those of `values`, with the dimensions permuted by `order`."""
     type = pa.fixed_shape_tensor(pa.from_numpy_dtype(values.dtype), values.shape[1:], permutation=order)
     storage = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values[0].size)
     return pa.ExtensionArray.from_storage(type, storage)
@@ -162,7 +162,7 @@ def test_tensors_are_shown_in_the_order_of_their_type(format, order):
     first, second = (batch["x"] for batch in loader)
     assert np.array_equal(np.concatenate([first, second]), expected)
     if format != "jax":
-        # A view, as fast to make as one that lies in order.
+        # This is a view, as cheap as one in memory order.
         strides = first.strides if format == "numpy" else [side * 4 for side in first.stride()]
         assert list(strides) == list(expected.strides)
 
@@ -334,14 +334,14 @@ def test_tensors_outlive_the_loader():
     loader.close()
     del loader
     gc.collect()
-    # What was freed would be taken by this.
+    # If the memory had been freed, this would reuse it.
     others = [torch.full((100,), -1) for _ in range(100)]
     assert torch.cat(kept).tolist() == list(range(1000))
     del others
 
 
 def test_bytes_are_those_of_the_rows_handed_out():
-    # Small batches of one large piece share its memory, and lists that of their values.
+    # Small batches of one large piece share its memory, and lists share the memory of their values.
     rows = pa.table({"n": range_of(1000), "tokens": [[1, 2, 3, 4]] * 1000, "text": ["ab"] * 1000})
     loader = pipeline(rows, "SELECT n, tokens, text, struct(n AS m) AS s FROM {table}").load(format="numpy", batch_size=10)
     for _ in loader:

@@ -1,4 +1,4 @@
-"""Queries that Ibis writes: its expressions as SQL of the dialect "datafusion", which quotes every name and nests SELECTs."""
+"""Queries that Ibis writes, in the dialect "datafusion": it quotes every name and nests SELECTs."""
 
 import datetime
 

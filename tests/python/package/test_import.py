@@ -1,4 +1,4 @@
-"""What `import forebay` costs: no framework, no pyarrow; each is imported when it is asked for."""
+"""`import forebay` imports no framework and no pyarrow. Each is imported on first use."""
 
 import ast
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_importing_forebay_imports_no_framework():
 
 
 def test_arrow_batches_need_no_framework():
-    # pyarrow is not hidden here, but neither NumPy nor torch may come with Forebay's own part.
+    # pyarrow is not blocked here, but Forebay itself must import neither NumPy nor torch.
     code = """
 import forebay
 pipeline = forebay.sql("SELECT value FROM numbers", numbers=FILE)
@@ -40,7 +40,7 @@ open(path, "w").write("value\\n1\\n2\\n3\\n")
 [batch] = forebay.table(path).load(format="numpy")
 assert batch["value"].tolist() == [1, 2, 3]
 """
-    # NumPy may bring parts of the standard library.
+    # NumPy may import parts of the standard library.
     assert imported_after(code) - {"multiprocessing"} == {"numpy"}
 
 

@@ -1,4 +1,4 @@
-"""What is computed once and kept: materialize and cache."""
+"""Stored results: `materialize` and `cache`."""
 
 import json
 

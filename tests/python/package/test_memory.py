@@ -1,4 +1,4 @@
-"""Whose memory a batch is: nothing is copied on the way out, and writing to a batch changes nothing but this batch."""
+"""A batch's memory: exporting it copies nothing, and writing to a batch changes only that batch."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +9,12 @@ from feeds import pipeline, range_of
 
 
 def native_batch(loader):
-    """A batch before it becomes a framework's."""
+    """Returns a batch before its conversion to a framework."""
     return loader._feed.read(loader._options("0:0", 0), 1).next()
 
 
 def rows():
-    """40 rows of several fixed shapes."""
+    """Returns 40 rows of several fixed shapes."""
     return pa.table({
         "n": range_of(40),
         "pair": pa.FixedSizeListArray.from_arrays(pa.array(range(80), pa.float32()), 2),

@@ -1,4 +1,4 @@
-"""`state_dict`: from any batch of any run, the rest comes exactly, in a fresh process's loader and on other world sizes."""
+"""`state_dict`: after any batch of any run, a loader resumes exactly, in a fresh process and with other world sizes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def table(tmp_path_factory):
 
 
 def states_of(loader):
-    """All batches, and the state after each."""
+    """Returns all batches, and the state after each."""
     return [(batch, loader.state_dict()) for batch in loader]
 
 
@@ -84,7 +84,7 @@ def test_a_state_loads_on_every_other_world_size(table, before):
             resumed = table.load(**OPTIONS, global_batch_size=GLOBAL, rank=rank, world_size=after)
             resumed.load_state_dict(state)
             steps.append([values([batch]) for batch in resumed])
-        # The second half of the epoch: one whole step, then one of four samples that not all ranks see.
+        # The second half of the epoch is one complete step, and one of four samples that not all ranks see.
         rest = [value for step in range(3) for rank in steps if step < len(rank) for value in rank[step]]
         assert rest == samples[2 * GLOBAL :]
 
@@ -102,7 +102,7 @@ def test_a_state_counts_what_was_handed_out_not_what_was_prefetched(table):
     loader = table.load(**OPTIONS, batch_size=4, prefetch_factor=10)
     batches = iter(loader)
     next(batches)
-    # Another batch is ready before the state is taken: next() waits for it, the state of the first does not count it.
+    # Another batch is ready before the state is taken (next() waits for it). The state must not count it.
     state = loader.state_dict()
     second = next(batches)
     resumed = table.load(**OPTIONS, batch_size=4, prefetch_factor=10)
@@ -259,21 +259,21 @@ MALFORMED = {
     "no epoch": without("epoch"),
     "no offset": without("offset"),
     "no feed": without("feed"),
-    "a feed that is no object": changed(feed=5),
+    "a feed that is not an object": changed(feed=5),
     "a feed without an id": changed(feed={}),
     "a negative epoch": changed(epoch=-1),
     "a negative offset": changed(offset=-1),
-    "an epoch that is no number": changed(epoch="x"),
+    "an epoch that is not a number": changed(epoch="x"),
     "an epoch that is a boolean": changed(epoch=True),
-    "an offset that is no whole number": changed(offset=1.5),
-    "a position that is no text": changed(position=None),
+    "an offset that is not a whole number": changed(offset=1.5),
+    "a position that is not a text": changed(position=None),
 }
 
 
 @pytest.mark.parametrize("damage", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_state_is_refused(table, damage):
     loader = table.load(**OPTIONS)
-    with pytest.raises(forebay.InvalidError, match="this is no state of a Forebay loader: "):
+    with pytest.raises(forebay.InvalidError, match="this is not the state of a Forebay loader: "):
         loader.load_state_dict(damage(loader.state_dict()))
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a query, a script or a row: the line with a caret, the kind, what to do."""
+"""Errors of queries, scripts and rows: the line with a caret, the kind, the hint."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +31,7 @@ def test_an_error_in_a_query_shows_the_line_with_a_caret(query, named, caret, hi
     assert named in error.message
     lines = [line.partition("| ")[2] for line in error.message.splitlines() if "| " in line]
     assert lines[0] in query.splitlines()
-    # The caret stands below where it begins.
+    # The caret is below the beginning of the wrong text.
     assert lines[-1].startswith(caret) or caret == "^" and "^" in lines[-1]
     if hint is not None:
         assert hint in error.hint
@@ -123,7 +123,7 @@ def test_a_bad_row_is_named():
     with pytest.raises(forebay.DataError, match="row 2: ") as raised:
         next(batches)
     assert raised.value.kind == "data" and "on_error" in raised.value.hint
-    # The loop is over, and stands where it stood.
+    # The loop is over, and its place has not changed.
     assert list(batches) == []
     assert loader.state_dict()["offset"] == 2
 

@@ -1,4 +1,4 @@
-"""Which part of each step a loader reads: from its arguments, `torch.distributed`, or RANK and WORLD_SIZE."""
+"""A loader's rank and world size come from its arguments, `torch.distributed`, or RANK and WORLD_SIZE."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def _no_launcher(monkeypatch):
 
 @pytest.fixture
 def process_group(tmp_path):
-    """torch.distributed with this process alone."""
+    """Initialises torch.distributed with this process alone."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A server's batches are those of this process; what happens when it goes away, or does not want us."""
+"""A server's batches equal those of this process. Also servers that disappear or refuse the client."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import forebay
 from feeds import files, pipeline, range_of, same, values
 from support import Server
 
-# How long after `retry_for` an error may come on a machine with much to do.
+# Maximum delay of an error after `retry_for`, on a busy machine.
 SLACK_SECONDS = 5
 COUNT = 200
 
@@ -24,8 +24,8 @@ def script(tmp_path_factory):
         CREATE PIPELINE numbers WITH (shuffle = true, seed = 5, batch_size = 8, window_rows = 40) AS
         SELECT n, n * 2 AS twice FROM numbers;
         CREATE PIPELINE filtered AS SELECT n FROM numbers WHERE n % 3 <> 0;
-        CREATE PIPELINE slow WITH (window_rows = 10, batch_size = 5) AS SELECT sleep(n, milliseconds => 5) AS n FROM numbers;
-    """)
+        CREATE PIPELINE slow WITH (window_rows = 10, batch_size = 5) AS SELECT sleep(n, milliseconds => 5) AS n FROM
+        numbers; """)
     return script
 
 
@@ -80,7 +80,7 @@ def test_the_batches_are_those_of_this_process(cluster, local, options):
     assert there.samples_per_epoch == here.samples_per_epoch == COUNT
     assert len(there) == len(here)
     assert same(list(there), list(here))
-    # Of one epoch each, the next loop is the next.
+    # Each loop is one epoch, and the next loop is the next epoch.
     assert same(list(there), list(here))
 
 
@@ -165,7 +165,7 @@ def test_stats_count_what_came(cluster):
     list(loader)
     stats = loader.stats()
     assert (stats["batches"], stats["samples"]) == (25, COUNT)
-    # Workers compute, not this process.
+    # Workers compute the batches, not this process.
     assert stats["compute_seconds"] is None
 
 
@@ -180,7 +180,7 @@ def test_a_lost_server_is_an_error_within_the_stated_time(script):
             got += batches
         assert time.monotonic() - killed < 1 + SLACK_SECONDS
     assert raised.value.kind == "unavailable"
-    # The state is where the loop stands, ready for when the server is back.
+    # The state is still the loop's place, to resume from when the server is back.
     assert loader.state_dict()["offset"] == sum(len(batch) for batch in got)
 
 

@@ -1,4 +1,4 @@
-"""Threads, file descriptors and memory: what a loader took is given back, whatever ended it."""
+"""A loader returns its threads, file descriptors and memory, however it ends."""
 
 import gc
 import json
@@ -12,20 +12,20 @@ import forebay
 from feeds import child, files, pipeline, printed, range_of
 from support import Server
 
-# Threads end a moment after they are told to.
+# Threads take a moment to end.
 WITHIN_SECONDS = 10
-# Threads for blocking work, such as opening files, are kept by Tokio for 10 s to be used again: not more than this here.
-# Each test would leak more than this.
+# Tokio keeps threads for blocking work, such as opening files, for 10 s: at most this many here. A leak in any test
+# would exceed this.
 THREADS_KEPT = 25
 
 
 def held():
-    """Threads and file descriptors of this process."""
+    """Returns the numbers of threads and of file descriptors of this process."""
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 
 def settles_at(before):
-    """Whether no more is held than before, soon."""
+    """Whether the process soon holds no more threads and file descriptors than before."""
     gc.collect()
     deadline = time.monotonic() + WITHIN_SECONDS
     allowed = (before[0] + THREADS_KEPT, before[1])
@@ -40,7 +40,7 @@ def settles_at(before):
 def rows(tmp_path_factory):
     folder = files(tmp_path_factory.mktemp("resources") / "numbers", count=1000)
     made = forebay.table(folder).pipeline()
-    # Whatever is made once is made now.
+    # Create everything that is created only once per process.
     list(made.load(format="numpy", batch_size=100))
     return made
 
@@ -96,7 +96,7 @@ def test_a_closed_loader_computes_no_more():
     loader = slow.load(format="numpy", batch_size=1, window_rows=1)
     next(iter(loader))
     loader.close()
-    # What had begun may end; a second window may not begin.
+    # Work that has begun may finish, but no second window may begin.
     deadline = time.monotonic() + WITHIN_SECONDS
     then = -1.0
     while (now := loader.stats()["compute_seconds"]) != then and time.monotonic() < deadline:
@@ -169,7 +169,7 @@ print(json.dumps({"epochs": after, "dropped": resident()}))
 
 def test_memory_does_not_grow_over_epochs_and_dropped_loaders():
     used = printed(MEMORY)
-    # An epoch is 10 MB: a batch kept of each would be far above this.
+    # An epoch is 10 MB. Keeping one batch of each would exceed this by far.
     assert used["epochs"][-1] < used["epochs"][4] + 30
     assert used["dropped"] < used["epochs"][4] + 60
 
@@ -179,7 +179,7 @@ import json, os, time
 import forebay, pyarrow as pa
 
 rows = pa.table({"n": range(20), "wait": [1] * 10 + [3000] * 10})
-# The first batch comes at once, the second in half a minute.
+# The first batch comes at once, the second after half a minute.
 query = "SELECT CASE WHEN n < 10 THEN n ELSE sleep(n, milliseconds => 3000) END AS n FROM rows"
 loader = forebay.sql(query, rows=rows).load(format="numpy", batch_size=10, window_rows=10, prefetch_factor=1)
 batches = iter(loader)

@@ -1,4 +1,4 @@
-"""Scripts, queries and tables of a session; previews, plans, traces and figures."""
+"""Scripts, queries and tables of a session; previews, plans, traces and statistics."""
 
 import gc
 import os
@@ -82,7 +82,7 @@ def test_a_script_on_disk_is_loaded_by_its_path(folder, monkeypatch):
     script.write_text(
         "CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'numbers'; CREATE PIPELINE p AS SELECT n FROM t WHERE n < 5;"
     )
-    # Relative locations begin at the script's folder, from wherever the program runs.
+    # Relative locations begin at the script's folder, whatever the working folder.
     for source in (script, str(script)):
         assert values(forebay.load(source, format="arrow")) == list(range(5))
 
@@ -203,7 +203,7 @@ def test_the_builder_adds_replaces_and_drops_columns():
     assert sorted(replaced.columns) == ["n", "zone"]
     assert values(replaced.load(format="arrow"))[:3] == [1, 2, 3]
     assert list(table.drop("zone").columns) == ["n"]
-    # Conditions after a selection are about what was selected.
+    # Conditions after a selection apply to the selected columns.
     assert values(replaced.filter("n <= 2").load(format="arrow")) == [1, 2]
     assert values(table.filter("n > 17").select("n").filter("n < 19").load(format="arrow")) == [18]
 
@@ -310,7 +310,7 @@ def test_stats_count_what_was_handed_out_and_where_time_went():
     assert stats["compute_seconds"] > 0
     list(batches)
     list(loader)
-    # Of all loops together.
+    # The statistics cover all loops.
     assert loader.stats()["samples"] == 200
 
 
@@ -328,7 +328,7 @@ def test_a_loader_reads_on_while_another_thread_works():
     list(loader)
     done.set()
     thread.join()
-    # 200 ms without the GIL: far more than a thread gets that is let run once every 5 ms.
+    # 200 ms without the GIL: far more than a thread gets that may run once every 5 ms.
     assert counted[0] > 1000
 
 

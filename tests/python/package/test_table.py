@@ -1,4 +1,4 @@
-"""What the Table builder makes that changes which rows there are."""
+"""Methods of the Table builder that change the set of rows."""
 
 import datetime
 import gc
@@ -169,7 +169,7 @@ def test_frames_without_a_name_go_with_their_last_table():
     del filtered
     gc.collect()
     assert tables(session) == []
-    # A pipeline has its rows, and so has a loader.
+    # The pipeline keeps its rows alive, and so does a loader.
     assert [batch["m"].tolist() for batch in loader] == [[6, 7], [8, 9]]
     assert [batch["m"].tolist() for batch in made.load(format="numpy", batch_size=4)] == [[6, 7, 8, 9]]
     again = session.table(rows)

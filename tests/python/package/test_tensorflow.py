@@ -1,4 +1,5 @@
-"""Batches as TensorFlow's tensors, where TensorFlow is installed: it is too large to be one of the tests' requirements."""
+"""Batches as TensorFlow's tensors. Runs only if TensorFlow is installed, which is too large for the tests'
+requirements."""
 
 import datetime
 

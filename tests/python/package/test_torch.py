@@ -1,4 +1,5 @@
-"""The loader as the dataset of torch's own loaders, with its devices, and in worker processes, where it cannot be used."""
+"""The loader as a dataset of torch's own loaders, with torch's devices, and in worker processes, where it raises an
+error."""
 
 import copy
 import pickle
@@ -11,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import forebay
 from feeds import pipeline, printed, range_of
 
-# torch kills workers that do not answer after this.
+# torch kills workers that do not answer within this time.
 WORKER_WITHIN_SECONDS = 20
 
 
@@ -139,7 +140,7 @@ print(json.dumps({
     "loop": said(lambda: list(loader)),
     "trace": said(lambda: loader.trace(0)),
     "state": said(lambda: loader.state_dict()["offset"]),
-    # As a worker ends: with everything that it inherited.
+    # Ends like a worker: with everything that it inherited.
     "close": said(loader.close, sys.exit),
     "fresh": said(lambda: len(list(numbers(100, batch_size=8)))),
     "here": str(len(list(batches))),
@@ -152,7 +153,7 @@ def test_in_a_forked_process_what_waits_is_refused_and_a_fresh_loader_works():
     refused = "a Forebay loader or session cannot be used in a forked process"
     assert said["next"] == said["loop"] == said["trace"] == refused
     assert said["state"] == "8" and said["close"] == "None"
-    # The module's own session is the child's.
+    # The child gets its own default session.
     assert said["fresh"] == "13"
     assert said["here"] == "12"
 
@@ -165,7 +166,7 @@ def test_the_cpu_is_a_device(rows):
 
 
 def test_each_tensor_of_a_batch_is_moved(rows):
-    # "meta" is a device without memory: what is there was moved.
+    # "meta" is a device without memory, so a tensor on it has been moved.
     nested = forebay.sql("SELECT n, parts, struct(n AS inner_n) AS both FROM t", t=table_of(rows))
     batch = next(iter(nested.load(batch_size=8, device="meta")))
     assert batch["n"].is_meta and batch["parts"].values.is_meta and batch["parts"].offsets.is_meta

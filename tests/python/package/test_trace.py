@@ -1,4 +1,4 @@
-"""Which source rows were in a batch."""
+"""`trace`: the source rows of a batch."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from feeds import files, pipeline, printed, range_of
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """The numbers below 100, 40 in a file."""
+    """Returns the numbers below 100, 40 per file."""
     return forebay.table(files(tmp_path_factory.mktemp("trace") / "numbers")).pipeline()
 
 
@@ -20,7 +20,7 @@ def test_a_batch_is_traced_wherever_its_loop_began(rows):
     first = rows.load(format="numpy", batch_size=7, shuffle=True)
     batches = iter(first)
     next(batches)
-    # Offset 7 is no multiple of this global batch.
+    # Offset 7 is not a multiple of this global batch.
     loader = rows.load(format="numpy", batch_size=5, rank=1, world_size=2, shuffle=True)
     loader.load_state_dict(first.state_dict())
     for batch in loader:
@@ -41,7 +41,7 @@ def test_steps_are_those_of_the_loop_that_was_in_the_epoch(rows):
         assert numbers(loader.trace(step, epoch=0)) == resumed[step]
         assert numbers(loader.trace(step, epoch=1)) == following[step]
     assert resumed[4][0] == 47 and following[4][0] == 40
-    # The epoch anew, from its beginning.
+    # The same epoch again, from its beginning.
     loader.set_epoch(0)
     anew = next(iter(loader))
     assert numbers(loader.trace(anew.step)) == anew["n"].tolist() == list(range(10))
@@ -57,7 +57,7 @@ def test_a_step_that_drop_last_leaves_out_is_refused(query):
     with pytest.raises(forebay.InvalidError, match=f"epoch 0 has no step {last + 1}") as refused:
         loader.trace(last + 1, epoch=0)
     assert "in global batches of 16, without the last if it is incomplete" in str(refused.value)
-    # Without drop_last that step is there.
+    # Without drop_last that step exists.
     whole = made.load(format="numpy", batch_size=8, rank=0, world_size=2)
     assert [row for _, row in whole.trace(last + 1)] == [batch["n"].tolist() for batch in whole][-1]
 
@@ -98,7 +98,7 @@ def interrupted(*_):
     loader._feed.read = open_again
     raise KeyboardInterrupt
 
-# A Ctrl-C while the loop waits, and another while it begins to read again.
+# One Ctrl-C arrives while the loop waits, and another while it begins to read again.
 loader._interrupted, loader._feed.read = True, interrupted
 try:
     next(batches)
