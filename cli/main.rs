@@ -2,6 +2,7 @@
 
 mod demo;
 mod explain;
+mod flags;
 mod metrics;
 mod operators;
 mod output;
@@ -19,7 +20,7 @@ mod worker;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use forebay_engine::Error;
 use tracing_subscriber::EnvFilter;
 
@@ -110,6 +111,7 @@ fn report(error: &anyhow::Error) {
         Some(error) => error.to_string(),
         None => format!("{error:#}"),
     };
+    let text = flags::spell(&text, &Arguments::command());
     // The text of a SQL error with a place begins with "error: " already.
     let prefix = if text.starts_with("error: ") { "" } else { "error: " };
     output::note(&format!("{prefix}{text}"));

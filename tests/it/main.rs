@@ -20,4 +20,5 @@ mod rows;
 mod security;
 mod slt;
 mod spec;
+mod texts;
 mod window_local;

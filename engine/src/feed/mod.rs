@@ -218,7 +218,7 @@ impl Feed {
         let (settings, begin) = self.resolve(options)?;
         if options.delivery == Some(DeliveryMode::Dynamic) && (settings.world_size > 1 || options.is_resume()) {
             return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
-                .with_hint("start `forebay serve`, and read with --connect"));
+                .with_hint("start a server, and let every rank connect to it"));
         }
         let reading = self.runner.join(begin.window, settings.epochs);
         Ok(Reader::new(reading, settings, begin))
