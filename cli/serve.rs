@@ -36,7 +36,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     }
     // Open every pipeline now, so that the user who starts the server sees errors, and not the first trainer.
     for pipeline in &pipelines {
-        session.open(pipeline, &FeedOptions::default())?.check(&ReadOptions::default())?;
+        session.open(pipeline, &FeedOptions::default())?.expected_samples(&ReadOptions::default())?;
     }
     // Install the signal handlers before announcing the server, because a user who knows of it may stop it.
     let stop = serving::stop()?;
