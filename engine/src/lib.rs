@@ -39,6 +39,7 @@ mod look;
 mod pipeline;
 mod preview;
 mod session;
+mod table_format;
 mod tables;
 
 pub use error::{Error, ErrorKind, Result};
@@ -56,7 +57,6 @@ pub use look::Look;
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
-pub use tables::FileFormat;
 
 /// The nearest of some names to a misspelt one, for "did you mean".
 pub use forebay_sql::nearest;
@@ -64,6 +64,9 @@ pub use forebay_sql::nearest;
 /// Facts about Arrow columns: tensor types, digests, deferred steps.
 pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
+
+/// The formats of files that tables are made of: their descriptors and their reference.
+pub use forebay_storage::formats;
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

@@ -10,7 +10,7 @@ use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::common::TableReference;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
-use forebay_storage::{Dataset, Format, Snapshot};
+use forebay_storage::{Dataset, Snapshot};
 use parking_lot::{Mutex, RwLock};
 
 use crate::compile::{FeedTable, HIDDEN};
@@ -171,7 +171,7 @@ impl Catalog {
         let pipelines = self.pipelines.read();
         let found =
             of_tables.or_else(|| pipelines.values().flat_map(|pipeline| pipeline.datasets()).find(is_it).cloned());
-        found.filter(|dataset| dataset.spec().format == Format::Memory)
+        found.filter(Dataset::is_in_memory)
     }
 }
 
