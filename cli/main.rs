@@ -2,6 +2,7 @@
 
 mod demo;
 mod explain;
+mod formats;
 mod metrics;
 mod operators;
 mod output;
@@ -49,6 +50,8 @@ enum Command {
     Status(status::Arguments),
     /// List the preprocessing operators, or describe one.
     Operators(operators::Arguments),
+    /// List the formats of files that tables are made of.
+    Formats(formats::Arguments),
     /// Run SQL statements and print what they answer.
     Sql(sql::Arguments),
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
                 Command::Worker(arguments) => worker::execute(*arguments).await,
                 Command::Status(arguments) => status::execute(arguments).await,
                 Command::Operators(arguments) => operators::execute(&arguments),
+                Command::Formats(arguments) => formats::execute(&arguments),
                 Command::Sql(arguments) => sql::execute(arguments).await,
             }
         })

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow_csv::ReaderBuilder;
 use arrow_csv::reader::Format as ArrowCsv;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder as CoreBuilder};
@@ -19,7 +18,7 @@ use super::format::{
     DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, Sample,
 };
 use super::options::{FormatOption, ImpliedOption, OptionKind, OptionValues};
-use super::sample_rows::sample_rows;
+use super::sample_rows::{cells, sample_rows, unnamed};
 use super::text::{self, RecordText, Records};
 use crate::source_file::{RowGroup, SourceFile};
 use crate::{Error, Result};
@@ -144,46 +143,21 @@ impl RecordText for CsvText {
     }
 }
 
-/// Records with quoted texts, of which one in the middle has a number that is none.
+/// Records with quoted texts, of which one in the middle has a text for a number.
 fn sample(csv: &CsvText, numbers: Range<u64>) -> Sample {
-    let mut rows = sample_rows(numbers.clone());
+    let named = sample_rows(numbers);
     let delimiter = char::from(csv.delimiter);
-    let format = FormatOptions::default();
-    let columns: Vec<ArrayFormatter<'_>> = rows
-        .columns()
-        .iter()
-        .map(|column| ArrayFormatter::try_new(column, &format).expect("these types have a text"))
-        .collect();
-    let mut records: Vec<String> = (0..rows.num_rows())
-        .map(|row| {
-            let cells: Vec<String> = columns.iter().map(|column| column.value(row).to_string()).collect();
-            format!("{}{delimiter}{}{delimiter}\"{}\"\r\n", cells[0], cells[1], cells[2])
-        })
-        .collect();
-    drop(columns);
-    let mut header = String::new();
-    match csv.has_header {
-        true => header = format!("n{delimiter}fraction{delimiter}text\n"),
-        false => {
-            let names = (1..).map(|number| format!("column_{number}"));
-            let fields: Vec<Field> =
-                rows.schema().fields().iter().zip(names).map(|(f, name)| f.as_ref().clone().with_name(name)).collect();
-            rows =
-                RecordBatch::try_new(Arc::new(Schema::new(fields)), rows.columns().to_vec()).expect("the same types");
-        }
-    }
-    let bytes = (header.clone() + &records.concat()).into_bytes();
-    let row = records.len() / 2;
-    let damaged = records.get_mut(row).map(|record| {
-        *record = record.replacen(char::is_numeric, "x", 1);
-        row as u64
-    });
-    let damaged = damaged.map(|row| DamagedSample {
-        bytes: (header + &records.concat()).into_bytes(),
-        row,
-        reason: "cannot read \"x",
-    });
-    Sample { bytes, rows, damaged }
+    let (rows, header) = match csv.has_header {
+        true => (named, format!("n{delimiter}fraction{delimiter}text\n")),
+        false => (unnamed(&named), String::new()),
+    };
+    let record = |c: &Vec<String>| format!("{}{delimiter}{}{delimiter}\"{}\"\r\n", c[0], c[1], c[2]);
+    let mut records: Vec<String> = cells(&rows).iter().map(record).collect();
+    let bytes = |records: &[String]| (header.clone() + &records.concat()).into_bytes();
+    let (whole, row) = (bytes(&records), records.len() / 2);
+    records[row].insert(0, 'x');
+    let damaged = DamagedSample { bytes: bytes(&records), row: row as u64, reason: "cannot read \"x" };
+    Sample { bytes: whole, rows, damaged: Some(damaged) }
 }
 
 /// Finds record ends.

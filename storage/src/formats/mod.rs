@@ -6,7 +6,7 @@
 //!    the other implements [`RecordText`](self::text::RecordText) as well and leaves the rest to `text/`: `jsonl.rs` is a
 //!    short one to start from. Of the others, `media.rs` is the shortest.
 //! 2. Add its line to `registry.rs`, and the `mod` line here.
-//! 3. Add its rows to the tables of docs/guide.md; a test prints them.
+//! 3. Generate its reference: `cargo run -- formats --output markdown > docs/formats.md`.
 //!
 //! The [conformance suite](crate::conformance) then runs on it without being told, and SQL, the command and the Python
 //! package know its name, its extensions and its options.
@@ -18,6 +18,7 @@ mod media;
 pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod parquet;
+pub mod reference;
 pub(crate) mod registry;
 mod sample_rows;
 pub(crate) mod table_format;

@@ -34,7 +34,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
     name: "parquet",
     summary: "Apache Parquet",
     extensions: &["parquet", "parq", "pq"],
-    row_group: "a row group; with a page index, a piece of one: `window_bytes`/16, so that a window mixes 16 places or more",
+    row_group: "one of Parquet's own. With a page index, a piece of it can be read without the rest",
     reads_parts: true,
     has_dictionaries: true,
     ..FormatDescriptor::BASE

@@ -4,6 +4,7 @@
 //! into blocks. A block is then read and decoded by itself, as a Parquet row group is.
 
 mod decoding;
+mod lines;
 mod record_text;
 mod scan;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use futures::future::{BoxFuture, FutureExt};
 
+pub(crate) use self::lines::LineEnds;
 #[cfg(test)]
 pub(crate) use self::record_text::record_ends;
 pub(crate) use self::record_text::{RecordText, Records};
