@@ -3,6 +3,7 @@
 mod demo;
 mod explain;
 mod flags;
+mod formats;
 mod metrics;
 mod operators;
 mod output;
@@ -50,6 +51,8 @@ enum Command {
     Status(status::Arguments),
     /// List the preprocessing operators, or describe one.
     Operators(operators::Arguments),
+    /// List the formats of files that tables are made of.
+    Formats(formats::Arguments),
     /// Run SQL statements and print their results.
     Sql(sql::Arguments),
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
                 Command::Worker(arguments) => worker::execute(*arguments).await,
                 Command::Status(arguments) => status::execute(arguments).await,
                 Command::Operators(arguments) => operators::execute(&arguments),
+                Command::Formats(arguments) => formats::execute(&arguments),
                 Command::Sql(arguments) => sql::execute(arguments).await,
             }
         })

@@ -39,6 +39,7 @@ mod function;
 mod pipeline;
 mod preview;
 mod session;
+mod table_format;
 mod table_preview;
 mod tables;
 
@@ -57,7 +58,6 @@ pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
 pub use table_preview::TablePreview;
-pub use tables::FileFormat;
 
 /// The nearest of some names to a misspelt one, for "did you mean".
 pub use forebay_sql::nearest;
@@ -65,6 +65,9 @@ pub use forebay_sql::nearest;
 /// Facts about Arrow columns: tensor types, digests, deferred steps.
 pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
+
+/// The formats of files that tables are made of: their descriptors and their reference.
+pub use forebay_storage::formats;
 
 /// The preprocessing operators: their descriptors and their reference.
 pub use forebay_operators as operators;

@@ -6,29 +6,30 @@ use arrow::array::RecordBatch;
 use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use forebay_storage::{Dataset, DatasetSpec, Format};
+use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
+use crate::table_format::with_hint;
 use forebay_arrays::digest;
 
 /// Rows of a table in memory that are hashed, and read, together.
 const PIECE_ROWS: usize = 1 << 16;
 
 impl Session {
-    /// Creates or replaces the table `name` of the files at `location`, as `CREATE OR REPLACE EXTERNAL TABLE` does.
+    /// Creates or replaces the table `name` of the files at `location`, as `CREATE OR REPLACE EXTERNAL TABLE` does. Without
+    /// the name of a [format](crate::formats), the files' extensions tell it.
     ///
     /// # Errors
-    /// Those of looking for the files, and of columns that no table may have.
-    pub async fn add_files(&self, name: &str, location: &str, format: FileFormat) -> Result<()> {
+    /// `Invalid` for a format that is unknown or cannot be told, those of looking for the files, and those of columns that no
+    /// table may have.
+    pub async fn add_files(&self, name: &str, location: &str, format: Option<&str>) -> Result<()> {
         let _executing = self.executing.lock().await;
         let format = match format {
-            FileFormat::Parquet => Format::Parquet,
-            FileFormat::Csv if location.ends_with(".tsv") => Format::Csv { has_header: true, delimiter: b'\t' },
-            FileFormat::Csv => Format::Csv { has_header: true, delimiter: b',' },
-            FileFormat::Jsonl => Format::Jsonl,
-            FileFormat::Media => Format::Media,
+            Some(format) => formats::find(format),
+            None => format_at(&self.stores, location).await,
         };
+        let format = format.and_then(|format| TableFormat::new(format, location, &[])).map_err(with_hint)?;
         let spec = DatasetSpec { location: location.to_owned(), format, schema: None };
         let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| misplaced(Error::from(error)))?;
         self.catalog.add_table(name, dataset)
@@ -64,20 +65,6 @@ impl Session {
     pub fn release(&self, table: &str) {
         self.catalog.release(table);
     }
-}
-
-/// What files hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FileFormat {
-    /// Parquet.
-    Parquet,
-    /// Values separated by commas, or by tabs in files called `.tsv`, under a header.
-    Csv,
-    /// A JSON object in each line.
-    Jsonl,
-    /// Pictures.
-    Media,
 }
 
 /// The same rows without Arrow's view types, which frames of other libraries come with and few readers know.

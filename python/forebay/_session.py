@@ -16,7 +16,7 @@ from . import _formats as formats
 from . import _native, _ranks
 from ._errors import Error, InvalidError, NotFoundError
 from ._loader import EPOCHS_MAX, Loader, check_columns
-from ._sources import format_of, is_name, is_query, name_of, read_script
+from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
 
@@ -110,7 +110,7 @@ class Session:
         if isinstance(source, Table):
             return source
         name = arguments.text("name", name)
-        format = arguments.choice("format", format, ("parquet", "csv", "jsonl", "media"))
+        format = arguments.choice("format", format, _native.formats())
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and is_name(source):
@@ -129,8 +129,7 @@ class Session:
         if isinstance(source, (str, os.PathLike)):
             location = os.fspath(source)
             name = name or name_of(location)
-            stored = format or format_of(location)
-            self._native.add_files(name, location, stored)
+            self._native.add_files(name, location, format)
             return name
         if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
             try:

@@ -32,39 +32,6 @@ def is_name(source: str) -> bool:
     return re.fullmatch(r"\w+", source) is not None
 
 
-_SUFFIXES = {
-    ".parquet": "parquet",
-    ".parq": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-}
-_MEDIA = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-
-
-def format_of(location: str) -> str:
-    """The format by the location's extension, or by what lies in the folder."""
-    suffix = Path(location).suffix.lower()
-    if suffix in _SUFFIXES:
-        return _SUFFIXES[suffix]
-    if suffix in _MEDIA:
-        return "media"
-    folder = Path(location)
-    if "://" not in location and folder.is_dir():
-        for _, _, files in os.walk(folder):
-            for file in sorted(files):
-                suffix = Path(file).suffix.lower()
-                if suffix in _SUFFIXES or suffix in _MEDIA:
-                    return _SUFFIXES.get(suffix, "media")
-    raise InvalidError(
-        f'"{location}" does not say what format its files have',
-        'give format="parquet", "csv", "jsonl" or "media" (a folder of pictures)',
-    )
-
-
 def name_of(location: str) -> str:
     """Returns a name for a table without one. A location always gets the same name, because names are part of a feed's
     identity."""

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{FeedOptions, FileFormat, Output, ReadOptions, SourceRow, type_name};
+use forebay_engine::{FeedOptions, Output, ReadOptions, SourceRow, type_name};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList};
 use serde::de::DeserializeOwned;
@@ -90,9 +90,9 @@ impl Session {
         self.runtime.wait(py, self.session.register(name, schema, batches))?.or_raise(py)
     }
 
-    /// Creates or replaces a table of the files at `location`; `format` is "parquet", "csv", "jsonl" or "media".
-    fn add_files(&self, py: Python<'_>, name: &str, location: &str, format: &str) -> PyResult<()> {
-        let format = json::<FileFormat>(py, &format!("\"{format}\""))?;
+    /// Creates or replaces a table of the files at `location`; without the name of a format, their extensions tell it.
+    #[pyo3(signature = (name, location, format))]
+    fn add_files(&self, py: Python<'_>, name: &str, location: &str, format: Option<&str>) -> PyResult<()> {
         self.runtime.wait(py, self.session.add_files(name, location, format))?.or_raise(py)
     }
 
@@ -254,6 +254,12 @@ impl Feed {
 
 fn place(source: SourceRow) -> (String, u64) {
     (source.file, source.row)
+}
+
+/// Returns the names of the formats of files.
+#[pyfunction]
+pub(crate) fn formats() -> Vec<&'static str> {
+    forebay_engine::formats::names().collect()
 }
 
 /// Returns every operator, with its version.

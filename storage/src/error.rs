@@ -13,6 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    hint: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -39,6 +40,11 @@ impl Error {
         self.kind
     }
 
+    /// How to fix it, where that is known and not part of the message.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
@@ -60,7 +66,12 @@ impl Error {
     }
 
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), hint: None, source: None }
+    }
+
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
     }
 
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -9,7 +9,7 @@
 //! [`Dataset::pinned`] opens them elsewhere without listing or opening any file.
 //!
 //! ```
-//! use forebay_storage::{Dataset, DatasetSpec, Format, Stores};
+//! use forebay_storage::{Dataset, DatasetSpec, Stores, TableFormat};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> forebay_storage::Result<()> {
@@ -19,7 +19,7 @@
 //!
 //! let spec = DatasetSpec {
 //!     location: "memory:///people".to_owned(),
-//!     format: Format::Csv { has_header: true, delimiter: b',' },
+//!     format: TableFormat::named("csv")?,
 //!     schema: None,
 //! };
 //! let dataset = Dataset::open(&stores, &spec).await?;
@@ -39,24 +39,31 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod csv;
+pub mod conformance;
+mod content_id;
 mod dataset;
+mod detection;
+mod dictionary;
 mod error;
-mod jsonl;
+mod extension;
+pub mod formats;
 mod listing;
-mod media;
-mod parquet_file;
 mod pinned;
 mod schema;
 mod snapshot;
 mod snapshot_text;
+mod source_file;
 mod stores;
-mod text;
 
-pub use dataset::{BadRow, Dataset, DatasetSpec, Format, Rows};
+pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
+pub use detection::format_at;
+pub use dictionary::{dictionary_of_texts, retyped};
 pub use error::{Error, ErrorKind, Result};
-pub use parquet_file::{dictionary_of_texts, retyped, write_parquet};
+pub use formats::parquet::write_parquet;
+pub use formats::table_format::TableFormat;
+pub use pinned::{PinnedFile, for_all};
 pub use schema::schema_text;
-pub use snapshot::{RowGroup, RowRange, Snapshot, SourceFile};
+pub use snapshot::Snapshot;
 pub use snapshot_text::{SnapshotReader, SnapshotText};
+pub use source_file::{RowGroup, RowRange, SourceFile};
 pub use stores::Stores;

@@ -1,7 +1,7 @@
 //! From a location to the files it means.
 //!
-//! A location is one file, a folder or a glob. A folder gives the files below it whose extension fits the format; a
-//! glob gives what it matches, whatever the extension, except that media files are always told by theirs. Names that
+//! A location is one file, a folder or a glob. A folder means the files below it that have one of the format's extensions.
+//! A glob means the files that it matches, whatever their extension, unless the format is told by that alone. Names that
 //! begin with `.` or `_` are skipped below the folder, as Spark and Hive do: `_SUCCESS`, `.crc`, unfinished output.
 
 use std::collections::BTreeSet;
@@ -12,17 +12,16 @@ use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use crate::dataset::Format;
+use crate::extension::has_extension;
+use crate::formats::format::FormatDescriptor;
 use crate::pinned::PinnedFile;
-use crate::snapshot::SourceFile;
-use crate::stores::Place;
+use crate::source_file::SourceFile;
+use crate::stores::StoreLocation;
 use crate::{Error, ErrorKind, Result, Stores};
 
-const COMPRESSED: &[&str] = &["gz", "zst", "bz2", "xz", "lz4"];
-
 /// The files at `location`, in the order of their paths.
-pub(crate) async fn list(stores: &Stores, location: &str, format: &Format) -> Result<Vec<PinnedFile>> {
-    let place = stores.place(location)?;
+pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescriptor) -> Result<Vec<PinnedFile>> {
+    let place = stores.locate(location)?;
     let mut files = match head(&place).await? {
         Some(meta) => {
             let name = meta.location.filename().unwrap_or_default().to_owned();
@@ -34,18 +33,12 @@ pub(crate) async fn list(stores: &Stores, location: &str, format: &Format) -> Re
         },
     };
     files.sort_by(|a, b| a.display.cmp(&b.display));
-    match files.iter().find(|f| is_text(format) && has_extension(&f.display, COMPRESSED)) {
-        Some(file) => Err(Error::invalid(format!(
-            "\"{}\": compressed text is not read yet; decompress it or write it as parquet",
-            file.display
-        ))),
-        None => Ok(files),
-    }
+    Ok(files)
 }
 
 /// The files of a snapshot of `location`, without a look at any of them.
 pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> Result<Vec<PinnedFile>> {
-    let place = stores.place(location)?;
+    let place = stores.locate(location)?;
     if place.display() != location {
         return Err(Error::invalid(format!(
             "\"{location}\" is not an absolute path or URL, such as \"{}\"",
@@ -78,7 +71,7 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
     files.iter().map(pin_or_refuse).collect()
 }
 
-async fn head(place: &Place) -> Result<Option<ObjectMeta>> {
+async fn head(place: &StoreLocation) -> Result<Option<ObjectMeta>> {
     if place.path.as_ref().is_empty() {
         return Ok(None);
     }
@@ -98,7 +91,7 @@ async fn head(place: &Place) -> Result<Option<ObjectMeta>> {
     }
 }
 
-async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> {
+async fn list_folder(place: &StoreLocation, format: &FormatDescriptor) -> Result<Vec<PinnedFile>> {
     let mut files = Vec::new();
     let mut others = BTreeSet::new();
     let mut found = false;
@@ -108,7 +101,7 @@ async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> 
         let Some(relative) = visible_below(&place.path, &meta.location) else {
             continue;
         };
-        if has_extension(&relative, format.extensions()) {
+        if has_extension(&relative, format.extensions) {
             files.push(pin(place, meta, &relative));
         } else {
             others.insert(format!("\"{relative}\""));
@@ -130,7 +123,7 @@ async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> 
             format!("; there are others, such as {}", others.join(", "))
         }
     };
-    let name = format.name();
+    let name = format.name;
     Err(Error::invalid(format!(
         "no {name} files under \"{}\"{there}; {name} files end in {}",
         place.display(),
@@ -139,14 +132,19 @@ async fn list_folder(place: &Place, format: &Format) -> Result<Vec<PinnedFile>> 
 }
 
 /// The first of the format's extensions.
-fn endings(format: &Format) -> String {
-    let all = format.extensions();
+fn endings(format: &FormatDescriptor) -> String {
+    let all = format.extensions;
     let shown: Vec<String> = all.iter().take(4).map(|e| format!(".{e}")).collect();
     let more = if all.len() > shown.len() { " …" } else { "" };
     shown.join(", ") + more
 }
 
-async fn list_glob(place: &Place, folder: &Path, pattern: &str, format: &Format) -> Result<Vec<PinnedFile>> {
+async fn list_glob(
+    place: &StoreLocation,
+    folder: &Path,
+    pattern: &str,
+    format: &FormatDescriptor,
+) -> Result<Vec<PinnedFile>> {
     let matcher = compile_glob(&place.display(), pattern)?;
     let mut files = Vec::new();
     let mut listing = place.store.list(Some(folder));
@@ -154,7 +152,7 @@ async fn list_glob(place: &Place, folder: &Path, pattern: &str, format: &Format)
         let Some(relative) = visible_below(folder, &meta.location) else {
             continue;
         };
-        let fits = *format != Format::Media || has_extension(&relative, format.extensions());
+        let fits = !format.told_by_extension || has_extension(&relative, format.extensions);
         if fits && matcher.is_match(&relative) {
             files.push(pin(place, meta, &relative));
         }
@@ -162,14 +160,14 @@ async fn list_glob(place: &Place, folder: &Path, pattern: &str, format: &Format)
     match files.is_empty() {
         true => Err(Error::invalid(format!(
             "no {} files match \"{}\"; check the folder and the pattern",
-            format.name(),
+            format.name,
             place.display()
         ))),
         false => Ok(files),
     }
 }
 
-fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> {
+pub(crate) fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> {
     let glob = GlobBuilder::new(pattern)
         .literal_separator(true)
         .build()
@@ -178,7 +176,7 @@ fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> {
 }
 
 /// Splits a path before its first segment with a wildcard, so that only what can match is listed.
-fn split_glob(path: &Path) -> Option<(Path, String)> {
+pub(crate) fn split_glob(path: &Path) -> Option<(Path, String)> {
     let segments: Vec<&str> = path.as_ref().split('/').collect();
     let first = segments.iter().position(|s| s.contains(['*', '?', '[', '{']))?;
     // The path parsed as a whole, so its beginning does too.
@@ -187,23 +185,14 @@ fn split_glob(path: &Path) -> Option<(Path, String)> {
 }
 
 /// The path of `file` below `folder`, unless it or a folder on the way is hidden.
-fn visible_below(folder: &Path, file: &Path) -> Option<String> {
+pub(crate) fn visible_below(folder: &Path, file: &Path) -> Option<String> {
     let parts: Vec<_> = file.prefix_match(folder)?.collect();
     let names: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
     let hidden = names.iter().any(|name| name.starts_with(['.', '_']));
     (!names.is_empty() && !hidden).then(|| names.join("/"))
 }
 
-fn has_extension(path: &str, extensions: &[&str]) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    name.rsplit_once('.').is_some_and(|(_, ext)| extensions.iter().any(|e| e.eq_ignore_ascii_case(ext)))
-}
-
-fn is_text(format: &Format) -> bool {
-    matches!(format, Format::Csv { .. } | Format::Jsonl)
-}
-
-fn pin(place: &Place, meta: ObjectMeta, relative: &str) -> PinnedFile {
+fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {
     PinnedFile {
         store: Arc::clone(&place.store),
         display: place.display_of(&meta.location).into(),
@@ -216,7 +205,7 @@ fn pin(place: &Place, meta: ObjectMeta, relative: &str) -> PinnedFile {
 }
 
 /// A local folder can exist without files; in other stores a folder is only a prefix of names.
-async fn check_folder_exists(place: &Place) -> Result<()> {
+async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     let path = place.path.as_ref();
     if path.is_empty() {
         return Ok(());

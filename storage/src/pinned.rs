@@ -15,7 +15,7 @@ const FILES_AT_ONCE: usize = 16;
 
 /// Does some work on all files, several at a time, and gives the results in the files' order.
 // Boxed here, where lifetimes have names: inside an async function the compiler cannot show such a stream to be Send.
-pub(crate) fn for_all<'a, T, F>(
+pub fn for_all<'a, T, F>(
     files: &'a [PinnedFile],
     work: impl Fn(&'a PinnedFile) -> F + Send + 'a,
 ) -> BoxFuture<'a, Result<Vec<T>>>
@@ -28,7 +28,7 @@ where
 
 /// A file as it was when the snapshot was taken.
 #[derive(Clone, Debug)]
-pub(crate) struct PinnedFile {
+pub struct PinnedFile {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) location: Path,
     pub(crate) size: u64,
@@ -42,11 +42,34 @@ pub(crate) struct PinnedFile {
 }
 
 impl PinnedFile {
-    pub(crate) async fn get_all(&self) -> Result<Bytes> {
+    /// What users see: an absolute path or a URL.
+    pub fn path(&self) -> &str {
+        &self.display
+    }
+
+    /// The path below the dataset's folder.
+    pub fn relative(&self) -> &str {
+        &self.relative
+    }
+
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Reads the whole file.
+    ///
+    /// # Errors
+    /// `Conflict` if it is no longer the pinned file, and those of the store.
+    pub async fn get_all(&self) -> Result<Bytes> {
         self.get(None).await
     }
 
-    pub(crate) async fn get_range(&self, range: Range<u64>) -> Result<Bytes> {
+    /// Reads some bytes of the file.
+    ///
+    /// # Errors
+    /// `Data` for a range that reaches beyond the file, and those of [`get_all`](Self::get_all).
+    pub async fn get_range(&self, range: Range<u64>) -> Result<Bytes> {
         if range.start > range.end || range.end > self.size {
             return Err(Error::data(format!(
                 "\"{}\" points at bytes {}..{} but has only {}; it is damaged or truncated",

@@ -24,26 +24,26 @@ const LOCAL_PREFIX: &str = "/";
 /// The object stores a process uses. Clones share connections and the content of `memory://`.
 #[derive(Clone, Debug)]
 pub struct Stores {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStores>,
     base: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedStores {
     file: Arc<dyn ObjectStore>,
     memory: Arc<dyn ObjectStore>,
     buckets: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
 }
 
-/// A place in a store. What users see of it is `prefix` followed by the path.
+/// A path in a store. What users see of it is `prefix` followed by the path.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StoreLocation {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) path: Path,
     prefix: String,
 }
 
-impl Place {
+impl StoreLocation {
     pub(crate) fn display(&self) -> String {
         self.display_of(&self.path)
     }
@@ -76,7 +76,7 @@ impl Stores {
     /// The local file system, an empty memory store, and S3 as the `AWS_…` environment variables configure it.
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedStores {
                 file: Arc::new(LocalFileSystem::new()),
                 memory: Arc::new(InMemory::new()),
                 buckets: Mutex::default(),
@@ -93,17 +93,17 @@ impl Stores {
 
     /// The store of `url`, the path in that store, and the absolute URL or path to show to users.
     pub fn store(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path, String)> {
-        let place = self.place(url)?;
-        let display = place.display();
-        Ok((place.store, place.path, display))
+        let location = self.locate(url)?;
+        let display = location.display();
+        Ok((location.store, location.path, display))
     }
 
     /// Writes one object, replacing what was there.
     pub async fn put(&self, url: &str, bytes: Bytes) -> Result<()> {
-        let place = self.place(url)?;
-        match place.store.put(&place.path, bytes.into()).await {
+        let location = self.locate(url)?;
+        match location.store.put(&location.path, bytes.into()).await {
             Ok(_) => Ok(()),
-            Err(e) => Err(Error::from_store(&place.display(), e)),
+            Err(e) => Err(Error::from_store(&location.display(), e)),
         }
     }
 
@@ -121,24 +121,24 @@ impl Stores {
 
     /// Reads one whole object.
     pub async fn get(&self, url: &str) -> Result<Bytes> {
-        let place = self.place(url)?;
-        let read = async { place.store.get(&place.path).await?.bytes().await };
-        read.await.map_err(|e| Error::from_store(&place.display(), e))
+        let location = self.locate(url)?;
+        let read = async { location.store.get(&location.path).await?.bytes().await };
+        read.await.map_err(|e| Error::from_store(&location.display(), e))
     }
 
-    pub(crate) fn place(&self, url: &str) -> Result<Place> {
+    pub(crate) fn locate(&self, url: &str) -> Result<StoreLocation> {
         let Some((scheme, rest)) = url.split_once("://") else {
-            return self.file_place(url, FsPath::new(url));
+            return self.file_location(url, FsPath::new(url));
         };
         match scheme {
-            "file" => self.file_place(url, &file_url_path(url)?),
+            "file" => self.file_location(url, &file_url_path(url)?),
             "memory" => {
                 let prefix = "memory:///".to_owned();
-                new_place(url, Arc::clone(&self.shared.memory), rest, prefix)
+                new_location(url, Arc::clone(&self.shared.memory), rest, prefix)
             }
             "s3" => {
                 let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-                new_place(url, self.bucket(url, bucket)?, key, format!("s3://{bucket}/"))
+                new_location(url, self.bucket(url, bucket)?, key, format!("s3://{bucket}/"))
             }
             "gs" | "gcs" | "az" | "azure" | "abfs" | "abfss" => Err(Error::invalid(format!(
                 "\"{url}\": \"{scheme}://\" is not supported yet; use a path, file://, memory:// or s3://"
@@ -149,7 +149,7 @@ impl Stores {
         }
     }
 
-    fn file_place(&self, url: &str, path: &FsPath) -> Result<Place> {
+    fn file_location(&self, url: &str, path: &FsPath) -> Result<StoreLocation> {
         if path.as_os_str().is_empty() {
             return Err(Error::invalid("a location must not be empty"));
         }
@@ -161,7 +161,7 @@ impl Stores {
             .map_err(|e| Error::invalid(format!("\"{url}\" cannot be made absolute: {e}")).with_source(e))?;
         let absolute = without_dots(&absolute);
         let key = absolute.to_str().ok_or_else(|| Error::invalid(format!("\"{url}\" is not UTF-8")))?;
-        new_place(url, Arc::clone(&self.shared.file), key, LOCAL_PREFIX.to_owned())
+        new_location(url, Arc::clone(&self.shared.file), key, LOCAL_PREFIX.to_owned())
     }
 
     fn bucket(&self, url: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
@@ -182,10 +182,10 @@ impl Stores {
     }
 }
 
-fn new_place(url: &str, store: Arc<dyn ObjectStore>, key: &str, prefix: String) -> Result<Place> {
+fn new_location(url: &str, store: Arc<dyn ObjectStore>, key: &str, prefix: String) -> Result<StoreLocation> {
     let path = Path::parse(key.trim_matches('/'))
         .map_err(|e| Error::invalid(format!("\"{url}\" is not a usable path: {e}")).with_source(e))?;
-    Ok(Place { store, path, prefix })
+    Ok(StoreLocation { store, path, prefix })
 }
 
 fn file_url_path(url: &str) -> Result<PathBuf> {

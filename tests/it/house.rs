@@ -178,3 +178,12 @@ fn the_operator_reference_is_fresh() {
         "docs/operators.md is stale: run `cargo run -- operators --output markdown > docs/operators.md`"
     );
 }
+
+#[test]
+fn the_format_reference_is_fresh() {
+    let written = std::fs::read_to_string(repository().join("docs/formats.md")).expect("docs/formats.md exists");
+    assert!(
+        written.trim_end() == forebay_engine::formats::reference::markdown().trim_end(),
+        "docs/formats.md is stale: run `cargo run -- formats --output markdown > docs/formats.md`"
+    );
+}

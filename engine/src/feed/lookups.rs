@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt64Array};
-use forebay_storage::{BadRow as BadRead, RowRange};
+use forebay_storage::{BadRead, RowRange};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::feed_core::FeedCore;

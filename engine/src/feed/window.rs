@@ -11,7 +11,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array
 use arrow::compute::{concat, concat_batches, interleave};
 use forebay_delivery::WindowId;
 use forebay_operators::random_key;
-use forebay_storage::{BadRow as BadRead, Rows};
+use forebay_storage::{BadRead, RangeRows};
 use futures::{StreamExt, TryStreamExt, stream};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -356,7 +356,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds rows that were read, and what the layers make of them.
-    async fn add(&mut self, group: Vec<Rows>) -> Result<()> {
+    async fn add(&mut self, group: Vec<RangeRows>) -> Result<()> {
         for read in &group {
             for bad in &read.bad {
                 let BadRead { sample_id, reason } = bad.clone();
@@ -434,7 +434,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn join(&self, group: &[Rows]) -> Result<Option<SourceRows>> {
+    fn join(&self, group: &[RangeRows]) -> Result<Option<SourceRows>> {
         let cannot = |error| Error::internal(format!("cannot join rows read from one dataset: {error}"));
         let (batch, sample_ids) = match group {
             [] => return Ok(None),
@@ -508,7 +508,7 @@ fn order_key(shuffle: bool, random_key: u64) -> u64 {
 }
 
 /// Only the rows before `limit`; ids ascend.
-pub(super) fn limited(mut read: Rows, limit: u64) -> Rows {
+pub(super) fn limited(mut read: RangeRows, limit: u64) -> RangeRows {
     let kept = read.sample_ids.values().partition_point(|&id| id < limit);
     if kept < read.sample_ids.len() {
         read.batch = read.batch.slice(0, kept);

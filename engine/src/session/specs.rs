@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_storage::{Dataset, Format};
+use forebay_storage::Dataset;
 
 use super::Session;
 use super::catalog::check_columns;
@@ -72,7 +72,7 @@ impl Session {
     fn opened_dataset(&self, table: &SpecTable<'_>) -> Option<Dataset> {
         let is_it = |dataset: &Dataset| {
             let is_same = dataset.spec() == table.dataset && dataset.schema() == table.schema;
-            dataset.snapshot().id() == table.snapshot && (is_same || dataset.spec().format == Format::Memory)
+            dataset.snapshot().id() == table.snapshot && (is_same || dataset.is_in_memory())
         };
         let specs = self.specs.lock();
         let opened = specs.iter().flat_map(|(_, pipeline)| pipeline.datasets()).find(|dataset| is_it(dataset)).cloned();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_sql::{PipelineDefinition, Place, Statement, TableDefinition};
-use forebay_storage::{Dataset, DatasetSpec, Format};
+use forebay_storage::{Dataset, DatasetSpec};
 
 use super::Session;
 use super::catalog::unknown;
@@ -11,6 +11,7 @@ use super::outputs::{self, Output};
 use crate::compile::Audience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};
+use crate::table_format::format_of;
 use forebay_protocol::FeedOptions;
 
 impl Session {
@@ -148,7 +149,7 @@ impl Session {
                 .with_hint("write CREATE OR REPLACE EXTERNAL TABLE, or drop it first");
             return Err(Failure::At(table.name_place, error));
         }
-        let format = format(&table)?;
+        let format = format_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
         let spec = DatasetSpec { location: table.location.clone(), format, schema: table.columns.clone() };
         let dataset = Dataset::open(&self.stores, &spec)
             .await
@@ -175,43 +176,4 @@ pub(crate) fn misplaced(error: Error) -> Error {
         }
         _ => error,
     }
-}
-
-/// The format that a `CREATE EXTERNAL TABLE` declares.
-fn format(table: &TableDefinition) -> Result<Format, Failure> {
-    let mut format = match table.file_type.as_str() {
-        "PARQUET" => Format::Parquet,
-        "CSV" if table.location.ends_with(".tsv") => Format::Csv { has_header: true, delimiter: b'\t' },
-        "CSV" => Format::Csv { has_header: true, delimiter: b',' },
-        "JSON" | "JSONL" | "NDJSON" => Format::Jsonl,
-        "MEDIA" => Format::Media,
-        other => {
-            let error = Error::invalid(format!("unknown file type \"{other}\""))
-                .with_hint("STORED AS PARQUET, CSV, JSONL, or MEDIA for a folder of pictures");
-            return Err(Failure::At(table.file_type_place, error));
-        }
-    };
-    for (key, value) in &table.options {
-        let refuse = |message: String| Failure::At(table.place, Error::invalid(message));
-        match (&mut format, key.strip_prefix("format.").unwrap_or(key)) {
-            (Format::Csv { has_header, .. }, "has_header") => {
-                *has_header = value
-                    .parse()
-                    .map_err(|_| refuse(format!("\"has_header\" must be true or false, got '{value}'")))?;
-            }
-            (Format::Csv { delimiter, .. }, "delimiter") => match value.as_bytes() {
-                [byte] if byte.is_ascii() => *delimiter = *byte,
-                _ => return Err(refuse(format!("\"delimiter\" must be one ASCII character, got '{value}'"))),
-            },
-            (format, _) => {
-                let hint = match format {
-                    Format::Csv { .. } => "options of csv: format.has_header and format.delimiter",
-                    _ => "leave OPTIONS out",
-                };
-                let message = format!("a {} table has no option \"{key}\"", table.file_type.to_lowercase());
-                return Err(Failure::At(table.place, Error::invalid(message).with_hint(hint)));
-            }
-        }
-    }
-    Ok(format)
 }

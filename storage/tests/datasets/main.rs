@@ -12,26 +12,16 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
-use forebay_storage::{Dataset, ErrorKind, Format, RowRange, Snapshot};
-use support::{CSV, Place, ids_of, parquet_bytes, parquet_bytes_split, read_all};
+use forebay_storage::{Dataset, ErrorKind, RowRange, Snapshot, TableFormat};
+use support::{TestFolder, all_formats, csv_table, ids_of, parquet_bytes, read_all, stored_as};
 
-/// Row `i` of each format's test data has `i` in column `n` or, for media, a file that sorts there.
-fn two_files(format: &Format) -> [(&'static str, Vec<u8>, u64); 2] {
-    match format {
-        Format::Parquet => {
-            [("a.parquet", parquet_bytes_split(0..3000, 1000), 3000), ("sub/b.parquet", parquet_bytes(3000..3500), 500)]
-        }
-        Format::Csv { .. } => [
-            ("a.csv", support::csv(0..20_000).into_bytes(), 20_000),
-            ("sub/b.csv", support::csv(20_000..20_003).into_bytes(), 3),
-        ],
-        Format::Jsonl => [
-            ("a.jsonl", support::jsonl(0..20_000).into_bytes(), 20_000),
-            ("sub/b.jsonl", support::jsonl(20_000..20_003).into_bytes(), 3),
-        ],
-        Format::Media => [("a.PNG", b"first".to_vec(), 1), ("sub/b.wav", b"second".to_vec(), 1)],
-        Format::Memory => unreachable!("it has no files"),
-    }
+/// Two files of a format's samples, with their numbers of rows.
+fn two_files(format: &TableFormat) -> [(String, Vec<u8>, u64); 2] {
+    [("a", 0..3000), ("sub/b", 3000..3500)].map(|(stem, numbers)| {
+        let name = format!("{stem}.{}", format.descriptor().extensions[0]);
+        let sample = format.format().sample(&name, numbers, format.options());
+        (name, sample.bytes, sample.rows.num_rows() as u64)
+    })
 }
 
 #[tokio::test]
@@ -61,12 +51,10 @@ async fn rows_in_memory_are_read_as_those_of_files() {
     assert!(error.to_string().contains("in the memory of the process that made it"), "{error}");
 }
 
-const FORMATS: [Format; 4] = [Format::Parquet, CSV, Format::Jsonl, Format::Media];
-
 #[tokio::test]
 async fn every_row_is_read_once_under_its_own_id() {
-    for place in Place::all() {
-        for format in FORMATS {
+    for place in TestFolder::all() {
+        for format in all_formats() {
             let files = two_files(&format);
             for (name, bytes, _) in &files {
                 place.put(name, bytes.clone()).await;
@@ -93,8 +81,8 @@ async fn every_row_is_read_once_under_its_own_id() {
                 assert_eq!(ids, (0..snapshot.rows()).collect::<Vec<_>>(), "{format:?} target {target}");
             }
             assert!(counts.is_sorted_by(|a, b| a >= b), "{format:?} {counts:?}");
-            if format != Format::Media {
-                let column = dataset.schema().index_of("n").unwrap();
+            // Media files have no such column.
+            if let Ok(column) = dataset.schema().index_of("n") {
                 for target in [20_000, u64::MAX] {
                     let numbers = read_all(&dataset, target, column).await;
                     assert_eq!(numbers, (0..snapshot.rows() as i64).collect::<Vec<_>>(), "{format:?}");
@@ -106,10 +94,10 @@ async fn every_row_is_read_once_under_its_own_id() {
 
 #[tokio::test]
 async fn only_the_columns_asked_for_come_back_in_that_order() {
-    for place in Place::all() {
-        for format in FORMATS {
+    for place in TestFolder::all() {
+        for format in all_formats() {
             let files = two_files(&format);
-            place.put(files[0].0, files[0].1.clone()).await;
+            place.put(&files[0].0, files[0].1.clone()).await;
             let dataset = place.open("", format.clone()).await.unwrap();
             let range = dataset.row_ranges(u64::MAX)[0];
             for columns in [vec![], vec![1], vec![1, 0], vec![0, 1]] {
@@ -126,25 +114,25 @@ async fn only_the_columns_asked_for_come_back_in_that_order() {
 
 #[tokio::test]
 async fn a_changed_or_removed_file_is_a_conflict() {
-    for place in Place::all() {
-        for format in FORMATS {
+    for place in TestFolder::all() {
+        for format in all_formats() {
             let [(name, bytes, _), _] = two_files(&format);
-            place.put(name, bytes.clone()).await;
+            place.put(&name, bytes.clone()).await;
             let dataset = place.open("", format.clone()).await.unwrap();
             let range = dataset.row_ranges(u64::MAX)[0];
             let mut longer = bytes.clone();
             longer.extend_from_slice(b"\n");
-            place.put(name, longer).await;
+            place.put(&name, longer).await;
             let error = dataset.read(&range, &[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
             let expect = format!(
                 "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); create its table again (restart the run or server) to read the new file",
-                place.display(name),
+                place.display(&name),
                 bytes.len(),
                 bytes.len() + 1
             );
             assert_eq!(error.to_string(), expect);
-            place.delete(name).await;
+            place.delete(&name).await;
             let error = dataset.read(&range, &[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
             assert!(error.to_string().contains("was removed since"), "{error}");
@@ -154,28 +142,28 @@ async fn a_changed_or_removed_file_is_a_conflict() {
 
 #[tokio::test]
 async fn the_snapshot_is_a_value_that_names_its_content() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         place.put("a.csv", "n\n1\n").await;
-        let first = place.open("", CSV).await.unwrap();
-        let again = place.open("", CSV).await.unwrap();
+        let first = place.open("", csv_table()).await.unwrap();
+        let again = place.open("", csv_table()).await.unwrap();
         assert_eq!(first.snapshot(), again.snapshot());
         assert_eq!(first.snapshot().id().len(), 64);
         let text = serde_json::to_string(&**first.snapshot()).unwrap();
         assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), **first.snapshot());
         place.put("a.csv", "n\n2\n3\n").await;
-        let changed = place.open("", CSV).await.unwrap();
+        let changed = place.open("", csv_table()).await.unwrap();
         assert_ne!(first.snapshot().id(), changed.snapshot().id());
     }
 }
 
 #[tokio::test]
 async fn a_location_is_a_file_a_folder_or_a_glob() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         for name in ["a.csv", "b.csv", "x/c.csv", "x/y/d.csv", "x/_tmp/e.csv", ".f.csv", "_g.csv", "notes.txt"] {
             place.put(name, "n\n1\n").await;
         }
         let check = async |location: &str, expect: &[&str]| {
-            let dataset = place.open(location, CSV).await.unwrap();
+            let dataset = place.open(location, csv_table()).await.unwrap();
             let paths: Vec<&str> = dataset.snapshot().files().iter().map(|f| f.path.as_str()).collect();
             let expect: Vec<String> = expect.iter().map(|name| place.display(name)).collect();
             assert_eq!(paths, expect, "{location}");
@@ -198,47 +186,48 @@ async fn a_location_is_a_file_a_folder_or_a_glob() {
 
 #[tokio::test]
 async fn odd_names_are_names() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         for name in ["a b.csv", "50%.csv", "x%20y.csv", "#1+2.csv", "caf\u{e9}.csv"] {
             place.put(name, "n\n7\n").await;
-            let dataset = place.open(name, CSV).await.unwrap();
+            let dataset = place.open(name, csv_table()).await.unwrap();
             assert_eq!(dataset.snapshot().files()[0].path, place.display(name));
             assert_eq!(read_all(&dataset, 1, 0).await, [7]);
         }
-        assert_eq!(place.open("", CSV).await.unwrap().snapshot().rows(), 5);
+        assert_eq!(place.open("", csv_table()).await.unwrap().snapshot().rows(), 5);
     }
 }
 
 #[tokio::test]
 async fn a_location_without_files_says_what_is_there() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         place.put("photos/a.csv", "n\n1\n").await;
         place.put("photos/b.csv.gz", "x").await;
-        let check = async |location: &str, format: Format, kind: ErrorKind, expect: &str| {
+        let check = async |location: &str, format: TableFormat, kind: ErrorKind, expect: &str| {
             let error = place.open(location, format).await.unwrap_err();
             let expect = expect.replace("ROOT", place.display("").trim_end_matches('/'));
             assert_eq!((error.kind(), error.to_string()), (kind, expect), "{location}");
         };
         let (missing, invalid) = (ErrorKind::NotFound, ErrorKind::Invalid);
-        check("photso", CSV, missing, "\"ROOT/photso\" does not exist; did you mean \"photos\"?").await;
-        check("photos/b.csv", CSV, missing, "\"ROOT/photos/b.csv\" does not exist; did you mean \"a.csv\"?").await;
-        check("nowhere/at/all", CSV, missing, "\"ROOT/nowhere/at/all\" does not exist").await;
-        check("photos/a.csv/x", CSV, missing, "\"ROOT/photos/a.csv/x\" does not exist").await;
+        check("photso", csv_table(), missing, "\"ROOT/photso\" does not exist; did you mean \"photos\"?").await;
+        check("photos/b.csv", csv_table(), missing, "\"ROOT/photos/b.csv\" does not exist; did you mean \"a.csv\"?")
+            .await;
+        check("nowhere/at/all", csv_table(), missing, "\"ROOT/nowhere/at/all\" does not exist").await;
+        check("photos/a.csv/x", csv_table(), missing, "\"ROOT/photos/a.csv/x\" does not exist").await;
         let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"; parquet files end in .parquet, .parq, .pq";
-        check("photos", Format::Parquet, invalid, others).await;
+        check("photos", stored_as("parquet"), invalid, others).await;
         check(
             "photos/*.pq",
-            Format::Parquet,
+            stored_as("parquet"),
             invalid,
             "no parquet files match \"ROOT/photos/*.pq\"; check the folder and the pattern",
         )
         .await;
         let compressed =
             "\"ROOT/photos/b.csv.gz\": compressed text is not read yet; decompress it or write it as parquet";
-        check("photos/b.csv.gz", CSV, invalid, compressed).await;
+        check("photos/b.csv.gz", csv_table(), invalid, compressed).await;
         check(
             "photos/a[",
-            CSV,
+            csv_table(),
             invalid,
             "\"ROOT/photos/a[\" is not a valid glob: unclosed character class; missing ']'",
         )
@@ -248,9 +237,9 @@ async fn a_location_without_files_says_what_is_there() {
 
 #[tokio::test]
 async fn an_empty_folder_is_not_a_missing_one() {
-    let place = Place::file();
+    let place = TestFolder::file();
     std::fs::create_dir(place.path("empty")).unwrap();
-    let error = place.open("empty", CSV).await.unwrap_err();
+    let error = place.open("empty", csv_table()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(
         error.to_string(),
@@ -260,12 +249,12 @@ async fn an_empty_folder_is_not_a_missing_one() {
 
 #[tokio::test]
 async fn a_dataset_may_have_no_rows() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         place.put("a.csv", "n,text\n").await;
         place.put("b.csv", "").await;
         place.put("c.jsonl", "\n").await;
         place.put("d.parquet", parquet_bytes(0..0)).await;
-        for format in [CSV, Format::Jsonl, Format::Parquet] {
+        for format in ["csv", "jsonl", "parquet"].map(stored_as) {
             let dataset = place.open("", format.clone()).await.unwrap();
             assert_eq!(dataset.snapshot().rows(), 0, "{format:?}");
             assert_eq!(dataset.row_ranges(1), []);
@@ -275,9 +264,9 @@ async fn a_dataset_may_have_no_rows() {
 
 #[tokio::test]
 async fn ranges_come_from_their_own_snapshot() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.csv", "n\n1\n2\n").await;
-    let dataset = place.open("", CSV).await.unwrap();
+    let dataset = place.open("", csv_table()).await.unwrap();
     let good = dataset.row_ranges(1)[0];
     let rows = dataset.read(&good, &[0]).await.unwrap();
     assert_eq!(ids_of(&rows), [0, 1]);
@@ -290,13 +279,52 @@ async fn ranges_come_from_their_own_snapshot() {
     }
 }
 
+#[tokio::test]
+async fn the_format_of_a_location_is_told_by_extensions() {
+    for place in TestFolder::all() {
+        for name in [
+            "sounds/_tmp.csv",
+            "sounds/notes.txt",
+            "sounds/a/1.flac",
+            "sounds/b/1.csv",
+            "rows/b.txt",
+            "rows/b.JSON",
+            "rows/a/1.csv",
+            "other/x.txt",
+        ] {
+            place.put(name, "").await;
+        }
+        let check = async |location: &str, expect: Option<&str>| {
+            let found = forebay_storage::format_at(&place.stores(), &place.display(location)).await;
+            assert_eq!(found.as_ref().ok().map(|format| format.descriptor().name), expect, "{location}");
+            if let Err(error) = found {
+                assert_eq!(error.kind(), ErrorKind::Invalid);
+                let expect = format!("\"{}\" does not say what format its files have", place.display(location));
+                assert_eq!(error.to_string(), expect);
+            }
+        };
+        check("sounds", Some("media")).await;
+        check("sounds/", Some("media")).await;
+        check("sounds/*/*", Some("media")).await;
+        check("sounds/b*", None).await;
+        check("sounds/b", Some("csv")).await;
+        // Files of a folder come before its folders.
+        check("rows", Some("jsonl")).await;
+        check("**/*.parquet", Some("parquet")).await;
+        check("nowhere/x.pq", Some("parquet")).await;
+        check("other", None).await;
+        check("other/x.txt", None).await;
+        check("nowhere", None).await;
+    }
+}
+
 /// Engines open and read on tasks of their own.
 #[test]
 fn opening_and_reading_can_move_between_threads() {
     fn is_send<T: Send>(_: impl FnOnce(&'static Dataset, &'static RowRange) -> T) {}
     is_send(|dataset, range| dataset.read(range, &[]));
-    fn opening_is_send<T: Send>(_: impl FnOnce(&'static Place) -> T) {}
-    opening_is_send(|place| place.open("", CSV));
+    fn opening_is_send<T: Send>(_: impl FnOnce(&'static TestFolder) -> T) {}
+    opening_is_send(|place| place.open("", csv_table()));
 }
 
 #[cfg(unix)]
@@ -308,7 +336,7 @@ async fn a_file_whose_name_is_not_unicode_is_named() {
     std::fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"n\xe9.jpg")), "x").unwrap();
     let spec = forebay_storage::DatasetSpec {
         location: folder.path().to_str().unwrap().to_owned(),
-        format: Format::Media,
+        format: stored_as("media"),
         schema: None,
     };
     let error = Dataset::open(&forebay_storage::Stores::new(), &spec).await.unwrap_err();

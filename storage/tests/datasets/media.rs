@@ -2,13 +2,12 @@
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
-use forebay_storage::Format;
 
-use crate::support::Place;
+use crate::support::{TestFolder, stored_as};
 
 #[tokio::test]
 async fn media_is_one_row_per_file() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         for (name, bytes) in [
             ("root.pdf", "0"),
             ("train/cat/1.jpg", "one"),
@@ -19,7 +18,7 @@ async fn media_is_one_row_per_file() {
         ] {
             place.put(name, bytes).await;
         }
-        let dataset = place.open("", Format::Media).await.unwrap();
+        let dataset = place.open("", stored_as("media")).await.unwrap();
         let names: Vec<&str> = dataset.schema().fields().iter().map(|f| f.name().as_str()).collect();
         assert_eq!(names, ["bytes", "path", "size", "label"]);
         let mut found = Vec::new();
@@ -40,16 +39,16 @@ async fn media_is_one_row_per_file() {
             row("train/dog/empty.png", "", Some("dog")),
         ];
         assert_eq!(found, expect);
-        let glob = place.open("train/**", Format::Media).await.unwrap();
+        let glob = place.open("train/**", stored_as("media")).await.unwrap();
         assert_eq!(glob.snapshot().rows(), 3);
     }
 }
 
 #[tokio::test]
 async fn media_is_fetched_only_for_its_bytes() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         place.put("a/1.jpg", "one").await;
-        let dataset = place.open("", Format::Media).await.unwrap();
+        let dataset = place.open("", stored_as("media")).await.unwrap();
         place.delete("a/1.jpg").await;
         let range = dataset.row_ranges(1)[0];
         assert!(dataset.read(&range, &[3, 1, 2]).await.is_ok());

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Stores, dictionary_of_texts, write_parquet};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Stores, dictionary_of_texts, write_parquet};
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use parquet::file::writer::SerializedFileWriter;
 
-use crate::support::{Place, batch, parquet_bytes, parquet_bytes_split, write};
+use crate::support::{TestFolder, batch, parquet_bytes, parquet_bytes_split, stored_as, write};
 
 #[tokio::test]
 async fn row_groups_with_an_offset_index_are_split() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.parquet", parquet_bytes_split(0..3000, 1000)).await;
     place.put("b.parquet", parquet_bytes(0..3000)).await;
-    let split = place.open("a.parquet", Format::Parquet).await.unwrap();
-    let whole = place.open("b.parquet", Format::Parquet).await.unwrap();
+    let split = place.open("a.parquet", stored_as("parquet")).await.unwrap();
+    let whole = place.open("b.parquet", stored_as("parquet")).await.unwrap();
     assert_eq!(split.row_ranges(u64::MAX).len(), 3);
     assert_eq!(split.row_ranges(1).len(), 3000);
     assert_eq!(whole.row_ranges(1).len(), 1);
@@ -36,7 +36,7 @@ async fn row_groups_with_an_offset_index_are_split() {
 async fn what_is_written_is_read() {
     let stores = Stores::new();
     write_parquet(&stores, "memory:///x.parquet", &batch(0..10)).await.unwrap();
-    let spec = DatasetSpec { location: "memory:///x.parquet".to_owned(), format: Format::Parquet, schema: None };
+    let spec = DatasetSpec { location: "memory:///x.parquet".to_owned(), format: stored_as("parquet"), schema: None };
     let dataset = Dataset::open(&stores, &spec).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &[0, 1]).await.unwrap();
     assert_eq!(rows.batch, batch(0..10));
@@ -49,10 +49,10 @@ fn one_column(name: &str, column: ArrayRef) -> Vec<u8> {
 
 #[tokio::test]
 async fn views_are_read_as_plain_types() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let column = Arc::new(StringViewArray::from(vec!["a", "a text that is too long to be inlined"]));
     place.put("a.parquet", one_column("text", column)).await;
-    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    let dataset = place.open("a.parquet", stored_as("parquet")).await.unwrap();
     assert_eq!(dataset.schema().field(0).data_type(), &DataType::Utf8);
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
     assert_eq!(rows.batch.column(0).as_string::<i32>().value(0), "a");
@@ -74,7 +74,7 @@ fn categories() -> RecordBatch {
 
 #[tokio::test]
 async fn texts_are_read_as_dictionaries_however_they_are_written() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let batch = categories();
     let write_with = |change: &dyn Fn(WriterPropertiesBuilder) -> WriterPropertiesBuilder| {
         write(&batch, change(WriterProperties::builder()).build())
@@ -89,7 +89,7 @@ async fn texts_are_read_as_dictionaries_however_they_are_written() {
         (write_with(&|it| it.set_max_row_group_row_count(Some(300)).set_data_page_row_count_limit(50)), 73),
     ] {
         place.put("a.parquet", bytes).await;
-        let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+        let dataset = place.open("a.parquet", stored_as("parquet")).await.unwrap();
         assert!(dataset.has_dictionaries());
         for target in [u64::MAX, 4000] {
             for range in dataset.row_ranges(target) {
@@ -113,7 +113,7 @@ async fn texts_are_read_as_dictionaries_however_they_are_written() {
 
 #[tokio::test]
 async fn a_piece_of_a_row_group_does_not_keep_its_dictionary() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let texts: StringArray = (0..5000).map(|n| Some(format!("a text that is no view by itself, {n}"))).collect();
     let batch = RecordBatch::try_from_iter([("text", Arc::new(texts) as ArrayRef)]).unwrap();
     for limit in [1 << 20, 100_000] {
@@ -123,7 +123,7 @@ async fn a_piece_of_a_row_group_does_not_keep_its_dictionary() {
             .set_write_batch_size(100)
             .set_data_page_row_count_limit(100);
         place.put("a.parquet", write(&batch, properties.build())).await;
-        let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+        let dataset = place.open("a.parquet", stored_as("parquet")).await.unwrap();
         let ranges = dataset.row_ranges(4000);
         assert!(ranges.len() > 20);
         for range in ranges {
@@ -147,9 +147,9 @@ async fn json_is_no_category() {
     column.close().unwrap();
     group.close().unwrap();
     writer.close().unwrap();
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.parquet", file).await;
-    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    let dataset = place.open("a.parquet", stored_as("parquet")).await.unwrap();
     assert_eq!(dataset.schema().field(0).data_type(), &DataType::Utf8);
     let rows = dataset.read_with_dictionaries(&dataset.row_ranges(u64::MAX)[0], &[0], &[0]).await.unwrap().batch;
     let texts = cast(rows.column(0), &DataType::Utf8).unwrap();
@@ -158,7 +158,7 @@ async fn json_is_no_category() {
 
 #[tokio::test]
 async fn extension_types_survive() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let metadata = HashMap::from([("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned())]);
     let item = Arc::new(Field::new("item", DataType::Int64, false));
     let list = arrow::array::FixedSizeListArray::new(item, 2, Arc::new(Int64Array::from(vec![1, 2, 3, 4])), None);
@@ -166,7 +166,7 @@ async fn extension_types_survive() {
     let schema = Arc::new(Schema::new(vec![field.with_metadata(metadata.clone())]));
     let batch = RecordBatch::try_new(schema, vec![Arc::new(list)]).unwrap();
     place.put("a.parquet", write(&batch, WriterProperties::default())).await;
-    let dataset = place.open("a.parquet", Format::Parquet).await.unwrap();
+    let dataset = place.open("a.parquet", stored_as("parquet")).await.unwrap();
     assert_eq!(dataset.schema().field(0).metadata(), &metadata);
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
     assert_eq!(rows.batch.schema().field(0).metadata(), &metadata);
@@ -174,11 +174,11 @@ async fn extension_types_survive() {
 
 #[tokio::test]
 async fn columns_are_matched_by_name() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.parquet", write(&batch(0..3), WriterProperties::default())).await;
     let swapped = batch(3..5).project(&[1, 0]).unwrap();
     place.put("b.parquet", write(&swapped, WriterProperties::default())).await;
-    let dataset = place.open("", Format::Parquet).await.unwrap();
+    let dataset = place.open("", stored_as("parquet")).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(1 << 20)[1], &[0, 1]).await.unwrap();
     assert_eq!(rows.batch.columns(), batch(3..5).columns());
 }
@@ -192,10 +192,10 @@ async fn files_with_other_columns_are_refused() {
         write(&batch, WriterProperties::default())
     };
     let check = async |first: Vec<u8>, second: Vec<u8>, expect: &str| {
-        let place = Place::memory();
+        let place = TestFolder::memory();
         place.put("a.parquet", first).await;
         place.put("b.parquet", second).await;
-        let error = place.open("", Format::Parquet).await.unwrap_err();
+        let error = place.open("", stored_as("parquet")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let expect = format!("{expect}; give files of one dataset the same columns");
         assert_eq!(error.to_string().replace("memory:///root/", ""), expect);
@@ -209,21 +209,21 @@ async fn files_with_other_columns_are_refused() {
 
 #[tokio::test]
 async fn a_schema_may_not_be_given() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.parquet", parquet_bytes(0..1)).await;
     let schema = batch(0..1).schema();
-    let error = place.open_with("", Format::Parquet, Some(schema)).await.unwrap_err();
+    let error = place.open_with("", stored_as("parquet"), Some(schema)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(error.to_string(), "\"memory:///root/\": parquet files have their own schema; leave the columns out");
 }
 
 #[tokio::test]
 async fn a_truncated_file_is_an_error_that_names_it() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let bytes = parquet_bytes_split(0..3000, 1000);
     for length in [0, 3, 8, 100, bytes.len() / 2, bytes.len() - 9, bytes.len() - 1] {
         place.put("a.parquet", bytes[..length].to_vec()).await;
-        let error = place.open("", Format::Parquet).await.unwrap_err();
+        let error = place.open("", stored_as("parquet")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Data, "{length} bytes: {error}");
         assert!(error.to_string().starts_with("\"memory:///root/a.parquet\" is "), "{error}");
     }
@@ -232,7 +232,7 @@ async fn a_truncated_file_is_an_error_that_names_it() {
 /// Damage is an error that names the file, or goes unnoticed where Parquet has no checksum; it is never a panic.
 #[tokio::test]
 async fn a_damaged_file_is_an_error_that_names_it() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let bytes = parquet_bytes_split(0..300, 100);
     let mut errors = 0;
     // Every seventh byte in turn takes each of two values; there is nothing random to print a seed of.
@@ -242,7 +242,7 @@ async fn a_damaged_file_is_an_error_that_names_it() {
             damaged[at] ^= change;
             place.put("a.parquet", damaged).await;
             let result = async {
-                let dataset = place.open("", Format::Parquet).await?;
+                let dataset = place.open("", stored_as("parquet")).await?;
                 let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
                 for range in dataset.row_ranges(1000) {
                     dataset.read(&range, &columns).await?;

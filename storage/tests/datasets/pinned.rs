@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Format, Result, Snapshot, Stores};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Result, Snapshot, Stores};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support::{CSV, Place};
-use crate::{FORMATS, two_files};
+use crate::support::{TestFolder, all_formats, csv_table, stored_as};
+use crate::two_files;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Travelling {
@@ -43,10 +43,10 @@ async fn everything(dataset: &Dataset, range_bytes_target: u64) -> Result<Vec<(R
 
 #[tokio::test]
 async fn a_dataset_opens_elsewhere_from_json_with_the_same_rows() {
-    for place in Place::all() {
-        for format in FORMATS {
+    for place in TestFolder::all() {
+        for format in all_formats() {
             for (name, bytes, _) in two_files(&format) {
-                place.put(name, bytes).await;
+                place.put(&name, bytes).await;
             }
             let dataset = place.open("", format.clone()).await.unwrap();
             let text = serde_json::to_string(&Travelling::of(&dataset)).unwrap();
@@ -70,13 +70,13 @@ async fn a_dataset_opens_elsewhere_from_json_with_the_same_rows() {
 
 #[tokio::test]
 async fn odd_names_and_every_kind_of_location_travel() {
-    for place in Place::all() {
+    for place in TestFolder::all() {
         for name in ["x/a b.csv", "x/50%.csv", "x/x%20y.csv", "x/#1+2.csv", "x/caf\u{e9}.csv", "_hidden.csv", "[1].csv"]
         {
             place.put(name, "n\n7\n").await;
         }
         for location in ["", "x", "x/*.csv", "**/*.csv", "_hidden.csv", "[1].csv"] {
-            let dataset = place.open(location, CSV).await.unwrap();
+            let dataset = place.open(location, csv_table()).await.unwrap();
             let pinned = Travelling::of(&dataset).open(&place.stores_elsewhere()).unwrap();
             let (here, there) = (everything(&dataset, 1).await, everything(&pinned, 1).await);
             assert_eq!(here.unwrap(), there.unwrap(), "{location}");
@@ -86,11 +86,11 @@ async fn odd_names_and_every_kind_of_location_travel() {
 
 #[tokio::test]
 async fn the_location_that_travels_is_absolute() {
-    let place = Place::file();
+    let place = TestFolder::file();
     place.put("x/a.csv", "n\n7\n").await;
     let stores = Stores::new().with_base(&place.path("x"));
     for location in ["a.csv", "./*.csv", "../x", &format!("file://{}", place.display("x/?.csv"))] {
-        let spec = DatasetSpec { location: location.to_owned(), format: CSV, schema: None };
+        let spec = DatasetSpec { location: location.to_owned(), format: csv_table(), schema: None };
         let dataset = Dataset::open(&stores, &spec).await.unwrap();
         assert!(Path::new(&dataset.spec().location).is_absolute(), "{:?}", dataset.spec());
         let mut travelling = Travelling::of(&dataset);
@@ -104,12 +104,12 @@ async fn the_location_that_travels_is_absolute() {
 
 #[tokio::test]
 async fn declared_columns_and_metadata_travel() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.csv", "n\n7\n").await;
     let metadata = [("b", "2"), ("a", "1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     let field = Field::new("n", DataType::UInt8, true).with_metadata(metadata.into());
     let schema = Arc::new(Schema::new(vec![field]));
-    let dataset = place.open_with("", CSV, Some(Arc::clone(&schema))).await.unwrap();
+    let dataset = place.open_with("", csv_table(), Some(Arc::clone(&schema))).await.unwrap();
     let text = serde_json::to_string(&Travelling::of(&dataset)).unwrap();
     let mut travelled: Travelling = serde_json::from_str(&text).unwrap();
     assert_eq!(travelled.spec.schema, Some(schema));
@@ -121,26 +121,26 @@ async fn declared_columns_and_metadata_travel() {
 
 #[tokio::test]
 async fn a_file_that_changed_since_is_a_conflict_when_it_is_read() {
-    for place in Place::all() {
-        for format in FORMATS {
+    for place in TestFolder::all() {
+        for format in all_formats() {
             let [(name, bytes, _), _] = two_files(&format);
-            place.put(name, bytes.clone()).await;
-            place.age(name);
-            let travelling = Travelling::of(&place.open(name, format.clone()).await.unwrap());
+            place.put(&name, bytes.clone()).await;
+            place.age(&name);
+            let travelling = Travelling::of(&place.open(&name, format.clone()).await.unwrap());
             let range = travelling.open(&place.stores_elsewhere()).unwrap().row_ranges(u64::MAX)[0];
             let conflict = async |expect: &str| {
                 let pinned = travelling.open(&place.stores_elsewhere()).unwrap();
                 let error = pinned.read(&range, &[0]).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-                for part in [&place.display(name), expect] {
+                for part in [&place.display(&name), expect] {
                     assert!(error.to_string().contains(part), "{error}");
                 }
             };
-            place.put(name, bytes.clone()).await;
+            place.put(&name, bytes.clone()).await;
             conflict("same size, other version").await;
-            place.put(name, "something else").await;
+            place.put(&name, "something else").await;
             conflict("changed since the feed's snapshot was taken (size").await;
-            place.delete(name).await;
+            place.delete(&name).await;
             conflict("was removed since").await;
         }
     }
@@ -148,15 +148,15 @@ async fn a_file_that_changed_since_is_a_conflict_when_it_is_read() {
 
 #[tokio::test]
 async fn a_copy_that_keeps_its_time_is_the_same_file() {
-    let place = Place::file();
-    for format in FORMATS {
+    let place = TestFolder::file();
+    for format in all_formats() {
         let [(name, bytes, _), _] = two_files(&format);
-        place.put(name, bytes.clone()).await;
-        let dataset = place.open(name, format.clone()).await.unwrap();
-        let modified = std::fs::metadata(place.path(name)).unwrap().modified().unwrap();
+        place.put(&name, bytes.clone()).await;
+        let dataset = place.open(&name, format.clone()).await.unwrap();
+        let modified = std::fs::metadata(place.path(&name)).unwrap().modified().unwrap();
         std::fs::write(place.path("copy"), &bytes).unwrap();
         std::fs::File::options().append(true).open(place.path("copy")).unwrap().set_modified(modified).unwrap();
-        std::fs::rename(place.path("copy"), place.path(name)).unwrap();
+        std::fs::rename(place.path("copy"), place.path(&name)).unwrap();
         let pinned = Travelling::of(&dataset).open(&place.stores_elsewhere()).unwrap();
         assert!(everything(&pinned, 1).await.is_ok(), "{format:?}");
     }
@@ -164,9 +164,9 @@ async fn a_copy_that_keeps_its_time_is_the_same_file() {
 
 #[tokio::test]
 async fn the_same_media_under_other_names_is_another_snapshot() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("train/cat/1.jpg", "x").await;
-    let id = async |location: &str| place.open(location, Format::Media).await.unwrap().snapshot().id().to_owned();
+    let id = async |location: &str| place.open(location, stored_as("media")).await.unwrap().snapshot().id().to_owned();
     assert_ne!(id("").await, id("train").await);
     assert_eq!(id("train").await, id("train/**").await);
 }
@@ -195,11 +195,11 @@ fn at<'a>(value: &'a mut Value, path: &[Value]) -> &'a mut Value {
 /// the id would tell is tried again with the id that the altered snapshot should have.
 #[tokio::test]
 async fn altered_json_is_an_error() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     let (mut altered, mut refused) = (0, 0);
-    for format in FORMATS {
+    for format in all_formats() {
         for (name, bytes, _) in two_files(&format) {
-            place.put(name, bytes).await;
+            place.put(&name, bytes).await;
         }
         let dataset = place.open("", format).await.unwrap();
         let whole = serde_json::to_value(Travelling::of(&dataset)).unwrap();
@@ -283,7 +283,7 @@ fn a_hundred_thousand_files_open_without_a_look_at_them() {
     let snapshot = json!({"id": "x", "folder": "/x/", "files": files}).to_string();
     assert!(snapshot.len() < 7_000_000, "{} bytes", snapshot.len());
     let snapshot: Snapshot = serde_json::from_str(&snapshot).unwrap();
-    let spec = DatasetSpec { location: "/x".to_owned(), format: Format::Media, schema: None };
+    let spec = DatasetSpec { location: "/x".to_owned(), format: stored_as("media"), schema: None };
     let schema = Schema::new(vec![
         Field::new("bytes", DataType::Binary, false),
         Field::new("path", DataType::Utf8, false),

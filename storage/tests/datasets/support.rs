@@ -6,23 +6,41 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use bytes::Bytes;
-use forebay_storage::{Dataset, DatasetSpec, Format, Result, Rows, Stores};
+use forebay_storage::formats::{find, names};
+use forebay_storage::{Dataset, DatasetSpec, RangeRows, Result, Stores, TableFormat};
 use object_store::ObjectStoreExt;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use tempfile::TempDir;
 
+/// A format with the defaults of its options.
+pub(crate) fn stored_as(format: &str) -> TableFormat {
+    TableFormat::named(format).unwrap()
+}
+
 /// CSV as most of it is.
-pub(crate) const CSV: Format = Format::Csv { has_header: true, delimiter: b',' };
+pub(crate) fn csv_table() -> TableFormat {
+    stored_as("csv")
+}
+
+pub(crate) fn csv_with(options: &[(&str, &str)]) -> TableFormat {
+    let given: Vec<_> = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    TableFormat::new(find("csv").unwrap(), "", &given).unwrap()
+}
+
+/// Every registered format.
+pub(crate) fn all_formats() -> Vec<TableFormat> {
+    names().map(stored_as).collect()
+}
 
 /// A folder of its own in some store.
-pub(crate) struct Place {
+pub(crate) struct TestFolder {
     stores: Stores,
     root: String,
     folder: Option<TempDir>,
 }
 
-impl Place {
+impl TestFolder {
     /// One place in every kind of store that needs no server.
     pub(crate) fn all() -> [Self; 2] {
         [Self::file(), Self::memory()]
@@ -47,6 +65,10 @@ impl Place {
         self.folder.as_ref().unwrap().path().join(name)
     }
 
+    pub(crate) fn stores(&self) -> Stores {
+        self.stores.clone()
+    }
+
     pub(crate) async fn put(&self, name: &str, bytes: impl Into<Bytes>) {
         self.stores.put(&self.display(name), bytes.into()).await.unwrap();
     }
@@ -64,11 +86,16 @@ impl Place {
         store.delete(&path).await.unwrap();
     }
 
-    pub(crate) async fn open(&self, name: &str, format: Format) -> Result<Dataset> {
+    pub(crate) async fn open(&self, name: &str, format: TableFormat) -> Result<Dataset> {
         self.open_with(name, format, None).await
     }
 
-    pub(crate) async fn open_with(&self, name: &str, format: Format, schema: Option<SchemaRef>) -> Result<Dataset> {
+    pub(crate) async fn open_with(
+        &self,
+        name: &str,
+        format: TableFormat,
+        schema: Option<SchemaRef>,
+    ) -> Result<Dataset> {
         let location = self.display(name);
         let spec = DatasetSpec { location, format, schema };
         Dataset::open(&self.stores, &spec).await
@@ -93,7 +120,7 @@ pub(crate) async fn read_all(dataset: &Dataset, range_bytes_target: u64, column:
     numbers
 }
 
-pub(crate) fn ids_of(rows: &Rows) -> Vec<u64> {
+pub(crate) fn ids_of(rows: &RangeRows) -> Vec<u64> {
     rows.sample_ids.values().to_vec()
 }
 

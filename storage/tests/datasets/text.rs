@@ -1,12 +1,12 @@
-//! What is particular to CSV and JSON lines.
+//! What is particular to csv_table() and JSON lines.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use forebay_storage::{Dataset, ErrorKind, Format};
+use forebay_storage::{Dataset, ErrorKind, TableFormat};
 
-use crate::support::{CSV, Place, csv, ids_of, jsonl};
+use crate::support::{TestFolder, csv, csv_table, csv_with, ids_of, jsonl, stored_as};
 
 fn schema(columns: &[(&str, DataType, bool)]) -> SchemaRef {
     let fields = columns.iter().map(|(name, data_type, nullable)| Field::new(*name, data_type.clone(), *nullable));
@@ -26,8 +26,8 @@ async fn show(dataset: &Dataset) -> Vec<String> {
     good.chain(bad).collect()
 }
 
-async fn check(format: Format, schema: Option<SchemaRef>, text: &[u8], expect: &[&str]) {
-    for place in Place::all() {
+async fn check(format: TableFormat, schema: Option<SchemaRef>, text: &[u8], expect: &[&str]) {
+    for place in TestFolder::all() {
         place.put("a.text", text.to_vec()).await;
         let dataset = place.open_with("a.text", format.clone(), schema.clone()).await.unwrap();
         assert_eq!(show(&dataset).await, expect, "{}", String::from_utf8_lossy(text));
@@ -37,8 +37,8 @@ async fn check(format: Format, schema: Option<SchemaRef>, text: &[u8], expect: &
 #[tokio::test]
 async fn csv_records_are_what_quotes_and_newlines_make_them() {
     let lines = b"\xef\xbb\xbfname,age\r\n\"a\n\"\"b\"\",\",1\r\n\r\n\n,2\nc,\n\"d\",4";
-    check(CSV, None, lines, &["0: a\n\"b\", | 1", "1:  | 2", "2: c | ", "3: d | 4"]).await;
-    let semicolons = Format::Csv { has_header: false, delimiter: b';' };
+    check(csv_table(), None, lines, &["0: a\n\"b\", | 1", "1:  | 2", "2: c | ", "3: d | 4"]).await;
+    let semicolons = csv_with(&[("has_header", "false"), ("delimiter", ";")]);
     check(semicolons, None, b"a;1\nb;2\n", &["0: a | 1", "1: b | 2"]).await;
 }
 
@@ -55,15 +55,15 @@ async fn a_bad_csv_record_is_reported_and_the_others_are_read() {
         "4! not UTF-8",
         "5! column \"age\": is empty, which the schema does not allow",
     ];
-    check(CSV, Some(columns), lines, &expect).await;
+    check(csv_table(), Some(columns), lines, &expect).await;
 }
 
 #[tokio::test]
 async fn a_cell_that_is_not_asked_for_is_not_read() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.csv", "name,age\nBob,1\nAda,abc\n").await;
     let columns = schema(&[("name", DataType::Utf8, true), ("age", DataType::Int64, true)]);
-    let dataset = place.open_with("", CSV, Some(columns)).await.unwrap();
+    let dataset = place.open_with("", csv_table(), Some(columns)).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[0]).await.unwrap();
     assert_eq!(ids_of(&rows), [0, 1]);
     let rows = dataset.read(&dataset.row_ranges(1)[0], &[1]).await.unwrap();
@@ -85,19 +85,21 @@ async fn a_bad_json_line_is_reported_and_the_others_are_read() {
         "3! not a JSON object: Truncated record whilst reading object",
         "4! one line holds 2 objects",
     ];
-    check(Format::Jsonl, Some(columns), lines, &expect).await;
+    check(stored_as("jsonl"), Some(columns), lines, &expect).await;
 }
 
 #[tokio::test]
 async fn json_columns_are_inferred() {
     let lines = b"{\"a\": 1, \"b\": \"x\"}\n{\"b\": 2, \"c\": {\"d\": [1.5]}}\n";
-    check(Format::Jsonl, None, lines, &["0: 1 | x | ", "1:  | 2 | {d: [1.5]}"]).await;
+    check(stored_as("jsonl"), None, lines, &["0: 1 | x | ", "1:  | 2 | {d: [1.5]}"]).await;
 }
 
 #[tokio::test]
 async fn text_is_read_in_blocks() {
-    for (format, name, text) in [(CSV, "a.csv", csv(0..20_000)), (Format::Jsonl, "a.jsonl", jsonl(0..20_000))] {
-        let place = Place::memory();
+    for (format, name, text) in
+        [(csv_table(), "a.csv", csv(0..20_000)), (stored_as("jsonl"), "a.jsonl", jsonl(0..20_000))]
+    {
+        let place = TestFolder::memory();
         let bad = text.replace("text\n12345", "text\n12345\",\"").replace("{\"n\": 12345,", "{\"n\": [],");
         place.put(name, bad).await;
         let dataset = place.open("", format).await.unwrap();
@@ -115,10 +117,10 @@ async fn text_is_read_in_blocks() {
 #[tokio::test]
 async fn csv_files_with_other_columns_are_refused() {
     let check = async |second: &str, expect: &str| {
-        let place = Place::memory();
+        let place = TestFolder::memory();
         place.put("a.csv", "name,age\nAda,36\n").await;
         place.put("b.csv", second.to_owned()).await;
-        let error = place.open("", CSV).await.unwrap_err();
+        let error = place.open("", csv_table()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let expect = format!(
             "\"memory:///root/b.csv\" has {expect}; declare every column in the header's order, and give all files the same"
@@ -131,13 +133,13 @@ async fn csv_files_with_other_columns_are_refused() {
 
 #[tokio::test]
 async fn columns_that_text_cannot_hold_are_refused() {
-    let place = Place::memory();
+    let place = TestFolder::memory();
     place.put("a.csv", "x\n1\n").await;
     let list = DataType::List(Arc::new(Field::new("item", DataType::Int64, true)));
-    let error = place.open_with("", CSV, Some(schema(&[("x", list, true)]))).await.unwrap_err();
+    let error = place.open_with("", csv_table(), Some(schema(&[("x", list, true)]))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().starts_with("the columns cannot be read from text: "), "{error}");
     place.put("b.csv", "x,x\n1,2\n").await;
-    let error = place.open("b.csv", CSV).await.unwrap_err();
+    let error = place.open("b.csv", csv_table()).await.unwrap_err();
     assert_eq!(error.to_string(), "\"memory:///root/b.csv\" has two columns named \"x\"; rename one");
 }

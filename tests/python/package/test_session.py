@@ -225,6 +225,19 @@ def test_a_file_is_a_table_by_its_extension(tmp_path):
     assert values(forebay.table(tmp_path / "rows.txt", format="csv").load(format="arrow")) == [1]
 
 
+def test_a_folder_is_a_table_by_its_files_extensions(tmp_path):
+    for name in ("bell/1.flac", "bell/2.WAV", "horn/1.mp3"):
+        (tmp_path / "sounds" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sounds" / name).write_bytes(name.encode())
+    sounds = forebay.table(tmp_path / "sounds").select("label", "path")
+    assert values(sounds.load(format="arrow"), "label") == ["bell", "bell", "horn"]
+    (tmp_path / "rows" / "part").mkdir(parents=True)
+    (tmp_path / "rows" / "_SUCCESS.parquet").write_text("")
+    (tmp_path / "rows" / "part" / "1.csv").write_text("n\n1\n")
+    assert values(forebay.table(f"{tmp_path}/rows").load(format="arrow")) == [1]
+    assert values(forebay.table(f"{tmp_path}/rows/*/*").load(format="arrow")) == [1]
+
+
 def photographs():
     return forebay.sql(
         "SELECT resize(decode_image(bytes), height => 8, width => 8) AS image, label, path FROM photographs",

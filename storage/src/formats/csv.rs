@@ -3,29 +3,171 @@
 //! Everything that splits text uses the same state machine as Arrow's decoder, csv-core, so that both always agree on
 //! what a record is: quotes, newlines in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow_csv::ReaderBuilder;
-use arrow_csv::reader::Format;
+use arrow_csv::reader::Format as ArrowCsv;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder as CoreBuilder};
+use futures::future::{BoxFuture, FutureExt};
 
-use crate::text::Records;
+use super::format::{
+    DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, Sample,
+};
+use super::options::{FormatOption, ImpliedOption, OptionKind, OptionValues};
+use super::sample_rows::{cells, sample_rows, unnamed};
+use super::text::{self, RecordText, Records};
+use crate::source_file::{RowGroup, SourceFile};
 use crate::{Error, Result};
 
 const INFER_ROWS: usize = 1000;
 const SHOWN_CHARS_MAX: usize = 80;
 
+static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
+    name: "csv",
+    summary: "text with a record per line, except for newlines in quotes",
+    extensions: &["csv", "tsv"],
+    options: &[
+        FormatOption {
+            name: "has_header",
+            kind: OptionKind::Flag,
+            default: "true",
+            docs: "whether the first record of each file names the columns; `false` gives `column_1`, `column_2`, …",
+        },
+        FormatOption {
+            name: "delimiter",
+            kind: OptionKind::Character,
+            default: ",",
+            docs: "one ASCII character; write a tab as `E'\\t'`",
+        },
+    ],
+    implied: &[ImpliedOption { suffix: ".tsv", option: "delimiter", value: "\t" }],
+    row_group: text::ROW_GROUP,
+    may_declare_columns: true,
+    ..FormatDescriptor::BASE
+};
+
+/// Text with a record per line, except for newlines in quotes.
+#[derive(Debug)]
+pub struct Csv;
+
+impl Format for Csv {
+    fn descriptor(&self) -> &'static FormatDescriptor {
+        &DESCRIPTOR
+    }
+
+    fn check_options(&self, options: &OptionValues) -> Result<(), String> {
+        match options.character("delimiter") {
+            b'"' | b'\n' | b'\r' => {
+                Err("a csv delimiter must be an ASCII character other than a quote or newline".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>> {
+        text::open(CsvText::of(request.options), request).boxed()
+    }
+
+    fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
+        text::reader(CsvText::of(request.options), request)
+    }
+
+    fn misfit(&self, file: &SourceFile, group: &RowGroup) -> Option<String> {
+        text::misfit(file, group)
+    }
+
+    fn sample(&self, _name: &str, numbers: Range<u64>, options: &OptionValues) -> Sample {
+        sample(&CsvText::of(options), numbers)
+    }
+
+    fn sample_options(&self) -> &'static [&'static [(&'static str, &'static str)]] {
+        &[&[], &[("has_header", "false"), ("delimiter", ";")]]
+    }
+}
+
+/// CSV with its options.
+#[derive(Debug)]
+struct CsvText {
+    has_header: bool,
+    delimiter: u8,
+}
+
+impl CsvText {
+    fn of(options: &OptionValues) -> Self {
+        Self { has_header: options.flag("has_header"), delimiter: options.character("delimiter") }
+    }
+}
+
+impl RecordText for CsvText {
+    fn records(&self) -> Box<dyn Records> {
+        Box::new(CsvRecords::new(self.delimiter))
+    }
+
+    fn has_header(&self) -> bool {
+        self.has_header
+    }
+
+    fn check_header(&self, file: &str, header: &[u8], schema: &SchemaRef) -> Result<()> {
+        check_header(file, header, self.delimiter, schema)
+    }
+
+    fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError> {
+        infer(sample, self.has_header, self.delimiter)
+    }
+
+    /// Decodes an empty record, which fails for types that Arrow does not read from CSV.
+    fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError> {
+        let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
+        let empty_record = vec!["\"\""; fields.len()].join(&char::from(self.delimiter).to_string());
+        let columns: Vec<usize> = (0..fields.len()).collect();
+        self.decode(empty_record.as_bytes(), 1, &Arc::new(Schema::new(fields)), &columns)?;
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        records: &[u8],
+        rows: usize,
+        schema: &SchemaRef,
+        columns: &[usize],
+    ) -> Result<RecordBatch, ArrowError> {
+        decode(records, rows, self.delimiter, schema, columns)
+    }
+
+    fn reason(&self, record: &[u8], schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
+        reason(record, self.delimiter, schema, columns, error)
+    }
+}
+
+/// Records with quoted texts, of which one in the middle has a text for a number.
+fn sample(csv: &CsvText, numbers: Range<u64>) -> Sample {
+    let named = sample_rows(numbers);
+    let delimiter = char::from(csv.delimiter);
+    let (rows, header) = match csv.has_header {
+        true => (named, format!("n{delimiter}fraction{delimiter}text\n")),
+        false => (unnamed(&named), String::new()),
+    };
+    let record = |c: &Vec<String>| format!("{}{delimiter}{}{delimiter}\"{}\"\r\n", c[0], c[1], c[2]);
+    let mut records: Vec<String> = cells(&rows).iter().map(record).collect();
+    let bytes = |records: &[String]| (header.clone() + &records.concat()).into_bytes();
+    let (whole, row) = (bytes(&records), records.len() / 2);
+    records[row].insert(0, 'x');
+    let damaged = DamagedSample { bytes: bytes(&records), row: row as u64, reason: "cannot read \"x" };
+    Sample { bytes: whole, rows, damaged: Some(damaged) }
+}
+
 /// Finds record ends.
-pub(crate) struct CsvRecords {
+struct CsvRecords {
     reader: Reader,
     at: u64,
 }
 
 impl CsvRecords {
-    pub(crate) fn new(delimiter: u8) -> Self {
+    fn new(delimiter: u8) -> Self {
         let reader = CoreBuilder::new().delimiter(delimiter).build();
         Self { reader, at: 0 }
     }
@@ -65,10 +207,10 @@ impl Records for CsvRecords {
 }
 
 /// Infers the columns from a file's beginning. All are nullable; one that is empty so far is text.
-pub(crate) fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, ArrowError> {
+fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, ArrowError> {
     // A record that is not UTF-8 or has too few fields is reported when it is read, and should not prevent opening.
     let sample = String::from_utf8_lossy(sample);
-    let (schema, _) = Format::default()
+    let (schema, _) = ArrowCsv::default()
         .with_header(has_header)
         .with_delimiter(delimiter)
         .with_truncated_rows(true)
@@ -80,17 +222,8 @@ pub(crate) fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<Sc
     Ok(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
 }
 
-/// Fails if the schema has a type that Arrow does not read from CSV.
-pub(crate) fn check_types(delimiter: u8, schema: &SchemaRef) -> Result<(), ArrowError> {
-    let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
-    let empty_record = vec!["\"\""; fields.len()].join(&char::from(delimiter).to_string());
-    let columns: Vec<usize> = (0..fields.len()).collect();
-    decode(empty_record.as_bytes(), 1, delimiter, &Arc::new(Schema::new(fields)), &columns)?;
-    Ok(())
-}
-
 /// Columns are told apart by position, so a file with others, or in another order, would be read wrongly.
-pub(crate) fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<()> {
+fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<()> {
     if header.is_empty() {
         return Ok(());
     }
@@ -116,7 +249,7 @@ pub(crate) fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &Sc
     }
 }
 
-pub(crate) fn decode(
+fn decode(
     records: &[u8],
     rows: usize,
     delimiter: u8,
@@ -144,13 +277,7 @@ pub(crate) fn decode(
 }
 
 /// Says which cell of a record cannot be read, by trying the columns one at a time.
-pub(crate) fn reason(
-    record: &[u8],
-    delimiter: u8,
-    schema: &SchemaRef,
-    columns: &[usize],
-    error: &ArrowError,
-) -> String {
+fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
     let cells = fields(record, delimiter);
     if cells.len() != schema.fields().len() {
         return format!("{} fields where {} are expected", cells.len(), schema.fields().len());
@@ -199,7 +326,7 @@ fn shortened(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::record_ends;
+    use crate::formats::text::record_ends;
 
     #[test]
     fn records_end_where_arrow_ends_them() {

@@ -1,50 +1,114 @@
 //! JSON lines: one object per line; lines of nothing but white space are no rows.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use arrow_json::ReaderBuilder;
 use arrow_json::reader::infer_json_schema;
+use arrow_json::{LineDelimitedWriter, ReaderBuilder};
+use futures::future::{BoxFuture, FutureExt};
 
-use crate::text::Records;
+use super::format::{
+    DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, Sample,
+};
+use super::options::OptionValues;
+use super::sample_rows::sample_rows;
+use super::text::{self, LineEnds, RecordText, Records};
+use crate::Result;
+use crate::source_file::{RowGroup, SourceFile};
 
 const INFER_ROWS: usize = 1000;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Finds the ends of lines that are not blank.
-#[derive(Default)]
-pub(crate) struct Lines {
-    at: u64,
-    has_text: bool,
+static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
+    name: "jsonl",
+    aliases: &["json", "ndjson"],
+    summary: "one JSON object per line",
+    extensions: &["jsonl", "ndjson", "json"],
+    row_group: text::ROW_GROUP,
+    may_declare_columns: true,
+    ..FormatDescriptor::BASE
+};
+
+/// One JSON object per line.
+#[derive(Debug)]
+pub struct Jsonl;
+
+impl Format for Jsonl {
+    fn descriptor(&self) -> &'static FormatDescriptor {
+        &DESCRIPTOR
+    }
+
+    fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>> {
+        text::open(JsonLines, request).boxed()
+    }
+
+    fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
+        text::reader(JsonLines, request)
+    }
+
+    fn misfit(&self, file: &SourceFile, group: &RowGroup) -> Option<String> {
+        text::misfit(file, group)
+    }
+
+    fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> Sample {
+        sample(numbers)
+    }
 }
 
-impl Records for Lines {
-    fn push(&mut self, mut piece: &[u8], record_ends: &mut dyn FnMut(u64)) {
-        while let Some(newline) = piece.iter().position(|b| *b == b'\n') {
-            let line = &piece[..newline];
-            self.at += newline as u64 + 1;
-            if std::mem::take(&mut self.has_text) || !line.trim_ascii().is_empty() {
-                record_ends(self.at);
-            }
-            piece = &piece[newline + 1..];
-        }
-        self.at += piece.len() as u64;
-        self.has_text |= !piece.trim_ascii().is_empty();
+#[derive(Debug)]
+struct JsonLines;
+
+impl RecordText for JsonLines {
+    fn records(&self) -> Box<dyn Records> {
+        Box::new(LineEnds::default())
     }
 
-    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool {
-        if std::mem::take(&mut self.has_text) {
-            record_ends(self.at);
-        }
-        // A newline ends a line whatever it holds.
-        true
+    fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError> {
+        infer(sample)
     }
+
+    fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError> {
+        ReaderBuilder::new(Arc::clone(schema)).build_decoder()?;
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        records: &[u8],
+        rows: usize,
+        schema: &SchemaRef,
+        columns: &[usize],
+    ) -> Result<RecordBatch, ArrowError> {
+        decode(records, rows, schema, columns)
+    }
+
+    fn reason(&self, _record: &[u8], _schema: &SchemaRef, _columns: &[usize], error: &ArrowError) -> String {
+        reason(error)
+    }
+}
+
+/// Objects, of which one in the middle lacks its end.
+fn sample(numbers: Range<u64>) -> Sample {
+    let rows = sample_rows(numbers);
+    let mut writer = LineDelimitedWriter::new(Vec::new());
+    writer.write(&rows).expect("a vector takes all");
+    writer.finish().expect("a vector takes all");
+    let bytes = writer.into_inner();
+    let row = rows.num_rows() / 2;
+    let mut ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
+    let damaged = ends.nth(row).map(|end| {
+        let mut bytes = bytes.clone();
+        bytes[end - 1] = b' ';
+        DamagedSample { bytes, row: row as u64, reason: "not a JSON object" }
+    });
+    Sample { bytes, rows, damaged }
 }
 
 /// Infers the columns from a file's beginning. Columns that are null so far are text.
-pub(crate) fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
+fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
     let sample = without_mark(sample);
     let schema = match infer_json_schema(sample, Some(INFER_ROWS)) {
         Ok((schema, _)) => schema,
@@ -76,18 +140,7 @@ fn without_null(field: &FieldRef) -> FieldRef {
     Arc::new(Field::new(field.name(), data_type, field.is_nullable()))
 }
 
-/// Fails if the schema has a type that Arrow does not read from JSON.
-pub(crate) fn check_types(schema: &SchemaRef) -> Result<(), ArrowError> {
-    ReaderBuilder::new(Arc::clone(schema)).build_decoder()?;
-    Ok(())
-}
-
-pub(crate) fn decode(
-    records: &[u8],
-    rows: usize,
-    schema: &SchemaRef,
-    columns: &[usize],
-) -> Result<RecordBatch, ArrowError> {
+fn decode(records: &[u8], rows: usize, schema: &SchemaRef, columns: &[usize]) -> Result<RecordBatch, ArrowError> {
     let schema = Arc::new(schema.project(columns)?);
     let mut decoder = ReaderBuilder::new(Arc::clone(&schema))
         // One more than expected, so that the caller notices if there are more.
@@ -113,7 +166,7 @@ fn without_mark(text: &[u8]) -> &[u8] {
 }
 
 /// Arrow's words, turned into ours where the column is known.
-pub(crate) fn reason(error: &ArrowError) -> String {
+fn reason(error: &ArrowError) -> String {
     let ArrowError::JsonError(text) = error else {
         return error.to_string();
     };
@@ -136,20 +189,6 @@ pub(crate) fn reason(error: &ArrowError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::record_ends;
-
-    #[test]
-    fn records_are_lines_with_text() {
-        let check = |text: &str, expect: &[u64]| {
-            for piece_bytes in [1, 2, 1000] {
-                assert_eq!(record_ends(Lines::default(), text, piece_bytes), expect, "{text:?}");
-            }
-        };
-        check("", &[]);
-        check("\n \r\n\t", &[]);
-        check("{}\n{}", &[3, 5]);
-        check("{}\r\n\r\n{} \n", &[4, 10]);
-    }
 
     #[test]
     fn a_schema_is_inferred_from_good_and_bad_lines() {

@@ -1,0 +1,131 @@
+//! The checks that every registered format passes, whatever its files are.
+//!
+//! A feed is a function of its snapshot only if each format is: the same rows whole or range by range, here or from a
+//! snapshot that travelled, and an error for any file that is not the pinned one. [`check`] writes the format's own samples
+//! into a folder and reads them in all these ways. Then it damages them: a bad row must be named, and any other bytes must
+//! give rows or an error that names the file, within bounds of time and memory. Every random choice follows from a seed
+//! that each message names.
+
+#[cfg(test)]
+mod broken;
+mod damage;
+mod reading;
+
+use std::collections::BTreeSet;
+
+use crate::Stores;
+use crate::formats::format::Format;
+use crate::formats::registry::FORMATS;
+use crate::formats::table_format::TableFormat;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        match $condition {
+            true => {}
+            false => return Err(format!($($message)+)),
+        }
+    };
+}
+use ensure;
+
+/// Runs all checks on one format, with files in `folder`. The error says what differs and for which options.
+///
+/// # Errors
+/// The first check that fails, in words.
+pub async fn check(format: &'static dyn Format, stores: &Stores, folder: &str, seed: u64) -> Result<(), String> {
+    check_reading(format, stores, folder).await?;
+    for samples in samples(format, stores, folder)? {
+        let named = |problem| format!("{:?} (seed {seed}): {problem}", samples.format);
+        damage::check(&samples, seed).await.map_err(named)?;
+    }
+    Ok(())
+}
+
+/// Runs the checks of files that are as they should be, or no longer there.
+///
+/// # Errors
+/// The first check that fails, in words.
+pub async fn check_reading(format: &'static dyn Format, stores: &Stores, folder: &str) -> Result<(), String> {
+    complete(format).map_err(|problem| format!("{}: {problem}", format.descriptor().name))?;
+    for samples in samples(format, stores, folder)? {
+        reading::check(&samples).await.map_err(|problem| format!("{:?}: {problem}", samples.format))?;
+    }
+    Ok(())
+}
+
+fn samples<'a>(format: &'static dyn Format, stores: &'a Stores, folder: &str) -> Result<Vec<Samples<'a>>, String> {
+    let of_options = |(number, options): (usize, &&[(&str, &str)])| {
+        let given: Vec<_> = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let format = TableFormat::new(format, "", &given).map_err(|error| error.to_string())?;
+        Ok(Samples { stores, folder: format!("{folder}/{}_{number}", format.descriptor().name), format })
+    };
+    format.sample_options().iter().enumerate().map(of_options).collect()
+}
+
+/// Whether the descriptor says everything it should, and nothing that another format says.
+fn complete(format: &dyn Format) -> Result<(), String> {
+    let descriptor = format.descriptor();
+    let is_name = |text: &str| {
+        let is_letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+        !text.is_empty() && text.bytes().all(is_letter)
+    };
+    for (what, text) in [("summary", descriptor.summary), ("row group", descriptor.row_group)] {
+        ensure!(!text.is_empty(), "no {what}");
+        ensure!(!text.ends_with('.'), "the {what} ends with a period");
+    }
+    ensure!(!descriptor.extensions.is_empty(), "no extension");
+    let others = FORMATS.iter().map(|other| other.descriptor()).filter(|other| other.name != descriptor.name);
+    let others: Vec<_> = others.collect();
+    for name in std::iter::once(&descriptor.name).chain(descriptor.aliases) {
+        ensure!(is_name(name), "\"{name}\" is not snake case");
+        let is_taken = others.iter().any(|other| other.name == *name || other.aliases.contains(name));
+        ensure!(!is_taken, "another format is called \"{name}\"");
+    }
+    for extension in descriptor.extensions {
+        ensure!(is_name(extension), "the extension \"{extension}\" is not in lower case");
+        let is_taken = others.iter().any(|other| other.extensions.contains(extension));
+        ensure!(!is_taken, "another format has the extension \"{extension}\"");
+    }
+    let mut names = BTreeSet::new();
+    for option in descriptor.options {
+        ensure!(is_name(option.name), "the option \"{}\" is not snake case", option.name);
+        ensure!(names.insert(option.name), "two options are called \"{}\"", option.name);
+        ensure!(!option.docs.is_empty(), "no docs for \"{}\"", option.name);
+        option.parse(option.default).map_err(|error| format!("the default of an option: {error}"))?;
+    }
+    for implied in descriptor.implied {
+        let option = descriptor.options.iter().find(|option| option.name == implied.option);
+        let option = option.ok_or_else(|| format!("\"{}\" implies an option that is none", implied.suffix))?;
+        option.parse(implied.value).map_err(|error| format!("\"{}\" implies: {error}", implied.suffix))?;
+    }
+    Ok(())
+}
+
+/// Where the samples of a format are written.
+struct Samples<'a> {
+    stores: &'a Stores,
+    folder: String,
+    format: TableFormat,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_format_conforms() {
+        let stores = Stores::new();
+        for format in FORMATS {
+            check(*format, &stores, "memory:///conformance", 1).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn every_format_conforms_on_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for format in FORMATS {
+            check_reading(*format, &Stores::new(), root.to_str().unwrap()).await.unwrap();
+        }
+    }
+}

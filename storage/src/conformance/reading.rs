@@ -1,0 +1,223 @@
+//! The same rows, however they are read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, RecordBatch};
+use arrow::compute::{cast, concat_batches};
+use arrow::datatypes::{DataType, SchemaRef};
+use object_store::ObjectStoreExt;
+
+use super::{Samples, ensure};
+use crate::dataset::{BadRead, Dataset, DatasetSpec};
+use crate::formats::format::Sample;
+use crate::snapshot::Snapshot;
+use crate::{Error, ErrorKind};
+
+/// Enough for several row groups in most formats.
+const ROWS: Range<u64> = 0..9_000;
+const MORE_ROWS: Range<u64> = 9_000..9_003;
+/// About how many pieces the rows are read in, at most.
+const PIECES: u64 = 32;
+
+pub(super) async fn check(samples: &Samples<'_>) -> Result<(), String> {
+    let (first, second) = (samples.name("a"), samples.name("sub/b"));
+    let samples_of_both = [samples.sample(&first, ROWS), samples.sample(&second, MORE_ROWS)];
+    for (name, sample) in [&first, &second].into_iter().zip(&samples_of_both) {
+        samples.put(name, sample.bytes.clone()).await;
+    }
+    let rows = samples_of_both.iter().map(|sample| &sample.rows);
+    let expected = concat_batches(&samples_of_both[0].rows.schema(), rows).map_err(|error| error.to_string())?;
+    for columns in samples.declared(&samples_of_both[0]) {
+        let dataset = samples.open("", columns).await.map_err(|error| error.to_string())?;
+        let files: Vec<u64> = dataset.snapshot().files().iter().map(|file| file.rows).collect();
+        let rows: Vec<u64> = samples_of_both.iter().map(|sample| sample.rows.num_rows() as u64).collect();
+        ensure!(files == rows, "files of {rows:?} rows were opened as {files:?}");
+        same_rows(&dataset, &expected, &[]).await?;
+        some_columns(&dataset, &expected).await?;
+        let travelled = samples.travelled(&dataset)?;
+        same_rows(&travelled, &expected, &[]).await.map_err(|problem| format!("opened from a snapshot: {problem}"))?;
+        names_are_declared(samples, &dataset, &second).await?;
+    }
+    bad_row(samples).await?;
+    changed_file(samples).await
+}
+
+/// Whole, and in pieces of several sizes. `bad` are the ids of the rows that cannot be read, which `expected` lacks.
+async fn same_rows(dataset: &Dataset, expected: &RecordBatch, bad: &[u64]) -> Result<(), String> {
+    let bytes: u64 = dataset.row_ranges(u64::MAX).iter().map(|range| range.bytes).sum();
+    for target in [u64::MAX, bytes / 3, bytes / PIECES] {
+        let read = read_all(dataset, target).await.map_err(|error| error.to_string())?;
+        let ids: Vec<u64> = (0..dataset.snapshot().rows()).filter(|id| !bad.contains(id)).collect();
+        ensure!(read.ids == ids, "in pieces of {target} bytes the ids are not those of all rows, in order");
+        let found: Vec<u64> = read.bad.iter().map(|bad| bad.sample_id).collect();
+        ensure!(found == bad, "the bad rows are {:?}, expected {bad:?}", read.bad);
+        same_values(&read.rows, expected).map_err(|problem| format!("in pieces of {target} bytes: {problem}"))?;
+    }
+    Ok(())
+}
+
+/// Columns are compared by name, since those that are inferred may come in another order, and as what was expected.
+fn same_values(read: &RecordBatch, expected: &RecordBatch) -> Result<(), String> {
+    let count = (read.num_columns(), expected.num_columns());
+    ensure!(count.0 == count.1, "{} columns were read, expected {}", count.0, count.1);
+    for (field, column) in expected.schema().fields().iter().zip(expected.columns()) {
+        let name = field.name();
+        let found = read.column_by_name(name).ok_or_else(|| format!("column \"{name}\" is missing"))?;
+        let found = cast(found, field.data_type()).map_err(|error| error.to_string())?;
+        ensure!(found.as_ref() == column.as_ref(), "column \"{name}\" differs\n got {found:?}\nwant {column:?}");
+    }
+    Ok(())
+}
+
+/// Each column alone, all in another order, none at all, and texts as dictionaries.
+async fn some_columns(dataset: &Dataset, expected: &RecordBatch) -> Result<(), String> {
+    let count = dataset.schema().fields().len();
+    let alone = (0..count).map(|column| vec![column]);
+    for columns in alone.chain([(0..count).rev().collect(), vec![]]) {
+        let mut first_row = 0;
+        for range in dataset.row_ranges(u64::MAX) {
+            for dictionaries in [&[][..], &columns] {
+                let read = dataset.read_with_dictionaries(&range, &columns, dictionaries).await;
+                let read = read.map_err(|error| format!("columns {columns:?}: {error}"))?.batch;
+                ensure!(read.num_rows() as u64 == range.rows, "columns {columns:?} have {} rows", read.num_rows());
+                for (at, column) in columns.iter().enumerate() {
+                    let name = dataset.schema().field(*column).name();
+                    ensure!(read.schema().field(at).name() == name, "columns {columns:?} are in another order");
+                    let expected = expected.column_by_name(name).ok_or_else(|| format!("column \"{name}\""))?;
+                    let expected = expected.slice(first_row, read.num_rows());
+                    let is_dictionary = matches!(read.column(at).data_type(), DataType::Dictionary(..));
+                    ensure!(!is_dictionary || dataset.has_dictionaries(), "a dictionary of a format that has none");
+                    let found = cast(read.column(at), expected.data_type()).map_err(|error| error.to_string())?;
+                    ensure!(found.as_ref() == expected.as_ref(), "column \"{name}\" alone differs");
+                }
+            }
+            first_row += range.rows as usize;
+        }
+    }
+    Ok(())
+}
+
+/// A format whose rows change with the files' names must say so: the names are then part of a snapshot's id.
+async fn names_are_declared(samples: &Samples<'_>, dataset: &Dataset, name: &str) -> Result<(), String> {
+    let columns = dataset.spec().schema.clone();
+    let alone = samples.open("sub", columns).await.map_err(|error| error.to_string())?;
+    let last = dataset.row_ranges(u64::MAX).into_iter().filter(|range| range.file == 1);
+    let all: Vec<usize> = (0..dataset.schema().fields().len()).collect();
+    for (of_two, of_one) in last.zip(alone.row_ranges(u64::MAX)) {
+        let of_two = dataset.read(&of_two, &all).await.map_err(|error| error.to_string())?.batch;
+        let of_one = alone.read(&of_one, &all).await.map_err(|error| error.to_string())?.batch;
+        let problem = same_values(&of_two, &of_one).err().filter(|_| !samples.format.descriptor().names_are_data);
+        if let Some(problem) = problem {
+            return Err(format!("the rows of \"{name}\" depend on where the location begins: {problem}"));
+        }
+    }
+    Ok(())
+}
+
+/// Of a file with one bad row, that row is named and the others are read.
+async fn bad_row(samples: &Samples<'_>) -> Result<(), String> {
+    let name = samples.name("damaged/a");
+    let sample = samples.sample(&name, ROWS);
+    let Some(damaged) = sample.damaged else { return Ok(()) };
+    samples.put(&name, damaged.bytes).await;
+    let columns = samples.format.descriptor().may_declare_columns.then(|| sample.rows.schema());
+    let dataset = samples.open(&name, columns).await.map_err(|error| format!("with a bad row: {error}"))?;
+    let row = damaged.row as usize;
+    let good = [sample.rows.slice(0, row), sample.rows.slice(row + 1, sample.rows.num_rows() - row - 1)];
+    let good = concat_batches(&sample.rows.schema(), &good).map_err(|error| error.to_string())?;
+    same_rows(&dataset, &good, &[damaged.row]).await.map_err(|problem| format!("with a bad row: {problem}"))?;
+    let read = read_all(&dataset, u64::MAX).await.map_err(|error| error.to_string())?;
+    let reason = &read.bad[0].reason;
+    ensure!(reason.contains(damaged.reason), "the bad row is \"{reason}\", which lacks \"{}\"", damaged.reason);
+    Ok(())
+}
+
+/// A file that is no longer the pinned one is a conflict, and never read.
+async fn changed_file(samples: &Samples<'_>) -> Result<(), String> {
+    let name = samples.name("changed/a");
+    let sample = samples.sample(&name, 0..100);
+    let longer = [&sample.bytes[..], b"\n"].concat();
+    let shorter = sample.bytes[..sample.bytes.len() - 1].to_vec();
+    for (what, change) in [("longer", Some(longer)), ("shorter", Some(shorter)), ("removed", None)] {
+        samples.put(&name, sample.bytes.clone()).await;
+        let opened = samples.open(&name, None).await.map_err(|error| error.to_string())?;
+        let travelled = samples.travelled(&opened)?;
+        match change {
+            Some(bytes) => samples.put(&name, bytes).await,
+            None => samples.delete(&name).await,
+        }
+        for dataset in [opened, travelled] {
+            match read_all(&dataset, u64::MAX).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    ensure!(error.to_string().contains(&name), "a {what} file is not named: {error}");
+                }
+                Err(error) => return Err(format!("a {what} file is no conflict, but {:?}: {error}", error.kind())),
+                Ok(_) => return Err(format!("a {what} file is read")),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All rows of a dataset.
+pub(super) struct ReadRows {
+    pub(super) rows: RecordBatch,
+    pub(super) ids: Vec<u64>,
+    pub(super) bad: Vec<BadRead>,
+}
+
+pub(super) async fn read_all(dataset: &Dataset, target: u64) -> Result<ReadRows, Error> {
+    let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
+    let (mut batches, mut ids, mut bad) = (Vec::new(), Vec::new(), Vec::new());
+    for range in dataset.row_ranges(target) {
+        let rows = dataset.read(&range, &columns).await?;
+        ids.extend_from_slice(rows.sample_ids.values());
+        bad.extend(rows.bad);
+        batches.push(rows.batch);
+    }
+    let rows = concat_batches(dataset.schema(), &batches).map_err(|e| Error::internal(e.to_string()))?;
+    Ok(ReadRows { rows, ids, bad })
+}
+
+impl Samples<'_> {
+    /// The name of a file with the format's first extension.
+    pub(super) fn name(&self, stem: &str) -> String {
+        format!("{stem}.{}", self.format.descriptor().extensions[0])
+    }
+
+    pub(super) fn sample(&self, name: &str, numbers: Range<u64>) -> Sample {
+        self.format.format().sample(name, numbers, self.format.options())
+    }
+
+    /// What tables of the format may say of their columns: nothing, or the columns of `sample`.
+    fn declared(&self, sample: &Sample) -> Vec<Option<SchemaRef>> {
+        let columns = self.format.descriptor().may_declare_columns.then(|| Some(sample.rows.schema()));
+        [None].into_iter().chain(columns).collect()
+    }
+
+    pub(super) async fn put(&self, name: &str, bytes: Vec<u8>) {
+        self.stores.put(&format!("{}/{name}", self.folder), bytes.into()).await.expect("the folder is writable");
+    }
+
+    async fn delete(&self, name: &str) {
+        let location = self.stores.locate(&format!("{}/{name}", self.folder)).expect("it was written");
+        location.store.delete(&location.path).await.expect("it was written");
+    }
+
+    pub(super) async fn open(&self, name: &str, schema: Option<SchemaRef>) -> Result<Dataset, Error> {
+        let location = format!("{}/{name}", self.folder);
+        Dataset::open(self.stores, &DatasetSpec { location, format: self.format.clone(), schema }).await
+    }
+
+    /// The dataset as another process opens it.
+    fn travelled(&self, dataset: &Dataset) -> Result<Dataset, String> {
+        let text = |error: serde_json::Error| error.to_string();
+        let spec = serde_json::to_string(dataset.spec()).map_err(text)?;
+        let snapshot = serde_json::to_string(&**dataset.snapshot()).map_err(text)?;
+        let spec: DatasetSpec = serde_json::from_str(&spec).map_err(text)?;
+        let snapshot: Snapshot = serde_json::from_str(&snapshot).map_err(text)?;
+        ensure!(spec == *dataset.spec() && snapshot == **dataset.snapshot(), "its JSON reads as another dataset");
+        Dataset::pinned(self.stores, &spec, snapshot, Arc::clone(dataset.schema())).map_err(|error| error.to_string())
+    }
+}

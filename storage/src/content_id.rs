@@ -1,0 +1,104 @@
+//! The id of a snapshot: a hash of all that decides which rows it has.
+
+use arrow::datatypes::{DataType, Field, Schema};
+
+use crate::formats::options::OptionValue;
+use crate::formats::table_format::TableFormat;
+use crate::source_file::SourceFile;
+
+/// The id of a snapshot of these files. `first_name` is the first file's path below the dataset's folder.
+///
+/// Hashes an encoding of its own, so that the id does not depend on how serde or Arrow write these types.
+pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str, files: &[SourceFile]) -> String {
+    let mut hash = ContentHash(blake3::Hasher::new());
+    hash.text("forebay snapshot 1");
+    hash.text(format.descriptor().name);
+    for (_, value) in format.options().iter() {
+        match value {
+            OptionValue::Flag(flag) => hash.number(u64::from(*flag)),
+            OptionValue::Character(byte) => hash.number(u64::from(*byte)),
+            OptionValue::Text(text) => hash.text(text),
+        }
+    }
+    hash.number(schema.fields().len() as u64);
+    schema.fields().iter().for_each(|field| hash.field(field));
+    hash.number(files.len() as u64);
+    // Two locations may give the same files under other names.
+    if format.descriptor().names_are_data {
+        hash.text(first_name);
+    }
+    for file in files {
+        hash.text(&file.path);
+        hash.number(file.size);
+        match file.lasting_etag() {
+            Some(etag) => hash.text(etag),
+            None => hash.text(&format!("modified {}", file.modified_ms)),
+        }
+        hash.number(file.groups.len() as u64);
+        for group in &file.groups {
+            for number in [group.rows, group.bytes, group.offset, group.length] {
+                hash.number(number);
+            }
+            hash.number(u64::from(group.splittable));
+        }
+    }
+    hash.0.finalize().to_hex().to_string()
+}
+
+struct ContentHash(blake3::Hasher);
+
+impl ContentHash {
+    fn number(&mut self, number: u64) {
+        self.0.update(&number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.update(text.as_bytes());
+    }
+
+    fn field(&mut self, field: &Field) {
+        self.text(field.name());
+        self.number(u64::from(field.is_nullable()));
+        let mut metadata: Vec<_> = field.metadata().iter().collect();
+        metadata.sort();
+        self.number(metadata.len() as u64);
+        for (key, value) in metadata {
+            self.text(key);
+            self.text(value);
+        }
+        self.data_type(field.data_type());
+    }
+
+    fn data_type(&mut self, data_type: &DataType) {
+        match data_type {
+            // The text of these would hold their fields' metadata, in the random order of a hash map.
+            DataType::List(field) => self.nested("list", [field.as_ref()]),
+            DataType::LargeList(field) => self.nested("large list", [field.as_ref()]),
+            DataType::ListView(field) => self.nested("list view", [field.as_ref()]),
+            DataType::LargeListView(field) => self.nested("large list view", [field.as_ref()]),
+            DataType::FixedSizeList(field, size) => self.nested(&format!("list {size}"), [field.as_ref()]),
+            DataType::Map(field, sorted) => self.nested(&format!("map {sorted}"), [field.as_ref()]),
+            DataType::Struct(fields) => self.nested("struct", fields.iter().map(AsRef::as_ref)),
+            DataType::Union(fields, mode) => {
+                self.nested(&format!("union {mode:?}"), fields.iter().map(|(_, f)| f.as_ref()));
+            }
+            DataType::RunEndEncoded(ends, values) => self.nested("run end", [ends.as_ref(), values.as_ref()]),
+            DataType::Dictionary(key, value) => {
+                self.text("dictionary");
+                self.data_type(key);
+                self.data_type(value);
+            }
+            plain => self.text(&plain.to_string()),
+        }
+    }
+
+    fn nested<'a>(&mut self, name: &str, fields: impl IntoIterator<Item = &'a Field>) {
+        self.text(name);
+        for field in fields {
+            self.number(1);
+            self.field(field);
+        }
+        self.number(0);
+    }
+}

@@ -1,0 +1,64 @@
+//! Which format files have, when the user does not say: their extensions tell.
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+use crate::formats::format::Format;
+use crate::formats::registry::{find_by_extension, names};
+use crate::listing::{compile_glob, split_glob, visible_below};
+use crate::stores::StoreLocation;
+use crate::{Error, ErrorKind, Result, Stores};
+
+/// Folders that are looked into before giving up: links may make a folder contain itself.
+const FOLDERS_MAX: usize = 1000;
+
+/// The format of the files at `location`: the one that its own extension belongs to, else the one of the first file that
+/// it contains, by name and folder by folder, whose extension belongs to a format.
+///
+/// # Errors
+/// `Invalid` if no extension tells, and those of the store.
+pub async fn format_at(stores: &Stores, location: &str) -> Result<&'static dyn Format> {
+    if let Some(format) = find_by_extension(location) {
+        return Ok(format);
+    }
+    let place = stores.locate(location)?;
+    let found = match split_glob(&place.path) {
+        Some((folder, pattern)) => {
+            let matcher = compile_glob(&place.display(), &pattern)?;
+            first_known(&place, &folder, |name| matcher.is_match(name)).await?
+        }
+        None => first_known(&place, &place.path, |_| true).await?,
+    };
+    found.ok_or_else(|| {
+        let names: Vec<String> = names().map(|name| format!("\"{name}\"")).collect();
+        Error::invalid(format!("\"{location}\" does not say what format its files have"))
+            .with_hint(format!("give the format: {}", names.join(", ")))
+    })
+}
+
+async fn first_known(
+    place: &StoreLocation,
+    root: &Path,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<Option<&'static dyn Format>> {
+    let mut folders = vec![root.clone()];
+    for _ in 0..FOLDERS_MAX {
+        let Some(folder) = folders.pop() else { break };
+        let mut listed = match place.store.list_with_delimiter(Some(&folder)).await {
+            Ok(listed) => listed,
+            Err(error) => match Error::from_store(&place.display_of(&folder), error) {
+                error if error.kind() == ErrorKind::NotFound => continue,
+                error => return Err(error),
+            },
+        };
+        listed.objects.sort_by(|a, b| a.location.cmp(&b.location));
+        let names = listed.objects.iter().filter_map(|object| visible_below(root, &object.location));
+        if let Some(format) = names.filter(|name| is_meant(name)).find_map(|name| find_by_extension(&name)) {
+            return Ok(Some(format));
+        }
+        // The last is looked into first.
+        listed.common_prefixes.sort_by(|a, b| b.cmp(a));
+        folders.extend(listed.common_prefixes.into_iter().filter(|folder| visible_below(root, folder).is_some()));
+    }
+    Ok(None)
+}

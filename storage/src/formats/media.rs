@@ -1,0 +1,122 @@
+//! Media files: each file is one row.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
+use arrow::buffer::{Buffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use futures::future::{BoxFuture, FutureExt};
+
+use super::format::{
+    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
+};
+use super::options::OptionValues;
+use crate::pinned::PinnedFile;
+use crate::source_file::{RowGroup, SourceFile};
+use crate::{Error, Result};
+
+static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
+    name: "media",
+    summary: "images, audio, video and PDF, each file one row",
+    extensions: &[
+        "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "wav", "flac", "mp3", "ogg", "m4a", "mp4", "mkv",
+        "webm", "avi", "mov", "pdf",
+    ],
+    row_group: "a file",
+    names_are_data: true,
+    told_by_extension: true,
+    ..FormatDescriptor::BASE
+};
+
+/// Images, audio, video and PDF: a file is a row of `bytes`, `path`, `size` and `label`.
+#[derive(Debug)]
+pub struct Media;
+
+impl Format for Media {
+    fn descriptor(&self) -> &'static FormatDescriptor {
+        &DESCRIPTOR
+    }
+
+    fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>> {
+        let groups = request.files.iter().map(|file| vec![one_row(file.size())]).collect();
+        async move { Ok(Opened { schema: schema(), groups, reader: Box::new(MediaReader) }) }.boxed()
+    }
+
+    fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
+        match *request.schema == schema() {
+            true => Ok(Box::new(MediaReader)),
+            false => Err(Error::invalid("these are not the columns of media files")),
+        }
+    }
+
+    fn misfit(&self, file: &SourceFile, group: &RowGroup) -> Option<String> {
+        let fits = file.groups.len() == 1 && *group == one_row(file.size);
+        (!fits).then(|| "a media file is one row of all its bytes".to_owned())
+    }
+
+    fn sample(&self, name: &str, numbers: Range<u64>, _options: &OptionValues) -> Sample {
+        let bytes = format!("the bytes of file {}", numbers.start).into_bytes();
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(BinaryArray::from_vec(vec![&bytes])),
+            Arc::new(StringArray::from(vec![name])),
+            Arc::new(Int64Array::from(vec![bytes.len() as i64])),
+            Arc::new(StringArray::from(vec![label(name)])),
+        ];
+        let rows = RecordBatch::try_new(schema(), columns).expect("they are of these types");
+        Sample { bytes, rows, damaged: None }
+    }
+}
+
+/// The columns of every media dataset.
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("bytes", DataType::Binary, false),
+        Field::new("path", DataType::Utf8, false),
+        Field::new("size", DataType::Int64, false),
+        Field::new("label", DataType::Utf8, true),
+    ]))
+}
+
+/// The row group of a file of this size.
+fn one_row(size: u64) -> RowGroup {
+    RowGroup { first_row: 0, rows: 1, bytes: size, offset: 0, length: size, splittable: false }
+}
+
+#[derive(Debug)]
+struct MediaReader;
+
+impl FormatReader for MediaReader {
+    fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>> {
+        async move { request.all_good(read(request.file, request.columns).await?) }.boxed()
+    }
+}
+
+/// Reads some columns of a file's row. The file itself is only fetched for its bytes.
+async fn read(file: &PinnedFile, columns: &[usize]) -> Result<Vec<ArrayRef>> {
+    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
+    for column in columns {
+        arrays.push(match column {
+            0 => Arc::new(bytes(file).await?),
+            1 => Arc::new(StringArray::from(vec![file.relative()])),
+            2 => Arc::new(Int64Array::from(vec![file.size() as i64])),
+            _ => Arc::new(StringArray::from(vec![label(file.relative())])),
+        });
+    }
+    Ok(arrays)
+}
+
+async fn bytes(file: &PinnedFile) -> Result<BinaryArray> {
+    let length = i32::try_from(file.size()).map_err(|_| {
+        Error::data(format!("\"{}\" has {} bytes; a row holds at most {}", file.path(), file.size(), i32::MAX))
+    })?;
+    let bytes = file.get_all().await?;
+    let offsets = OffsetBuffer::new(vec![0, length].into());
+    // Takes the store's buffer as it is: media files are large, and a loader has no time to copy them.
+    Ok(BinaryArray::new(offsets, Buffer::from(bytes), None))
+}
+
+/// The name of the folder that directly holds the file, as in `train/cat/1.jpg`.
+fn label(relative: &str) -> Option<&str> {
+    relative.rsplit('/').nth(1)
+}

@@ -1,0 +1,132 @@
+//! The options of a format: declared as data, written as text, kept as typed values.
+
+use crate::{Error, Result};
+
+/// An option that a format takes, such as the delimiter of CSV.
+#[derive(Debug)]
+pub struct FormatOption {
+    /// Its name.
+    pub name: &'static str,
+    /// Which values it takes.
+    pub kind: OptionKind,
+    /// The value of tables that do not give it, as a user would write it.
+    pub default: &'static str,
+    /// What it means, as a phrase.
+    pub docs: &'static str,
+}
+
+/// An option's value that follows from how a location ends, unless the table gives another.
+#[derive(Debug)]
+pub struct ImpliedOption {
+    /// How the location ends, such as `.tsv`.
+    pub suffix: &'static str,
+    /// The option's name.
+    pub option: &'static str,
+    /// Its value, as a user would write it.
+    pub value: &'static str,
+}
+
+/// Which values an option takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionKind {
+    /// `true` or `false`.
+    Flag,
+    /// One ASCII character.
+    Character,
+    /// Any text, which the format itself checks.
+    Text,
+}
+
+/// The value of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionValue {
+    /// Of an [`OptionKind::Flag`].
+    Flag(bool),
+    /// Of an [`OptionKind::Character`].
+    Character(u8),
+    /// Of an [`OptionKind::Text`].
+    Text(String),
+}
+
+/// A value for each option of a format.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptionValues(Vec<(&'static str, OptionValue)>);
+
+impl FormatOption {
+    /// The value that `text` stands for.
+    pub(crate) fn parse(&self, text: &str) -> Result<OptionValue> {
+        let refused =
+            |accepted: &str| Err(Error::invalid(format!("\"{}\" must be {accepted}, got '{text}'", self.name)));
+        match (self.kind, text.as_bytes()) {
+            (OptionKind::Flag, _) => match text.parse() {
+                Ok(flag) => Ok(OptionValue::Flag(flag)),
+                Err(_) => refused("true or false"),
+            },
+            (OptionKind::Character, [byte]) if byte.is_ascii() => Ok(OptionValue::Character(*byte)),
+            (OptionKind::Character, _) => refused("one ASCII character"),
+            (OptionKind::Text, _) => Ok(OptionValue::Text(text.to_owned())),
+        }
+    }
+}
+
+impl OptionValue {
+    /// The value as a user would write it.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Flag(flag) => flag.to_string(),
+            Self::Character(byte) => char::from(*byte).to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+impl OptionValues {
+    /// The value of each of `options`, which `text` gives by the option's name.
+    pub(crate) fn of(options: &'static [FormatOption], text: impl Fn(&FormatOption) -> Result<String>) -> Result<Self> {
+        let value = |option: &'static FormatOption| Ok((option.name, option.parse(&text(option)?)?));
+        Ok(Self(options.iter().map(value).collect::<Result<_>>()?))
+    }
+
+    /// Names and values, in the order of their declaration.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &OptionValue)> {
+        self.0.iter().map(|(name, value)| (*name, value))
+    }
+
+    /// The value of a flag.
+    ///
+    /// # Panics
+    /// If the format declares no flag of that name.
+    pub fn flag(&self, name: &str) -> bool {
+        match self.get(name) {
+            OptionValue::Flag(flag) => *flag,
+            other => panic!("option \"{name}\" is declared as {other:?}, not as a flag"),
+        }
+    }
+
+    /// The value of a character.
+    ///
+    /// # Panics
+    /// If the format declares no character of that name.
+    pub fn character(&self, name: &str) -> u8 {
+        match self.get(name) {
+            OptionValue::Character(byte) => *byte,
+            other => panic!("option \"{name}\" is declared as {other:?}, not as a character"),
+        }
+    }
+
+    /// The value of a text.
+    ///
+    /// # Panics
+    /// If the format declares no text of that name.
+    pub fn text(&self, name: &str) -> &str {
+        match self.get(name) {
+            OptionValue::Text(text) => text,
+            other => panic!("option \"{name}\" is declared as {other:?}, not as a text"),
+        }
+    }
+
+    fn get(&self, name: &str) -> &OptionValue {
+        let found = self.0.iter().find(|(other, _)| *other == name);
+        &found.unwrap_or_else(|| panic!("the format declares no option \"{name}\"")).1
+    }
+}

@@ -1,0 +1,77 @@
+//! The columns of a dataset, from the columns of its files.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+
+use crate::pinned::PinnedFile;
+use crate::{Error, Result};
+
+/// The first file's columns, nullable where they are in any file. The order of columns may differ, nothing else.
+pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Result<SchemaRef> {
+    let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
+        return Ok(Arc::new(Schema::empty()));
+    };
+    let mut fields: Vec<Field> = first.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
+    for (file, footer) in files.iter().zip(footers).skip(1) {
+        let other = footer.schema();
+        for field in &mut fields {
+            let Ok(found) = other.field_with_name(field.name()) else {
+                return Err(Error::invalid(format!(
+                    "\"{}\" lacks column \"{}\", which \"{}\" has; give files of one dataset the same columns",
+                    file.path(),
+                    field.name(),
+                    first_file.path()
+                )));
+            };
+            if found.data_type() != field.data_type() {
+                return Err(Error::invalid(format!(
+                    "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same columns",
+                    file.path(),
+                    field.name(),
+                    found.data_type(),
+                    first_file.path(),
+                    field.data_type()
+                )));
+            }
+            field.set_nullable(field.is_nullable() || found.is_nullable());
+        }
+        if let Some(extra) = other.fields().iter().find(|f| first.schema().field_with_name(f.name()).is_err()) {
+            return Err(Error::invalid(format!(
+                "\"{}\" has column \"{}\", which \"{}\" lacks; give files of one dataset the same columns",
+                file.path(),
+                extra.name(),
+                first_file.path()
+            )));
+        }
+    }
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+/// Where a file has the columns of `schema`, if it has them all as they are there.
+pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
+    let position = |field: &FieldRef| {
+        let (at, found) = file.column_with_name(field.name())?;
+        let fits = found.data_type() == field.data_type() && (field.is_nullable() || !found.is_nullable());
+        fits.then_some(at)
+    };
+    schema.fields().iter().map(position).collect()
+}
+
+/// View types are a way to hold data in memory; that a writer used them is no reason for readers to have to.
+pub(super) fn without_views(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::List(item) => DataType::List(without_views(item)),
+        DataType::LargeList(item) => DataType::LargeList(without_views(item)),
+        DataType::ListView(item) => DataType::List(without_views(item)),
+        DataType::LargeListView(item) => DataType::LargeList(without_views(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(without_views(item), *size),
+        DataType::Map(entries, sorted) => DataType::Map(without_views(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_views).collect()),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(data_type))
+}

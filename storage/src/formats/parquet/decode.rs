@@ -1,0 +1,117 @@
+//! The decoder, kept within bounds.
+//!
+//! It panics on some damaged files, and believes any offset that a footer claims. Here a panic becomes an error that names
+//! the file, and an offset outside the file is refused before it is read.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::future::{BoxFuture, FutureExt};
+use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
+use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+
+use crate::pinned::PinnedFile;
+use crate::source_file::{RowGroup, RowRange};
+use crate::{Error, Result};
+
+/// Lists are decoded in wider types and with their levels, of bytes in ten times their memory: so much of them at a time.
+const LIST_BYTES_AT_A_TIME: u64 = 4 << 20;
+
+pub(super) async fn decode(
+    file: &PinnedFile,
+    footer: ArrowReaderMetadata,
+    group: &RowGroup,
+    range: &RowRange,
+    roots: &[usize],
+) -> Result<RecordBatch, ParquetError> {
+    let metadata = Arc::clone(footer.metadata());
+    let columns = metadata.file_metadata().schema_descr();
+    let mask = ProjectionMask::roots(columns, roots.iter().copied());
+    let is_list = |leaf: usize| mask.leaf_included(leaf) && columns.column(leaf).max_rep_level() > 0;
+    let at_a_time = match (0..columns.num_columns()).any(is_list) {
+        true => (range.rows.saturating_mul(LIST_BYTES_AT_A_TIME) / range.bytes.max(1)).min(range.rows).max(1),
+        false => range.rows,
+    };
+    let reader = PinnedReader(file.clone());
+    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
+        .with_projection(mask)
+        .with_row_groups(vec![range.group as usize])
+        .with_batch_size(at_a_time as usize);
+    if range.rows < group.rows {
+        builder = builder.with_row_selection(RowSelection::from(vec![
+            RowSelector::skip((range.first_row - group.first_row) as usize),
+            RowSelector::select(range.rows as usize),
+        ]));
+    }
+    let stream = builder.build()?;
+    let schema = Arc::clone(stream.schema());
+    let batches: Vec<RecordBatch> = stream.try_collect().await?;
+    match <[RecordBatch; 1]>::try_from(batches) {
+        Ok([batch]) => Ok(batch),
+        Err(batches) => Ok(concat_batches(&schema, &batches)?),
+    }
+}
+
+/// Runs the decoder's code on a file, turning its errors and panics into ours.
+pub(super) async fn guarded<T>(file: &PinnedFile, work: impl Future<Output = Result<T, ParquetError>>) -> Result<T> {
+    // Whatever the panic leaves half done is dropped with the future.
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(ParquetError::External(source))) => match source.downcast::<Error>() {
+            Ok(ours) => Err(*ours),
+            Err(source) => Err(damaged(file, &source.to_string()).with_source(source)),
+        },
+        Ok(Err(e)) => Err(damaged(file, &e.to_string()).with_source(e)),
+        Err(panic) => Err(damaged(file, &format!("the decoder gave up: {}", panic_text(&*panic)))),
+    }
+}
+
+pub(super) fn damaged(file: &PinnedFile, what: &str) -> Error {
+    Error::data(format!("\"{}\" is not a readable parquet file: {what}", file.path()))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+/// Gives the decoder the pinned file's bytes. Our errors pass through its as external ones.
+pub(super) struct PinnedReader(pub(super) PinnedFile);
+
+fn external(error: Error) -> ParquetError {
+    ParquetError::External(Box::new(error))
+}
+
+impl AsyncFileReader for PinnedReader {
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
+        async move { self.0.get_range(range).await.map_err(external) }.boxed()
+    }
+
+    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
+        async move {
+            // Column chunks and pages lie close together: a few larger requests beat many small ones.
+            let fetch = |range| self.0.get_range(range);
+            let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await;
+            fetched.map_err(external)
+        }
+        .boxed()
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        _options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>, ParquetError>> {
+        let unused = ParquetError::General("footers are read once, when the dataset is opened".to_owned());
+        async move { Err(unused) }.boxed()
+    }
+}

@@ -1,0 +1,156 @@
+//! Parquet: footers read once, row groups read as ranges of rows.
+
+mod columns;
+mod decode;
+mod footer;
+mod sample;
+mod texts;
+mod write;
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use arrow::array::ArrayRef;
+use arrow::error::ArrowError;
+use futures::future::{BoxFuture, FutureExt};
+use futures::lock::Mutex;
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+
+pub use self::write::write_parquet;
+
+use self::columns::{merge_schemas, positions};
+use self::decode::{damaged, decode, guarded};
+use self::footer::{Footer, GROUP_ROWS_MAX, read_footer, row_groups};
+use self::texts::texts_as_dictionary;
+use super::format::{
+    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
+};
+use super::options::OptionValues;
+use crate::pinned::for_all;
+use crate::source_file::{RowGroup, SourceFile};
+use crate::{Error, Result};
+
+static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
+    name: "parquet",
+    summary: "Apache Parquet",
+    extensions: &["parquet", "parq", "pq"],
+    row_group: "one of Parquet's own. With a page index, a piece of it can be read without the rest",
+    reads_parts: true,
+    has_dictionaries: true,
+    ..FormatDescriptor::BASE
+};
+
+/// Apache Parquet.
+#[derive(Debug)]
+pub struct Parquet;
+
+impl Format for Parquet {
+    fn descriptor(&self) -> &'static FormatDescriptor {
+        &DESCRIPTOR
+    }
+
+    fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>> {
+        open(request).boxed()
+    }
+
+    fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
+        Ok(Box::new(ParquetReader { footers: (0..request.files).map(|_| LazyFooter::default()).collect() }))
+    }
+
+    fn misfit(&self, _file: &SourceFile, group: &RowGroup) -> Option<String> {
+        (group.rows > GROUP_ROWS_MAX as u64).then(|| format!("a row group claims {} rows", group.rows))
+    }
+
+    fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> Sample {
+        sample::file(numbers)
+    }
+}
+
+async fn open(request: OpenRequest<'_>) -> Result<Opened> {
+    let files = request.files;
+    let footers: Vec<ArrowReaderMetadata> = for_all(files, read_footer).await?;
+    let schema = merge_schemas(files, &footers)?;
+    let groups = files.iter().zip(&footers).map(|(file, footer)| row_groups(file, footer.metadata()));
+    let groups = groups.collect::<Result<_>>()?;
+    let footer = |metadata: ArrowReaderMetadata| {
+        let columns = positions(&schema, metadata.schema()).expect("merge_schemas found all columns in all files");
+        LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() }
+    };
+    let footers = footers.into_iter().map(footer).collect();
+    Ok(Opened { schema, groups, reader: Box::new(ParquetReader { footers }) })
+}
+
+/// The footers of a dataset's files.
+#[derive(Debug)]
+struct ParquetReader {
+    footers: Vec<LazyFooter>,
+}
+
+/// A footer, read when the dataset is opened or, if that was pinned elsewhere, when the file is first read.
+#[derive(Debug, Default)]
+struct LazyFooter {
+    footer: OnceLock<Footer>,
+    /// Held by the one task that reads the footer, while others that need it wait.
+    reading: Mutex<()>,
+}
+
+impl FormatReader for ParquetReader {
+    fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>> {
+        async move { request.all_good(self.columns(&request).await?) }.boxed()
+    }
+}
+
+impl ParquetReader {
+    /// The footer of a file, which must have the columns and the row groups of the snapshot.
+    async fn footer(&self, request: &ReadRequest<'_>) -> Result<&Footer> {
+        let (file, lazy) = (request.file, &self.footers[request.range.file as usize]);
+        if let Some(footer) = lazy.footer.get() {
+            return Ok(footer);
+        }
+        let _reading = lazy.reading.lock().await;
+        if let Some(footer) = lazy.footer.get() {
+            return Ok(footer);
+        }
+        let metadata = read_footer(file).await?;
+        match positions(request.schema, metadata.schema()) {
+            Some(columns) if row_groups(file, metadata.metadata())? == request.groups => {
+                Ok(lazy.footer.get_or_init(|| Footer::new(columns, metadata)))
+            }
+            _ => Err(Error::conflict(format!(
+                "the columns and row groups of \"{}\" do not match the feed's snapshot; create its table again (restart the run or server) to read the new file",
+                file.path()
+            ))),
+        }
+    }
+
+    /// The columns asked for.
+    async fn columns(&self, request: &ReadRequest<'_>) -> Result<Vec<ArrayRef>> {
+        let ReadRequest { file, range, columns, dictionaries, .. } = *request;
+        if columns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let footer = self.footer(request).await?;
+        let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
+        let roots_of = dictionaries.iter().map(|c| footer.columns[*c]);
+        let types = roots_of.map(|root| (root, footer.cheapest_texts(range, root))).collect();
+        let decoding = async { decode(file, footer.with_types(types)?, request.group(), range, &roots).await };
+        let batch = guarded(file, decoding).await?;
+        if batch.num_rows() as u64 != range.rows {
+            let (found, expected) = (batch.num_rows(), range.rows);
+            return Err(damaged(file, &format!("{found} rows where the footer says {expected}")));
+        }
+        // The decoder gives columns in the file's order, whatever order was asked for.
+        let mut in_file_order = roots.clone();
+        in_file_order.sort_unstable();
+        in_file_order.dedup();
+        let arrays = roots.iter().map(|root| {
+            let at = in_file_order.partition_point(|r| r < root);
+            Arc::clone(batch.column(at))
+        });
+        let arrays = arrays.zip(columns).map(|(array, column)| match dictionaries.contains(column) {
+            true => texts_as_dictionary(&array),
+            false => Ok(array),
+        });
+        arrays.collect::<Result<_, ArrowError>>().map_err(|e| damaged(file, &e.to_string()))
+    }
+}

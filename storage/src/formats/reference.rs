@@ -1,0 +1,68 @@
+//! The formats' reference, generated from their descriptors.
+
+use std::fmt::Write;
+
+use super::format::{Format, FormatDescriptor};
+use super::options::FormatOption;
+use super::registry::FORMATS;
+
+/// The whole of `docs/formats.md`.
+pub fn markdown() -> String {
+    let mut text = String::from(
+        "# Formats\n\n\
+         <!-- Generated from the formats' descriptors by `forebay_storage::formats::reference::markdown`; do not edit. -->\n\n\
+         How files are told apart and read. In a folder, a table's files are those with its format's extensions. A row group\n\
+         is the unit in which a file is stored: a window is made of row groups, or of pieces of them.\n\n\
+         | `STORED AS` | files | extensions |\n|---|---|---|\n",
+    );
+    for format in FORMATS {
+        let descriptor = format.descriptor();
+        let extensions = code(descriptor.extensions.iter().copied());
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "| {} | {} | {extensions} |", names(descriptor), descriptor.summary);
+    }
+    for format in FORMATS {
+        let _ = write!(text, "\n{}", section(*format));
+    }
+    text
+}
+
+fn section(format: &dyn Format) -> String {
+    let descriptor = format.descriptor();
+    let columns = match descriptor.may_declare_columns {
+        true => "A table may declare its columns. If it does not, they are inferred from the first file.",
+        false => "A table declares no columns; the files give them.",
+    };
+    let mut text = format!("## {}\n\n{columns}\n\nA row group is {}.\n", descriptor.name, descriptor.row_group);
+    if !descriptor.options.is_empty() {
+        text += "\n| option | default | |\n|---|---|---|\n";
+    }
+    for option in descriptor.options {
+        let _ = writeln!(text, "| `{}` | {} | {} |", option.name, default(descriptor, option), option.docs);
+    }
+    text
+}
+
+/// The default of an option, and the values that locations imply.
+fn default(descriptor: &FormatDescriptor, option: &FormatOption) -> String {
+    let shown = |value: &str| match value {
+        "\t" => "a tab".to_owned(),
+        value => format!("`{value}`"),
+    };
+    let implied = descriptor.implied.iter().filter(|implied| implied.option == option.name);
+    let implied = implied.map(|implied| format!("; {} for `{}`", shown(implied.value), implied.suffix));
+    shown(option.default) + &implied.collect::<String>()
+}
+
+fn names(descriptor: &FormatDescriptor) -> String {
+    let upper = |name: &&str| format!("`{}`", name.to_uppercase());
+    let aliases: Vec<String> = descriptor.aliases.iter().map(|name| upper(name)).collect();
+    match aliases.is_empty() {
+        true => upper(&descriptor.name),
+        false => format!("{} (also {})", upper(&descriptor.name), aliases.join(", ")),
+    }
+}
+
+fn code<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,107 @@
+//! What formats of text share: one record after the other, such as CSV and JSON lines.
+//!
+//! Text says nowhere how many rows it has, so opening it reads all of it once, in pieces, and cuts it at record boundaries
+//! into blocks. A block is then read and decoded by itself, as a Parquet row group is.
+
+mod decoding;
+mod lines;
+mod record_text;
+mod scan;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use futures::future::{BoxFuture, FutureExt};
+
+pub(crate) use self::lines::LineEnds;
+#[cfg(test)]
+pub(crate) use self::record_text::record_ends;
+pub(crate) use self::record_text::{RecordText, Records};
+
+use self::scan::{ScannedText, scan};
+use super::format::{Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
+use crate::extension::has_extension;
+use crate::pinned::{PinnedFile, for_all};
+use crate::source_file::{RowGroup, SourceFile};
+use crate::{Error, Result};
+
+/// What a row group is, for descriptors.
+pub(crate) const ROW_GROUP: &str = "a block of about 1 MiB or 8,192 rows";
+
+const COMPRESSED: &[&str] = &["gz", "zst", "bz2", "xz", "lz4"];
+
+/// Scans all files, and infers the columns from the first that has rows unless they are declared.
+pub(crate) async fn open(text: impl RecordText, request: OpenRequest<'_>) -> Result<Opened> {
+    let files = request.files;
+    if let Some(file) = files.iter().find(|file| has_extension(file.path(), COMPRESSED)) {
+        return Err(Error::invalid(format!(
+            "\"{}\": compressed text is not read yet; decompress it or write it as parquet",
+            file.path()
+        )));
+    }
+    let scanned: Vec<ScannedText> = for_all(files, |file| scan(&text, file)).await?;
+    let schema = match request.columns {
+        Some(columns) => Arc::clone(columns),
+        None => infer(&text, files, &scanned).await?,
+    };
+    check_types(&text, &schema)?;
+    if text.has_header() {
+        for (file, scanned) in files.iter().zip(&scanned) {
+            text.check_header(file.path(), &scanned.header, &schema)?;
+        }
+    }
+    let groups = scanned.into_iter().map(|file| file.groups).collect();
+    Ok(Opened { schema, groups, reader: Box::new(TextReader(text)) })
+}
+
+/// A reader of files that were scanned before.
+pub(crate) fn reader(text: impl RecordText, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
+    check_types(&text, request.schema)?;
+    Ok(Box::new(TextReader(text)))
+}
+
+/// Says why `group` cannot be a block of `file`, if it cannot.
+pub(crate) fn misfit(file: &SourceFile, group: &RowGroup) -> Option<String> {
+    let end = group.offset.saturating_add(group.length);
+    let fits = end <= file.size && group.rows <= group.length && !group.splittable;
+    (!fits).then(|| format!("a block of {} rows cannot be bytes {}..{end} of {}", group.rows, group.offset, file.size))
+}
+
+fn check_types(text: &impl RecordText, schema: &SchemaRef) -> Result<()> {
+    text.check_types(schema)
+        .map_err(|e| Error::invalid(format!("the columns cannot be read from text: {e}")).with_source(e))
+}
+
+async fn infer(text: &impl RecordText, files: &[PinnedFile], scanned: &[ScannedText]) -> Result<SchemaRef> {
+    let with_rows = scanned.iter().position(|s| !s.groups.is_empty());
+    let with_header = scanned.iter().position(|s| !s.header.is_empty());
+    let Some(first) = with_rows.or(with_header) else {
+        return Ok(Arc::new(Schema::empty()));
+    };
+    let end = match scanned[first].groups.first() {
+        Some(group) => group.offset + group.length,
+        None => scanned[first].header.len() as u64,
+    };
+    let sample = files[first].get_range(0..end).await?;
+    text.infer(&sample).map_err(|e| {
+        Error::data(format!(
+            "\"{}\": its columns cannot be told from its first rows: {e}; give the columns and their types",
+            files[first].path()
+        ))
+        .with_source(e)
+    })
+}
+
+#[derive(Debug)]
+struct TextReader<T>(T);
+
+impl<T: RecordText> FormatReader for TextReader<T> {
+    fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>> {
+        async move {
+            let group = request.group();
+            let block = request.file.get_range(group.offset..group.offset + group.length).await?;
+            decoding::decode(&self.0, &block, request.range.rows, request.schema, request.columns)
+        }
+        .boxed()
+    }
+}

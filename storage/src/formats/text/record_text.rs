@@ -1,0 +1,64 @@
+//! What a format of text says of its records.
+
+use std::fmt::Debug;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+
+use crate::Result;
+
+/// Text with one record after the other: where records end, and how they are decoded.
+pub(crate) trait RecordText: Debug + Send + Sync + 'static {
+    /// Finds record ends, from the beginning of a file or of a block.
+    fn records(&self) -> Box<dyn Records>;
+
+    /// Whether the first record of each file is a header, and no row.
+    fn has_header(&self) -> bool {
+        false
+    }
+
+    /// Refuses a header that does not go with the columns. `file` is the path to name.
+    fn check_header(&self, _file: &str, _header: &[u8], _schema: &SchemaRef) -> Result<()> {
+        Ok(())
+    }
+
+    /// Infers the columns from a file's beginning, up to the end of a record.
+    fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError>;
+
+    /// Fails for columns of types that the format cannot hold.
+    fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError>;
+
+    /// Decodes some columns of records, which should be `rows` rows. Fails if any of them is bad.
+    fn decode(
+        &self,
+        records: &[u8],
+        rows: usize,
+        schema: &SchemaRef,
+        columns: &[usize],
+    ) -> Result<RecordBatch, ArrowError>;
+
+    /// Says what is wrong with one record, which `decode` refused with `error`.
+    fn reason(&self, record: &[u8], schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String;
+}
+
+/// Finds where records end in text that comes in pieces.
+pub(crate) trait Records: Send {
+    /// Reports the position in the file, not in `piece`, after each record that ends in it.
+    fn push(&mut self, piece: &[u8], record_ends: &mut dyn FnMut(u64));
+
+    /// Ends the text: reports the last record if no newline ended it. Returns `false`, and reports nothing, if the record's
+    /// quotes are never closed.
+    fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool;
+}
+
+/// Where each record of `text` ends, given in pieces of `piece_bytes`.
+#[cfg(test)]
+pub(crate) fn record_ends(mut records: impl Records, text: &str, piece_bytes: usize) -> Vec<u64> {
+    let mut ends = Vec::new();
+    for piece in text.as_bytes().chunks(piece_bytes) {
+        records.push(piece, &mut |end| ends.push(end));
+    }
+    records.finish(&mut |end| ends.push(end));
+    ends
+}

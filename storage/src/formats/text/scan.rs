@@ -1,0 +1,131 @@
+//! One pass over a text file, which cuts it at record boundaries into blocks.
+
+use bytes::Bytes;
+
+use super::record_text::RecordText;
+use crate::pinned::PinnedFile;
+use crate::source_file::RowGroup;
+use crate::{Error, Result};
+
+const BLOCK_BYTES: u64 = 1 << 20;
+const BLOCK_ROWS: u64 = 8192;
+const SCAN_BYTES: u64 = 4 << 20;
+/// A longer record is taken for a quote that was never closed. It also bounds what one read holds in memory.
+const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// What scanning a file finds.
+#[derive(Debug)]
+pub(super) struct ScannedText {
+    pub(super) header: Bytes,
+    pub(super) groups: Vec<RowGroup>,
+}
+
+pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<ScannedText> {
+    let mut records = text.records();
+    let mut blocks = Blocks::default();
+    let mut header = match text.has_header() {
+        true => None,
+        false => Some(Bytes::new()),
+    };
+    let mut at = 0;
+    while at < file.size() {
+        let chunk = file.get_range(at..(at + SCAN_BYTES).min(file.size())).await?;
+        let start = at;
+        let mut record_ends = |end: u64| match header {
+            Some(_) => blocks.add(end),
+            None => {
+                // A header that does not fit the first piece is reported below.
+                header = Some(chunk.slice(..(end - start) as usize));
+                blocks.start = end;
+            }
+        };
+        records.push(&chunk, &mut record_ends);
+        at += chunk.len() as u64;
+        if at == file.size() {
+            let closed = records.finish(&mut record_ends);
+            if !closed {
+                // Nobody could say how many rows the rest of the file was meant to be, so this is not one bad row.
+                return Err(Error::data(format!(
+                    "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote that is text",
+                    file.path(),
+                    blocks.end()
+                )));
+            }
+        }
+        if header.is_none() && at < file.size() {
+            return Err(Error::data(format!("\"{}\" has a header of more than {SCAN_BYTES} bytes", file.path())));
+        }
+        if at - blocks.end() > RECORD_BYTES_MAX {
+            return Err(Error::data(format!(
+                "\"{}\": the record at byte {} is longer than {RECORD_BYTES_MAX} bytes; is a quote left open?",
+                file.path(),
+                blocks.end()
+            )));
+        }
+    }
+    blocks.cut();
+    Ok(ScannedText { header: header.unwrap_or_default(), groups: blocks.groups })
+}
+
+/// Gathers records into blocks.
+#[derive(Default)]
+struct Blocks {
+    groups: Vec<RowGroup>,
+    start: u64,
+    length: u64,
+    rows: u64,
+}
+
+impl Blocks {
+    fn add(&mut self, end: u64) {
+        self.rows += 1;
+        self.length = end - self.start;
+        if self.rows >= BLOCK_ROWS || self.length >= BLOCK_BYTES {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.rows == 0 {
+            return;
+        }
+        self.groups.push(RowGroup {
+            first_row: self.groups.last().map_or(0, |g| g.first_row + g.rows),
+            rows: self.rows,
+            bytes: self.length,
+            offset: self.start,
+            length: self.length,
+            // A block is smaller than any sensible range, and half of it would cost as much to read as all.
+            splittable: false,
+        });
+        self.start += self.length;
+        (self.length, self.rows) = (0, 0);
+    }
+
+    /// Where the last record ended.
+    fn end(&self) -> u64 {
+        self.start + self.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_cut_by_rows_and_by_bytes() {
+        let mut blocks = Blocks::default();
+        (1..=BLOCK_ROWS + 1).for_each(|row| blocks.add(row * 2));
+        blocks.add(BLOCK_BYTES * 2);
+        blocks.add(BLOCK_BYTES * 2 + 1);
+        blocks.cut();
+        let found: Vec<_> = blocks.groups.iter().map(|g| (g.first_row, g.rows, g.offset, g.length)).collect();
+        let end = BLOCK_ROWS * 2;
+        let expect = [
+            (0, BLOCK_ROWS, 0, end),
+            (BLOCK_ROWS, 2, end, BLOCK_BYTES * 2 - end),
+            (BLOCK_ROWS + 2, 1, BLOCK_BYTES * 2, 1),
+        ];
+        assert_eq!(found, expect);
+    }
+}
