@@ -1,6 +1,8 @@
-"""Writes photographs of 500 x 375 to a folder, 4:2:0, quality 85 to 92, about 46 KB each: `python photographs.py FOLDER [240]`.
+"""Writes photographs to a folder: 500 x 375, 4:2:0, quality 85 to 92, about 46 KB each.
 
-Needs Pillow. Each is put together of four crops of the sample photographs, which keeps their detail.
+    python photographs.py FOLDER [240]
+
+Needs Pillow. Each photograph combines four crops of the sample photographs, which keeps their detail.
 """
 
 import pathlib

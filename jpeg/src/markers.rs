@@ -24,7 +24,7 @@ pub(crate) struct Marker<'a> {
     pub(crate) content: &'a [u8],
 }
 
-/// An iterator over the markers of a file from a given byte.
+/// A cursor over the markers of a file from a given byte.
 #[derive(Debug)]
 pub(crate) struct Markers<'a> {
     file: &'a [u8],

@@ -1,9 +1,9 @@
-"""Writes the files to decode, and `expected.txt`: what Pillow makes of them.
+"""Writes the files to decode, and `expected.txt` with Pillow's results.
 
     pip install pillow==13.0.0 numpy simplejpeg && python make.py
 
-The pictures are formulas with noise from a fixed seed. Each line of `expected.txt` is a file's name, its height and width, and the
-64-bit FNV-1a hash of its pixels as RGB. `tiny.jpg` is written here, too, and used by the documentation.
+The images are formulas with noise from a fixed seed. Each line of `expected.txt` has a file's name, height and width, and the
+64-bit FNV-1a hash of its pixels as RGB. The program also writes `tiny.jpg`, which the documentation uses.
 """
 
 import io
@@ -35,7 +35,7 @@ def hash_of(pixels: bytes) -> int:
 
 
 def relabelled(file: bytes, factors: list, height: int, width: int) -> bytes:
-    """The same blocks as a picture of other sampling factors; a pattern, but a sound file."""
+    """Reuses the blocks with other sampling factors. The image is only a pattern, but the file is valid."""
     file, at = bytearray(file), 2
     while file[at + 1] not in (0xC0, 0xC1, 0xC2):
         at += 2 + int.from_bytes(file[at + 2 : at + 4], "big")
@@ -87,7 +87,7 @@ def files():
     while (at := tables.find(b"\xff\xc4")) >= 0:
         del tables[at : at + 2 + int.from_bytes(tables[at + 2 : at + 4], "big")]
     yield "no_huffman_tables", bytes(tables)
-    # Of many blocks and few bytes.
+    # Many blocks in few bytes.
     out = io.BytesIO()
     Image.new("L", (1024, 1024), 77).save(out, "JPEG", progressive=True)
     yield "flat", out.getvalue()

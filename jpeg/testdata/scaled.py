@@ -1,9 +1,9 @@
-"""Writes `scaled.txt`: what Pillow makes of the files here at a half, a quarter and an eighth of their size.
+"""Writes `scaled.txt` with Pillow's results for the files here at a half, a quarter and an eighth of their size.
 
     pip install pillow==13.0.0 && python scaled.py
 
-Each line is a file's name and, for each scale, the 64-bit FNV-1a hash of its pixels as RGB. `Image.draft` refuses to reduce a picture
-below a given size, of one pixel at least; what it sets is set here by hand, so that small pictures are reduced, too.
+Each line has a file's name and, for each scale, the 64-bit FNV-1a hash of its pixels as RGB. `Image.draft` does not reduce an
+image below a given size of at least one pixel. The program makes the same settings itself, to reduce small images, too.
 """
 
 import pathlib

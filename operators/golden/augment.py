@@ -1,5 +1,6 @@
-"""What torchvision and Pillow make of the test images with the draws that `keyed` gives, as PNG files in images/: the results of
-rows 0, 1, 2, ... lie one below the other.
+"""Writes the results of torchvision and Pillow on the test images, with the draws of `keyed`, as PNG files in images/.
+
+The results of rows 0, 1, 2, ... are stacked vertically.
 
     pip install torch torchvision pillow xxhash
     python augment.py
@@ -28,7 +29,7 @@ def xxh3(*integers):
 
 
 class Draws:
-    """The numbers of one row: see src/keyed.rs."""
+    """The draws of one row: see src/keyed.rs."""
 
     def __init__(self, row):
         self.state = xxh3(xxh3(SEED, 0, row), SITE)
@@ -92,7 +93,7 @@ def random_rotate(image, draws, degrees, interpolation):
 
 
 def policy(space, transform, image, draws, bins, magnitude):
-    """The tables and the application are torchvision's own; only the draws are ours."""
+    """Uses torchvision's tables and operations with our draws."""
     names = list(space)
     name = names[draws.below(len(names))]
     table, signed = space[name]
@@ -130,7 +131,7 @@ CASES = {
     "erasing": lambda i, d: random_erasing(i, d, 0.8),
     "rotate": lambda i, d: random_rotate(i, d, 180, NEAREST),
     "rotate_bilinear": lambda i, d: random_rotate(i, d, 180, BILINEAR),
-    # Not 20: a shear by 0.2 has places that are equally near to two pixels.
+    # A value of 20 would shear by 0.2, which gives positions equally near to two pixels.
     "rand1": lambda i, d: rand_augment(i, d, 1, 21),
     "rand2": lambda i, d: rand_augment(i, d, 2, 9),
     "trivial": lambda i, d: trivial_augment(i, d),
@@ -138,7 +139,7 @@ CASES = {
 for mode, fill in [("constant", [9, 8, 7]), ("edge", None), ("reflect", None)]:
     padded = F.pad(torch.from_numpy(noise).permute(2, 0, 1), [1, 2, 5, 3], fill, mode)
     Image.fromarray(padded.permute(1, 2, 0).contiguous().numpy()).save(HERE / "images" / f"noise_pad_{mode}.png", optimize=True)
-# What Pillow, with libjpeg-turbo, makes of the picture: encoded and decoded.
+# The image after Pillow, with libjpeg-turbo, encodes and decodes it.
 for quality, sampling in [(50, "420"), (75, "420"), (90, "422"), (95, "444"), (100, "444")]:
     file = io.BytesIO()
     Image.fromarray(colour).save(file, "JPEG", quality=quality, subsampling={"444": 0, "422": 1, "420": 2}[sampling])

@@ -1,4 +1,4 @@
-"""What torchvision makes of the test images, as PNG files in images/.
+"""Writes torchvision's results on the test images as PNG files in images/.
 
     pip install torch torchvision pillow
     python images.py

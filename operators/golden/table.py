@@ -3,8 +3,8 @@
     pip install numpy scipy torch xxhash
     python table.py
 
-writes table.json: for each call its inputs, x, and what it gives. Where the reference is TorchArrow, whose last release
-is of 2022, the values are those of its own tests and documentation.
+The program writes table.json: for each call its inputs, x, and the result. TorchArrow's last release is from 2022, so values with
+TorchArrow as the reference come from its own tests and documentation.
 """
 
 import json
@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def plain(values):
-    """JSON has no NaN and no infinity."""
+    """Replaces NaN and infinity, which JSON does not have."""
     return [None if v is None else v if isinstance(v, int) else repr(float(v)) if not math.isfinite(v) else float(v)
             for v in values]
 
@@ -57,11 +57,11 @@ with np.errstate(all="ignore"):
         "min_max(x, -1, 3)": plain((x + 1) / 4),
         "standardize(x, 0.1, 0.3)": plain((x - 0.1) / 0.3),
         "bucketize(x, [0.1, 1.0, 2.5])": torch.bucketize(t, torch.tensor([0.1, 1.0, 2.5], dtype=t.dtype)).tolist(),
-        # NaN is 0 by definition here; PyTorch leaves it undefined.
+        # Our definition maps NaN to 0. PyTorch leaves it undefined.
         "quantize(x, 0.25, 3)": [
             int(q) for q in torch.quantize_per_tensor(
                 torch.nan_to_num(t, nan=-1e9).clamp(-1e9, 1e9).float(), 0.25, 3, torch.quint8).int_repr()],
-        # Sine and cosine, one after the other.
+        # Sine, then cosine.
         "cyclic(x, 24)": plain(np.float32(np.stack([np.sin(2 * np.pi * x / 24), np.cos(2 * np.pi * x / 24)], 1)).ravel().tolist()),
     }
 of["integers"] = {

@@ -3,8 +3,8 @@
     pip install tokenizers==0.23.3 datatrove==0.10.1 datasketch==2.0.0 xxhash==4.1.0 numpy
     python text.py
 
-writes text.json and tokens.json; with --train first ../testdata/tokenizers/*.json. These are trained on the repository's
-own pages, which change, so training gives other ids.
+The program writes text.json and tokens.json. With --train, it first writes ../testdata/tokenizers/*.json. These are trained on
+the repository's own pages, which change, so a new training gives different ids.
 """
 
 import json
@@ -35,7 +35,7 @@ def pages():
 
 
 def train():
-    """One small tokenizer of each kind."""
+    """Trains one small tokenizer of each kind."""
     TOKENIZERS.mkdir(exist_ok=True)
     made = {}
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -66,7 +66,7 @@ def train():
         special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"], **trainer))
     bert.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    # What a careless owner leaves in the file; `tokenize` does not apply it.
+    # Settings that a careless owner leaves in the file. `tokenize` ignores them.
     bert.enable_truncation(7)
     bert.enable_padding(length=9)
     made["bert"] = bert
@@ -82,7 +82,7 @@ def train():
 
 
 def random_text(rng):
-    """Text as nobody writes it: all planes, runs of spaces and line ends, contractions, digits."""
+    """Generates unusual text: all planes, runs of spaces and line ends, contractions, digits."""
     parts = []
     for _ in range(rng.randrange(1, 14)):
         kind = rng.randrange(12)
@@ -129,7 +129,7 @@ def tokens():
 
 
 class Draws:
-    """As in ../testdata/keyed.py."""
+    """Like in ../testdata/keyed.py."""
 
     def __init__(self, key, site):
         self.state = xxhash.xxh3_64_intdigest(key.to_bytes(8, "little") + site.to_bytes(8, "little"))

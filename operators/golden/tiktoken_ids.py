@@ -1,9 +1,10 @@
-"""A small vocabulary in tiktoken's format, and the ids that tiktoken gives with it.
+"""Writes a small vocabulary in tiktoken's format, and tiktoken's ids with it.
 
     pip install tiktoken==0.14.0 regex
     python tiktoken_ids.py
 
-writes tiktoken.json; with --train first ../testdata/tokenizers/small.tiktoken, from this repository's pages, which change.
+The program writes tiktoken.json. With --train, it first writes ../testdata/tokenizers/small.tiktoken from this repository's pages,
+which change.
 """
 
 import base64
@@ -34,7 +35,7 @@ texts = json.loads((HERE / "tokens.json").read_text())["texts"]
 draws = random.Random(5)
 parts = [token.decode() for token in ranks if token.isascii() and len(token) > 1] + list("abcdefghij  '\n019") + ["é", "漢", "🙂"]
 texts += ["".join(draws.choices(parts, k=draws.randrange(1, 40))) for _ in range(300)]
-# Long words of few letters, in which many merges compete.
+# Long words with few distinct letters, so that many merges compete.
 texts += ["".join(draws.choices("etaoinsr", k=draws.randrange(1, 60))) for _ in range(300)]
 golden = {"texts": texts, "patterns": {}}
 for name, pattern in [("cl100k_base", CL100K), ("o200k_base", O200K), ("r50k_base", R50K)]:

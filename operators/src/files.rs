@@ -22,7 +22,7 @@ const DIGITS: usize = 32;
 /// The error text continues the parameter's name: `cannot be read: …`.
 pub fn pin(text: &str, base: &Path) -> Result<String, String> {
     let (path, _) = parts(text);
-    let absolute = std::path::absolute(base.join(path)).map_err(|e| format!("is no path: {e}"))?;
+    let absolute = std::path::absolute(base.join(path)).map_err(|e| format!("is not a valid path: {e}"))?;
     let (_, digest) = read(text, &absolute)?;
     let pinned = format!("{path}#{digest}");
     PLACES.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, absolute);

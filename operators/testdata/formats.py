@@ -1,9 +1,9 @@
-"""Writes files of the formats besides JPEG and PNG, and photographs taken with a tilted camera, into the current folder.
+"""Writes files in formats other than JPEG and PNG, and photographs with an EXIF orientation, to the current folder.
 
     pip install pillow==13.0.0
     python formats.py
 
-`<name>.<format>.png` holds the pixels according to Pillow, turned upright by `ImageOps.exif_transpose`. The source is
+`<name>.<format>.png` has Pillow's pixels, made upright by `ImageOps.exif_transpose`. The source is
 small.png's formula in make.py."""
 
 import io
@@ -23,7 +23,7 @@ def save(name, picture, **options):
     picture.save(name, **options)
     upright = ImageOps.exif_transpose(Image.open(name))
     if upright.mode in ("RGBA", "LA"):
-        # Transparency is dropped, not blended.
+        # Drop transparency without blending.
         upright = Image.merge("RGB", upright.convert("RGBA").split()[:3])
     upright.convert("RGB").save(name + ".png", optimize=True)
 

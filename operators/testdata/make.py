@@ -1,4 +1,4 @@
-"""Writes the files of this folder into the current one: small images, and what Pillow makes of them."""
+"""Writes the files of this folder to the current one: small images, and Pillow's results on them."""
 from PIL import Image
 import numpy as np, os
 D='./'

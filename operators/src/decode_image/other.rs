@@ -43,7 +43,7 @@ pub(super) fn decode(
         ColorType::La16 => (4, true, 2),
         ColorType::Rgb16 => (6, false, 2),
         ColorType::Rgba16 => (8, false, 2),
-        other => return Err(format!("{format} with pixels of {other:?} is not decoded; 8 and 16 bits are")),
+        other => return Err(format!("{format} with {other:?} pixels is not supported; use 8 or 16 bits per channel")),
     };
     scratch.clear();
     scratch.resize(size.height * size.width * step, 0);

@@ -141,7 +141,7 @@ impl Border {
     fn size(&self, height: usize, width: usize) -> std::result::Result<(usize, usize), String> {
         let is_short = self.left.max(self.right) >= width || self.top.max(self.bottom) >= height;
         if matches!(self.mode, Mode::Reflect) && is_short {
-            return Err(format!("of an image of {height} x {width} must be less than its sides where it is reflected"));
+            return Err(format!("must be less than the sides of the image that it reflects, {height} x {width}"));
         }
         let (height, width) = (height + self.top + self.bottom, width + self.left + self.right);
         image_column::check_size(height, width).map_err(|problem| format!("is too large: {problem}"))?;
@@ -218,7 +218,7 @@ mod tests {
         check("pad(image, [1, 2, 3])", "pad: \"padding\" must have 1, 2 or 4 numbers, got 3");
         check("pad(image, -1)", "pad: \"padding\" must be whole numbers from 0 to 16384, got -1");
         check("pad(image, 1, 'wrap')", "pad: \"mode\" must be 'constant', 'edge' or 'reflect', got \"wrap\"");
-        let expect = "pad: \"padding\" of an image of 9 x 13 must be less than its sides where it is reflected";
+        let expect = "pad: \"padding\" must be less than the sides of the image that it reflects, 9 x 13";
         check("pad(image, 9, 'reflect')", expect);
         assert!(call("pad(image, [12, 8], 'reflect')", vec![noise()]).is_ok());
         check(

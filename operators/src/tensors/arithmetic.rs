@@ -110,7 +110,7 @@ impl Operator for Arithmetic {
             return internal_err!("{} is not a tensor", a.name());
         };
         if tensor.dtype.is_some() {
-            return arguments.refuse("a", format_args!("must be of a type that Arrow knows, got {tensor}"));
+            return arguments.refuse("a", format_args!("must have a type that Arrow supports, got {tensor}"));
         }
         let other = FixedShapeTensor::of_numbers(b);
         let fits = match &other {

@@ -169,8 +169,8 @@ impl JoinTensors {
                 *expect = *own;
             }
             if (&other.value, &other.dtype, &other.shape) != (&first.value, &first.dtype, &expect) {
-                let but = if self.is_stack { "" } else { " but for the side \"axis\"" };
-                return arguments.refuse(name, format_args!("must be {} as \"a\" is{but}, got {}", first, other));
+                let except = if self.is_stack { "" } else { ", except along \"axis\"" };
+                return arguments.refuse(name, format_args!("must be {} as \"a\" is{except}, got {}", first, other));
             }
             side += if self.is_stack { 1 } else { other.shape[axis] };
             runs.push(len(&other.shape[axis..]).unwrap_or(0));
@@ -254,7 +254,7 @@ mod tests {
         check("stack(image, y)", &format!("stack: {expect}, got a UInt8 tensor of 2 x 3"));
         check(
             "tensor_concat(image, y)",
-            &format!("tensor_concat: {expect} but for the side \"axis\", got a UInt8 tensor of 2 x 3"),
+            &format!("tensor_concat: {expect}, except along \"axis\", got a UInt8 tensor of 2 x 3"),
         );
         let null = "NULL, NULL, NULL, NULL, NULL, NULL";
         check(&format!("stack(y, y, {null}, 3)"), "stack: \"axis\" must be from -3 to 2, got 3");

@@ -50,11 +50,11 @@ pub(super) fn to_json(bytes: &[u8], name: &str) -> Result<String, String> {
             return Err(format!("line {}: a token has {} bytes, not 1 to {TOKEN_BYTES_MAX}", number + 1, token.len()));
         }
         if ranks.insert(token, rank).is_some() {
-            return Err(format!("line {}: the token is there twice", number + 1));
+            return Err(format!("line {}: the token is repeated", number + 1));
         }
     }
     if let Some(byte) = (0..=u8::MAX).find(|byte| !ranks.contains_key(&[*byte][..])) {
-        return Err(format!("the byte {byte} is no token, so not every text could be encoded"));
+        return Err(format!("the byte {byte} is not a token, so some texts could not be encoded"));
     }
     let letters = letters();
     let written = |token: &[u8]| token.iter().map(|byte| letters[usize::from(*byte)]).collect::<String>();
@@ -141,9 +141,9 @@ mod tests {
         check("YQ==", "line 1 is not a token in base64 and its rank");
         check("YQ== -1", "line 1 is not a token in base64 and its rank");
         check("Y 1", "line 1 is not a token in base64 and its rank");
-        check("YQ== 1\nYQ== 2", "line 2: the token is there twice");
-        check("YQ== 1", "the byte 0 is no token, so not every text could be encoded");
-        check(&format!("{whole}IA== 1"), "line 701: the token is there twice");
+        check("YQ== 1\nYQ== 2", "line 2: the token is repeated");
+        check("YQ== 1", "the byte 0 is not a token, so some texts could not be encoded");
+        check(&format!("{whole}IA== 1"), "line 701: the token is repeated");
     }
 
     #[test]
