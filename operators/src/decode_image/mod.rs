@@ -22,7 +22,7 @@ use crate::descriptor::{
     Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass, media_bytes,
 };
 use crate::image_chain::{Step, TakenPart};
-use crate::image_column::{self, Image, Layout, Rectangle, Size};
+use crate::image_column::{self, Image, ImageLayout, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
 
 pub(crate) use files::Files;
@@ -92,7 +92,7 @@ impl Operator for DecodeImage {
 
         let headers = (0..files.len()).map(|row| files.get(row).map(|file| header(file).map_err(named)).transpose());
         let headers = headers.collect::<Result<Vec<_>>>()?;
-        let layout = Layout::variable(NAME, headers.iter().map(|header| Ok(header.map(ImageHeader::shown))))?;
+        let layout = ImageLayout::variable(NAME, headers.iter().map(|header| Ok(header.map(ImageHeader::shown))))?;
         let mut pixels = pool::outputs().take_filled(layout.values());
         let mut scratch = DecodeScratch::default();
         for (row, header) in headers.into_iter().enumerate() {
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(one(&png).err().as_deref(), Some("decode_image: an image of 0 x 0 has no pixels"));
         let full = Size { height: 16_384, width: 16_384 };
         let batch =
-            |images: usize| Layout::variable(NAME, std::iter::repeat_n(full, images).map(|size| Ok(Some(size))));
+            |images: usize| ImageLayout::variable(NAME, std::iter::repeat_n(full, images).map(|size| Ok(Some(size))));
         assert!(batch(2).is_ok());
         let expect =
             "Resources exhausted: decode_image: the images of one batch exceed 2147483647 values; use smaller batches";

@@ -11,7 +11,7 @@ use forebay_jpeg::Scale;
 
 use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart};
 use crate::decode_image::{self, Files, ImageHeader, sized};
-use crate::image_column::{self, Image, Images, Layout, Shape, Size};
+use crate::image_column::{self, Image, ImageLayout, Images, Shape, Size};
 use crate::keyed::Draws;
 use crate::resample::Resampler;
 
@@ -127,10 +127,10 @@ impl Chain {
         keys: Option<&UInt64Array>,
     ) -> Result<ArrayRef> {
         let layout = match self.frames.last().map(|framed| framed.frame.step.size).or(shape) {
-            Some(size) => Layout::fixed(self.name(), rows, size)?,
+            Some(size) => ImageLayout::fixed(self.name(), rows, size)?,
             None => {
                 let size = |row| Ok(picture(row)?.map(|picture: Picture| picture.size()));
-                Layout::variable(self.name(), (0..rows).map(size))?
+                ImageLayout::variable(self.name(), (0..rows).map(size))?
             }
         };
         let mut scratch = SCRATCH.take().unwrap_or_default();

@@ -19,7 +19,7 @@ use datafusion::common::Result;
 use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
-use crate::image_column::{self, CHANNELS, Image, Images, Layout, Rectangle, Size};
+use crate::image_column::{self, CHANNELS, Image, ImageLayout, Images, Rectangle, Size};
 use crate::keyed::Draws;
 use crate::operator::Arguments;
 use crate::resample::{Interpolation, Resampler};
@@ -209,7 +209,7 @@ fn named_size(arguments: &Arguments) -> Result<Size> {
 /// Runs an operator that is a [`Frame`] over the column `image`. Nulls stay null.
 pub(crate) fn frame_each(operator: &str, arguments: &Arguments, frame: &Frame) -> Result<ArrayRef> {
     let images = Images::try_new(arguments.field("image")?, arguments.array("image")?)?;
-    let layout = Layout::fixed(operator, images.len(), frame.size)?;
+    let layout = ImageLayout::fixed(operator, images.len(), frame.size)?;
     let mut out = pool::outputs().take_filled(layout.values());
     let mut resampler = Resampler::default();
     for row in 0..images.len() {

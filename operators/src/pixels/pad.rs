@@ -7,7 +7,7 @@ use forebay_arrays::pool;
 
 use super::augment::{IMAGE, colour};
 use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
-use crate::image_column::{self, CHANNELS, Image, Images, Layout, Shape, Size};
+use crate::image_column::{self, CHANNELS, Image, ImageLayout, Images, Shape, Size};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -93,10 +93,10 @@ impl Operator for Pad {
             Err(problem) => exec_err!("{}: the padding {problem}", DESCRIPTOR.name),
         };
         let layout = match image_column::shape(field)? {
-            Shape::Fixed { height, width } => Layout::fixed(DESCRIPTOR.name, images.len(), sized(height, width)?)?,
+            Shape::Fixed { height, width } => ImageLayout::fixed(DESCRIPTOR.name, images.len(), sized(height, width)?)?,
             Shape::Variable => {
                 let size = |row| images.get(row)?.map(|image| sized(image.height, image.width)).transpose();
-                Layout::variable(DESCRIPTOR.name, (0..images.len()).map(size))?
+                ImageLayout::variable(DESCRIPTOR.name, (0..images.len()).map(size))?
             }
         };
         let mut out = pool::outputs().take_filled(layout.values());
