@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::claims::{Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, CompletedPrefix, Granted};
+use crate::claim::{Claim, CompletedPrefix, Granted};
+use crate::claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
+use crate::clock::Millis;
+use crate::error::Error;
 use crate::position::{ClaimMarks, RankMarks, Token};
 use crate::rules::{Rule, holds};
-use crate::{Error, Millis, ReadSettings, sessions};
+use crate::sessions;
+use crate::settings::ReadSettings;
 
 /// Batches in a claim: few, so that ranks end together; several, so that a claim is worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
@@ -172,7 +176,7 @@ impl Claimer {
     /// changes nothing.
     pub fn reply(&mut self, answer: ClaimAnswer) {
         let ClaimAnswer { version, seq, clock_ms, reply } = answer;
-        if seq < self.since || (seq, version) < (self.answered, self.known) {
+        if !self.is_heard(seq) || (seq, version) < (self.answered, self.known) {
             return;
         }
         (self.answered, self.known) = (seq, version);
@@ -190,6 +194,11 @@ impl Claimer {
         }
         self.awaits_at = (!reply.awaited.is_empty()).then_some(clock_ms);
         self.latest = Some(reply);
+    }
+
+    /// Whether message `seq` went to the dispatcher that is asked now: what another may still answer is nothing any more.
+    pub(crate) fn is_heard(&self, seq: u64) -> bool {
+        seq >= self.since || !holds(Rule::LeftDispatchersAreNotHeard)
     }
 
     /// A claim to begin to read, and the offset to begin at.
@@ -214,6 +223,16 @@ impl Claimer {
     pub fn is_finished(&self) -> bool {
         let is_over = |reply: &ClaimReply| reply.is_exhausted && reply.granted.is_empty();
         self.held.is_empty() && self.latest.as_ref().is_some_and(is_over)
+    }
+
+    /// The feed's id.
+    pub(crate) fn feed(&self) -> &Arc<str> {
+        &self.feed
+    }
+
+    /// How it reads the feed.
+    pub(crate) fn settings(&self) -> &ReadSettings {
+        &self.settings
     }
 
     /// Names this process of the rank.

@@ -8,197 +8,23 @@
 //! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until every
 //! rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with it.
 //!
-//! What is long done is only added up (see [`CompletedPrefix`]). A rank that resumes from before it would have to be given what nobody
-//! remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
+//! What is long done is only added up (see [`CompletedPrefix`]). A rank that resumes from before it would have to be given
+//! what nobody remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
+use crate::claim::{CLAIMS_HELD_MAX, Claim, CompletedPrefix, Granted, marks};
+use crate::claim_messages::{ClaimReply, ClaimSync};
+use crate::error::ErrorKind;
 use crate::messages::Report;
 use crate::position::RankMarks;
 use crate::rules::{Rule, holds};
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
-use crate::{ErrorKind, Millis};
 
-/// Claims that a rank holds at a time: one to hand out, one to receive.
-const HELD_MAX: usize = 2;
 /// So many claims for each rank are remembered when they are done; twice as many before that is looked at again. A rank may
 /// resume alone from so far back.
 const REMEMBERED: u64 = if cfg!(test) { 2 } else { 1 << 10 };
-
-/// Names a run of batches of an epoch: the `run`-th, from 0. In JSON `[epoch, run]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "(u64, u64)", into = "(u64, u64)")]
-pub struct Claim {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Place in the epoch, from 0.
-    pub run: u64,
-}
-
-impl From<(u64, u64)> for Claim {
-    fn from((epoch, run): (u64, u64)) -> Self {
-        Self { epoch, run }
-    }
-}
-
-impl From<Claim> for (u64, u64) {
-    fn from(Claim { epoch, run }: Claim) -> Self {
-        (epoch, run)
-    }
-}
-
-/// A claim with its place in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Granted {
-    /// Which.
-    pub claim: Claim,
-    /// One past its last offset.
-    pub end: u64,
-    /// A window at or before its first offset.
-    pub window: WindowId,
-    /// That window's first offset.
-    pub window_offset: u64,
-}
-
-/// What all ranks of a job have done together, and nobody has to remember one by one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CompletedPrefix {
-    /// Everything before it is done.
-    pub begin: Claim,
-    /// Which claims these are, as the sum of their [`mark`]s.
-    pub passed: u64,
-    /// Claims in epochs that have been counted to their end, from there on.
-    pub ends: BTreeMap<u64, u64>,
-}
-
-/// Stands for a claim in sums of many: sums of different sets of claims differ, which their counts need not.
-pub(crate) fn mark(claim: &Claim) -> u64 {
-    let mixed = (claim.epoch << 32 ^ claim.run).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
-}
-
-/// The sum of the marks of some claims.
-pub(crate) fn marks<'a>(claims: impl Iterator<Item = &'a Claim>) -> u64 {
-    claims.map(mark).fold(0, u64::wrapping_add)
-}
-
-impl CompletedPrefix {
-    pub(crate) fn join(&mut self, other: &Self) {
-        (self.begin, self.passed) = (self.begin, self.passed).max((other.begin, other.passed));
-        self.ends.extend(&other.ends);
-        self.ends = self.ends.split_off(&self.begin.epoch);
-    }
-}
-
-/// What a rank says about dynamic delivery.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimSync {
-    /// What the ranks of one job have in common, and no other job.
-    pub job: String,
-    /// Names what the job began with; ranks that began with something else are of another job.
-    pub origin: u64,
-    /// Offsets in a claim.
-    pub claim_rows: u64,
-    /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
-    pub unit: u64,
-    /// What all ranks have done, as far as it knows.
-    pub base: CompletedPrefix,
-    /// Which of those claims are its own, as the sum of their [`mark`]s.
-    pub before: u64,
-    /// What it has handed out since.
-    #[serde(with = "crate::runs")]
-    pub done: BTreeSet<Claim>,
-    /// What it is granted and has not handed out whole.
-    pub held: Vec<Granted>,
-    /// Its furthest claim: where the windows are.
-    pub furthest: Option<Granted>,
-    /// The newest session of each rank that it has heard of.
-    pub sessions: BTreeMap<u64, u64>,
-    /// Whether it wants no more than it holds, and this is its last message.
-    pub is_leaving: bool,
-}
-
-/// What a rank should know about dynamic delivery.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimReply {
-    /// All its claims that are not done.
-    pub granted: Vec<Granted>,
-    /// What all ranks have done.
-    pub base: CompletedPrefix,
-    /// There is nothing left to grant.
-    pub is_exhausted: bool,
-    /// Ranks that have yet to say what they hold.
-    pub awaited: Vec<u64>,
-    /// The newest session of each rank.
-    pub sessions: BTreeMap<u64, u64>,
-    /// Workers that compute this feed.
-    pub workers: usize,
-    /// Why nothing can be granted now.
-    pub failed: Option<Report>,
-}
-
-/// A rank's message about dynamic delivery.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimMessage {
-    /// The feed's id.
-    pub feed: Arc<str>,
-    /// Drawn when the rank begins, and greater than those of the processes before it.
-    pub session: u64,
-    /// Counts its messages: an older one that arrives late is ignored.
-    pub seq: u64,
-    /// The first message that it sent to this dispatcher since it sent one to another.
-    pub since: u64,
-    /// Which rank.
-    pub rank: u64,
-    /// Of how many.
-    pub world_size: u64,
-    /// The epoch it stops before.
-    pub until_epoch: u64,
-    /// The answer that it goes by, if it is of this dispatcher.
-    pub known: u64,
-    /// Its claims.
-    pub claims: ClaimSync,
-}
-
-impl ClaimMessage {
-    /// Whether its numbers are of this feed, and small enough to be reckoned with: it may come from anyone.
-    pub(crate) fn is_sane<P: Plan>(&self, plan: &P) -> bool {
-        let claims = &self.claims;
-        let is_claim = |claim: &Claim| claim.epoch <= self.until_epoch && claim.run < 1 << 28;
-        let is_granted = |granted: &Granted| {
-            is_claim(&granted.claim)
-                && granted.window.epoch < self.until_epoch
-                && plan.has(granted.window, self.until_epoch)
-                && granted.end.max(granted.window_offset) < 1 << 62
-        };
-        self.until_epoch <= 1 << 32
-            && (1..=1 << 34).contains(&claims.claim_rows)
-            && (1..=1 << 34).contains(&claims.unit)
-            && is_claim(&claims.base.begin)
-            && claims.done.iter().all(is_claim)
-            && claims.held.iter().chain(&claims.furthest).all(is_granted)
-    }
-}
-
-/// The answer to a [`ClaimMessage`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimAnswer {
-    /// Names this answer.
-    pub version: u64,
-    /// The message that it answers.
-    pub seq: u64,
-    /// What the dispatcher's clock says: ranks that wait for others go on to the next dispatcher by it.
-    #[serde(default)]
-    pub clock_ms: Millis,
-    /// The rank's claims.
-    pub reply: ClaimReply,
-}
 
 #[derive(Debug, Default)]
 struct ClaimingRank {
@@ -357,7 +183,7 @@ impl Claims {
         while may_grant
             && let Some(found) = self.find(until_epoch, sequencer)
             && let Some(rank) = self.ranks.get_mut(&rank)
-            && rank.held.len() < HELD_MAX
+            && rank.held.len() < CLAIMS_HELD_MAX
             && !rank.is_leaving
         {
             rank.held.insert(found.claim, found);

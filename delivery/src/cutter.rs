@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use crate::ReadSettings;
 use crate::rules::{Rule, holds};
+use crate::settings::ReadSettings;
 
 /// One batch of one rank: which offsets, and where they lie.
 #[derive(Clone, Debug, PartialEq, Eq)]

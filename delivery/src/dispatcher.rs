@@ -1,23 +1,19 @@
 //! The dispatcher: one sequencer a feed, and who is in contact. Soft state only: a new dispatcher learns all of it from the
 //! first message of each worker and trainer.
 
-mod groups;
-mod status;
+pub(crate) mod groups;
+pub(crate) mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use groups::{Group, GroupKey};
-pub use groups::{JobStatus, Unanswered};
-pub use status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 
-use crate::ErrorKind;
+use crate::clock::Millis;
+use crate::error::ErrorKind;
 use crate::messages::{Held, HeldState, Lease, ReaderReply, ReaderSync, Report, Route, WorkerReply, WorkerSync};
 use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId, WorkerLimits};
 use crate::window::{Plan, WindowId};
-
-/// Milliseconds of a clock that only goes forward.
-pub type Millis = u64;
 
 /// Silence is looked for this often.
 const TICK_MS: Millis = 100;

@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Exhausted,
     /// Stored bytes are wrong.
     Data,
+    /// Call something else: what was called does not exist here.
+    Unsupported,
     /// Our bug.
     #[serde(other)]
     Internal,
@@ -73,6 +75,7 @@ mod tests {
             (ErrorKind::Unavailable, "unavailable"),
             (ErrorKind::Exhausted, "exhausted"),
             (ErrorKind::Data, "data"),
+            (ErrorKind::Unsupported, "unsupported"),
             (ErrorKind::Internal, "internal"),
         ];
         for (kind, word) in kinds {

@@ -8,10 +8,14 @@
 //!
 //! It knows nothing of Arrow, files, threads or sockets.
 
+mod claim;
+mod claim_messages;
 mod claimer;
 mod claims;
+mod clock;
 mod cutter;
 mod dispatcher;
+mod dynamic;
 mod error;
 pub mod messages;
 mod position;
@@ -19,43 +23,34 @@ mod rules;
 mod runs;
 mod sequencer;
 mod sessions;
+mod settings;
 #[cfg(test)]
 mod simulation;
 mod slice;
 mod steps;
 mod trainer;
+mod trouble;
 mod window;
 mod worker;
 
+pub use claim::{Claim, CompletedPrefix, Granted};
+pub use claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
 pub use claimer::Claimer;
-pub use claims::{Claim, ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync, CompletedPrefix, Granted};
+pub use clock::Millis;
 pub use cutter::{Cut, Cutter};
-pub use dispatcher::{
-    Dispatcher, DispatcherSettings, FeedStatus, JobStatus, Millis, ReaderStatus, Replaced, Status, Unanswered,
-    WorkerStatus,
-};
+pub use dispatcher::groups::{JobStatus, Unanswered};
+pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
+pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
+pub use dynamic::DynamicTrainer;
 pub use error::{Error, ErrorKind};
 pub use position::{ClaimMarks, RankMarks, Start, Token};
 pub use sequencer::{
     Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,
 };
+pub use settings::ReadSettings;
 pub use slice::Slice;
 pub use steps::Steps;
-pub use trainer::{AssembledBatch, Ended, Fragment, Next, Open, Origin, Trainer};
+pub use trainer::{AssembledBatch, Ended, Fragment, Next, Open, Origin, ReceiveLimits, Trainer};
+pub use trouble::{Trouble, no_workers};
 pub use window::{Plan, WindowId};
 pub use worker::{WindowKey, Worker, WorkerAction, WorkerProfile};
-
-/// How one rank reads a feed, resolved and checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadSettings {
-    /// Samples per batch of one rank.
-    pub batch_size: u64,
-    /// The epoch to stop before.
-    pub epochs: u64,
-    /// Whether an incomplete global batch at an epoch's end is left out.
-    pub drop_last: bool,
-    /// Which rank.
-    pub rank: u64,
-    /// Of how many.
-    pub world_size: u64,
-}

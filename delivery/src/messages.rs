@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ErrorKind;
+use crate::error::ErrorKind;
 use crate::sequencer::{LeaseId, WorkerId};
 use crate::window::WindowId;
 

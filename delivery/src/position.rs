@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-use crate::claims::{Claim, CompletedPrefix, Granted, marks};
+use crate::claim::{Claim, CompletedPrefix, Granted, marks};
+use crate::error::Error;
 use crate::rules::{Rule, holds};
 use crate::window::WindowId;
 use crate::{runs, sessions};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-use crate::claims::Claim;
+use crate::claim::Claim;
 
 /// Claims that somebody may name: a text that was made up must not fill the memory.
 const CLAIMS_MAX: u64 = 1 << 24;

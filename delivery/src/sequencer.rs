@@ -296,27 +296,12 @@ impl<P: Plan> Sequencer<P> {
                 self.retry_failed(at);
             }
             Event::ReaderAdvanced { reader, to } => {
-                // A late message must not move a reader back, and most only say that a reader is still there.
-                let Some(&before) = self.readers.get(&reader).filter(|reader| reader.at < to) else { return Ok(false) };
-                if !holds(Rule::KeptForEveryReader) {
-                    for (reader, state) in self.readers.clone() {
-                        self.stand(reader, Some(ReaderEntry { at: state.at.max(to), ..state }));
-                    }
-                }
-                return Ok(self.stand(reader, Some(ReaderEntry { at: to, ..before })));
+                return Ok(self.advance(reader, to));
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
             Event::ReaderLeft { reader } => return Ok(self.stand(reader, None)),
             Event::WindowCounted { window, lease, rows, bytes } => {
-                if let Some(&before) = self.rows.get(&window).filter(|&&before| before != rows) {
-                    return Err(NonDeterministicWindow { window, rows: (before, rows) });
-                }
-                let Some(copy) = self.copy_mut(window, lease) else { return Ok(false) };
-                let is_news = copy.state < ReplicaState::Counted || copy.bytes != bytes;
-                copy.state = copy.state.max(ReplicaState::Counted);
-                copy.bytes = bytes;
-                self.rows.insert(window, rows);
-                return Ok(is_news);
+                return self.counted(window, lease, rows, bytes);
             }
             Event::WindowReady { window, lease } => {
                 let Some(copy) = self.copy_mut(window, lease).filter(|copy| copy.state == ReplicaState::Counted) else {
@@ -345,6 +330,35 @@ impl<P: Plan> Sequencer<P> {
             }
         }
         Ok(true)
+    }
+
+    /// Moves a reader on. A late message must not move it back, and most only say that a reader is still there.
+    fn advance(&mut self, reader: ReaderId, to: WindowId) -> bool {
+        let Some(&before) = self.readers.get(&reader).filter(|reader| reader.at < to) else { return false };
+        if !holds(Rule::KeptForEveryReader) {
+            for (reader, state) in self.readers.clone() {
+                self.stand(reader, Some(ReaderEntry { at: state.at.max(to), ..state }));
+            }
+        }
+        self.stand(reader, Some(ReaderEntry { at: to, ..before }))
+    }
+
+    fn counted(
+        &mut self,
+        window: WindowId,
+        lease: LeaseId,
+        rows: u64,
+        bytes: u64,
+    ) -> Result<bool, NonDeterministicWindow> {
+        if let Some(&before) = self.rows.get(&window).filter(|&&before| before != rows) {
+            return Err(NonDeterministicWindow { window, rows: (before, rows) });
+        }
+        let Some(copy) = self.copy_mut(window, lease) else { return Ok(false) };
+        let is_news = copy.state < ReplicaState::Counted || copy.bytes != bytes;
+        copy.state = copy.state.max(ReplicaState::Counted);
+        copy.bytes = bytes;
+        self.rows.insert(window, rows);
+        Ok(is_news)
     }
 
     /// A reader stands there from now on, or is gone. Whether that is somewhere new, or nobody is left where it stood.

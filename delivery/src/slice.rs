@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ReadSettings;
+use crate::settings::ReadSettings;
 
 /// A rank's rows of a window, as runs that each belong to one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

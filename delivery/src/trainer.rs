@@ -12,18 +12,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use crate::ReadSettings;
+use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
-use crate::dispatcher::Millis;
 use crate::messages::{Broken, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{LeaseId, WorkerId};
+use crate::settings::ReadSettings;
 use crate::slice::Slice;
 use crate::steps::Steps;
 use crate::window::WindowId;
 
-/// Windows that are received at a time.
+/// Windows that a trainer receives at a time.
 const STREAMS_MAX: usize = 3;
 /// The first wait before a stream that broke is opened again; it doubles up to the last.
 const RETRY_MS: (Millis, Millis) = (50, 1_000);
@@ -37,6 +37,22 @@ pub struct Origin {
     pub window_offset: u64,
     /// The first offset to read.
     pub offset: u64,
+}
+
+/// What a trainer may receive ahead of its loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveLimits {
+    /// Windows that are received at a time.
+    pub streams: usize,
+    /// Bytes, about. The rows that the loop waits for are received whatever the limit says.
+    pub buffered_bytes: u64,
+}
+
+impl ReceiveLimits {
+    /// The limits of a rank's only trainer, which buffers about so many bytes.
+    pub fn of_bytes(buffered_bytes: u64) -> Self {
+        Self { streams: STREAMS_MAX, buffered_bytes }
+    }
 }
 
 /// A stream to open, in place of any other of the same window.
@@ -159,7 +175,7 @@ pub struct Trainer<R> {
     /// The batch being put together: its parts that are still missing lie in `parts`.
     current: Option<CurrentBatch<R>>,
     buffered_bytes: u64,
-    buffer_limit_bytes: u64,
+    limits: ReceiveLimits,
     broken: Vec<Broken>,
     /// How many of these the newest message said.
     broken_said: usize,
@@ -186,9 +202,8 @@ struct CurrentBatch<R> {
 }
 
 impl<R> Trainer<R> {
-    /// A rank that begins at `begin`. `session` should be drawn at random; about `buffer_limit_bytes` are received ahead
-    /// of the loop.
-    pub fn new(feed: Arc<str>, session: u64, settings: ReadSettings, begin: Origin, buffer_limit_bytes: u64) -> Self {
+    /// A rank that begins at `begin`. `session` should be drawn at random.
+    pub fn new(feed: Arc<str>, session: u64, settings: ReadSettings, begin: Origin, limits: ReceiveLimits) -> Self {
         Self {
             session,
             settings,
@@ -206,7 +221,7 @@ impl<R> Trainer<R> {
             feed,
             current: None,
             buffered_bytes: 0,
-            buffer_limit_bytes,
+            limits,
             broken: Vec::new(),
             broken_said: 0,
             waiting_since: None,
@@ -304,7 +319,7 @@ impl<R> Trainer<R> {
     /// The streams to open now, because their windows became known, moved, or broke.
     pub fn opens(&mut self, now: Millis) -> Vec<Open> {
         self.asked = now;
-        while self.receiving() < STREAMS_MAX && self.wants(self.receive.window) {
+        while self.receiving() < self.limits.streams && self.wants(self.receive.window) {
             let Cursor { window, offset } = self.receive;
             if window.epoch >= self.settings.epochs || self.until.is_some_and(|until| offset >= until) {
                 break;
@@ -373,7 +388,7 @@ impl<R> Trainer<R> {
     pub fn wants(&self, window: WindowId) -> bool {
         let is_awaited =
             || self.waiting_since.is_some() && window == self.needed() && holds(Rule::AwaitedComesOverTheLimit);
-        self.buffered_bytes < self.buffer_limit_bytes || is_awaited()
+        self.buffered_bytes < self.limits.buffered_bytes || is_awaited()
     }
 
     /// The window that the loop needs rows of next.

@@ -12,7 +12,8 @@ use tonic::Status;
 
 use crate::connect::{self, AuthorizedClient, ConnectOptions};
 use crate::dispatcher::{DispatcherClient, addresses, call};
-use crate::remote::{ReadPlan, RemoteReader};
+use crate::read_plan::ReadPlan;
+use crate::remote::RemoteReader;
 use crate::status::{error_of, not_forebay};
 use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
 

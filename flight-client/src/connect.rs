@@ -24,6 +24,9 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What comes at a time: each frame is a system call of the server, and should stay in a core's cache until it is copied.
 const FRAME_BYTES: u32 = 512 << 10;
 
+/// Received ahead of a loop, about, over all streams, if nothing is said.
+const BUFFER_BYTES: u64 = 64 << 20;
+
 /// A Flight client whose every request carries the token.
 pub(crate) type AuthorizedClient = FlightServiceClient<Carrier>;
 /// What carries the requests of an [`AuthorizedClient`], the token included.
@@ -67,6 +70,13 @@ impl fmt::Debug for ConnectOptions {
             .field("patience", &self.patience)
             .field("buffer_bytes", &self.buffer_bytes)
             .finish()
+    }
+}
+
+impl ConnectOptions {
+    /// Bytes to receive ahead of the loop, about.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.buffer_bytes.unwrap_or(BUFFER_BYTES)
     }
 }
 

@@ -1,102 +1,107 @@
-//! Dynamic delivery: drives the [`Claimer`] over the network, and reads each claim as a run of offsets.
+//! A reader with dynamic delivery: hands out batches as the rank claims them.
+//!
+//! One task tells the dispatcher what is done and hears what is granted; a [`Follower`] for each claim brings its rows. All
+//! decisions are the [`DynamicTrainer`]'s.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay_delivery::{Claim, Claimer, Granted, Start};
+use arrow::datatypes::SchemaRef;
+use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, Start, Token};
 use forebay_protocol::{Batch, Error, ErrorKind, Result};
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::clock::Clock;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::reader::{
-    BUFFER_BYTES, CALLS_MAX, FAREWELL, PATIENCE, PAUSE, RankReader, gone, lasting, moved, no_workers, random,
-};
-use crate::remote::ReadPlan;
-use crate::streams::Workers;
+use crate::follow::Follower;
+use crate::followed::{FollowedTrainer, Machine};
+use crate::piece::{self, Piece};
+use crate::random::random;
+use crate::read_plan::ReadPlan;
+use crate::transport::SliceTransport;
+use crate::waiting::{FAREWELL, gone, moved, patience_ms, with_resume_hint};
 use crate::wire::{ClaimCall, StreamRequest};
 
 /// After so long it is said for whom the rank waits.
-const SILENCE: Duration = Duration::from_secs(2);
-
-/// Ranks that are named in a message.
-const NAMED_MAX: usize = 16;
+const SILENCE_MS: Millis = 2_000;
 
 /// A rank that takes batches as they come.
 pub(crate) struct DynamicReader {
-    shared: Arc<Shared>,
+    rank: Arc<SharedRank>,
     dispatch: Arc<dyn Dispatch>,
-    what: ReadPlan,
-    options: ConnectOptions,
-    /// Connections that all claims are read over.
-    workers: Arc<Workers>,
-    patience: Duration,
-    /// Claims that are being read, in the order of the log.
-    reading: VecDeque<(Granted, RankReader)>,
+    /// What all claims are read over.
+    transport: Arc<dyn SliceTransport>,
+    request: StreamRequest,
+    feed: Arc<str>,
+    schema: SchemaRef,
+    patience_ms: Millis,
+    /// Of the claims that are being read, the one that the loop is in first.
+    followers: VecDeque<(Claim, Follower)>,
+    last: Option<Token>,
+    /// Since when the loop has waited.
+    waits_since: Option<Millis>,
     has_ended: bool,
     driver: JoinSet<()>,
 }
 
-struct Shared {
-    claimer: Mutex<Claimer>,
-    state: Mutex<State>,
-    has_news: AtomicBool,
+/// What the loop and the task that talks to the dispatcher share.
+struct SharedRank {
+    /// Shared with the followers of claims too.
+    trainer: Arc<Mutex<DynamicTrainer<Piece>>>,
+    clock: Clock,
+    has_left: AtomicBool,
     /// There may be something for the loop.
-    moved: Notify,
-    /// There may be something for the driver.
+    moved: Arc<Notify>,
+    /// There may be something for the task that talks to the dispatcher.
     news: Notify,
 }
 
-#[derive(Default)]
-struct State {
-    /// What stands in the way now, and since when; it may pass.
-    trouble: Option<(Instant, Error)>,
-    /// What will not pass.
-    fatal: Option<Error>,
-    has_left: bool,
-}
-
 impl DynamicReader {
-    pub(crate) fn new(dispatch: Arc<dyn Dispatch>, what: ReadPlan, options: ConnectOptions) -> Result<Self> {
-        let settings = what.settings();
-        let rows = Claimer::claim_rows(&settings);
-        let (begin, marks) = match &what.request.from {
-            Start::Token(token) => (Claim { epoch: token.epoch, run: token.offset / rows }, token.claims.as_deref()),
-            Start::Offset { offset, .. } if offset % rows != 0 => {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!("dynamic delivery of batches of {} cannot begin at offset {offset}", settings.batch_size),
-                )
-                .with_hint(format!("begin at a multiple of {rows}: batches are claimed four at a time")));
-            }
-            Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
-        };
-        // Two claims are received at a time.
-        let options =
-            ConnectOptions { buffer_bytes: Some(options.buffer_bytes.unwrap_or(BUFFER_BYTES) / 2), ..options };
-        let session = session();
-        let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
-        let claimer = Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?;
-        let shared = Arc::new(Shared {
-            claimer: Mutex::new(claimer),
-            state: Mutex::default(),
-            has_news: AtomicBool::new(true),
-            moved: Notify::new(),
+    pub(crate) fn new(
+        dispatch: Arc<dyn Dispatch>,
+        transport: Arc<dyn SliceTransport>,
+        what: ReadPlan,
+        options: &ConnectOptions,
+    ) -> Result<Self> {
+        let claimer = claimer(&what)?;
+        let patience_ms = patience_ms(options.patience);
+        // The rank must know whenever it talks to another dispatcher: followers of claims turn to others as they like.
+        let claiming = dispatch.apart();
+        let others = claiming.others();
+        let trainer = DynamicTrainer::new(claimer, others.len() + 1, options.buffer_bytes(), patience_ms);
+        let rank = Arc::new(SharedRank {
+            trainer: Arc::new(Mutex::new(trainer)),
+            clock: Clock::start(),
+            has_left: AtomicBool::new(false),
+            moved: Arc::new(Notify::new()),
             news: Notify::new(),
         });
         let mut driver = JoinSet::new();
-        // The claimer must know whenever it talks to another dispatcher: readers of claims turn to others as they like.
-        driver.spawn(drive(Arc::clone(&shared), dispatch.apart(), what.clone()));
-        let patience = options.patience.unwrap_or(PATIENCE);
-        let workers = Workers::new(options.clone());
-        let reading = VecDeque::new();
-        Ok(Self { shared, dispatch, what, options, workers, patience, reading, has_ended: false, driver })
+        let request = StreamRequest { from: Start::default(), ..what.request.clone() };
+        let claiming = ClaimDriver::new(Arc::clone(&rank), claiming, request);
+        driver.spawn(claiming.run(others));
+        Ok(Self {
+            rank,
+            dispatch,
+            transport,
+            feed: what.metadata.feed.as_str().into(),
+            request: what.request,
+            schema: what.schema,
+            patience_ms,
+            followers: VecDeque::new(),
+            last: None,
+            waits_since: None,
+            has_ended: false,
+            driver,
+        })
     }
 
     pub(crate) async fn next(&mut self) -> Option<Result<Batch>> {
@@ -110,76 +115,75 @@ impl DynamicReader {
 
     async fn advance(&mut self) -> Result<Option<Batch>> {
         loop {
-            // Before anything that is here: of a process that was replaced, nothing counts any more.
-            if let Some(error) = self.shared.state.lock().fatal.take() {
-                return Err(error);
-            }
-            while let Some((granted, from)) = self.shared.claimer.lock().take() {
-                let (dispatch, workers) = (Arc::clone(&self.dispatch), Arc::clone(&self.workers));
-                let reader = RankReader::of_claim(dispatch, workers, &self.what, self.options.clone(), &granted, from);
-                self.reading.push_back((granted, reader));
-            }
-            if let Some((granted, reader)) = self.reading.front_mut() {
-                let granted = *granted;
-                let batch = tokio::select! {
-                    biased;
-                    // Another claim may be there, to be received ahead, or an error.
-                    () = self.shared.moved.notified() => continue,
-                    batch = reader.next() => batch,
-                };
-                match batch {
-                    Some(batch) => return self.hand_out(&granted, batch?).map(Some),
-                    None => {
-                        self.reading.pop_front();
-                        self.handed(&granted, granted.end);
-                        continue;
-                    }
+            self.begin_claims();
+            let now = self.rank.clock.now();
+            let next = self.rank.trainer.lock().next(now);
+            self.end_claims();
+            self.followers.iter().for_each(|(_, follower)| follower.followed.looked());
+            self.rank.news.notify_one();
+            match next {
+                Next::Deliver(batch) => {
+                    self.waits_since = None;
+                    let batch = piece::join(*batch, &self.schema)?;
+                    self.last = Some(batch.token.clone());
+                    return Ok(Some(batch));
                 }
+                Next::End => return Ok(None),
+                Next::Fail(report) => return Err(self.of_claim(Error::from(&report))),
+                Next::Wait => {}
             }
-            if self.shared.claimer.lock().is_finished() {
-                return Ok(None);
-            }
-            if self.driver.is_empty() {
-                return Err(gone());
-            }
-            let trouble = self.shared.state.lock().trouble.clone();
-            match trouble {
-                Some((since, error)) => {
-                    let moved = moved(&self.shared.moved, &mut self.driver);
-                    if timeout_at(since + self.patience, moved).await.is_err() {
-                        return Err(error);
-                    }
+            let waits_since = *self.waits_since.get_or_insert(now);
+            match self.followers.front_mut() {
+                Some((_, follower)) => {
+                    let waited = follower.wait(waits_since, self.patience_ms).await;
+                    waited.map_err(|error| self.of_claim(error))?;
                 }
-                None => moved(&self.shared.moved, &mut self.driver).await,
+                None if self.driver.is_empty() => return Err(gone()),
+                None => {
+                    let gives_up_at = self.rank.trainer.lock().gives_up_at();
+                    let deadline = gives_up_at.map(|at| self.rank.clock.instant(at));
+                    moved(&self.rank.moved, &mut self.driver, deadline).await;
+                }
             }
         }
     }
 
-    fn hand_out(&mut self, granted: &Granted, batch: Batch) -> Result<Batch> {
-        self.handed(granted, batch.offset + batch.positions);
-        let token = self.shared.claimer.lock().token();
-        Ok(Batch { step: batch.offset / self.what.metadata.batch_size, token, ..batch })
+    /// An error of a claim that is being read says where to resume; one of the job says what to do itself.
+    fn of_claim(&self, error: Error) -> Error {
+        with_resume_hint(error, self.last.as_ref().filter(|_| !self.followers.is_empty()))
     }
 
-    fn handed(&self, granted: &Granted, offset: u64) {
-        self.shared.claimer.lock().handed(granted.claim, offset);
-        if offset >= granted.end {
-            self.shared.has_news.store(true, Ordering::Relaxed);
-            self.shared.news.notify_one();
+    /// Follows the routes of claims that were granted.
+    fn begin_claims(&mut self) {
+        while let Some(claim) = { self.rank.trainer.lock().begin(|| u64::from_le_bytes(random())) } {
+            let machine = Machine::OfClaim(Arc::clone(&self.rank.trainer), claim);
+            let (feed, schema, moved) =
+                (Arc::clone(&self.feed), Arc::clone(&self.schema), Arc::clone(&self.rank.moved));
+            let followed = FollowedTrainer::new(machine, feed, schema, self.rank.clock, moved);
+            let (dispatch, transport) = (Arc::clone(&self.dispatch), Arc::clone(&self.transport));
+            self.followers.push_back((claim, Follower::new(followed, dispatch, transport, self.request.clone())));
+        }
+    }
+
+    /// Lets go of the followers of claims that are at their end.
+    fn end_claims(&mut self) {
+        let first = self.rank.trainer.lock().reading().next();
+        while self.followers.front().is_some_and(|(claim, _)| Some(*claim) != first) {
+            self.followers.pop_front();
         }
     }
 
     pub(crate) async fn close(&mut self) {
         self.leave();
         while self.driver.join_next().await.is_some() {}
-        for (_, reader) in &mut self.reading {
-            reader.close().await;
+        for (_, follower) in &mut self.followers {
+            follower.close().await;
         }
     }
 
     fn leave(&mut self) {
-        self.shared.state.lock().has_left = true;
-        self.shared.news.notify_one();
+        self.rank.has_left.store(true, Ordering::Relaxed);
+        self.rank.news.notify_one();
     }
 }
 
@@ -191,98 +195,24 @@ impl Drop for DynamicReader {
     }
 }
 
-/// Tells the dispatcher what is done and hears what is granted, until the reader leaves.
-async fn drive(shared: Arc<Shared>, dispatch: Arc<dyn Dispatch>, what: ReadPlan) {
-    let mut calls = FuturesUnordered::new();
-    let mut pause = Instant::now();
-    // Since when other ranks are waited for at this dispatcher.
-    let (first, mut awaiting) = (dispatch.name(), None);
-    let request = StreamRequest { from: Start::default(), ..what.request };
-    // An old process of this rank may ask any of them.
-    let others = dispatch.others();
-    let dispatchers = others.len() + 1;
-    let announced = (dispatchers > 1).then(|| shared.claimer.lock().announce());
-    let mut announcing = FuturesUnordered::new();
-    for (other, message) in others.into_iter().zip(announced.into_iter().cycle()) {
-        let call = ClaimCall { request: request.clone(), message };
-        announcing.push(async move { other.claim(&call).await });
-    }
-    let mut has_said = false;
-    loop {
-        let has_left = shared.state.lock().has_left;
-        let is_paused = Instant::now() < pause;
-        let has_news = shared.has_news.load(Ordering::Relaxed);
-        if has_left || (!is_paused && (calls.is_empty() || (calls.len() < CALLS_MAX && has_news))) {
-            shared.has_news.store(false, Ordering::Relaxed);
-            let message = match has_left {
-                true => shared.claimer.lock().leave(),
-                false => shared.claimer.lock().sync(),
-            };
-            let (dispatch, call) = (Arc::clone(&dispatch), ClaimCall { request: request.clone(), message });
-            if has_left {
-                // What is done is asked for anyway when the others end.
-                let _ = timeout(FAREWELL, dispatch.claim(&call)).await;
-                return;
-            }
-            calls.push(async move { (dispatch.name(), dispatch.claim(&call).await) }.boxed());
+/// The rank's claims, from where its request begins.
+fn claimer(what: &ReadPlan) -> Result<Claimer> {
+    let settings = what.settings();
+    let rows = Claimer::claim_rows(&settings);
+    let (begin, marks) = match &what.request.from {
+        Start::Token(token) => (Claim { epoch: token.epoch, run: token.offset / rows }, token.claims.as_deref()),
+        Start::Offset { offset, .. } if offset % rows != 0 => {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("dynamic delivery of batches of {} cannot begin at offset {offset}", settings.batch_size),
+            )
+            .with_hint(format!("begin at a multiple of {rows}: batches are claimed four at a time")));
         }
-        tokio::select! {
-            Some(answer) = announcing.next() => {
-                if let Some(error) = answer.err().filter(|error| error.kind() == ErrorKind::Conflict) {
-                    shared.state.lock().fatal = Some(error);
-                    shared.moved.notify_one();
-                    return;
-                }
-            }
-            Some((asked, answer)) = calls.next() => match answer {
-                Ok(answer) => {
-                    let reply = &answer.reply;
-                    let idle = (reply.workers == 0).then(|| no_workers(&asked));
-                    let awaited = awaited(&reply.awaited);
-                    awaiting = awaited.is_some().then(|| awaiting.unwrap_or_else(Instant::now));
-                    if let Some(error) = awaited.as_ref().filter(|_| awaiting.is_some_and(|since| since.elapsed() > SILENCE)) {
-                        if !std::mem::replace(&mut has_said, true) {
-                            tracing::warn!(dispatcher = asked, "{}", error.message());
-                        }
-                    } else if awaited.is_none() && std::mem::take(&mut has_said) {
-                        tracing::info!(dispatcher = asked, "all ranks are there");
-                    }
-                    let is_idle = idle.is_some();
-                    let trouble = reply.failed.as_ref().map(Error::from).or(idle).or(awaited);
-                    let must_turn = {
-                        let mut claimer = shared.claimer.lock();
-                        claimer.reply(answer);
-                        // Those that are waited for may be elsewhere.
-                        let is_newest = dispatch.name() == asked;
-                        is_newest && (is_idle || (dispatchers > 1 && claimer.should_turn(asked == first, dispatchers)))
-                    };
-                    match trouble {
-                        Some(error) => lasting(&mut shared.state.lock().trouble, error),
-                        None => shared.state.lock().trouble = None,
-                    }
-                    shared.moved.notify_one();
-                    if must_turn {
-                        dispatch.rotate(&asked);
-                        shared.claimer.lock().turn();
-                        (pause, awaiting) = (Instant::now() + PAUSE, None);
-                    }
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
-                    lasting(&mut shared.state.lock().trouble, error);
-                    shared.moved.notify_one();
-                    shared.claimer.lock().turn();
-                    (pause, awaiting) = (Instant::now() + PAUSE, None);
-                }
-                Err(error) => {
-                    shared.state.lock().fatal = Some(error);
-                    shared.moved.notify_one();
-                    return;
-                }
-            },
-            () = shared.news.notified() => {}
-            () = sleep_until(pause), if is_paused => {}
-        }
-    }
+        Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
+    };
+    let session = session();
+    let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
+    Ok(Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?)
 }
 
 /// Greater than those of the processes that were this rank before.
@@ -293,12 +223,104 @@ fn session() -> u64 {
     millis << 16 | u64::from(u16::from_le_bytes(random()))
 }
 
-fn awaited(ranks: &[u64]) -> Option<Error> {
-    let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
-    names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
-    let message = format!("nothing is handed out before rank {} is there", names.join(", "));
-    let error = Error::new(ErrorKind::Unavailable, message).with_hint(
-        "with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"",
-    );
-    (!ranks.is_empty()).then_some(error)
+/// An answer to the message with this number, and who gave it.
+type Answered = (String, u64, Result<ClaimAnswer>);
+
+/// The task that tells the dispatcher what is done and hears what is granted.
+struct ClaimDriver {
+    rank: Arc<SharedRank>,
+    dispatch: Arc<dyn Dispatch>,
+    /// Where the list of dispatchers begins.
+    first: String,
+    request: StreamRequest,
+    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    /// Whether it was said for whom the rank waits.
+    has_said: bool,
+}
+
+impl ClaimDriver {
+    fn new(rank: Arc<SharedRank>, dispatch: Arc<dyn Dispatch>, request: StreamRequest) -> Self {
+        let first = dispatch.name();
+        Self { rank, dispatch, first, request, calls: FuturesUnordered::new(), has_said: false }
+    }
+
+    /// Talks until the loop leaves, or a dispatcher refuses for good. An old process of this rank may ask any of the
+    /// `others`.
+    async fn run(mut self, others: Vec<Arc<dyn Dispatch>>) {
+        let mut announcing = FuturesUnordered::new();
+        let announced = self.rank.trainer.lock().announce();
+        for (other, message) in others.into_iter().zip(announced.into_iter().cycle()) {
+            let call = ClaimCall { request: self.request.clone(), message };
+            announcing.push(async move { other.claim(&call).await });
+        }
+        loop {
+            if self.rank.has_left.load(Ordering::Relaxed) {
+                return self.leave().await;
+            }
+            let wake = self.call();
+            let refused = tokio::select! {
+                Some(answer) = announcing.next() => answer.err().filter(|error| error.kind() == ErrorKind::Conflict),
+                Some((asked, seq, answer)) = self.calls.next() => self.answered(&asked, seq, answer).err(),
+                () = self.rank.news.notified() => None,
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => None,
+            };
+            if let Some(error) = refused {
+                self.rank.trainer.lock().refused(error.report());
+                self.rank.moved.notify_one();
+                return;
+            }
+        }
+    }
+
+    /// Sends the messages that are due. When to do so again, if nothing else happens.
+    fn call(&self) -> Option<Instant> {
+        let now = self.rank.clock.now();
+        let mut trainer = self.rank.trainer.lock();
+        while let Some(message) = trainer.sync(now) {
+            let (dispatch, seq) = (Arc::clone(&self.dispatch), message.seq);
+            let call = ClaimCall { request: self.request.clone(), message };
+            self.calls.push(async move { (dispatch.name(), seq, dispatch.claim(&call).await) }.boxed());
+        }
+        trainer.sync_at().map(|at| self.rank.clock.instant(at))
+    }
+
+    /// Takes what the dispatcher `asked` answers.
+    ///
+    /// # Errors
+    /// What the dispatcher refuses for good.
+    fn answered(&mut self, asked: &str, seq: u64, answer: Result<ClaimAnswer>) -> Result<()> {
+        let now = self.rank.clock.now();
+        match answer {
+            Ok(answer) => {
+                let is_awaiting = !answer.reply.awaited.is_empty();
+                let (must_turn, awaiting) = {
+                    let mut trainer = self.rank.trainer.lock();
+                    (trainer.reply(answer, asked, asked == self.first, now), trainer.awaiting())
+                };
+                if let Some((_, report)) = awaiting.filter(|(since, _)| now - since > SILENCE_MS) {
+                    if !std::mem::replace(&mut self.has_said, true) {
+                        tracing::warn!(dispatcher = asked, "{}", report.message);
+                    }
+                } else if !is_awaiting && std::mem::take(&mut self.has_said) {
+                    tracing::info!(dispatcher = asked, "all ranks are there");
+                }
+                if must_turn {
+                    self.dispatch.rotate(asked);
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                self.rank.trainer.lock().unanswered(seq, error.report(), now);
+            }
+            Err(error) => return Err(error),
+        }
+        self.rank.moved.notify_one();
+        Ok(())
+    }
+
+    async fn leave(self) {
+        let message = self.rank.trainer.lock().leave();
+        let call = ClaimCall { request: self.request, message };
+        // What is done is asked for anyway when the others end.
+        let _ = timeout(FAREWELL, self.dispatch.claim(&call)).await;
+    }
 }

@@ -20,26 +20,36 @@
 //! It does not plan, compute or cut: it shares the vocabulary of `forebay-protocol` with the engine.
 
 mod client;
+mod clock;
 mod connect;
 mod dispatcher;
 mod dynamic;
+mod follow;
+mod followed;
 pub mod local;
 mod messages;
 pub mod pem;
+mod piece;
 mod probe;
+mod random;
+mod read_plan;
 mod reader;
 mod receive;
 mod remote;
 mod snapshots;
 mod status;
 mod streams;
+mod transport;
+mod waiting;
 
 pub use client::{Client, PipelineInfo, RemoteFeed};
 pub use connect::{ClientTls, ConnectOptions};
 pub use dispatcher::{Dispatch, DispatcherClient, addresses};
 pub use forebay_protocol::wire;
 pub use forebay_protocol::wire::{BatchMetadata, FeedMetadata, StreamRequest};
-pub use remote::{ReadPlan, RemoteReader};
+pub use read_plan::ReadPlan;
+pub use remote::RemoteReader;
+pub use transport::{SliceError, SliceRows, SliceStream, SliceTransport};
 
 /// What [`Client::status`] says.
 pub use forebay_delivery::{JobStatus, Status as ClusterStatus};

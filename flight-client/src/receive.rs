@@ -52,21 +52,21 @@ pub(crate) struct Received {
 
 /// Why there is nothing more.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub(crate) enum BrokenStream {
     /// What the server says, or what became of the connection.
     Status(Box<Status>),
     /// What came is no Flight stream.
     Unreadable(String),
 }
 
-impl From<Status> for Broken {
+impl From<Status> for BrokenStream {
     fn from(status: Status) -> Self {
         Self::Status(Box::new(status))
     }
 }
 
-fn unreadable(what: impl fmt::Display) -> Broken {
-    Broken::Unreadable(what.to_string())
+fn unreadable(what: impl fmt::Display) -> BrokenStream {
+    BrokenStream::Unreadable(what.to_string())
 }
 
 impl Receiving {
@@ -90,7 +90,7 @@ impl Receiving {
     }
 
     /// The next rows; `None` at the end that the server meant.
-    pub(crate) async fn next(&mut self) -> Result<Option<Received>, Broken> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Received>, BrokenStream> {
         loop {
             let Some(message) = self.message().await? else { return Ok(None) };
             if let Some(received) = self.decoder.decode(message)? {
@@ -99,7 +99,7 @@ impl Receiving {
         }
     }
 
-    async fn message(&mut self) -> Result<Option<ReceivedMessage>, Broken> {
+    async fn message(&mut self) -> Result<Option<ReceivedMessage>, BrokenStream> {
         loop {
             if let Some(message) = self.messages.take(&mut self.piece).map_err(unreadable)? {
                 return Ok(Some(message));
@@ -125,13 +125,13 @@ impl Receiving {
 }
 
 impl Decoder {
-    fn decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, Broken> {
+    fn decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, BrokenStream> {
         // arrow's readers panic at some of what nobody should send.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.try_decode(message)));
         decoded.unwrap_or_else(|_| Err(unreadable("arrow cannot decode it")))
     }
 
-    fn try_decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, Broken> {
+    fn try_decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, BrokenStream> {
         let header = arrow_ipc::root_as_message(&message.header).map_err(unreadable)?;
         match header.header_type() {
             MessageHeader::NONE => return Ok(None),
@@ -156,7 +156,7 @@ impl Decoder {
 }
 
 /// What arrow's reader takes for granted.
-fn check(batch: &arrow_ipc::RecordBatch<'_>, bytes: usize) -> Result<(), Broken> {
+fn check(batch: &arrow_ipc::RecordBatch<'_>, bytes: usize) -> Result<(), BrokenStream> {
     // Compressed buffers say themselves how large they become.
     if batch.compression().is_some() {
         return Err(unreadable("compressed rows that nobody asked for"));
@@ -256,7 +256,7 @@ mod tests {
     fn rows_come_after_their_schema() {
         let (schema, header, body) = sent();
         let mut decoder = Decoder::default();
-        assert!(matches!(decoder.decode(message(&header, &body)), Err(Broken::Unreadable(_))));
+        assert!(matches!(decoder.decode(message(&header, &body)), Err(BrokenStream::Unreadable(_))));
         assert!(decoder.decode(message(&schema, &[])).unwrap().is_none());
         let received = decoder.decode(message(&header, &body)).unwrap().unwrap();
         assert_eq!((received.records, &received.metadata[..], received.bytes), (batch(), &b"m"[..], body.len() as u64));
@@ -271,7 +271,7 @@ mod tests {
             let received = decoder.decode(message(header, body))?;
             // Whatever passes can be read.
             received.iter().for_each(|received| assert!(!digest(&received.records).is_empty()));
-            Ok::<_, Broken>(received.is_some())
+            Ok::<_, BrokenStream>(received.is_some())
         };
         assert!(decode(&schema, &header, &body).unwrap());
         let changed = |bytes: &[u8], at: usize, by: u8| {

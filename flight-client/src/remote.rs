@@ -2,34 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-use forebay_delivery::ReadSettings;
 use forebay_protocol::{Batch, DeliveryMode, Result};
 
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
 use crate::dynamic::DynamicReader;
+use crate::read_plan::ReadPlan;
 use crate::reader::RankReader;
-use crate::wire::{FeedMetadata, StreamRequest};
-
-/// What is read.
-#[derive(Clone, Debug)]
-pub struct ReadPlan {
-    /// As it was asked for, with the feed's id.
-    pub request: StreamRequest,
-    /// What that came to.
-    pub metadata: FeedMetadata,
-    /// The samples' schema.
-    pub schema: SchemaRef,
-}
-
-impl ReadPlan {
-    pub(crate) fn settings(&self) -> ReadSettings {
-        let FeedMetadata { batch_size, epochs, drop_last, .. } = self.metadata;
-        let StreamRequest { rank, world_size, .. } = self.request;
-        ReadSettings { batch_size, epochs, drop_last, rank, world_size }
-    }
-}
+use crate::transport::{FlightTransport, SliceTransport};
 
 /// Reads batches from a cluster; with ordered delivery the same that a reader in process gives. Dropping it leaves the
 /// feed.
@@ -41,14 +21,28 @@ enum Kind {
 }
 
 impl RemoteReader {
-    /// A rank that asks `dispatch` where to read. Must be called inside a Tokio runtime.
+    /// A rank that asks `dispatch` where to read, and reads over Flight. Must be called inside a Tokio runtime.
     ///
     /// # Errors
     /// `Invalid` where a dynamic reader would begin in the middle of a claim.
     pub fn new(dispatch: Arc<dyn Dispatch>, what: ReadPlan, options: ConnectOptions) -> Result<Self> {
+        let transport = FlightTransport::new(options.clone());
+        Self::over(transport, dispatch, what, &options)
+    }
+
+    /// The same, over any transport.
+    ///
+    /// # Errors
+    /// `Invalid` where a dynamic reader would begin in the middle of a claim.
+    pub fn over(
+        transport: Arc<dyn SliceTransport>,
+        dispatch: Arc<dyn Dispatch>,
+        what: ReadPlan,
+        options: &ConnectOptions,
+    ) -> Result<Self> {
         Ok(Self(match what.request.delivery.unwrap_or_default() {
-            DeliveryMode::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, &what, options))),
-            DeliveryMode::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, what, options)?)),
+            DeliveryMode::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, transport, &what, options))),
+            DeliveryMode::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, transport, what, options)?)),
         }))
     }
 

@@ -2,49 +2,30 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use arrow_flight::Ticket;
-use forebay_delivery::{Ended, Fragment, Open, WindowId, WorkerId};
+use forebay_delivery::{Ended, Fragment, Open, WindowId};
 use forebay_protocol::{Error, ErrorKind};
-use parking_lot::Mutex;
+use futures::TryStreamExt;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
-use tonic::Code;
 
-use crate::connect::{self, Carrier, ConnectOptions};
-use crate::local;
-use crate::reader::{Piece, Shared};
-use crate::receive::{Broken, Received, Receiving};
-use crate::status::{error_of, lost};
-use crate::wire::{PieceMetadata, WindowRequest};
-use forebay_arrays::pool::Pool;
+use crate::followed::FollowedTrainer;
+use crate::piece::Piece;
+use crate::transport::{SliceError, SliceTransport};
+use crate::wire::WindowRequest;
 
-/// A worker that does not answer a request within this is taken for lost.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
-/// Kept for messages to come, over all streams.
-const POOL_BYTES: usize = 64 << 20;
-
-/// The streams of a reader.
+/// The streams of a trainer.
 pub(crate) struct WindowStreams {
-    shared: Arc<Shared>,
-    workers: Arc<Workers>,
+    followed: Arc<FollowedTrainer>,
+    transport: Arc<dyn SliceTransport>,
     secret: String,
     ticket: String,
     tasks: JoinSet<()>,
     open: HashMap<WindowId, AbortHandle>,
 }
 
-/// Connections to workers, and the memory that their messages come in.
-pub(crate) struct Workers {
-    options: ConnectOptions,
-    carriers: Mutex<HashMap<WorkerId, Carrier>>,
-    pool: Arc<Pool>,
-}
-
 impl WindowStreams {
-    pub(crate) fn new(shared: Arc<Shared>, workers: Arc<Workers>, secret: String) -> Self {
-        Self { shared, workers, secret, ticket: String::new(), tasks: JoinSet::new(), open: HashMap::new() }
+    pub(crate) fn new(followed: Arc<FollowedTrainer>, transport: Arc<dyn SliceTransport>, secret: String) -> Self {
+        Self { followed, transport, secret, ticket: String::new(), tasks: JoinSet::new(), open: HashMap::new() }
     }
 
     pub(crate) fn set_ticket(&mut self, ticket: String) {
@@ -54,14 +35,18 @@ impl WindowStreams {
     /// Opens streams, each in place of the one of the same window.
     pub(crate) fn open(&mut self, opens: Vec<Open>) {
         for open in opens {
-            let task = self.tasks.spawn(receive(
-                Arc::clone(&self.shared),
-                Arc::clone(&self.workers),
-                self.ticket.clone(),
-                self.secret.clone(),
-                open.clone(),
-            ));
-            if let Some(before) = self.open.insert(open.window, task) {
+            let window = open.window;
+            let request = WindowRequest {
+                ticket: self.ticket.clone(),
+                secret: self.secret.clone(),
+                feed: Arc::clone(&self.followed.feed),
+                window,
+                slice: open.slice,
+                from_row: open.from_row,
+            };
+            let (followed, transport) = (Arc::clone(&self.followed), Arc::clone(&self.transport));
+            let task = self.tasks.spawn(receive(followed, transport, open, request));
+            if let Some(before) = self.open.insert(window, task) {
                 before.abort();
             }
         }
@@ -76,76 +61,87 @@ impl WindowStreams {
     }
 }
 
-async fn receive(shared: Arc<Shared>, workers: Arc<Workers>, ticket: String, secret: String, open: Open) {
-    let (window, lease, worker, address) = (open.window, open.lease, open.worker, open.address.clone());
-    let how = match try_receive(&shared, &workers, ticket, secret, open).await {
+async fn receive(
+    followed: Arc<FollowedTrainer>,
+    transport: Arc<dyn SliceTransport>,
+    open: Open,
+    request: WindowRequest,
+) {
+    let how = match try_receive(&followed, &*transport, &open, request).await {
         Ok(()) => Ended::Complete,
-        Err(failed) => workers.judge(&shared, worker, &address, failed),
+        Err(error) => judge(&followed, &open.address, error),
     };
-    shared.trainer.lock().ended(window, lease, how, shared.now());
-    shared.news.notify_one();
-    shared.moved.notify_one();
-}
-
-enum Failed {
-    Stream(Broken),
-    Other(Error),
-}
-
-impl From<Broken> for Failed {
-    fn from(broken: Broken) -> Self {
-        Self::Stream(broken)
-    }
+    let now = followed.now();
+    followed.with(|trainer| trainer.ended(open.window, open.lease, how, now));
+    followed.news.notify_one();
+    followed.moved.notify_one();
 }
 
 async fn try_receive(
-    shared: &Shared,
-    workers: &Workers,
-    ticket: String,
-    secret: String,
-    open: Open,
-) -> Result<(), Failed> {
-    let Open { window, lease, worker, address, slice, from_row } = open;
-    let feed = shared.trainer.lock().feed().clone();
-    let request = WindowRequest { ticket, secret, feed, window, slice, from_row };
-    let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
-    let stream = timeout(OPEN_TIMEOUT, async {
-        let carrier = workers.carrier(worker, &address).await.map_err(Failed::Other)?;
-        Ok::<_, Failed>(Receiving::open(carrier, ticket, Arc::clone(&workers.pool)).await.map_err(Broken::from)?)
-    });
-    let mut stream = stream.await.unwrap_or_else(|_| Err(Failed::Other(lost(&address, "it does not answer"))))?;
+    followed: &FollowedTrainer,
+    transport: &dyn SliceTransport,
+    open: &Open,
+    request: WindowRequest,
+) -> Result<(), SliceError> {
+    let mut stream = transport.open(open.worker, &open.address, request).await?;
     loop {
-        room(shared, window).await;
-        let Some(Received { records, metadata, bytes }) = stream.next().await? else { return Ok(()) };
-        let piece: PieceMetadata =
-            serde_json::from_slice(&metadata).map_err(|error| Broken::Unreadable(error.to_string()))?;
-        let rows = piece.rows.1.saturating_sub(piece.rows.0);
-        if piece.gaps > rows || records.num_rows() as u64 > rows - piece.gaps || !shared.is_expected(&records) {
-            return Err(Broken::Unreadable("other rows or columns than were asked for".to_owned()).into());
+        room(followed, open.window).await;
+        let Some(rows) = stream.try_next().await? else { return Ok(()) };
+        let (begin, end) = rows.metadata.rows;
+        let piece = Piece { records: rows.records, gaps: rows.metadata.gaps };
+        let covered = end.saturating_sub(begin);
+        let is_whole = piece.gaps <= covered && piece.records.num_rows() as u64 <= covered - piece.gaps;
+        if !is_whole || !piece.is_of(&followed.schema) {
+            let message =
+                format!("{} sent what cannot be read: other rows or columns than were asked for", open.address);
+            return Err(SliceError::Failed(Error::new(ErrorKind::Internal, message)));
         }
-        let records = Piece { records, gaps: piece.gaps };
-        let fragment = Fragment { rows: piece.rows.0..piece.rows.1, bytes, records };
-        if !shared.trainer.lock().received(window, lease, fragment) {
+        let fragment = Fragment { rows: begin..end, bytes: rows.bytes, records: piece };
+        if followed.with(|trainer| trainer.received(open.window, open.lease, fragment)) != Some(true) {
             // Replaced, or a worker that sends what nobody asked for: what is missing is asked for again.
             return Ok(());
         }
-        shared.all_is_well();
-        shared.moved.notify_one();
+        followed.streams_are_well();
+        followed.moved.notify_one();
     }
 }
 
 /// Waits until the loop has room for more of this window.
-async fn room(shared: &Shared, window: WindowId) {
+async fn room(followed: &FollowedTrainer, window: WindowId) {
     loop {
-        let room = shared.room.notified();
+        let room = followed.room.notified();
         tokio::pin!(room);
         // Listening begins before looking, so what happens in between is not missed.
         room.as_mut().enable();
-        if shared.trainer.lock().wants(window) {
+        if followed.with(|trainer| trainer.wants(window)) != Some(false) {
             return;
         }
         room.await;
     }
+}
+
+/// What the end of a stream means for the trainer.
+fn judge(followed: &FollowedTrainer, address: &str, error: SliceError) -> Ended {
+    let error = match error {
+        SliceError::Missing => return Ended::Missing,
+        // A worker that cannot be reached as it says is its own misfortune, not the reader's.
+        SliceError::Unreachable(error) => at(address, &error),
+        SliceError::TicketRefused(error) => error,
+        SliceError::Failed(error) => match error.kind() {
+            ErrorKind::Data
+            | ErrorKind::Invalid
+            | ErrorKind::Conflict
+            | ErrorKind::Unsupported
+            | ErrorKind::Internal => {
+                return Ended::Failed(error.report());
+            }
+            // It knows other tokens than the dispatcher: others may not.
+            ErrorKind::Denied => at(address, &error),
+            ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Exhausted => error,
+        },
+    };
+    followed.stream_trouble(&error);
+    Ended::Lost
 }
 
 /// Names the worker in an error that would else be taken for the dispatcher's.
@@ -154,61 +150,4 @@ fn at(address: &str, error: &Error) -> Error {
     named.with_hint(
         "look at how that worker was started: its address (the option \"advertise\"), certificates and tokens must go with the others'",
     )
-}
-
-impl Workers {
-    pub(crate) fn new(options: ConnectOptions) -> Arc<Self> {
-        Arc::new(Self { options, carriers: Mutex::default(), pool: Pool::new(POOL_BYTES) })
-    }
-
-    async fn carrier(&self, worker: WorkerId, address: &str) -> forebay_protocol::Result<Carrier> {
-        if let Some(carrier) = self.carriers.lock().get(&worker) {
-            return Ok(carrier.clone());
-        }
-        let carrier = connect::carrier(address, Some(&local::socket(worker)), &self.options).await?;
-        self.carriers.lock().insert(worker, carrier.clone());
-        Ok(carrier)
-    }
-
-    /// What the end of a stream means for the reader.
-    fn judge(&self, shared: &Shared, worker: WorkerId, address: &str, failed: Failed) -> Ended {
-        let (is_ticket, error) = match failed {
-            Failed::Stream(Broken::Status(status)) if status.code() == Code::NotFound => return Ended::Missing,
-            // Whatever listens at that address is no worker: another worker's may be right.
-            Failed::Stream(Broken::Status(status)) if status.code() == Code::Unimplemented => {
-                self.carriers.lock().remove(&worker);
-                shared.stream_trouble(at(address, &error_of(address, &status, |cause| lost(address, cause))));
-                return Ended::Lost;
-            }
-            // A new dispatcher signs with a new key: the next message brings a ticket that is good.
-            Failed::Stream(Broken::Status(status)) => {
-                (status.code() == Code::PermissionDenied, error_of(address, &status, |cause| lost(address, cause)))
-            }
-            Failed::Stream(Broken::Unreadable(cause)) => {
-                let message = format!("{address} sent what cannot be read: {cause}");
-                (false, Error::new(ErrorKind::Internal, message))
-            }
-            // A worker that cannot be reached as it says is its own misfortune, not the reader's.
-            Failed::Other(error) => {
-                self.carriers.lock().remove(&worker);
-                shared.stream_trouble(at(address, &error));
-                return Ended::Lost;
-            }
-        };
-        match error.kind() {
-            ErrorKind::Data | ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Internal => {
-                Ended::Failed(error.report())
-            }
-            // It knows other tokens than the dispatcher: others may not.
-            ErrorKind::Denied if !is_ticket => {
-                shared.stream_trouble(at(address, &error));
-                Ended::Lost
-            }
-            ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Unavailable | ErrorKind::Exhausted => {
-                self.carriers.lock().remove(&worker);
-                shared.stream_trouble(error);
-                Ended::Lost
-            }
-        }
-    }
 }

@@ -12,7 +12,7 @@ use forebay_engine::{Error, ErrorKind, Result};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::status::status;
+use crate::status::{forbidden, status};
 
 /// Shorter ones can be guessed.
 const TOKEN_LENGTH_MIN: usize = 16;
@@ -124,10 +124,11 @@ impl Caller {
     pub(crate) fn check_worker(self) -> Result<(), Status> {
         match self {
             Self::Worker => Ok(()),
-            Self::Reader => Err(Status::permission_denied(
-                "the token is a trainer's, and this is for workers\n\
-                 hint: give the worker the dispatcher's tokens for workers, with the option \"worker_token_file\"",
-            )),
+            Self::Reader => {
+                let refused = Error::new(ErrorKind::Denied, "the token is a trainer's, and this is for workers");
+                let hint = "give the worker the dispatcher's tokens for workers, with the option \"worker_token_file\"";
+                Err(forbidden(&refused.with_hint(hint)))
+            }
         }
     }
 }

@@ -45,6 +45,7 @@ mod calls;
 mod clock;
 mod dispatcher;
 mod encode;
+mod in_process;
 mod journal;
 mod listen;
 mod metrics;
@@ -55,6 +56,7 @@ mod sql;
 mod status;
 mod ticket;
 mod tls;
+mod transport;
 mod worker;
 
 pub use auth::{Access, Tokens};

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
 use arrow_flight::flight_descriptor::DescriptorType;
 use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::{
@@ -10,10 +9,9 @@ use arrow_flight::{
     HandshakeResponse, IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
 use arrow_ipc::writer::IpcWriteOptions;
-use forebay_delivery::ClaimAnswer;
 use forebay_engine::{DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
-use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, TraceCall, Traced, WindowRequest, actions};
-use forebay_flight_client::{ConnectOptions, Dispatch, FeedMetadata, ReadPlan, RemoteReader, StreamRequest};
+use forebay_flight_client::wire::{TraceCall, Traced, WindowRequest, actions};
+use forebay_flight_client::{ConnectOptions, ReadPlan, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -22,9 +20,12 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::auth::Caller;
 use crate::dispatcher::DispatcherService;
+use crate::in_process::{Here, metadata};
 use crate::metrics::streams::StreamCounts;
+use crate::status::{failure, status, unsendable_schema};
+use crate::transport::flight::FlightSender;
 use crate::worker::WorkerService;
-use crate::{encode, snapshots, sql, status::status};
+use crate::{encode, snapshots, sql};
 
 type Reply<T> = Result<Response<T>, Status>;
 type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
@@ -78,11 +79,12 @@ impl ProcessService {
     fn open(&self, request: &StreamRequest) -> Result<(Feed, Option<u64>), Status> {
         let feed = self.session.open(&request.pipeline, &request.feed_options()).map_err(|error| status(&error))?;
         if let Some(expected) = request.feed.as_ref().filter(|&expected| expected != feed.id()) {
-            return Err(Status::failed_precondition(format!(
-                "the ticket is of feed {expected}, but pipeline \"{}\" now opens as feed {}\nhint: ask for flight info again",
+            let message = format!(
+                "the ticket is of feed {expected}, but pipeline \"{}\" now opens as feed {}",
                 request.pipeline,
                 feed.id()
-            )));
+            );
+            return Err(status(&Error::new(ErrorKind::Conflict, message).with_hint("ask for flight info again")));
         }
         let positions = feed.expected_samples(&request.read_options()).map_err(|error| status(&error))?;
         Ok((feed, positions))
@@ -98,7 +100,7 @@ impl ProcessService {
         };
         if samples > TRACED_MAX {
             let message = format!("{samples} samples are asked for, and at most {TRACED_MAX} are traced at a time");
-            return Err(Status::invalid_argument(message));
+            return Err(failure(ErrorKind::Invalid, message));
         }
         let rows = match of {
             Traced::Step(step) => feed.trace(&request.read_options(), epoch, step).await,
@@ -119,7 +121,7 @@ impl ProcessService {
         let batches = match &self.roles.dispatcher {
             // Only the dispatcher knows what ranks claim.
             Some(dispatcher) if !is_alone || request.delivery == Some(DeliveryMode::Dynamic) => {
-                let metadata = metadata(&feed, &request)?;
+                let metadata = metadata(&feed, &request).map_err(|error| status(&error))?;
                 let request = StreamRequest { feed: Some(feed.id().to_owned()), ..request };
                 let what = ReadPlan { request, metadata, schema: feed.schema() };
                 let dispatch = Arc::new(Here(Arc::clone(dispatcher)));
@@ -134,32 +136,11 @@ impl ProcessService {
         Ok(encoded(schema, batches, |batch| encode::batch(&batch)))
     }
 
-    /// A slice of a window that this process holds.
-    async fn window(&self, worker: &WorkerService, request: WindowRequest) -> Reply<ReplyStream<FlightData>> {
-        let denied = |error: Error| match error.kind() {
-            // Unlike a token, a ticket may be renewed.
-            ErrorKind::Denied => Status::permission_denied(error.to_string()),
-            _ => status(&error),
-        };
-        let window = worker.window(&request).map_err(denied)?;
-        let schema = window.schema();
-        let counted = worker.metrics().stream(&request.feed);
-        let pieces = window.read(request.slice, request.from_row).await.map_err(|error| status(&error))?;
-        let pieces = pieces.inspect_ok(move |piece| counted.sent(&piece.records));
-        let first = encode::OutgoingMessage::from(encode::schema(&schema));
-        let messages = pieces.then(move |piece| {
-            let schema = SchemaRef::clone(&schema);
-            async move { encode::piece(piece?, &schema).await }
-        });
-        let messages = stream::once(async { Ok(first) }).chain(messages.map_err(|error| status(&error)));
-        Ok(encode::RawBody::answer(messages.boxed(), stream::empty().boxed()))
-    }
-
     fn info(&self, descriptor: FlightDescriptor, mut request: StreamRequest) -> Result<FlightInfo, Status> {
         let (feed, positions) = self.open(&request)?;
         request.feed = Some(feed.id().to_owned());
         let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
-        let metadata = metadata(&feed, &request)?;
+        let metadata = metadata(&feed, &request).map_err(|error| status(&error))?;
         // Rows that will be left out are not known before they are read.
         let records =
             positions.filter(|_| feed.settings().on_error == OnError::Raise).and_then(|n| i64::try_from(n).ok());
@@ -169,8 +150,7 @@ impl ProcessService {
             .with_total_records(records.unwrap_or(-1))
             .with_ordered(true)
             .with_app_metadata(serde_json::to_vec(&metadata).expect("plain data becomes JSON"));
-        info.try_with_schema(&feed.schema())
-            .map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))
+        info.try_with_schema(&feed.schema()).map_err(|error| unsendable_schema(&error))
     }
 }
 
@@ -198,33 +178,9 @@ fn encoded<T: Send + 'static>(
     stream::once(async { Ok(schema) }).chain(messages).boxed()
 }
 
-/// The dispatcher in this process, for a reader in this process.
-struct Here(Arc<DispatcherService>);
-
-#[tonic::async_trait]
-impl Dispatch for Here {
-    async fn sync(&self, call: &ReaderCall) -> forebay_engine::Result<ReaderAnswer> {
-        self.0.reader_sync(call.clone()).await
-    }
-
-    async fn claim(&self, call: &ClaimCall) -> forebay_engine::Result<ClaimAnswer> {
-        self.0.claim_sync(call.clone()).await
-    }
-
-    fn rotate(&self, _: &str) {}
-
-    fn apart(&self) -> Arc<dyn Dispatch> {
-        Arc::new(Self(Arc::clone(&self.0)))
-    }
-
-    fn name(&self) -> String {
-        "this server".to_owned()
-    }
-}
-
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
     serde_json::from_slice(body)
-        .map_err(|error| Status::invalid_argument(format!("the action's body cannot be read: {error}")))
+        .map_err(|error| failure(ErrorKind::Invalid, format!("the action's body cannot be read: {error}")))
 }
 
 fn answer<T: Serialize>(answer: &forebay_engine::Result<T>) -> Result<Vec<u8>, Status> {
@@ -234,25 +190,6 @@ fn answer<T: Serialize>(answer: &forebay_engine::Result<T>) -> Result<Vec<u8>, S
     }
 }
 
-/// What a request came to.
-fn metadata(feed: &Feed, request: &StreamRequest) -> Result<FeedMetadata, Status> {
-    let options = request.read_options();
-    let (settings, begin) = feed.resolve(&options).map_err(|error| status(&error))?;
-    let samples = feed.expected_samples(&options).map_err(|error| status(&error))?;
-    Ok(FeedMetadata {
-        feed: feed.id().to_owned(),
-        samples_per_epoch: feed.samples_per_epoch(),
-        samples,
-        identity: feed.identity(),
-        batch_size: settings.batch_size,
-        epochs: settings.epochs,
-        drop_last: settings.drop_last,
-        window: begin.window,
-        window_offset: begin.window_offset,
-        offset: begin.offset,
-    })
-}
-
 /// What a descriptor asks for: the path is a pipeline's name, the command a [`StreamRequest`].
 fn request(descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
     match descriptor.r#type() {
@@ -260,7 +197,8 @@ fn request(descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
             Ok(StreamRequest::new(&descriptor.path[0], &FeedOptions::default(), &ReadOptions::default()))
         }
         DescriptorType::Cmd => parse(&descriptor.cmd, "command"),
-        _ => Err(Status::invalid_argument(
+        _ => Err(failure(
+            ErrorKind::Invalid,
             "the descriptor must be a path of one pipeline name, or a JSON command such as {\"pipeline\": \"train\", \"rank\": 0}",
         )),
     }
@@ -268,9 +206,9 @@ fn request(descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
 
 fn parse(json: &[u8], what: &str) -> Result<StreamRequest, Status> {
     serde_json::from_slice(json).map_err(|error| {
-        Status::invalid_argument(format!(
-            "the {what} is not a stream request: {error}\nhint: send JSON such as {{\"pipeline\": \"train\", \"batch_size\": 32, \"rank\": 0, \"world_size\": 2}}"
-        ))
+        let hint = "send JSON such as {\"pipeline\": \"train\", \"batch_size\": 32, \"rank\": 0, \"world_size\": 2}";
+        let message = format!("the {what} is not a stream request: {error}");
+        status(&Error::new(ErrorKind::Invalid, message).with_hint(hint))
     })
 }
 
@@ -318,15 +256,14 @@ impl FlightService for ProcessService {
         let (feed, _) = self.open(&request(descriptor.get_ref())?)?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
-        let IpcMessage(schema) =
-            message.map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))?;
+        let IpcMessage(schema) = message.map_err(|error| unsendable_schema(&error))?;
         Ok(Response::new(SchemaResult { schema }))
     }
 
     async fn do_get(&self, ticket: Request<Ticket>) -> Reply<Self::DoGetStream> {
         let ticket = ticket.into_inner().ticket;
         if let (Some(worker), Ok(request)) = (&self.roles.worker, serde_json::from_slice::<WindowRequest>(&ticket)) {
-            return self.window(worker, request).await;
+            return worker.serve(&request, &FlightSender).await;
         }
         self.dispatcher()?;
         if let Some(command) = sql::command(&ticket) {
@@ -353,7 +290,7 @@ impl FlightService for ProcessService {
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
             actions::FEED_TRACE => answer(&self.trace(read(&body)?).await?),
             actions::STATUS => answer(&Ok(dispatcher.status())),
-            other => Err(Status::unimplemented(format!("there is no action \"{other}\""))),
+            other => Err(failure(ErrorKind::Unsupported, format!("there is no action \"{other}\""))),
         }?;
         Ok(Response::new(stream::iter([Ok(arrow_flight::Result { body: answer.into() })]).boxed()))
     }
@@ -373,18 +310,18 @@ impl FlightService for ProcessService {
     }
 
     async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Reply<Self::HandshakeStream> {
-        Err(Status::unimplemented("no handshake is needed"))
+        Err(failure(ErrorKind::Unsupported, "no handshake is needed"))
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Reply<PollInfo> {
-        Err(Status::unimplemented("planning is immediate: use GetFlightInfo"))
+        Err(failure(ErrorKind::Unsupported, "planning is immediate: use GetFlightInfo"))
     }
 
     async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Reply<Self::DoPutStream> {
-        Err(Status::unimplemented("a feed is read, not written"))
+        Err(failure(ErrorKind::Unsupported, "a feed is read, not written"))
     }
 
     async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Reply<Self::DoExchangeStream> {
-        Err(Status::unimplemented("use DoGet"))
+        Err(failure(ErrorKind::Unsupported, "use DoGet"))
     }
 }

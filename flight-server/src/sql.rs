@@ -11,13 +11,13 @@ use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::sql::metadata::{SqlInfoData, SqlInfoDataBuilder};
 use arrow_flight::sql::{Any, Command, ProstMessageExt, SqlInfo, TicketStatementQuery};
 use arrow_flight::{FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
-use forebay_engine::Session;
+use forebay_engine::{ErrorKind, Session};
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use prost::Message;
 use tonic::Status;
 
-use crate::status::status;
+use crate::status::{failure, status, unsendable_schema};
 
 const URL: &str = "type.googleapis.com/arrow.flight.protocol.sql.";
 const PIPELINES: &str = "pipelines";
@@ -48,7 +48,7 @@ pub(crate) async fn info(
     };
     let endpoint = FlightEndpoint::new().with_ticket(Ticket::new(ticket.encode_to_vec()));
     let info = FlightInfo::new().with_descriptor(descriptor).with_endpoint(endpoint).with_ordered(true);
-    info.try_with_schema(&schema).map_err(|error| Status::internal(format!("cannot encode the schema: {error}")))
+    info.try_with_schema(&schema).map_err(|error| unsendable_schema(&error))
 }
 
 /// The rows of a command.
@@ -65,7 +65,7 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
     let built = match command {
         Command::TicketStatementQuery(ticket) => {
             let query = std::str::from_utf8(&ticket.statement_handle)
-                .map_err(|_| Status::invalid_argument("the ticket's handle is no statement of this server"))?;
+                .map_err(|_| failure(ErrorKind::Invalid, "the ticket's handle is no statement of this server"))?;
             let preview = session.table_preview(query).await.map_err(|error| status(&error))?;
             return session.preview_rows(&preview).await.map_err(|error| status(&error));
         }
@@ -100,9 +100,8 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
         Command::CommandGetSqlInfo(info) => info.into_builder(&sql_info()?).build(),
         other => {
             let name = other.type_url().trim_start_matches(URL).to_owned();
-            return Err(Status::unimplemented(format!(
-                "{name} is not supported: statements are looked at, nothing is changed"
-            )));
+            let message = format!("{name} is not supported: statements are looked at, nothing is changed");
+            return Err(failure(ErrorKind::Unsupported, message));
         }
     };
     built.map_err(Status::from)

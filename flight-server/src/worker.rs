@@ -13,15 +13,16 @@ use forebay_engine::{
 use forebay_flight_client::DispatcherClient;
 use forebay_flight_client::wire::{SnapshotCall, WindowRequest, WorkerAnswer, WorkerCall, actions};
 use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::dispatcher::DispatcherService;
-use crate::metrics::worker::WorkerMetrics;
+use crate::metrics::worker_counts::WorkerMetrics;
 use crate::ticket::{PublicKey, Verifier};
+use crate::transport::{SliceSender, WindowSlice};
 
 /// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
 const CALLS_MAX: usize = 2;
@@ -141,11 +142,28 @@ impl WorkerService {
         self.draining.notify_one();
     }
 
+    /// Sends a trainer the slice that it asks for, or says why there is none.
+    pub(crate) async fn serve<S: SliceSender>(&self, request: &WindowRequest, sender: &S) -> S::Answer {
+        match self.slice(request).await {
+            Ok(slice) => sender.send(slice),
+            Err(error) => sender.refuse(&error),
+        }
+    }
+
+    async fn slice(&self, request: &WindowRequest) -> Result<WindowSlice> {
+        let window = self.window(request)?;
+        let schema = window.schema();
+        let counted = self.metrics.stream(&request.feed);
+        let pieces = window.read(request.slice, request.from_row).await?;
+        let pieces = pieces.inspect_ok(move |piece| counted.sent(&piece.records));
+        Ok(WindowSlice { schema, pieces: pieces.boxed() })
+    }
+
     /// A window that a trainer asks for, if its ticket is good.
     ///
     /// # Errors
     /// `Denied` for a ticket that is not, `NotFound` for a window that is not leased to this worker.
-    pub(crate) fn window(&self, request: &WindowRequest) -> Result<Arc<StoredWindow>> {
+    fn window(&self, request: &WindowRequest) -> Result<Arc<StoredWindow>> {
         {
             let trust = self.trust.lock();
             let now = trust.clock.1 + trust.clock.0.elapsed().as_secs();

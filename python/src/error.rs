@@ -25,7 +25,8 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let kind = match error.kind() {
-        ErrorKind::Invalid => "invalid",
+        // A client is told `Invalid` where a server does not know what it calls.
+        ErrorKind::Invalid | ErrorKind::Unsupported => "invalid",
         ErrorKind::NotFound => "not_found",
         ErrorKind::Conflict => "conflict",
         ErrorKind::Denied => "denied",

@@ -14,9 +14,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dispatcher, Millis, OpenFeed, computing, lost_too_often};
-use crate::ErrorKind;
-use crate::claims::{ClaimAnswer, ClaimMessage, ClaimReply, Claims};
+use super::{Dispatcher, OpenFeed, computing, lost_too_often};
+use crate::claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply};
+use crate::claims::Claims;
+use crate::clock::Millis;
+use crate::error::ErrorKind;
 use crate::messages::Report;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReaderId};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dispatcher, JobStatus, Millis, lost_too_often};
+use super::groups::JobStatus;
+use super::{Dispatcher, lost_too_often};
+use crate::clock::Millis;
 use crate::messages::Report;
 use crate::sequencer::WorkerId;
 use crate::window::{Plan, WindowId};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::messages::Broken;
 use crate::rules::{Rule, break_rule};
-use crate::{ReadSettings, Trainer, WorkerProfile};
+use crate::{ReadSettings, ReceiveLimits, Trainer, Unanswered, WorkerProfile};
 
 /// Epochs of six windows of 10 bytes each.
 struct SixWindows;
@@ -39,7 +39,7 @@ fn worker(id: WorkerId, address: &str, memory_bytes: u64) -> crate::Worker {
 fn trainer(feed: &str, session: u64) -> Trainer<()> {
     let settings = ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 0, world_size: 1 };
     let begin = crate::Origin { window: window(0), window_offset: 0, offset: 0 };
-    Trainer::new(feed.into(), session, settings, begin, 1_000)
+    Trainer::new(feed.into(), session, settings, begin, ReceiveLimits::of_bytes(1_000))
 }
 
 fn report(message: &str) -> Report {

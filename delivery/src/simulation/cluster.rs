@@ -256,37 +256,8 @@ impl Cluster {
                 let after = self.world.random.pick(&[10, 500, 3_000, 8_000]);
                 self.world.schedule(now + after, WorldEvent::Start(worker_node(worker)));
             }
-            Blow::KillDispatcher | Blow::StopDispatcher => {
-                let index = self.world.random.below(self.world.dispatchers as u64) as usize;
-                if self.dispatchers[index].is_up() {
-                    let stays_down = blow == Blow::StopDispatcher;
-                    let fault = if stays_down { Fault::DispatcherDown } else { Fault::DispatcherKilled };
-                    self.world.faults.fired(fault);
-                    self.dispatchers[index].count(&mut self.world);
-                    self.dispatchers[index].kill();
-                    let after = match stays_down {
-                        true => self.world.random.between(3_000, 12_000),
-                        false => self.world.random.between(1, 500),
-                    };
-                    self.world.schedule(now + after, WorldEvent::Start(index));
-                }
-            }
-            Blow::KillTrainers | Blow::ChangeWorld => {
-                let index = self.any_trainer();
-                let Some(reader) = self.readers.get_mut(index) else {
-                    let job = &mut self.jobs[index - self.readers.len()];
-                    return job.blow(&mut self.world, blow == Blow::ChangeWorld);
-                };
-                if reader.is_up() && !reader.is_done {
-                    self.world.faults.fired(Fault::TrainersKilled);
-                    let change = match (blow, self.world.random.chance(500)) {
-                        (Blow::KillTrainers, _) => None,
-                        (_, true) => Some(Change::World),
-                        (_, false) => Some(Change::GlobalBatch),
-                    };
-                    reader.kill(&mut self.world, change);
-                }
-            }
+            Blow::KillDispatcher | Blow::StopDispatcher => self.kill_dispatcher(blow == Blow::StopDispatcher),
+            Blow::KillTrainers | Blow::ChangeWorld => self.kill_trainers(blow == Blow::ChangeWorld),
             Blow::KillRank => {
                 if !self.jobs.is_empty() {
                     let job = self.world.random.below(self.jobs.len() as u64) as usize;
@@ -344,6 +315,40 @@ impl Cluster {
                     self.world.wall(b, a, until, one_way);
                 }
             }
+        }
+    }
+
+    /// A dispatcher is gone, for a moment or for long.
+    fn kill_dispatcher(&mut self, stays_down: bool) {
+        let index = self.world.random.below(self.world.dispatchers as u64) as usize;
+        if self.dispatchers[index].is_up() {
+            let fault = if stays_down { Fault::DispatcherDown } else { Fault::DispatcherKilled };
+            self.world.faults.fired(fault);
+            self.dispatchers[index].count(&mut self.world);
+            self.dispatchers[index].kill();
+            let after = match stays_down {
+                true => self.world.random.between(3_000, 12_000),
+                false => self.world.random.between(1, 500),
+            };
+            self.world.schedule(self.world.now + after, WorldEvent::Start(index));
+        }
+    }
+
+    /// All trainers of a job are gone, and go on perhaps as others.
+    fn kill_trainers(&mut self, changes_world: bool) {
+        let index = self.any_trainer();
+        let Some(reader) = self.readers.get_mut(index) else {
+            let job = &mut self.jobs[index - self.readers.len()];
+            return job.blow(&mut self.world, changes_world);
+        };
+        if reader.is_up() && !reader.is_done {
+            self.world.faults.fired(Fault::TrainersKilled);
+            let change = match (changes_world, self.world.random.chance(500)) {
+                (false, _) => None,
+                (true, true) => Some(Change::World),
+                (true, false) => Some(Change::GlobalBatch),
+            };
+            reader.kill(&mut self.world, change);
         }
     }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::faults::Fault;
 use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
-use super::world::{NodeMessage, Process, Timer, World, WorldEvent, trainer_node};
+use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
 use crate::rules::{Rule, holds};
-use crate::{Claim, ClaimMarks, Claimer, ErrorKind, Granted, Millis, Origin, ReadSettings, Start, Trainer};
+use crate::{AssembledBatch, Claim, ClaimMarks, Claimer, ErrorKind, Millis, ReadSettings, Start};
 
 /// A rank that is waited for for so long although it was at its end is started again.
 const ENDED_MS: Millis = 15_000;
@@ -162,7 +162,7 @@ impl Job {
             world.named.insert(claimer.session(), marks.sessions.clone());
         }
         let process = self.process(rank);
-        let mut member = Member::new(world, rank, process, claimer);
+        let mut member = Member::new(world, rank, process, claimer, self.settings.batch_size, self.buffer_limit);
         member.announce(world);
         self.places[rank].member = Some(member);
         world.timer(world.now, process, Timer::Pump);
@@ -216,7 +216,7 @@ impl Job {
         // old one lingers beside a new one that does not know from its token that there is a newer.
         let is_known = |old: &Zombie| {
             let newest = marks.as_ref().and_then(|marks| marks.sessions.get(&(old.member.rank as u64)));
-            old.member.rank == rank || newest.is_some_and(|&newest| newest > old.member.claimer.session())
+            old.member.rank == rank || newest.is_some_and(|&newest| newest > old.member.trainer.claimer().session())
         };
         if let Some(old) = self.zombie.take_if(|old| !is_known(old)) {
             self.bury(world, old);
@@ -304,8 +304,8 @@ impl Job {
         }
         let Some(member) = self.member(place) else { return };
         match reading {
-            Some(reading) => member.reading[reading].1.handle(world, from, message),
-            None => member.handle(world, message),
+            Some(reading) => member.handle_claim(world, reading, from, message),
+            None => member.handle(world, from, message),
         }
         self.pump(world, place);
     }
@@ -335,9 +335,8 @@ impl Job {
         let Some((place, reading)) = self.find(process) else { return };
         let Some(member) = self.member(place) else { return };
         match (reading, timer) {
-            (Some(reading), timer) => member.reading[reading].1.timer(world, timer),
-            (None, Timer::Unanswered(seq)) if member.contact.awaits(seq) => member.turn(world),
-            _ => {}
+            (Some(reading), timer) => member.timer_of_claim(world, reading, timer),
+            (None, timer) => member.timer(world, &timer),
         }
         self.pump(world, place);
     }
@@ -351,19 +350,21 @@ impl Job {
         }
         loop {
             let Some(rank) = self.member(place).map(|member| member.rank) else { return };
-            while let Some((granted, from)) = self.member(place).and_then(|member| member.claimer.take()) {
-                self.read(world, place, rank, granted, from);
+            while let Some(claim) = self.member(place).and_then(|it| it.trainer.begin(|| world.random.next())) {
+                let process = self.process(rank);
+                if let Some(member) = self.member(place) {
+                    member.read(world, process, claim);
+                }
             }
             let step_ms = place.map_or(20, |rank| self.places[rank].step_ms);
             let Some(member) = self.member(place) else { return };
-            let (deliveries, done) = member.step(world, step_ms);
-            for delivery in deliveries {
+            let (handed, done) = member.step(world, step_ms);
+            if let Some(batch) = handed {
                 match (place, &mut self.zombie) {
-                    (Some(rank), _) => self.took(world, rank, &delivery),
+                    (Some(rank), _) => self.took(world, rank, &batch),
                     (None, Some(zombie)) => {
-                        let (delivery, token) = delivery;
-                        zombie.taken.push((delivery.epoch, delivery.offsets));
-                        zombie.latest = Some((token, zombie.taken.len()));
+                        zombie.taken.push((batch.epoch, batch.offsets));
+                        zombie.latest = Some((batch.token.to_string(), zombie.taken.len()));
                     }
                     (None, None) => {}
                 }
@@ -395,29 +396,13 @@ impl Job {
         self.call_ended(world, place);
     }
 
-    /// Begins to read a claim.
-    fn read(&mut self, world: &mut World, place: Option<usize>, rank: usize, granted: Granted, from: u64) {
-        let process = self.process(rank);
-        let first = granted.claim.run * Claimer::claim_rows(&self.settings);
-        let offset = if holds(Rule::ClaimsGoOnInTheMiddle) { from } else { first };
-        let settings =
-            ReadSettings { epochs: granted.claim.epoch + 1, drop_last: false, rank: 0, world_size: 1, ..self.settings };
-        let begin = Origin { window: granted.window, window_offset: granted.window_offset, offset };
-        let feed = Arc::clone(&world.feeds[self.feed]);
-        let session = world.random.next();
-        let trainer = Trainer::new(feed, session, settings, begin, self.buffer_limit).until(granted.end);
-        if let Some(member) = self.member(place) {
-            member.read(world, process, granted, trainer);
-        }
-    }
-
     /// A rank was handed a batch.
-    fn took(&mut self, world: &mut World, rank: usize, delivery: &(crate::AssembledBatch<super::world::Rows>, String)) {
-        let (delivery, token) = delivery;
-        world.say(|| format!("job {} rank {rank} gets {}:{:?}", self.index, delivery.epoch, delivery.offsets));
-        self.ledger.delivered(world, self.feed, delivery);
+    fn took(&mut self, world: &mut World, rank: usize, batch: &AssembledBatch<Rows>) {
+        let token = batch.token.to_string();
+        world.say(|| format!("job {} rank {rank} gets {}:{:?}", self.index, batch.epoch, batch.offsets));
+        self.ledger.delivered(world, self.feed, batch);
         let place = &mut self.places[rank];
-        place.taken.push((delivery.epoch, delivery.offsets.clone()));
+        place.taken.push((batch.epoch, batch.offsets.clone()));
         let saved = (token.clone(), place.taken.len());
         place.latest = Some(saved.clone());
         if place.taken.len().is_multiple_of(place.save_steps) {
@@ -458,7 +443,9 @@ impl Job {
             Err(_) => world.faults.fired(Fault::NotJoined),
         }
         self.try_old_token(world, &saved);
-        let Some(base) = self.places.iter().filter_map(|place| place.member.as_ref()?.claimer.latest()).next() else {
+        let Some(base) =
+            self.places.iter().filter_map(|place| place.member.as_ref()?.trainer.claimer().latest()).next()
+        else {
             return;
         };
         if base.base.passed > 0 {
@@ -516,7 +503,7 @@ impl Job {
         if member.awaiting_since.is_none_or(|since| since + ENDED_MS > world.now) {
             return;
         }
-        let awaited = member.claimer.latest().map_or(Vec::new(), |reply| reply.awaited.clone());
+        let awaited = member.trainer.claimer().latest().map_or(Vec::new(), |reply| reply.awaited.clone());
         for rank in awaited {
             let place = &mut self.places[rank as usize];
             if std::mem::take(&mut place.has_ended) {

@@ -1,36 +1,37 @@
 //! A process of a rank with dynamic delivery: it asks for claims, reads them, and hands out batches.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
 use super::reader::TrainerNode;
-use super::world::{NodeMessage, Process, Rows, Timer, World};
+use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, Rows, Timer, World};
 use crate::messages::Report;
-use crate::{AssembledBatch, Claimer, Granted, Millis, Next, Trainer};
+use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next};
 
-/// After a dispatcher could not be reached, or knew no workers.
-const PAUSE_MS: Millis = 200;
-/// A rank that is told for so long why nothing can be granted gives up.
+/// A rank gives up when trouble lasts for longer.
+const PATIENCE_MS: Millis = 30_000;
+/// Whoever looks after a rank gives it up when it says for so long why nothing can be granted.
 const FAILED_MS: Millis = 3_000;
 
 /// A process of a rank.
 pub(super) struct Member {
     pub(super) rank: usize,
     pub(super) process: Process,
-    pub(super) claimer: Claimer,
-    pub(super) contact: Contact,
+    pub(super) trainer: DynamicTrainer<Rows>,
+    contact: Contact,
+    /// Which dispatcher its messages went to.
+    asked: BTreeMap<u64, NodeId>,
     /// Where its claims' readers ask for windows.
     readers_at: SharedAddress,
-    /// Claims that are being read, in the order in which they were taken.
-    pub(super) reading: VecDeque<(Granted, TrainerNode)>,
-    pub(super) busy_until: Millis,
-    pub(super) has_news: bool,
-    /// After a dispatcher was of no use.
-    pub(super) paused_until: Option<Millis>,
+    /// Those that follow the routes of its claims.
+    pub(super) reading: VecDeque<(Claim, TrainerNode)>,
+    busy_until: Millis,
     /// Since when others are waited for, at any dispatcher.
     pub(super) awaiting_since: Option<Millis>,
-    pub(super) failed_since: Option<Millis>,
+    failed_since: Option<Millis>,
+    /// The most bytes that its claims may have in their buffers.
+    buffered_max: u64,
 }
 
 pub(super) enum Done {
@@ -40,152 +41,195 @@ pub(super) enum Done {
 }
 
 impl Member {
-    pub(super) fn new(world: &mut World, rank: usize, process: Process, claimer: Claimer) -> Self {
+    /// The process of `claimer`, which buffers about `buffer_limit` bytes.
+    pub(super) fn new(
+        world: &mut World,
+        rank: usize,
+        process: Process,
+        claimer: Claimer,
+        batch_size: u64,
+        buffer_limit: u64,
+    ) -> Self {
+        // Each of two claims may have what was allowed and a fragment beyond, and one that the loop waits for.
+        let buffered_max = buffer_limit + 2 * 2 * batch_size * ROW_BYTES;
         Self {
             rank,
             process,
-            claimer,
+            trainer: DynamicTrainer::new(claimer, world.dispatchers, buffer_limit, PATIENCE_MS),
             contact: Contact::new(world),
+            asked: BTreeMap::new(),
             readers_at: Contact::anywhere(world),
             reading: VecDeque::new(),
             busy_until: 0,
-            has_news: true,
-            paused_until: None,
             awaiting_since: None,
             failed_since: None,
+            buffered_max,
         }
     }
 
-    /// Begins to read a claim.
-    pub(super) fn read(&mut self, world: &mut World, process: Process, granted: Granted, trainer: Trainer<Rows>) {
+    /// A part of the process follows the routes of a claim that is begun.
+    pub(super) fn read(&mut self, world: &mut World, process: Process, claim: Claim) {
         let contact = Contact::sharing(&self.readers_at);
-        self.reading.push_back((granted, TrainerNode::new(world, process, trainer, contact)));
+        let feed = self.trainer.claimer().feed().clone();
+        self.reading.push_back((claim, TrainerNode::new(world, process, &feed, contact)));
     }
 
     /// Tells the other dispatchers that it is there, if they can be reached.
     pub(super) fn announce(&mut self, world: &mut World) {
-        if world.dispatchers > 1 && !world.strikes(500, Fault::Lost) {
-            let message = NodeMessage::ClaimSync(Box::new(self.claimer.announce()));
+        let Some(message) = self.trainer.announce() else { return };
+        if !world.strikes(500, Fault::Lost) {
             let others = (0..world.dispatchers).filter(|&it| it != self.contact.dispatcher());
+            let message = NodeMessage::ClaimSync(Box::new(message));
             others.for_each(|other| world.send(self.process, other, None, message.clone()));
         }
     }
 
+    /// Says what there is to say.
     fn sync(&mut self, world: &mut World) {
-        self.has_news = false;
-        let message = self.claimer.sync();
-        self.contact.sent(world, self.process, message.seq);
-        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ClaimSync(Box::new(message)));
+        while let Some(message) = self.trainer.sync(world.now) {
+            let dispatcher = self.contact.dispatcher();
+            self.contact.sent(world, self.process, message.seq);
+            self.asked.insert(message.seq, dispatcher);
+            world.send(self.process, dispatcher, None, NodeMessage::ClaimSync(Box::new(message)));
+        }
     }
 
     pub(super) fn leave(&mut self, world: &mut World) {
-        let message = self.claimer.leave();
+        let message = self.trainer.leave();
         world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ClaimSync(Box::new(message)));
     }
 
-    /// Goes on with another dispatcher, or with what is there in place of this one.
-    pub(super) fn turn(&mut self, world: &mut World) {
-        self.contact.rotate(world);
-        self.claimer.turn();
-        self.sync(world);
-    }
-
     pub(super) fn close(self, world: &mut World) {
-        self.reading.into_iter().for_each(|(_, reader)| reader.close(world));
+        self.reading.into_iter().for_each(|(_, node)| node.close(world));
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, message: NodeMessage) {
+    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
         match message {
             NodeMessage::ClaimAnswer(answer) => {
-                self.contact.answered(answer.seq);
-                self.claimer.reply(*answer);
-                let latest = self.claimer.latest();
-                let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
-                let is_idle = latest.is_some_and(|reply| reply.workers == 0);
-                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
-                self.failed_since = is_failed.then(|| self.failed_since.unwrap_or(world.now));
-                self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(world.now));
+                self.asked.remove(&answer.seq);
                 let is_first = self.contact.dispatcher() == 0;
-                if world.dispatchers > 1 && self.claimer.should_turn(is_first, world.dispatchers) {
-                    self.turn(world);
-                } else if is_idle {
-                    self.pause(world);
-                } else if self.contact.is_quiet() && self.paused_until.is_none() {
-                    self.sync(world);
+                if self.trainer.reply(*answer, "d", is_first, world.now) {
+                    self.rotate(world);
                 }
+                let latest = self.trainer.claimer().latest();
+                let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
+                self.failed_since = is_failed.then(|| self.failed_since.unwrap_or(world.now));
+                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
+                self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(world.now));
             }
-            NodeMessage::Unreachable => self.pause(world),
+            NodeMessage::Unreachable => {
+                let asked = self.asked.iter().filter(|(_, at)| **at == from.node);
+                let unanswered: Vec<u64> = asked.map(|(&seq, _)| seq).collect();
+                unanswered.into_iter().for_each(|seq| self.unanswered(world, seq));
+            }
             _ => {}
         }
     }
 
-    /// Goes on with another dispatcher after a while.
-    fn pause(&mut self, world: &mut World) {
-        if self.paused_until.is_none() {
-            self.contact.rotate(world);
-            self.claimer.turn();
-            self.paused_until = Some(world.now + PAUSE_MS);
-            world.timer(world.now + PAUSE_MS, self.process, Timer::Pump);
+    /// A message of one of its claims' readers.
+    pub(super) fn handle_claim(&mut self, world: &mut World, index: usize, from: Process, message: NodeMessage) {
+        let (claim, node) = &mut self.reading[index];
+        if let Some(trainer) = self.trainer.trainer(*claim) {
+            node.handle(world, trainer, from, message);
         }
     }
 
-    /// Does what can be done at once: what the loop was handed, each with its token; none of it if there is nothing to do.
-    pub(super) fn step(
-        &mut self,
-        world: &mut World,
-        step_ms: Millis,
-    ) -> (Vec<(AssembledBatch<Rows>, String)>, Option<Done>) {
-        let mut deliveries = Vec::new();
-        let mut done = None;
-        for (_, reader) in &mut self.reading {
-            reader.open(world);
-            while reader.take(world) {
-                reader.open(world);
-            }
+    pub(super) fn timer(&mut self, world: &mut World, timer: &Timer) {
+        if let Timer::Unanswered(seq) = *timer
+            && self.trainer.awaits(seq)
+        {
+            self.unanswered(world, seq);
         }
+    }
+
+    /// A timer of one of its claims' readers.
+    pub(super) fn timer_of_claim(&mut self, world: &mut World, index: usize, timer: Timer) {
+        let (claim, node) = &mut self.reading[index];
+        if let Some(trainer) = self.trainer.trainer(*claim) {
+            node.timer(world, trainer, timer);
+        }
+    }
+
+    fn unanswered(&mut self, world: &mut World, seq: u64) {
+        self.asked.remove(&seq);
+        let message = "it does not answer".to_owned();
+        let why = Report { kind: ErrorKind::Unavailable, message, hint: None, retry: true };
+        self.trainer.unanswered(seq, why, world.now);
+        self.rotate(world);
+    }
+
+    /// Goes on with another dispatcher, when the trainer's pause is over.
+    fn rotate(&mut self, world: &mut World) {
+        self.contact.rotate(world);
+        if let Some(at) = self.trainer.sync_at() {
+            world.timer(at, self.process, Timer::Pump);
+        }
+    }
+
+    /// Does what can be done at once: what the loop was handed; none of it if there is nothing to do.
+    pub(super) fn step(&mut self, world: &mut World, step_ms: Millis) -> (Option<AssembledBatch<Rows>>, Option<Done>) {
+        let mut buffered = 0;
+        for (claim, node) in &mut self.reading {
+            let Some(trainer) = self.trainer.trainer(*claim) else { continue };
+            node.open(world, trainer);
+            while node.take(world, trainer) {
+                node.open(world, trainer);
+            }
+            buffered += trainer.buffered_bytes();
+        }
+        if buffered > self.buffered_max {
+            world.violated(|| format!("rank {} has {buffered} bytes in the buffers of its claims", self.rank));
+        }
+        let (mut handed, mut done) = (None, None);
         if self.busy_until <= world.now {
-            match self.reading.front_mut() {
-                Some((granted, reader)) => match reader.trainer.next(world.now) {
-                    Next::Deliver(delivery) => {
-                        self.busy_until = world.now + step_ms;
-                        world.timer(self.busy_until, self.process, Timer::Pump);
-                        self.claimer.handed(granted.claim, delivery.offsets.end);
-                        self.has_news |= delivery.offsets.end == granted.end;
-                        deliveries.push((*delivery, self.claimer.token().to_string()));
-                        done = Some(Done::Nothing);
-                    }
-                    Next::End => {
-                        self.claimer.handed(granted.claim, granted.end);
-                        self.has_news = true;
-                        reader.end(world);
-                        self.reading.pop_front();
-                        done = Some(Done::Nothing);
-                    }
-                    Next::Fail(report) => {
-                        return (deliveries, Some(Done::Failed(Report { kind: crate::ErrorKind::Data, ..report })));
-                    }
-                    Next::Wait => {}
-                },
-                None if self.claimer.is_finished() => return (deliveries, Some(Done::Ended)),
-                None => {
-                    let reply = self
-                        .claimer
-                        .latest()
-                        .filter(|_| self.failed_since.is_some_and(|since| since + FAILED_MS <= world.now));
-                    if let Some(report) = reply.and_then(|reply| reply.failed.clone()) {
-                        return (deliveries, Some(Done::Failed(report)));
+            let next = self.trainer.next(world.now);
+            self.end_claims(world);
+            match next {
+                Next::Deliver(batch) => {
+                    self.busy_until = world.now + step_ms;
+                    world.timer(self.busy_until, self.process, Timer::Pump);
+                    handed = Some(*batch);
+                    done = Some(Done::Nothing);
+                }
+                Next::End => return (None, Some(Done::Ended)),
+                Next::Fail(report) => {
+                    // What a claim's windows say is not about the job.
+                    let is_of_claim = self.trainer.reading().next().is_some();
+                    let kind = if is_of_claim { ErrorKind::Data } else { report.kind };
+                    return (None, Some(Done::Failed(Report { kind, ..report })));
+                }
+                Next::Wait => {
+                    if let Some(report) = self.failed(world.now) {
+                        return (None, Some(Done::Failed(report)));
                     }
                 }
             }
         }
-        self.reading.iter_mut().for_each(|(_, reader)| reader.wait(world));
-        if self.paused_until.is_some_and(|until| until <= world.now) {
-            self.paused_until = None;
-            self.has_news = true;
+        for (claim, node) in &mut self.reading {
+            if let Some(trainer) = self.trainer.trainer(*claim) {
+                node.wait(world, trainer);
+            }
         }
-        if self.has_news && self.paused_until.is_none() {
-            self.sync(world);
+        self.sync(world);
+        (handed, done)
+    }
+
+    /// Why nothing can be granted, if that is so for long and nothing is being read.
+    fn failed(&self, now: Millis) -> Option<Report> {
+        let is_long = self.failed_since.is_some_and(|since| since + FAILED_MS <= now);
+        let reply = self.trainer.claimer().latest().filter(|_| is_long && self.reading.is_empty());
+        reply.and_then(|reply| reply.failed.clone())
+    }
+
+    /// Nobody follows the routes of claims that are at their end.
+    fn end_claims(&mut self, world: &mut World) {
+        while let Some((claim, node)) = self.reading.front_mut()
+            && self.trainer.trainer(*claim).is_none()
+        {
+            if let Some(leave) = self.trainer.end(*claim, world.now) {
+                node.end(world, leave);
+            }
+            self.reading.pop_front();
         }
-        (deliveries, done)
     }
 }

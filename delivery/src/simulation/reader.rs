@@ -8,8 +8,9 @@ use super::faults::Fault;
 use super::oracle::Oracle;
 use super::worker::at_address;
 use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
+use crate::messages::ReaderSync;
 use crate::rules::{Rule, holds};
-use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, Start, Token, Trainer, WindowId};
+use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, ReceiveLimits, Start, Token, Trainer, WindowId};
 
 /// A trainer that is told for so long that nobody computes tries another dispatcher.
 const NO_WORKERS_MS: Millis = 2_000;
@@ -36,11 +37,10 @@ pub(super) struct IncomingStream {
     heard: Millis,
 }
 
-/// A process, or a part of one, that reads a stride or a run of offsets.
+/// A process, or a part of one, that follows the routes of a trainer.
 pub(super) struct TrainerNode {
     pub(super) process: Process,
     feed: Arc<str>,
-    pub(super) trainer: Trainer<Rows>,
     contact: Contact,
     streams: BTreeMap<u64, IncomingStream>,
     /// The loop computes until then.
@@ -48,6 +48,12 @@ pub(super) struct TrainerNode {
     pump_at: Millis,
     rotated_at: Millis,
     ended: bool,
+}
+
+/// A rank with ordered delivery.
+struct OrderedRank {
+    node: TrainerNode,
+    trainer: Trainer<Rows>,
 }
 
 pub(super) struct OrderedJob {
@@ -61,7 +67,7 @@ pub(super) struct OrderedJob {
     lockstep: bool,
     step_ms: Millis,
     buffer_limit: u64,
-    ranks: Vec<TrainerNode>,
+    ranks: Vec<OrderedRank>,
     /// What becomes of the world when it goes on.
     change: Option<Change>,
     generation: u32,
@@ -157,9 +163,10 @@ impl OrderedJob {
             let settings = ReadSettings { rank: rank as u64, ..self.settings };
             let feed = Arc::clone(&world.feeds[self.feed]);
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
-            let trainer = Trainer::new(feed, session, settings, origin, self.buffer_limit);
+            let trainer = Trainer::new(feed, session, settings, origin, ReceiveLimits::of_bytes(self.buffer_limit));
             let contact = Contact::new(world);
-            self.ranks.push(TrainerNode::new(world, process, trainer, contact));
+            let node = TrainerNode::new(world, process, trainer.feed(), contact);
+            self.ranks.push(OrderedRank { node, trainer });
         }
     }
 
@@ -184,13 +191,13 @@ impl OrderedJob {
     /// All its processes are gone; it goes on after a while.
     pub(super) fn kill(&mut self, world: &mut World, change: Option<Change>) {
         self.change = self.change.or(change);
-        self.ranks.drain(..).for_each(|rank| rank.close(world));
+        self.ranks.drain(..).for_each(|rank| rank.node.close(world));
         let after = world.random.between(10, 1_500);
         world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, 0)));
     }
 
     fn rank(&mut self, process: Process) -> Option<usize> {
-        self.ranks.iter().position(|rank| rank.process == process)
+        self.ranks.iter().position(|rank| rank.node.process == process)
     }
 
     pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: NodeMessage) {
@@ -201,13 +208,15 @@ impl OrderedJob {
             }
             return;
         };
-        self.ranks[index].handle(world, from, message);
+        let OrderedRank { node, trainer } = &mut self.ranks[index];
+        node.handle(world, trainer, from, message);
         self.pump(world, index);
     }
 
     pub(super) fn timer(&mut self, world: &mut World, process: Process, timer: Timer) {
         let Some(index) = self.rank(process) else { return };
-        self.ranks[index].timer(world, timer);
+        let OrderedRank { node, trainer } = &mut self.ranks[index];
+        node.timer(world, trainer, timer);
         self.pump(world, index);
     }
 
@@ -218,8 +227,8 @@ impl OrderedJob {
                 return;
             }
             let Some(rank) = self.ranks.get_mut(index) else { return };
-            rank.open(world);
-            let progressed = rank.take(world);
+            rank.node.open(world, &mut rank.trainer);
+            let progressed = rank.node.take(world, &mut rank.trainer);
             let buffered = rank.trainer.buffered_bytes();
             if buffered > self.oracle.buffer_max(self.buffer_limit) {
                 world.violated(|| format!("reader {} rank {index} has {buffered} bytes in its buffer", self.index));
@@ -231,7 +240,8 @@ impl OrderedJob {
                 break;
             }
         }
-        self.ranks[index].wait(world);
+        let OrderedRank { node, trainer } = &mut self.ranks[index];
+        node.wait(world, trainer);
     }
 
     /// The training loop asks for its next batches; `false` if the reader is no more.
@@ -239,12 +249,12 @@ impl OrderedJob {
         loop {
             let is_first = !self.lockstep || self.oracle.step(index) <= self.oracle.slowest();
             let rank = &mut self.ranks[index];
-            if rank.ended || rank.busy_until > world.now || !is_first {
+            if rank.node.ended || rank.node.busy_until > world.now || !is_first {
                 return true;
             }
             match rank.trainer.next(world.now) {
                 Next::Deliver(delivery) => {
-                    rank.busy_until = world.now + self.step_ms;
+                    rank.node.busy_until = world.now + self.step_ms;
                     world.say(|| format!("reader {} rank {index} gets {:?}", self.index, delivery.token.to_string()));
                     let slowest = self.oracle.slowest();
                     self.oracle.delivered(world, index, self.feed, &delivery);
@@ -256,17 +266,19 @@ impl OrderedJob {
                         self.checkpoint = Some(token);
                     }
                     if self.lockstep && self.oracle.slowest() > slowest {
-                        for other in self.ranks.iter().filter(|other| other.process != self.ranks[index].process) {
-                            world.timer(world.now, other.process, Timer::Pump);
+                        let own = self.ranks[index].node.process;
+                        for other in self.ranks.iter().map(|other| other.node.process).filter(|other| *other != own) {
+                            world.timer(world.now, other, Timer::Pump);
                         }
                     }
                 }
                 Next::Wait => return true,
                 Next::End => {
-                    rank.end(world);
+                    let leave = rank.trainer.leave(world.now);
+                    rank.node.end(world, leave);
                     if let Some(expected) = self.oracle.expected(index) {
                         world.violated(|| format!("reader {} rank {index} ended before {expected:?}", self.index));
-                    } else if self.ranks.iter().all(|rank| rank.ended) {
+                    } else if self.ranks.iter().all(|rank| rank.node.ended) {
                         self.is_done = true;
                         self.oracle.finished(world);
                     }
@@ -287,13 +299,12 @@ impl OrderedJob {
 }
 
 impl TrainerNode {
-    pub(super) fn new(world: &mut World, process: Process, trainer: Trainer<Rows>, contact: Contact) -> Self {
+    pub(super) fn new(world: &mut World, process: Process, feed: &Arc<str>, contact: Contact) -> Self {
         world.timer(world.now, process, Timer::Pump);
         world.timer(world.now + SILENT_MS, process, Timer::Check);
         Self {
             process,
-            feed: Arc::clone(trainer.feed()),
-            trainer,
+            feed: Arc::clone(feed),
             contact,
             streams: BTreeMap::new(),
             busy_until: 0,
@@ -310,7 +321,13 @@ impl TrainerNode {
         }
     }
 
-    pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
+    pub(super) fn handle(
+        &mut self,
+        world: &mut World,
+        trainer: &mut Trainer<Rows>,
+        from: Process,
+        message: NodeMessage,
+    ) {
         match message {
             NodeMessage::ReaderReply(mut reply) => {
                 self.contact.answered(reply.seq);
@@ -318,16 +335,16 @@ impl TrainerNode {
                 if reply.refused && world.dispatchers > 1 {
                     reply.failed = None;
                 }
-                self.trainer.reply(reply);
-                self.contact.judge(world, self.trainer.workers() > 0, NO_WORKERS_MS);
+                trainer.reply(reply);
+                self.contact.judge(world, trainer.workers() > 0, NO_WORKERS_MS);
                 if self.contact.is_quiet() && !self.ended {
-                    self.sync(world);
+                    self.sync(world, trainer);
                 }
             }
             NodeMessage::Unreachable => {
                 self.contact.rotate(world);
                 if !self.ended {
-                    self.sync(world);
+                    self.sync(world, trainer);
                 }
             }
             NodeMessage::Rows { stream, fragment } => match self.streams.get_mut(&stream) {
@@ -349,11 +366,11 @@ impl TrainerNode {
         }
     }
 
-    pub(super) fn timer(&mut self, world: &mut World, timer: Timer) {
+    pub(super) fn timer(&mut self, world: &mut World, trainer: &mut Trainer<Rows>, timer: Timer) {
         match timer {
             Timer::Unanswered(seq) if self.contact.awaits(seq) && !self.ended => {
                 self.contact.rotate(world);
-                self.sync(world);
+                self.sync(world, trainer);
             }
             Timer::Check => {
                 for reading in self.streams.values_mut() {
@@ -371,11 +388,11 @@ impl TrainerNode {
     }
 
     /// Says what is news, and sees to it that it is woken when there is something to do.
-    pub(super) fn wait(&mut self, world: &mut World) {
-        if self.trainer.has_news() && !self.ended {
-            self.sync(world);
+    pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+        if trainer.has_news() && !self.ended {
+            self.sync(world, trainer);
         }
-        let retry_at = self.trainer.retry_at().filter(|&at| at > world.now);
+        let retry_at = trainer.retry_at().filter(|&at| at > world.now);
         let busy_until = Some(self.busy_until).filter(|&at| at > world.now);
         if let Some(at) = retry_at.into_iter().chain(busy_until).min()
             && (self.pump_at <= world.now || at < self.pump_at)
@@ -385,8 +402,8 @@ impl TrainerNode {
         }
     }
 
-    fn sync(&mut self, world: &mut World) {
-        let sync = self.trainer.sync(world.now);
+    fn sync(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+        let sync = trainer.sync(world.now);
         let waited = sync.waiting.map_or(0, |(_, waited)| waited);
         if waited >= STALLED_MS && self.rotated_at + STALLED_MS <= world.now {
             self.rotated_at = world.now;
@@ -396,15 +413,14 @@ impl TrainerNode {
         world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ReaderSync(sync));
     }
 
-    pub(super) fn end(&mut self, world: &mut World) {
+    pub(super) fn end(&mut self, world: &mut World, leave: ReaderSync) {
         self.ended = true;
-        let leave = self.trainer.leave(world.now);
         world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ReaderSync(leave));
     }
 
     /// Opens the streams that the trainer asks for.
-    pub(super) fn open(&mut self, world: &mut World) {
-        for mut open in self.trainer.opens(world.now) {
+    pub(super) fn open(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+        for mut open in trainer.opens(world.now) {
             if !holds(Rule::StreamsGoOnAtTheNextRow) {
                 open.from_row = 0;
             }
@@ -430,18 +446,18 @@ impl TrainerNode {
     }
 
     /// Gives the trainer the next thing that came and that it wants; `true` if there was one.
-    pub(super) fn take(&mut self, world: &mut World) -> bool {
+    pub(super) fn take(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) -> bool {
         let streams: Vec<u64> = self.streams.keys().copied().collect();
         for stream in streams {
             let Some(reading) = self.streams.get_mut(&stream) else { continue };
             let (window, lease, to) = (reading.window, reading.lease, reading.to);
             let (mut is_over, mut progressed) = (false, false);
             // One at a time: with each, the loop may have what it waits for.
-            if self.trainer.wants(window)
+            if trainer.wants(window)
                 && let Some(fragment) = reading.inbox.pop_front()
             {
                 progressed = true;
-                if self.trainer.received(window, lease, fragment) {
+                if trainer.received(window, lease, fragment) {
                     world.stream(self.process, to, &mut 0, NodeMessage::Taken { stream });
                 } else {
                     world.faults.fired(Fault::RowsLate);
@@ -453,7 +469,7 @@ impl TrainerNode {
                 && reading.inbox.is_empty()
                 && let Some(how) = reading.ended.take()
             {
-                self.trainer.ended(window, lease, how, world.now);
+                trainer.ended(window, lease, how, world.now);
                 progressed = true;
                 is_over = true;
             }

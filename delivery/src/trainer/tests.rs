@@ -8,7 +8,7 @@ const LIMIT: u64 = 1_000;
 fn trainer(epochs: u64, drop_last: bool, buffer_limit_bytes: u64) -> Trainer<Vec<u64>> {
     let settings = ReadSettings { batch_size: 4, epochs, drop_last, rank: 0, world_size: 1 };
     let begin = Origin { window: at(0, 0), window_offset: 0, offset: 0 };
-    Trainer::new("f".into(), 1, settings, begin, buffer_limit_bytes)
+    Trainer::new("f".into(), 1, settings, begin, ReceiveLimits::of_bytes(buffer_limit_bytes))
 }
 
 fn at(epoch: u64, index: u32) -> WindowId {

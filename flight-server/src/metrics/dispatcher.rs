@@ -4,7 +4,7 @@ use std::fmt;
 
 use forebay_delivery::{FeedStatus, WorkerStatus};
 
-use super::{Page, feed_labels, seconds};
+use super::page::{Page, feed_labels, seconds};
 use crate::dispatcher::DispatcherService;
 use crate::journal::{FeedReading, OTHER_RANKS};
 
@@ -90,6 +90,22 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
         "Readers whose loop waits for samples now",
         of(|feed, _| feed.readers.iter().filter(|reader| reader.waiting.is_some()).count() as f64),
     )?;
+    of_jobs(page, feeds)?;
+    page.counter(
+        "forebay_dispatcher_received_samples",
+        "Samples handed to the loops of readers",
+        of(|_, reading| reading.samples as f64),
+    )?;
+    page.counter(
+        "forebay_dispatcher_received_bytes",
+        "Bytes of Arrow data that readers received",
+        of(|_, reading| reading.bytes as f64),
+    )?;
+    of_ranks(page, feeds)
+}
+
+/// Jobs with dynamic delivery.
+fn of_jobs(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::Result {
     let jobs: Vec<_> = feeds
         .iter()
         .flat_map(|(feed, reading)| feed.jobs.iter().map(move |job| (feed, reading, job)))
@@ -112,17 +128,11 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
         "forebay_dispatcher_job_claims_held",
         "Claims that the ranks of a job hold",
         jobs.iter().map(|(labels, job)| (*labels, job.claims_held as f64)),
-    )?;
-    page.counter(
-        "forebay_dispatcher_received_samples",
-        "Samples handed to the loops of readers",
-        of(|_, reading| reading.samples as f64),
-    )?;
-    page.counter(
-        "forebay_dispatcher_received_bytes",
-        "Bytes of Arrow data that readers received",
-        of(|_, reading| reading.bytes as f64),
-    )?;
+    )
+}
+
+/// How long loops waited, by rank.
+fn of_ranks(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::Result {
     let ranks: Vec<_> = feeds
         .iter()
         .flat_map(|(feed, reading)| reading.stalled_ms.iter().map(move |(rank, ms)| (feed, reading, *rank, *ms)))

@@ -2,31 +2,32 @@
 //!
 //! Everything is looked up when it is asked for: a scrape walks the dispatcher's and the worker's state, so nothing here can
 //! disagree with them. Only what those forget is counted beside them: in the [journal](crate::journal) for the dispatcher, in
-//! [`worker`] for the worker, in [`streams`] for what is sent. Every metric is described in `docs/metrics.md`.
+//! [`worker_counts`] for the worker, in [`streams`] for what is sent. Every metric is described in `docs/metrics.md`.
 
 #[cfg(test)]
 mod check;
 mod dispatcher;
 mod endpoint;
+mod page;
 mod process;
 pub(crate) mod streams;
-pub(crate) mod worker;
+mod worker;
+pub(crate) mod worker_counts;
 
 use std::fmt;
 use std::sync::Arc;
 
 use forebay_engine::{Error, ErrorKind, Result};
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::clock::now_unix_seconds;
 use crate::dispatcher::DispatcherService;
 use crate::worker::WorkerService;
 pub use endpoint::MetricsEndpoint;
+use page::Page;
 use streams::StreamCounts;
 
 /// What a process has to tell.
@@ -80,98 +81,6 @@ impl Collector for Everything {
         }
         process::write(&mut page, self.started)
     }
-}
-
-/// Labels of one series.
-pub(crate) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
-
-/// Where metrics are written, one family after the other.
-pub(crate) struct Page<'a>(DescriptorEncoder<'a>);
-
-impl Page<'_> {
-    /// A number that only grows while the process lives. It is given `_total`.
-    fn counter<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        series: impl IntoIterator<Item = (L, f64)>,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Counter, series, write_counter)
-    }
-
-    /// A number that rises and falls.
-    fn gauge<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        series: impl IntoIterator<Item = (L, f64)>,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Gauge, series, write_gauge)
-    }
-
-    /// A gauge of the whole process, if it is known.
-    fn single(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
-        let family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        value.into().map_or(Ok(()), |value| write_gauge(family, value))
-    }
-
-    /// A counter of the whole process, if it is known.
-    fn total(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
-        let family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        value.into().map_or(Ok(()), |value| write_counter(family, value))
-    }
-
-    fn histogram<'a, L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        series: impl IntoIterator<Item = (L, &'a Histogram)>,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Histogram, series, |encoder, histogram| histogram.encode(encoder))
-    }
-
-    fn family<L: EncodeLabelSet, T>(
-        &mut self,
-        name: &str,
-        help: &str,
-        kind: MetricType,
-        series: impl IntoIterator<Item = (L, T)>,
-        write: impl Fn(MetricEncoder<'_>, T) -> fmt::Result,
-    ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in series {
-            write(family.encode_family(&labels)?, value)?;
-        }
-        Ok(())
-    }
-}
-
-/// Most values are whole, and then look so.
-fn is_whole(value: f64) -> bool {
-    value.fract() == 0.0 && value.abs() <= 1e15
-}
-
-fn write_counter(mut encoder: MetricEncoder<'_>, value: f64) -> fmt::Result {
-    match is_whole(value) {
-        true => encoder.encode_counter::<NoLabelSet, u64, f64>(&(value as u64), None),
-        false => encoder.encode_counter::<NoLabelSet, f64, f64>(&value, None),
-    }
-}
-
-fn write_gauge(mut encoder: MetricEncoder<'_>, value: f64) -> fmt::Result {
-    match is_whole(value) {
-        true => encoder.encode_gauge(&(value as i64)),
-        false => encoder.encode_gauge(&value),
-    }
-}
-
-/// The labels of a feed.
-fn feed_labels<'a>(feed: &'a str, pipeline: &'a str) -> Labels<'a, 2> {
-    [("feed", feed), ("pipeline", pipeline)]
-}
-
-fn seconds(millis: u64) -> f64 {
-    millis as f64 / 1e3
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 
-use super::Page;
+use super::page::Page;
 
 /// Writes them. What the system does not tell is left out.
 pub(super) fn write(page: &mut Page<'_>, started_unix_seconds: u64) -> fmt::Result {

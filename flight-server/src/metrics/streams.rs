@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow::array::{Array, RecordBatch};
 use parking_lot::Mutex;
 
-use super::{Page, feed_labels};
+use super::page::{Page, feed_labels};
 
 /// Feeds that are counted; of more, those that were opened first are forgotten.
 const FEEDS_MAX: usize = 256;

@@ -1,0 +1,217 @@
+//! Follows the routes of a trainer: a task that tells the dispatcher where the trainer stands, hears where the next windows
+//! are, and opens the streams that the trainer asks for. All decisions are the trainer's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_delivery::{Millis, no_workers};
+use forebay_protocol::{Error, ErrorKind, Result};
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::dispatcher::Dispatch;
+use crate::followed::FollowedTrainer;
+use crate::random::random;
+use crate::streams::WindowStreams;
+use crate::transport::SliceTransport;
+use crate::waiting::{FAREWELL, gone, moved};
+use crate::wire::{ReaderAnswer, ReaderCall, StreamRequest, secret_key};
+
+/// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
+const CALLS_MAX: usize = 2;
+/// After a dispatcher did not answer, or knew no workers.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A loop that waited for so long tries another dispatcher.
+const STUCK: Duration = Duration::from_secs(15);
+const STUCK_MS: Millis = STUCK.as_millis() as Millis;
+
+/// A trainer, and the task that follows its routes. Dropping it leaves the feed.
+pub(crate) struct Follower {
+    pub(crate) followed: Arc<FollowedTrainer>,
+    driver: JoinSet<()>,
+}
+
+impl Follower {
+    /// Begins to follow. Must be called inside a Tokio runtime.
+    pub(crate) fn new(
+        followed: Arc<FollowedTrainer>,
+        dispatch: Arc<dyn Dispatch>,
+        transport: Arc<dyn SliceTransport>,
+        request: StreamRequest,
+    ) -> Self {
+        let mut driver = JoinSet::new();
+        driver.spawn(Driver::new(Arc::clone(&followed), dispatch, transport, request).run());
+        Self { followed, driver }
+    }
+
+    /// Waits until there may be something for a loop that waits since `waits_since`.
+    ///
+    /// # Errors
+    /// What stands in the way, if it is there for longer than `patience_ms`, or will not pass.
+    pub(crate) async fn wait(&mut self, waits_since: Millis, patience_ms: Millis) -> Result<()> {
+        if let Some(error) = self.followed.take_failure() {
+            return Err(error);
+        }
+        if self.driver.is_empty() {
+            return Err(gone());
+        }
+        // A window may take its time, as long as somebody computes it.
+        let trouble = self.followed.trouble();
+        let deadline = trouble.as_ref().map(|(since, _)| since.max(&waits_since) + patience_ms);
+        let deadline = deadline.map(|at| self.followed.clock.instant(at));
+        match (moved(&self.followed.moved, &mut self.driver, deadline).await, trouble) {
+            (false, Some((_, report))) => Err(Error::from(&report)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without waiting.
+    pub(crate) async fn close(&mut self) {
+        self.followed.leave();
+        while self.driver.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.followed.leave();
+        // It says farewell by itself, within a second.
+        self.driver.detach_all();
+    }
+}
+
+type Answered = (String, Result<ReaderAnswer>);
+
+/// The task that follows the routes.
+struct Driver {
+    followed: Arc<FollowedTrainer>,
+    dispatch: Arc<dyn Dispatch>,
+    request: StreamRequest,
+    secret_key: String,
+    streams: WindowStreams,
+    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    paused_until: Option<Instant>,
+    rotated: Instant,
+    is_held_up: bool,
+    has_others: bool,
+}
+
+impl Driver {
+    fn new(
+        followed: Arc<FollowedTrainer>,
+        dispatch: Arc<dyn Dispatch>,
+        transport: Arc<dyn SliceTransport>,
+        request: StreamRequest,
+    ) -> Self {
+        let secret: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self {
+            secret_key: secret_key(&secret),
+            streams: WindowStreams::new(Arc::clone(&followed), transport, secret),
+            has_others: !dispatch.others().is_empty(),
+            followed,
+            dispatch,
+            request,
+            calls: FuturesUnordered::new(),
+            paused_until: None,
+            rotated: Instant::now(),
+            is_held_up: false,
+        }
+    }
+
+    /// Follows until the loop leaves, or nothing more can come.
+    async fn run(mut self) {
+        loop {
+            self.paused_until.take_if(|until| *until <= Instant::now());
+            let retry_at = match self.followed.has_left() {
+                true => None,
+                false => self.act(),
+            };
+            let Some(retry_at) = retry_at else { return self.leave().await };
+            let wake = [self.paused_until, retry_at].into_iter().flatten().min();
+            tokio::select! {
+                Some((asked, answer)) = self.calls.next() => {
+                    if let Err(error) = self.answered(&asked, answer) {
+                        return self.followed.fail(error);
+                    }
+                }
+                () = self.followed.news.notified() => {}
+                () = self.streams.ended() => {}
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+            }
+        }
+    }
+
+    /// Says what there is to say, and opens streams. When to do so again, if nothing else happens; `None` if the trainer is
+    /// not read any more.
+    fn act(&mut self) -> Option<Option<Instant>> {
+        let now = self.followed.now();
+        let may_call = |has_news| self.calls.is_empty() || (self.calls.len() < CALLS_MAX && has_news);
+        let is_paused = self.paused_until.is_some();
+        let (sync, opens, retry_at) = self.followed.with(|trainer| {
+            let sync = (!is_paused && may_call(trainer.has_news())).then(|| trainer.sync(now));
+            (sync, trainer.opens(now), trainer.retry_at())
+        })?;
+        if let Some(sync) = sync {
+            // The workers may have gone to another dispatcher, although this one answers.
+            if sync.waiting.is_some_and(|(_, waited)| waited > STUCK_MS) && self.rotated.elapsed() > STUCK {
+                self.rotated = Instant::now();
+                self.dispatch.rotate(&self.dispatch.name());
+            }
+            let call = ReaderCall { request: self.request.clone(), secret_key: self.secret_key.clone(), sync };
+            let dispatch = Arc::clone(&self.dispatch);
+            self.calls.push(async move { (dispatch.name(), dispatch.sync(&call).await) }.boxed());
+        }
+        self.streams.open(opens);
+        Some(retry_at.map(|at| self.followed.clock.instant(at)))
+    }
+
+    /// Takes what the dispatcher `asked` answers.
+    ///
+    /// # Errors
+    /// What the dispatcher refuses for good.
+    fn answered(&mut self, asked: &str, answer: Result<ReaderAnswer>) -> Result<()> {
+        let ReaderAnswer { mut reply, ticket } = match answer {
+            Ok(answer) => answer,
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
+                self.held_up(asked, &error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        if reply.workers == 0 {
+            // Workers that refuse the feed are none; those of another dispatcher may not.
+            let refusal = if self.has_others && reply.refused { reply.failed.take() } else { None };
+            let why = refusal.map_or_else(|| no_workers(asked), |(_, why)| why);
+            self.held_up(asked, &Error::from(&why));
+            self.dispatch.rotate(asked);
+        } else {
+            self.followed.dispatcher_is_well();
+            if std::mem::take(&mut self.is_held_up) {
+                tracing::info!(dispatcher = asked, workers = reply.workers, "the dispatcher answers again");
+            }
+        }
+        self.streams.set_ticket(ticket);
+        self.followed.with(|trainer| trainer.reply(reply));
+        self.followed.moved.notify_one();
+        Ok(())
+    }
+
+    /// The dispatcher is of no use now: it is asked again after a pause. That is logged once.
+    fn held_up(&mut self, dispatcher: &str, error: &Error) {
+        if !std::mem::replace(&mut self.is_held_up, true) {
+            tracing::warn!(dispatcher, error = error.message(), "the dispatcher is of no use now; trying on");
+        }
+        self.followed.dispatcher_trouble(error.report());
+        self.paused_until = Some(Instant::now() + PAUSE);
+    }
+
+    async fn leave(self) {
+        let Some(sync) = self.followed.last_message() else { return };
+        let call = ReaderCall { request: self.request, secret_key: self.secret_key, sync };
+        // It is missed soon anyway.
+        let _ = timeout(FAREWELL, self.dispatch.sync(&call)).await;
+    }
+}

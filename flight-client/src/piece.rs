@@ -1,0 +1,48 @@
+//! Rows of a window as they come, and the batches that are made of them.
+
+use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+use forebay_arrays::{finish_deferred, matches_when_finished};
+use forebay_delivery::AssembledBatch;
+use forebay_protocol::{Batch, Error, ErrorKind, Result};
+
+/// Rows that came together.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) records: RecordBatch,
+    /// Positions that have no row, bad or good.
+    pub(crate) gaps: u64,
+}
+
+impl Piece {
+    /// Whether its columns are those of a feed.
+    pub(crate) fn is_of(&self, schema: &SchemaRef) -> bool {
+        let (fields, expected) = (self.records.schema_ref().fields(), schema.fields());
+        fields.len() == expected.len()
+            && fields.iter().zip(expected).all(|(field, expected)| matches_when_finished(field, expected))
+    }
+}
+
+/// Joins the pieces of a batch, and does what the feed leaves to its reader.
+///
+/// # Errors
+/// `Exhausted` for a batch that one array cannot hold.
+pub(crate) fn join(batch: AssembledBatch<Piece>, schema: &SchemaRef) -> Result<Batch> {
+    let AssembledBatch { epoch, step, offsets, token, records: pieces } = batch;
+    let gaps = pieces.iter().map(|piece| piece.gaps).sum();
+    let records = pieces.into_iter().map(|piece| piece.records);
+    let mut records: Vec<_> = records.filter(|records| records.num_rows() > 0).collect();
+    let records = match records.len() {
+        0 => RecordBatch::new_empty(SchemaRef::clone(schema)),
+        1 => finish_deferred(&records.remove(0), schema)?,
+        _ => {
+            let joined = concat_batches(records[0].schema_ref(), &records).map_err(|error| {
+                Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
+                    .with_hint("lower the batch size")
+            })?;
+            finish_deferred(&joined, schema)?
+        }
+    };
+    Ok(Batch { epoch, step, offset: offsets.start, positions: offsets.end - offsets.start, gaps, records, token })
+}

@@ -1,0 +1,130 @@
+//! What a worker counts as windows go by, for its metrics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use forebay_engine::{StoredState, WindowKey};
+use parking_lot::Mutex;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
+
+use super::streams::{ByFeed, OpenStream, Sent};
+
+/// Windows of rows take milliseconds, windows of videos minutes.
+const LATENCY_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+/// What a worker counts.
+#[derive(Default)]
+pub(crate) struct WorkerMetrics {
+    pub(super) feeds: ByFeed<FeedCounts>,
+    leases: Mutex<HashMap<WindowKey, LeaseTimes>>,
+    pub(super) streams: Arc<AtomicU64>,
+    pub(super) tickets_refused: AtomicU64,
+    pub(super) is_reachable: AtomicBool,
+}
+
+struct LeaseTimes {
+    since: Instant,
+    stage: LeaseStage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum LeaseStage {
+    Computing,
+    Counted,
+    Ready,
+    Failed,
+}
+
+/// What is counted of a feed.
+pub(crate) struct FeedCounts {
+    pub(super) pipeline: String,
+    pub(super) sent: Sent,
+    pub(super) prepared: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) counted_seconds: Histogram,
+    pub(super) ready_seconds: Histogram,
+}
+
+impl AsRef<Sent> for FeedCounts {
+    fn as_ref(&self) -> &Sent {
+        &self.sent
+    }
+}
+
+impl FeedCounts {
+    fn new(pipeline: &str) -> Self {
+        Self {
+            pipeline: pipeline.to_owned(),
+            sent: Sent::default(),
+            prepared: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            counted_seconds: Histogram::new(LATENCY_SECONDS),
+            ready_seconds: Histogram::new(LATENCY_SECONDS),
+        }
+    }
+}
+
+impl WorkerMetrics {
+    /// A feed is open here.
+    pub(crate) fn opened(&self, feed: &str, pipeline: &str) {
+        self.feeds.get(feed, || FeedCounts::new(pipeline));
+    }
+
+    /// A window was leased to this worker.
+    pub(crate) fn leased(&self, key: &WindowKey) {
+        self.leases.lock().insert(key.clone(), LeaseTimes { since: Instant::now(), stage: LeaseStage::Computing });
+    }
+
+    /// A window was dropped.
+    pub(crate) fn dropped(&self, key: &WindowKey) {
+        self.leases.lock().remove(key);
+    }
+
+    /// A window is this far; said as often as one likes.
+    pub(crate) fn reached(&self, key: &WindowKey, state: &StoredState) {
+        let mut leases = self.leases.lock();
+        let Some(lease) = leases.get_mut(key) else { return };
+        let stage = match state {
+            StoredState::Computing => LeaseStage::Computing,
+            StoredState::Counted { .. } => LeaseStage::Counted,
+            StoredState::Ready { .. } => LeaseStage::Ready,
+            StoredState::Failed(_) => LeaseStage::Failed,
+        };
+        let before = lease.stage;
+        if stage <= before {
+            return;
+        }
+        lease.stage = stage;
+        let Some(counts) = self.feeds.known(&key.0) else { return };
+        let took = lease.since.elapsed().as_secs_f64();
+        if stage == LeaseStage::Failed {
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if before < LeaseStage::Counted {
+            counts.prepared.fetch_add(1, Ordering::Relaxed);
+            counts.counted_seconds.observe(took);
+        }
+        if stage == LeaseStage::Ready {
+            counts.ready_seconds.observe(took);
+        }
+    }
+
+    /// A stream of a window of this feed begins.
+    pub(crate) fn stream(&self, feed: &str) -> OpenStream<FeedCounts> {
+        // The feed of a window that is held was opened.
+        OpenStream::new(self.feeds.get(feed, || FeedCounts::new("")), &self.streams)
+    }
+
+    /// A trainer came with a ticket that is not good.
+    pub(crate) fn ticket_refused(&self) {
+        self.tickets_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A dispatcher answered, or did not.
+    pub(crate) fn reachable(&self, is_reachable: bool) {
+        self.is_reachable.store(is_reachable, Ordering::Relaxed);
+    }
+}
