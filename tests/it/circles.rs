@@ -60,7 +60,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("jpeg/src/lib.rs", &["", "band", "geometry", "header", "progressive", "scan", "sequential", "stored"]),
     ("jpeg/src/lib.rs", &["avx2", "bits", "blocks", "cpu", "huffman", "idct", "reduced"]),
     ("sql/src/lib.rs", &["relations", "relations::mix", "relations::near_duplicates", "relations::pack"]),
-    ("storage/src/lib.rs", &["csv", "dataset", "jsonl", "listing", "media", "parquet_file", "snapshot", "text"]),
 ];
 
 /// A circle's modules, the crate's root as an empty name.
