@@ -34,7 +34,7 @@ impl Executor {
         self.threads
     }
 
-    /// How long the threads were at work, all together.
+    /// The busy time of all threads together.
     pub(crate) fn busy(&self) -> Duration {
         let Some(runtime) = &self.runtime else { return Duration::ZERO };
         let metrics = runtime.metrics();
@@ -51,7 +51,7 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         match self.runtime.take() {
-            // A forked child has none of the threads, and a lock that one of them held at the fork is held for ever.
+            // A forked child has none of the threads. A lock that one of them held at the fork is never released.
             runtime if self.process != std::process::id() => std::mem::forget(runtime),
             // A session may be dropped inside another runtime, where waiting for the threads would panic.
             Some(runtime) => runtime.shutdown_background(),
@@ -60,11 +60,11 @@ impl Drop for Executor {
     }
 }
 
-/// A task that is aborted when its owner lets go of it.
+/// A task that is aborted when its owner drops it.
 pub(crate) struct Task<T>(AbortOnDropHandle<T>);
 
 impl<T> Task<T> {
-    /// Waits for the result. Cancel-safe: the task goes on and may be joined again.
+    /// Waits for the result. Cancel-safe: the task keeps running and may be joined again.
     pub(crate) async fn join(&mut self) -> Result<T> {
         (&mut self.0).await.map_err(|error| match error.try_into_panic() {
             Ok(panic) => Error::internal(format!("a compute task panicked: {}", panic_text(panic.as_ref()))),
@@ -73,7 +73,7 @@ impl<T> Task<T> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()

@@ -39,11 +39,11 @@ pub struct Explanation {
     pub rows: u64,
     /// The tables that are joined, with their files and rows.
     pub joins: Vec<(String, usize, u64)>,
-    /// Samples per epoch, where they are known before reading.
+    /// Samples per epoch, if known before reading.
     pub samples_per_epoch: Option<u64>,
-    /// Whether the query makes rows that no file has.
+    /// Whether the query derives rows that are in no file.
     pub makes_rows: bool,
-    /// Row ranges, the smallest things that are read.
+    /// Row ranges, the units of reading.
     pub row_ranges: usize,
     /// Windows of the first epoch.
     pub windows: u32,

@@ -1,7 +1,7 @@
-//! Functions that the embedding program brings along, such as Python's.
+//! Functions of the embedding program, such as Python's.
 //!
-//! To a query they are functions like any other, of exactly the types that they declare. A version enters the identity of
-//! the feeds that call them; without one nothing is known of what they compute, so nothing made of it may be kept.
+//! A query calls them like any other function, with exactly the types that they declare. A function's version enters
+//! the identity of the feeds that call it. Without a version its results must not be kept.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,16 +15,16 @@ use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// Computes a result of as many rows from arrays of equal length, or says why it cannot.
+/// Computes one result per row from arrays of equal length, or returns the reason that it cannot.
 pub type Call = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
 
-/// Why a function gave nothing.
+/// The reason that a function returned no result.
 #[derive(Clone, Debug)]
 pub enum CallError {
     /// It cannot process these rows, for this reason.
     Rows(String),
-    /// The program wants to end, as with Python's `SystemExit`. That is no matter of the rows, so it ends reading whatever
-    /// `on_error` says; [`Error::stopped`](crate::Error::stopped) gives it back.
+    /// The program wants to end, as with Python's `SystemExit`. The rows are not at fault, so this ends reading for any
+    /// `on_error`. [`Error::stopped`](crate::Error::stopped) returns the value.
     Stop(Arc<dyn std::error::Error + Send + Sync>),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// What a function ended the program with, if that is why the plan failed.
+/// The value that a function ended the program with, if that is why the plan failed.
 pub(crate) fn stopped(error: &DataFusionError) -> Option<Arc<dyn std::error::Error + Send + Sync>> {
     match error.find_root() {
         DataFusionError::External(external) => external.downcast_ref::<Stopped>().map(|stopped| Arc::clone(&stopped.0)),
@@ -53,13 +53,13 @@ pub(crate) fn stopped(error: &DataFusionError) -> Option<Arc<dyn std::error::Err
 pub struct Function {
     /// Its name in queries; lower case.
     pub name: String,
-    /// What to change when it computes something else.
+    /// The version: change it when the function computes something else.
     pub version: Option<String>,
-    /// What it takes, by position.
+    /// The types of its arguments.
     pub inputs: Vec<DataType>,
-    /// What it gives: type, whether it may be null, and metadata such as a tensor's shape.
+    /// Its result: type, nullability, and metadata such as a tensor's shape.
     pub output: FieldRef,
-    /// What it does.
+    /// The function itself.
     pub call: Arc<Call>,
 }
 

@@ -1,8 +1,8 @@
 //! The engine: from a pipeline's text to batches, in process and behind the server alike.
 //!
 //! A [`Session`] holds tables, pipelines and worker threads. [`Session::execute`] runs SQL; [`Session::open`] opens a
-//! pipeline as a [`Feed`], which is a log of samples computed on demand; [`Feed::read`] gives one rank's [`Reader`], whose
-//! [`Batch`]es are the same bytes wherever and however often they are computed.
+//! pipeline as a [`Feed`], which is a log of samples computed on demand; [`Feed::read`] gives one rank's [`Reader`],
+//! whose [`Batch`]es are the same bytes wherever and however often they are computed.
 //!
 //! ```
 //! use forebay_engine::{FeedOptions, ReadOptions, Session};
@@ -25,8 +25,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
-//! [`Feed::spec`] is all that another process needs to open the same feed with [`Session::open_spec`], without the script,
-//! beside the snapshots that the spec names, which a [`SnapshotSource`] sends.
+//! [`Feed::spec`] is all that another process needs to open the same feed with [`Session::open_spec`], without the
+//! script, beside the snapshots that the spec names, which a [`SnapshotSource`] sends.
 //!
 //! The engine knows neither Flight nor the command line, and writes nothing but through `forebay-storage`.
 

@@ -29,11 +29,11 @@ pub struct Pipeline {
     pub(crate) feed_options: FeedOptions,
     pub(crate) read_defaults: ReadDefaults,
     pub(crate) dataset: Dataset,
-    /// How many of the dataset's first rows are read, if not all.
+    /// The number of the dataset's first rows that are read, if not all.
     pub(crate) limit: Option<u64>,
     pub(crate) stage: Arc<Stage>,
     pub(crate) audience: Audience,
-    /// As it was checked and resolved, for what only some feeds need of it.
+    /// The checked and resolved plan, for parts that only some feeds need.
     plan: LogicalPlan,
 }
 
@@ -53,8 +53,8 @@ const OPTIONS: [&str; 11] = [
 ];
 
 impl Pipeline {
-    /// Checks and compiles `definition` over those of `tables` that it reads. Paths of files that it calls operators with
-    /// begin at `base`.
+    /// Checks and compiles `definition` over the `tables` that it reads. Relative paths of files in calls are relative
+    /// to `base`.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
         audience: Audience,
@@ -75,9 +75,9 @@ impl Pipeline {
         }
         let limit = compile::limit(&plan)?;
         let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
-        // Of the plan, not the text: the same query written in another way has the same samples. As it was planned, not as
-        // it was resolved, which numbers subqueries in an order of its own. Last, since it refuses without a place in the
-        // text what the checks above should have refused.
+        // The plan is identified, not the text: the same query written in another way has the same samples. The plan is
+        // taken before it is resolved, since resolving numbers subqueries in an order of its own. This comes last: it
+        // refuses without a place in the text what the checks above refuse with one.
         let fingerprint = compile::fingerprint(&planned).map_err(crate::Error::from)?;
         let files = compile::files(&planned).map_err(crate::Error::from)?;
         Ok(Self {
@@ -114,12 +114,12 @@ impl Pipeline {
         self.stage.schema()
     }
 
-    /// Operators that it calls, with their versions.
+    /// The operators that it calls, with their versions.
     pub fn operators(&self) -> &BTreeMap<String, u32> {
         &self.operators
     }
 
-    /// What its `WITH` says.
+    /// The options of its `WITH`.
     pub fn options(&self) -> &[(String, String)] {
         &self.options
     }
@@ -129,23 +129,23 @@ impl Pipeline {
         &self.statement
     }
 
-    /// Where paths of files that it calls operators with begin.
+    /// The folder that relative paths of files in its calls are relative to.
     pub(crate) fn base(&self) -> &Path {
         &self.base
     }
 
-    /// The table whose rows it reads, then those that it joins.
+    /// The driving table, then the tables that it joins.
     pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         std::iter::once(&self.dataset).chain(self.stage.lookups().map(|lookup| &lookup.dataset))
     }
 
-    /// How long the rows of its output `column` are.
+    /// The lengths of rows in its output `column`.
     pub(crate) fn lengths(&self, column: &str, state: &SessionState) -> Result<Lengths> {
         compile::check_length(&self.schema(), column)?;
         compile::lengths(&self.plan, column, self.dataset.schema(), state)
     }
 
-    /// The stage that gives only these columns of the samples; with `reads_all`, of the rows that all columns are read of.
+    /// The stage that computes only these columns of the samples. With `reads_all` it still reads all columns.
     pub(crate) fn stage_of(&self, columns: &[String], reads_all: bool, state: &SessionState) -> Result<Stage> {
         let schema = self.schema();
         let place = |name: &String| {
@@ -159,7 +159,7 @@ impl Pipeline {
         let only = columns.iter().map(place).collect::<Result<Vec<_>>>()?;
         let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
         let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
-        // As with lengths: planning has nothing to wait for.
+        // As with lengths, planning never waits.
         let planned =
             compile::compile(&self.plan, Some(&only), reads_all, Audience::User, &tables, state).now_or_never();
         planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
@@ -186,7 +186,7 @@ impl Pipeline {
     }
 }
 
-/// Why a pipeline was not created: with a place in its text, or as a whole.
+/// The reason that a pipeline was not created, with a place in its text or without.
 pub(crate) enum Refusal {
     Placed(forebay_sql::Error),
     Whole(crate::Error),
@@ -194,7 +194,7 @@ pub(crate) enum Refusal {
 
 impl From<crate::Error> for Refusal {
     fn from(error: crate::Error) -> Self {
-        // Nothing has been read yet: a constant that cannot be computed is the query's fault, not the data's.
+        // Nothing has been read yet: if a constant cannot be computed, the query is at fault, not the data.
         match error.kind() {
             ErrorKind::Data => Self::Whole(crate::Error::new(ErrorKind::Invalid, error.message())),
             _ => Self::Whole(error),

@@ -1,4 +1,4 @@
-//! The first processed rows of a pipeline, to look at: as a table, as JSON, and as a page with pictures.
+//! The first processed rows of a pipeline: as a table, as JSON, and as a page with images.
 
 use std::fmt::Write;
 
@@ -17,10 +17,10 @@ use crate::explain::type_name;
 use crate::feed::Feed;
 use crate::session::Session;
 
-/// Samples that are computed together for looking at them.
+/// Samples of a preview that are computed together.
 const ROWS_AT_A_TIME: u64 = 64;
 
-/// Rows of a pipeline as a trainer would get them.
+/// Samples of a pipeline as a trainer would receive them.
 pub struct Preview {
     pipeline: String,
     rows: RecordBatch,
@@ -28,8 +28,8 @@ pub struct Preview {
 }
 
 impl Session {
-    /// The first `rows` samples of pipeline `name`. Unless `options` say otherwise, bad rows are left out and counted:
-    /// one of them must not hide the good ones, and looking must not write quarantine files.
+    /// The first `rows` samples of pipeline `name`. Unless `options` say otherwise, bad rows are skipped and counted:
+    /// one bad row must not hide the good ones, and a preview must not write quarantine files.
     ///
     /// # Errors
     /// Those of [`open`](Self::open) and of reading.
@@ -43,10 +43,10 @@ impl Session {
 }
 
 impl Feed {
-    /// The first `rows` samples in one batch, or fewer where these are some `bytes_max`, and how many bad rows were left out before
+    /// The first `rows` samples in one batch, or fewer if they exceed `bytes_max`, and the number of bad rows before
     /// the last of them.
     pub(crate) async fn first_rows(&self, rows: u64, bytes_max: usize) -> Result<(RecordBatch, u64)> {
-        // With length buckets the feed says how large batches are.
+        // With length buckets the feed determines the batch size.
         let batch_size = self.settings().buckets.is_none().then_some(rows.clamp(1, ROWS_AT_A_TIME));
         let mut reader = self.read(&ReadOptions { batch_size, epochs: Some(1), ..ReadOptions::default() })?;
         let (mut batches, mut found, mut bad_rows, mut bytes) = (Vec::new(), 0, 0, 0);
@@ -64,12 +64,12 @@ impl Feed {
 }
 
 impl Preview {
-    /// How many rows there are to look at.
+    /// The number of rows.
     pub fn num_rows(&self) -> usize {
         self.rows.num_rows()
     }
 
-    /// How many rows before the last one shown could not be processed.
+    /// The number of rows before the last one that could not be processed.
     pub fn bad_rows(&self) -> u64 {
         self.bad_rows
     }
@@ -87,7 +87,7 @@ impl Preview {
         Ok(table)
     }
 
-    /// An object for each row; of tensors, type, shape and statistics.
+    /// An object for each row. Tensors appear as type, shape and statistics.
     ///
     /// # Errors
     /// `Internal` for values that cannot be shown.
@@ -99,7 +99,7 @@ impl Preview {
         (0..self.rows.num_rows()).map(row).collect()
     }
 
-    /// A web page with the rows and their pictures.
+    /// A web page with the rows and their images.
     ///
     /// # Errors
     /// `Internal` for values that cannot be shown.
@@ -112,7 +112,7 @@ impl Preview {
         ))
     }
 
-    /// The rows and their pictures, for a page of somebody else's, such as a notebook.
+    /// The rows and their images, to embed in another page, such as a notebook.
     ///
     /// # Errors
     /// `Internal` for values that cannot be shown.
@@ -148,7 +148,7 @@ fn unshowable(error: impl std::fmt::Display) -> Error {
 /// One value of a row.
 enum Cell {
     Text(String),
-    /// A number or a boolean, whose text is JSON unless it is no finite number.
+    /// A number or a boolean. Its text is JSON, unless the number is not finite.
     Plain(String),
     Null,
     Tensor(Tensor),
@@ -169,7 +169,7 @@ impl Tensor {
         (min, max, mean as f32)
     }
 
-    /// A PNG, if this has the shape of a picture. Floats are stretched over the range of grey levels.
+    /// A PNG, if the tensor has the shape of an image. Floats are stretched over the range of grey levels.
     fn png(&self) -> Result<Option<Vec<u8>>> {
         let [height, width, channels @ (1 | 3)] = self.shape[..] else { return Ok(None) };
         let (min, max, _) = self.statistics();

@@ -29,9 +29,9 @@ impl TablePreview {
 }
 
 impl Session {
-    /// Checks a query for a preview: `SELECT * FROM name [LIMIT n]` of a pipeline, which shows its samples, or of a table.
-    /// If a table has a pipeline's name, `pipelines.name` and `tables.name` tell them apart. All other queries are
-    /// refused: a client that may only look must not be able to have anything computed.
+    /// Checks a query for a preview: `SELECT * FROM name [LIMIT n]` of a pipeline, which shows its samples, or of a
+    /// table. If a table has a pipeline's name, `pipelines.name` and `tables.name` tell them apart. All other queries
+    /// are refused: a client that may only look must not be able to have anything computed.
     ///
     /// # Errors
     /// `Invalid` for another query, `NotFound` for an unknown name.
@@ -53,8 +53,8 @@ impl Session {
         Ok(TablePreview { pipeline, rows })
     }
 
-    /// The first rows of a preview, in the files' order if its pipeline does not shuffle. Rows that cannot be processed are
-    /// left out.
+    /// The first rows of a preview, in the files' order if its pipeline does not shuffle. Rows that cannot be processed
+    /// are left out.
     ///
     /// # Errors
     /// Those of reading.

@@ -60,7 +60,6 @@ const LEFT: &[(&str, &[&str])] = &[
     ("jpeg/src/lib.rs", &["", "band", "geometry", "header", "progressive", "scan", "sequential", "stored"]),
     ("jpeg/src/lib.rs", &["avx2", "bits", "blocks", "cpu", "huffman", "idct", "reduced"]),
     ("sql/src/lib.rs", &["relations", "relations::mix", "relations::near_duplicates", "relations::pack"]),
-    ("storage/src/lib.rs", &["csv", "dataset", "jsonl", "listing", "media", "parquet_file", "snapshot", "text"]),
 ];
 
 /// A circle's modules, the crate's root as an empty name.
@@ -81,6 +80,31 @@ fn no_three_files_use_each_other_in_a_circle() {
         }
     }
     assert!(found.is_empty(), "these files use each other in a circle:\n{found}");
+}
+
+/// Modules of the engine, and others that they must not use.
+const APART: [(&str, &str); 4] =
+    [("feed", "session"), ("compile", "feed"), ("compile", "session"), ("pipeline", "feed")];
+
+#[test]
+fn modules_of_the_engine_use_only_those_below() {
+    let engine = Crate::read(&repository().join("engine/src/lib.rs"));
+    let edges = engine.edges();
+    for (lower, upper) in APART {
+        for module in [lower, upper] {
+            assert!(engine.modules.contains_key(&vec![module.to_owned()]), "the engine has no module {module}");
+        }
+        let is_of = |path: &[String], module: &str| path.first().is_some_and(|first| first == module);
+        for (path, uses) in edges.iter().filter(|(path, _)| is_of(path, lower)) {
+            let used = uses.iter().find(|used| is_of(used, upper));
+            assert!(
+                used.is_none(),
+                "{} must not use {}",
+                path.join("::"),
+                used.map_or(String::new(), |it| it.join("::"))
+            );
+        }
+    }
 }
 
 #[test]

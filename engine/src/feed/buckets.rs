@@ -1,9 +1,9 @@
 //! Length buckets: a window's rows in groups of one global step each, whose rows are of about one length.
 //!
-//! A step's batches are padded to one length, on every rank: so its rows should be of one bucket. What is left of a bucket
-//! when its whole groups are taken moves on to the next longer one, where it fits too; what is left at the end is the
-//! window's one group with gaps, which are offsets without rows. So a window covers whole steps only, and which rows form
-//! a step depends on nothing outside of the window.
+//! A step's batches are padded to one length on every rank, so its rows should come from one bucket. The rows that
+//! remain in a bucket after its whole groups move to the next longer bucket, where they fit too. The rows that remain
+//! at the end form the window's only group with gaps, which are offsets without rows. So a window covers whole steps
+//! only, and the rows of a step depend on nothing outside of the window.
 
 use forebay_protocol::LengthBuckets;
 
@@ -11,7 +11,7 @@ use forebay_protocol::LengthBuckets;
 pub(crate) struct Grouped {
     /// Which row is at each position, `None` for a gap.
     pub(crate) positions: Vec<Option<usize>>,
-    /// How long rows may be, for each group: the greatest integer for the bucket beyond the last boundary.
+    /// The longest length of each group: the greatest integer for the bucket beyond the last boundary.
     pub(crate) lengths: Vec<u64>,
 }
 
@@ -45,8 +45,8 @@ fn positions(buckets: &[u32], size: usize, group_key: impl Fn(usize) -> u64) -> 
     groups.iter().flat_map(|group| spread(group, size)).collect()
 }
 
-/// The rows of a group at its positions. Gaps are so spread that runs of equal length have equally many rows, but for one:
-/// whatever the batch size, no rank is much better off than another.
+/// The rows of a group at its positions. Gaps are so spread that runs of equal length have equally many rows, but for
+/// one: whatever the batch size, no rank is much better off than another.
 fn spread(rows: &[usize], size: usize) -> Vec<Option<usize>> {
     let mut positions = vec![None; size];
     for (at, &row) in rows.iter().enumerate() {

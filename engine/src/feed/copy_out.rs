@@ -1,7 +1,7 @@
-//! Samples that do not share memory with the rows they were made of.
+//! Copies samples out of the memory of their source rows.
 //!
-//! Rows of a window that lie together are transformed as a slice, which costs nothing. A column that only passes through is
-//! then a piece of the window's memory still, and whoever keeps one batch of it would keep all of the window.
+//! Adjacent rows of a window are transformed as a slice, which costs nothing. A column that a query only passes through
+//! is then still a part of the window's memory, and a consumer that keeps one batch would keep the whole window.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use arrow::compute::concat;
 
 use crate::error::{Error, Result};
 
-/// Where allocations begin.
+/// The addresses of allocations.
 type Places = HashSet<*const u8>;
 
 /// `batches`, with copies of the columns that share memory with `source`.
@@ -35,7 +35,7 @@ fn without(batch: RecordBatch, places: &Places) -> Result<RecordBatch> {
     copied_out.map_err(|error| Error::internal(format!("samples cannot be copied: {error}")))
 }
 
-/// Two halves, joined: Arrow does not copy what it joins to nothing.
+/// Joins two halves: Arrow does not copy an array that it joins to nothing.
 fn copy(column: &ArrayRef) -> Result<ArrayRef> {
     let half = column.len() / 2;
     let (first, second) = (column.slice(0, half), column.slice(half, column.len() - half));

@@ -18,13 +18,13 @@ pub(crate) struct FeedCore {
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
-    /// How long rows are, where they are grouped by that.
+    /// The lengths of rows, if they are grouped by length.
     pub(crate) lengths: Option<Lengths>,
-    /// For each layer what a join looks its rows up in, once a window needs it.
+    /// The lookup table of each layer that joins, once a window needs it.
     pub(super) lookups: OnceCell<Vec<Option<Lookup>>>,
     pub(super) lookup_bytes_max: u64,
     pub(crate) plan: Arc<FeedPlan>,
-    /// Rows of the dataset from this on are not read.
+    /// Rows of the dataset from this one on are not read.
     pub(crate) limit: u64,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
@@ -33,7 +33,7 @@ pub(crate) struct FeedCore {
 }
 
 impl FeedCore {
-    /// Names a bad row: file, row, reason.
+    /// The error of a bad row, with file, row and reason.
     pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
         let (file, row) = self.place(bad.origin);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))

@@ -1,7 +1,7 @@
-//! The tables that a feed's joins look rows up in: read once, when its first window is prepared, and kept with the feed.
+//! The lookup tables of a feed's joins: read once, when the first window is prepared, and kept with the feed.
 //!
-//! They are pinned as the feed's own table is, so a file that changed is refused. A row that cannot be read is an error
-//! whatever the feed's `on_error` says: to leave it out would change the samples that look for it.
+//! They are pinned like the feed's own table, so a changed file is refused. A row that cannot be read is an error for
+//! any `on_error`: skipping it would change the samples that look it up.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use super::window::{READS_MAX, limited};
 use crate::compile::{BadRow, Lookup, LookupPlan, SourceRows, Stage};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is read of a table at a time, so that all cores take part.
+/// The bytes of a table that are read at a time, so that all cores take part.
 const RANGE_BYTES: u64 = 16 << 20;
 
 impl FeedCore {
-    /// For each layer of the stage, what a join looks its rows up in. Whoever asks first reads it; all others wait.
+    /// The lookup table of each layer that joins. The first caller reads them; all others wait.
     pub(crate) async fn lookups(self: &Arc<Self>) -> Result<&[Option<Lookup>]> {
         let lookups = self.lookups.get_or_try_init(|| async {
             let mut lookups = Vec::with_capacity(self.stage.layers().len());
@@ -34,7 +34,7 @@ impl FeedCore {
         Ok(lookups.await?.as_slice())
     }
 
-    /// Reads the table of the join that is layer `layer`; `bytes` is what all joins of the feed take so far.
+    /// Reads the table of the join at `layer`; `bytes` counts the memory of all joins of the feed so far.
     async fn look_up(self: &Arc<Self>, layer: usize, plan: &LookupPlan, bytes: &mut u64) -> Result<Lookup> {
         let mut ranges = plan.dataset.row_ranges(RANGE_BYTES);
         let files = plan.dataset.snapshot().files();
@@ -59,7 +59,7 @@ impl FeedCore {
         plan.index(&batches)
     }
 
-    /// What the plan of a join makes of some rows of its table.
+    /// Runs the plan of a join over some rows of its table.
     async fn looked_up(&self, layer: usize, range: &RowRange) -> Result<Vec<RecordBatch>> {
         let lookup = self.stage.layers().get(layer).and_then(|layer| layer.lookup());
         let plan = lookup.ok_or_else(|| Error::internal("a layer is no join"))?;

@@ -1,4 +1,4 @@
-//! A feed's samples written to Parquet, once: files under fresh names, then one manifest that makes them count.
+//! Writes a feed's samples to Parquet, once: files under fresh names, then one manifest that commits them.
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Raised when readers of older manifests would misread a new one.
 const MANIFEST_VERSION: u32 = 1;
 const MANIFEST: &str = "_forebay.json";
-/// Samples at a time, and how many bytes of them make a file: what is held in memory.
+/// Samples that are read at a time, and the bytes of a file, which are held in memory.
 const BATCH_ROWS: u64 = 256;
 const FILE_BYTES: usize = 64 << 20;
 
@@ -25,19 +25,19 @@ pub struct Materialized {
     pub identity: serde_json::Value,
     /// Samples in all files.
     pub rows: u64,
-    /// Rows that were left out for being bad.
+    /// Bad rows that were skipped.
     pub bad_rows: u64,
-    /// The folder beside the manifest where the files are. Each run has one of its own, so that runs at the same time, or one that
-    /// was cut off, leave each other's files alone.
+    /// The folder of the files, beside the manifest. Each run has its own, so that concurrent or interrupted runs do
+    /// not touch each other's files.
     pub folder: String,
     /// Names of the files in it, in the samples' order.
     pub files: Vec<String>,
-    /// Whether they were there already.
+    /// Whether an earlier run wrote them.
     #[serde(skip)]
     pub found: bool,
 }
 
-/// Differs from any other run's.
+/// A random id, which no other run has.
 fn run_id() -> Result<String> {
     let random = getrandom::u64();
     let random = random.map_err(|error| Error::internal(format!("the system gives no random number: {error}")))?;
@@ -45,13 +45,13 @@ fn run_id() -> Result<String> {
 }
 
 impl Feed {
-    /// Writes the samples of the first epoch, in their order, to Parquet files under the folder or URL `url`. What the same
-    /// feed wrote there before is found and left as it is; a run that is cut off leaves a folder of files but no
-    /// manifest, and the next one writes another.
+    /// Writes the samples of the first epoch, in their order, to Parquet files under the folder or URL `url`. If the
+    /// same feed was written there before, its files are kept. An interrupted run leaves a folder of files without a
+    /// manifest, and the next run writes another folder.
     ///
     /// # Errors
-    /// `Conflict` if another feed was written there, `Invalid` if the query calls functions of which no version is known; those
-    /// of reading and writing.
+    /// `Conflict` if another feed was written there, `Invalid` if the query calls functions without a version; those of
+    /// reading and writing.
     pub async fn materialize(&self, url: &str) -> Result<Materialized> {
         let unversioned = self.pipeline.unversioned_functions();
         if !unversioned.is_empty() {
@@ -89,7 +89,7 @@ impl Feed {
                 bytes += batch.records.get_array_memory_size();
                 batches.push(batch.records);
             }
-            // A feed without samples becomes one file without rows, which says what its columns are.
+            // A feed without samples becomes one file without rows, which holds the schema.
             if bytes >= FILE_BYTES || is_last && (!batches.is_empty() || done.files.is_empty()) {
                 let name = format!("{:05}.parquet", done.files.len());
                 self.write(&format!("{url}/{}/{name}", done.folder), &std::mem::take(&mut batches)).await?;
@@ -118,7 +118,7 @@ impl Feed {
         })
     }
 
-    /// What is there already.
+    /// The manifest of an earlier run.
     async fn committed(&self, manifest: &str) -> Result<Option<Materialized>> {
         let text = match self.core().stores.get(manifest).await {
             Err(error) if error.kind() == forebay_storage::ErrorKind::NotFound => return Ok(None),

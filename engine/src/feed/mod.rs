@@ -1,9 +1,9 @@
 //! Feeds: a pipeline opened for training, read as a log that is computed on demand.
 //!
-//! An epoch is a log of samples with dense offsets that nobody stores, since any piece of it can be computed again, bit
-//! for bit. [`plan`] says which row ranges form a window, [`window`] computes one, the sequencer of `forebay-delivery`
-//! says when and [`runner`] does it, [`reader`] cuts a rank's batches from them, and a [`Token`] is all that a trainer has
-//! to keep.
+//! An epoch is a log of samples with dense offsets. It is not stored, since any part of it can be computed again, bit
+//! for bit. [`plan`] divides row ranges into windows, and [`window`] computes one. The sequencer of `forebay-delivery`
+//! decides when, and [`runner`] runs it. [`reader`] cuts a rank's batches from windows. A [`Token`] is all that a
+//! trainer keeps.
 
 mod buckets;
 mod copy_out;
@@ -78,7 +78,7 @@ impl Feed {
         &self.core().settings
     }
 
-    /// What its id is a hash of, part by part, for saying in what two feeds differ.
+    /// The parts that its id is a hash of, to show how two feeds differ.
     pub fn identity(&self) -> serde_json::Value {
         let short = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
         let mut identity = serde_json::json!({
@@ -96,8 +96,8 @@ impl Feed {
         identity
     }
 
-    /// Calls in its query whose results must not be kept: random ones, which would be the same ever after, and functions
-    /// without a version.
+    /// The calls in its query whose results must not be kept: random ones, which would repeat in every epoch, and
+    /// functions without a version.
     pub fn uncacheable_calls(&self) -> Vec<String> {
         self.pipeline.uncacheable_calls()
     }
@@ -107,22 +107,22 @@ impl Feed {
         self.core().stage.schema()
     }
 
-    /// Samples per epoch, where each source row gives one; where some give none or several, only reading tells.
+    /// Samples per epoch, if each source row gives exactly one. Otherwise the number is known only after reading.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.core().stage.is_one_to_one().then(|| self.core().plan.epoch(0).rows())
     }
 
-    /// Whether offsets are known before anything is read: each source row has one, and nothing else has.
+    /// Whether offsets are known before reading: each source row has one, and there are no others.
     fn has_known_offsets(&self) -> bool {
         self.core().stage.is_one_to_one() && self.settings().buckets.is_none()
     }
 
-    /// Offsets per epoch over all ranks, where they are known before reading.
+    /// Offsets per epoch over all ranks, if known before reading.
     pub fn offsets_per_epoch(&self) -> Option<u64> {
         self.samples_per_epoch().filter(|_| self.has_known_offsets())
     }
 
-    /// Where quarantined rows are written.
+    /// The URL that quarantined rows are written to.
     pub fn quarantine_url(&self) -> &str {
         &self.core().quarantine_url
     }
@@ -133,7 +133,8 @@ impl Feed {
         (plan.rows(), self.core().plan.row_ranges(), plan.windows())
     }
 
-    /// Checks options without reading anything, and says how many offsets the rank will be handed, where that is known.
+    /// The number of offsets that a rank reads with these options, if known before reading. Checks the options, reads
+    /// nothing.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -152,7 +153,7 @@ impl Feed {
         }))
     }
 
-    /// Where `from` is in this feed.
+    /// The position of `from` in this feed.
     fn start(&self, from: &Start) -> Result<StartingPoint> {
         let (Start::Offset { epoch, offset } | Start::Token(Token { epoch, offset, .. })) = from;
         if *epoch >= EPOCHS_MAX || *offset > OFFSET_MAX {
@@ -164,7 +165,7 @@ impl Feed {
             buckets.check_start(*offset)?;
         }
         match from {
-            // A token's offset may lie past the end: it is where the next global step would begin.
+            // A token's offset may lie past the end: the next global step would begin there.
             Start::Offset { offset, .. } if self.offsets_per_epoch().is_some_and(|offsets| *offset > offsets) => {
                 Err(Error::invalid(format!(
                     "\"from\" is offset {offset}, and an epoch of this feed has {} samples",
@@ -184,13 +185,14 @@ impl Feed {
                 self.id()
             ))
             .with_hint(
-                "a feed is its query, operator versions, source files, seed, shuffle, window size, length buckets and on_error: \
-                 one of them, or Forebay's feed format, differs from the run that made the token",
+                "a feed is its query, operator versions, source files, seed, shuffle, window size, length buckets, \
+                 on_error and feed format: one of them differs from the run that made the token. After an upgrade, \
+                 begin a new run, or resume with the version that made the token",
             )),
         }
     }
 
-    /// The options that hold with the pipeline's defaults, and where reading begins.
+    /// The options with the pipeline's defaults applied, and the position where reading begins.
     ///
     /// # Errors
     /// `Invalid` for options that make no sense together and for a token of another feed.
@@ -199,7 +201,7 @@ impl Feed {
         let StartingPoint { epoch, offset, known } = self.start(&options.from)?;
         let plan = self.core().plan.epoch(epoch);
         let (index, window_offset) = match known {
-            // Offsets known in advance say more exactly where to begin.
+            // Offsets that are known in advance give the exact window.
             _ if self.has_known_offsets() => {
                 let index = plan.window_at(offset);
                 (index, plan.rows_before(index))
@@ -224,18 +226,18 @@ impl Feed {
         Ok(Reader::new(reading, settings, begin))
     }
 
-    /// How long rows are, for `EXPLAIN PIPELINE`.
+    /// The lengths of rows, for `EXPLAIN PIPELINE`.
     pub(crate) fn lengths(&self) -> Option<&Lengths> {
         self.core().lengths.as_ref()
     }
 
-    /// How the feed is cut into windows.
+    /// The division of the feed into windows.
     pub fn plan(&self) -> WindowPlan {
         WindowPlan(Arc::clone(&self.core().plan))
     }
 }
 
-/// Where a reader begins.
+/// The position where a reader begins.
 struct StartingPoint {
     epoch: u64,
     offset: u64,

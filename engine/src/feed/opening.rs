@@ -19,13 +19,13 @@ use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::pipeline::Pipeline;
 
-/// What a session hands over to open a feed.
+/// The parts from which a session opens a feed.
 pub(crate) struct FeedParts<'a> {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) settings: FeedSettings,
     /// The only columns of the samples to compute, if not all.
     pub(crate) columns: Option<&'a [String]>,
-    /// Plans what only some feeds need.
+    /// Plans the parts that only some feeds need.
     pub(crate) context: &'a SessionContext,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
@@ -36,7 +36,7 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// The feeds of a session that somebody holds, by root, id, columns and who is handed them: readers of equal feeds share windows.
+/// The open feeds of a session, by root, id, columns and audience: readers of equal feeds share windows.
 pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience), Weak<Runner>>>;
 
 /// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
@@ -73,7 +73,7 @@ impl Feed {
             Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
             None => Arc::clone(&pipeline.stage),
         };
-        // Other columns have other bad rows, and a file of them is written once.
+        // Other columns have other bad rows, and each file of bad rows is written once.
         let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));

@@ -1,4 +1,4 @@
-//! Which row ranges form which window: a pure function of snapshot, seed, epoch and options.
+//! Divides row ranges into windows: a pure function of snapshot, seed, epoch and options.
 //!
 //! With shuffle on, the row ranges are permuted by a keyed permutation (they are sorted by a hash of seed, epoch and
 //! ordinal), so that a window holds pieces from all over the dataset; with shuffle off they keep file order. Either way
@@ -16,7 +16,7 @@ use forebay_protocol::FeedSettings;
 
 /// Splits the hash space of plans from that of rows, which use the same seed and epoch.
 const PLAN_DOMAIN: u64 = 0x706c_616e;
-/// Epoch plans kept, for readers in different epochs; a plan costs four bytes per row range.
+/// Epoch plans that are kept, for readers in different epochs. A plan costs four bytes per row range.
 const PLANS_KEPT: usize = 16;
 
 /// The windows of one epoch.
@@ -108,7 +108,7 @@ fn keyed(seed: u64, epoch: u64, value: u64) -> u64 {
 /// The epoch plans of a feed, made when first asked for.
 pub(crate) struct FeedPlan {
     ranges: Vec<RowRange>,
-    /// The ranges as they are read; with a LIMIT the last may hold rows that do not count.
+    /// The ranges as they are read. With a LIMIT the last one may hold rows that do not count.
     read: Vec<RowRange>,
     settings: FeedSettings,
     epochs: Mutex<BTreeMap<u64, Arc<EpochPlan>>>,
@@ -140,7 +140,7 @@ impl FeedPlan {
         let plan = Arc::new(EpochPlan::new(&self.ranges, &self.settings, epoch));
         epochs.insert(epoch, Arc::clone(&plan));
         if epochs.len() > PLANS_KEPT {
-            // The furthest from the one just asked for is the least likely to be asked for again.
+            // The plan furthest from the current one is the least likely to be needed again.
             let furthest = epochs.keys().copied().max_by_key(|kept| kept.abs_diff(epoch)).expect("not empty");
             epochs.remove(&furthest);
         }
@@ -156,7 +156,7 @@ impl FeedPlan {
     }
 }
 
-/// The plan of an open feed, for whoever sequences it.
+/// The plan of an open feed, for its sequencer.
 #[derive(Clone)]
 pub struct WindowPlan(pub(crate) Arc<FeedPlan>);
 

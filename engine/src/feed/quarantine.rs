@@ -1,8 +1,8 @@
-//! The record of rows that were left out: one small Parquet file per batch that had any, or per piece of a window
-//! where a worker computes for several readers.
+//! The record of quarantined rows: one small Parquet file per batch that had any, or per piece of a window if a worker
+//! computes for several readers.
 //!
-//! A file is written before its batch is handed out and named by the batch's place in the log, so a row is on record
-//! whenever its absence was seen, and a run that is repeated writes the same files again.
+//! A file is written before its batch is handed out, so each absent row is on record. It is named by the batch's place
+//! in the log, so a repeated run writes the same files again.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 
 use crate::error::{Error, Result};
 
-/// The file of what `name` names: an offset or a window.
+/// The URL of a file; `name` names an offset or a window.
 pub(crate) fn url(folder: &str, epoch: u64, name: &str) -> String {
     format!("{folder}/epoch-{epoch:05}-{name}.parquet")
 }
 
-/// A row that was left out.
+/// A quarantined row.
 pub(crate) struct QuarantinedRow<'a> {
     pub(crate) file: &'a str,
     pub(crate) row: u64,

@@ -2,7 +2,7 @@
 //!
 //! The cuts of a window are grouped into *pieces*, the unit of work of one core: a large batch is several pieces, many
 //! small batches are one. Pieces are computed on all cores at once and handed out in order. A reader that is not polled
-//! starts nothing: that is where a trainer's backpressure enters.
+//! starts nothing: this is how a trainer's backpressure reaches the feed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,11 +25,11 @@ use crate::executor::Task;
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_ROWS_MIN: u64 = 1024;
 const PIECE_RESULT_BYTES_MIN: u64 = 8 << 20;
-/// A piece is closed inside a batch once it has this much. Encoded pictures grow some thirty-fold when processed, so it
-/// bounds memory; but putting a batch together from several pieces copies it, which costs half of what decoding does.
+/// A piece is closed inside a batch once it has this much. Encoded images grow some thirty-fold when processed, so this
+/// bounds memory. A batch of several pieces is copied together, which costs half as much as decoding.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 const PIECE_ROWS_MAX: u64 = 8192;
-/// With results larger than this, no piece waits ready beside those that the threads work on.
+/// With results larger than this, no finished piece waits beside those that the threads work on.
 const RESULT_BYTES_READY_MAX: usize = 32 << 20;
 
 /// Reads batches; made by [`Feed::read`](super::Feed::read).
@@ -39,14 +39,14 @@ pub struct Reader {
     at: Cursor,
     cutter: Cutter<Arc<Window>>,
     steps: Steps,
-    /// Rows that no piece holds yet, in order.
+    /// Rows that are in no piece yet, in order.
     parts: VecDeque<Part>,
     in_flight: VecDeque<Task<Result<PieceResult>>>,
     /// Batches whose rows are in `parts`, in flight or partly here, in order.
     assembling: VecDeque<Assembly>,
     largest_result_bytes: usize,
     result_bytes_per_row: Option<u64>,
-    /// A bad row to raise, once the batches before it are handed out.
+    /// The error of a bad row, raised after the batches before it.
     raised: Option<Error>,
     failed: bool,
 }
@@ -74,11 +74,11 @@ struct Assembly {
     bad: Vec<BadRow>,
 }
 
-/// What became of a piece, part by part.
+/// The result of a piece, part by part.
 struct PieceResult {
     parts: Vec<PartResult>,
     bytes: usize,
-    /// Where bad rows are raised, the first one; parts from the one that holds it are missing.
+    /// If bad rows are raised, the first one. Its part and those after it are missing.
     raised: Option<Error>,
 }
 
@@ -109,7 +109,7 @@ impl Reader {
         }
     }
 
-    /// The next batch, or `None` after the last epoch. Cancel-safe. After an error there is nothing more.
+    /// The next batch, or `None` after the last epoch or after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Batch>> {
         if self.failed {
             return None;
@@ -147,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// Pieces to have under way: one a thread, and one to hand out unless its results are large.
+    /// The number of pieces to keep under way: one per thread, and one more unless results are large.
     fn depth(&self) -> usize {
         self.core().executor.threads() + usize::from(self.largest_result_bytes <= RESULT_BYTES_READY_MAX)
     }
@@ -156,7 +156,7 @@ impl Reader {
         self.reading.core()
     }
 
-    /// Takes the next window, to be cut. Without `wait`, only if it is there. `false`: none to take now.
+    /// Takes the next window to cut. Without `wait`, only if it is ready. Returns `false` if there is none now.
     async fn take_window(&mut self, wait: bool) -> Result<bool> {
         let id = self.at.window;
         self.reading.advance(id);
@@ -166,7 +166,7 @@ impl Reader {
         let window = match self.reading.try_window(id) {
             Some(Ok(window)) => window,
             _ if wait => self.reading.window(id).await?,
-            // A window that failed is an error only when the batches before it are handed out.
+            // A failed window raises its error only after the batches before it.
             _ => return Ok(false),
         };
         let last = self.core().plan.is_last(id);
@@ -204,7 +204,7 @@ impl Reader {
         });
     }
 
-    /// Takes the next rows, of one window, that are enough work for one task; none if there are none.
+    /// Takes the next rows of one window that are enough work for one task, if there are any.
     fn next_piece(&mut self) -> Vec<Part> {
         let mut piece: Vec<Part> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
@@ -233,7 +233,7 @@ impl Reader {
             if ends_part {
                 self.parts.pop_front();
             }
-            // Until a first piece has shown how large results are, small batches are not put together.
+            // Small batches are put together only once a first piece has shown the size of results.
             let results = self.result_bytes_per_row.map_or(u64::MAX, |bytes| bytes.saturating_mul(rows));
             let is_enough = bytes >= PIECE_BYTES_MIN || rows >= PIECE_ROWS_MIN || results >= PIECE_RESULT_BYTES_MIN;
             if ends_batch && is_enough {
@@ -270,7 +270,7 @@ impl Reader {
         }
     }
 
-    /// Gives out the first batch, which is whole. Cancel-safe: it is removed only when nothing is left to wait for.
+    /// Returns the first batch, which is complete. Cancel-safe: it is removed only after the last wait.
     async fn hand_out(&mut self) -> Result<Batch> {
         let core = self.core();
         let first = self.assembling.front().expect("asked for by the caller");
@@ -303,7 +303,7 @@ impl Reader {
     }
 }
 
-/// Computes a piece and splits what comes out at the ends of its parts.
+/// Computes a piece and splits the result at the ends of its parts.
 async fn compute(core: &FeedCore, piece: &[Part]) -> Result<PieceResult> {
     let window = &piece.first().expect("a piece has a part").window;
     let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();

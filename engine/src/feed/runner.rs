@@ -1,4 +1,4 @@
-//! Drives a feed's sequencer in process: turns its leases into tasks, and forgets the windows that it leases no longer.
+//! Runs a feed's sequencer in process: starts a task for each lease, and drops windows whose lease has ended.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -15,10 +15,10 @@ use super::window::Window;
 use crate::error::{Error, Result};
 use crate::executor::{Task, panic_text};
 
-/// At most this many windows are being read ahead of the readers at a time: reading is what limits it, and more would
-/// only hold more memory half filled.
+/// The most windows that are read ahead of the readers at a time. Reading is the limit: more windows would only hold
+/// more half-filled memory.
 const COMPUTING_MAX: usize = 2;
-/// In process there is one worker: this process.
+/// The only worker in process: this process.
 const HERE: WorkerId = 0;
 
 /// The windows of one open feed, shared by its readers.
@@ -67,14 +67,14 @@ impl Runner {
 
     fn apply(self: &Arc<Self>, state: &mut RunnerState, event: Event) {
         if let Err(impure) = state.sequencer.handle(event) {
-            // A file that changed is an error when it is read, so this is a function that is not what it says it is.
+            // A changed file fails when it is read, so a function must have broken its declaration.
             let message = format!("a window had {} rows, and {} when computed again", impure.rows.0, impure.rows.1);
             if let Some(slot) = state.slots.get_mut(&impure.window) {
                 slot.outcome = Some(Err(Error::internal(message)));
             }
         }
         let leases: HashMap<WindowId, LeaseId> = state.sequencer.leases(HERE).into_iter().collect();
-        // What failed is leased no longer, but its readers are still to be told.
+        // A failed window has no lease any more, but its readers must still learn of the error.
         let (sequencer, slots) = (&state.sequencer, &mut state.slots);
         slots.retain(|window, slot| leases.get(window) == Some(&slot.lease) || sequencer.has_failed(*window));
         for (window, lease) in leases {
@@ -101,10 +101,10 @@ impl Runner {
     }
 }
 
-/// Holds the runner only weakly, so that a feed nobody reads any more does not live on in its tasks.
+/// Holds the runner only weakly, so that tasks do not keep a feed alive that has no reader.
 async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
     let Some(core) = runner.upgrade().map(|runner| Arc::clone(&runner.core)) else { return };
-    // Nobody joins this task: a panic that went unreported would leave the readers waiting for ever.
+    // Nothing joins this task: without a report of a panic, the readers would wait for ever.
     let outcome = match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
         Ok(prepared) => prepared.map(Arc::new),
         Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
@@ -114,7 +114,7 @@ async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
     }
 }
 
-/// One reader's place among the windows; leaving is dropping it.
+/// One reader's position among the windows. Dropping it leaves.
 pub(crate) struct WindowCursor {
     runner: Arc<Runner>,
     reader: ReaderId,
@@ -141,7 +141,7 @@ impl WindowCursor {
         loop {
             let changed = self.runner.changed.notified();
             tokio::pin!(changed);
-            // Listening begins before looking, so a report in between is not missed.
+            // Listens before it looks, so that a report in between is not missed.
             changed.as_mut().enable();
             if let Some(outcome) = self.try_window(window) {
                 return outcome;

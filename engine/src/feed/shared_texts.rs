@@ -1,7 +1,7 @@
-//! Texts of a window that are read as dictionaries: all its rows count in the same one.
+//! Texts that are read as dictionaries: all rows of a window share one.
 //!
-//! Each range of rows that is read brings a dictionary of its own. With one for the window, picking and joining rows is picking
-//! and joining numbers, and what is known of a text is known for every piece of the window.
+//! Each row range comes with its own dictionary. With one for the window, picking and joining rows only picks and joins
+//! numbers, and the result for a text is known for every piece of the window.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use arrow::error::ArrowError;
 use crate::compile::{SourceRows, Stage};
 use crate::error::{Error, Result};
 
-/// What operators make of a text is kept beside it: mostly one number.
+/// The size of the result that is kept beside each text: mostly one number.
 const RESULT_BYTES: usize = size_of::<i64>();
 
 /// Makes the dictionaries of a window's sources one for each column.
@@ -34,7 +34,7 @@ pub(super) fn share(sources: &mut [SourceRows], stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a window's sources, dictionaries once, with about what will be known of their texts.
+/// Bytes of a window's sources, with each dictionary once, and about the bytes of the results for their texts.
 pub(super) fn memory_size(sources: &[SourceRows], stage: &Stage) -> usize {
     let Some(first) = sources.first() else { return 0 };
     let counted: usize = sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
@@ -59,7 +59,7 @@ fn counting_in_one(columns: &[ArrayRef]) -> Result<Vec<DictionaryArray<Int32Type
     let mut before = 0;
     let mut columns = Vec::with_capacity(own.len());
     for own in own {
-        // What lies under nulls may be anything.
+        // Values under nulls are arbitrary.
         let numbers = own.keys().unary::<_, Int32Type>(|number| number.wrapping_add(before));
         columns.push(DictionaryArray::try_new(numbers, Arc::clone(&texts))?);
         before += own.values().len() as i32;

@@ -1,8 +1,8 @@
 //! A feed's spec: all that another process needs to open the same feed, without the script that made it.
 //!
-//! A worker gets no paths to look for and no settings to resolve: the spec holds the pipeline's text, the ids of the
-//! snapshots that were pinned, and the settings as they were resolved. Whether it came to the same feed shows in the id;
-//! the rest of the spec is there to say what differs when it did not.
+//! A worker has no paths to search and no settings to resolve: the spec holds the pipeline's text, the ids of the
+//! pinned snapshots, and the resolved settings. The feed's id shows whether the worker opened the same feed. The rest
+//! of the spec serves to report the differences if it did not.
 //!
 //! A snapshot lists all files of a dataset, so it is sent apart from the spec, in pieces and once: see
 //! [`SnapshotSource`](super::SnapshotSource).
@@ -25,10 +25,10 @@ use crate::pipeline::{Pipeline, Refusal};
 /// The version of this build, which a spec is stamped with.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What a feed is made of, to be opened by [`Session::open_spec`](crate::Session::open_spec) in another process.
+/// The description of a feed, to be opened by [`Session::open_spec`](crate::Session::open_spec) in another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedSpec {
-    /// The feed's id: what it must come to wherever it is opened.
+    /// The feed's id, which it must have wherever it is opened.
     pub feed: String,
     /// The version of Forebay that made the spec.
     pub forebay: String,
@@ -36,19 +36,19 @@ pub struct FeedSpec {
     pub pipeline: String,
     /// The text of its `CREATE PIPELINE`.
     pub statement: String,
-    /// Where relative paths of files in it begin: an absolute path.
+    /// The absolute path that relative paths of files in it are relative to.
     #[serde(default)]
     pub base: PathBuf,
     /// The driving table's name.
     pub table: String,
-    /// What the table was made from, with an absolute location.
+    /// The table's source, with an absolute location.
     pub dataset: DatasetSpec,
     /// The table's columns.
     #[serde(with = "forebay_storage::schema_text")]
     pub schema: SchemaRef,
     /// The id of the snapshot of its files.
     pub snapshot: String,
-    /// The tables that its joins look rows up in.
+    /// The lookup tables of its joins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lookups: Vec<LookupSpec>,
     /// The feed's settings, resolved.
@@ -60,16 +60,16 @@ pub struct FeedSpec {
     pub files: BTreeMap<String, String>,
     /// The operators that it calls, with their versions.
     pub operators: BTreeMap<String, u32>,
-    /// URL or absolute path of the folder for what Forebay writes, such as quarantined rows.
+    /// URL or absolute path of the folder that Forebay writes to, such as for quarantined rows.
     pub root: String,
 }
 
-/// A table that joins of a feed look rows up in.
+/// A lookup table of a feed's joins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LookupSpec {
     /// Its name.
     pub table: String,
-    /// What it was made from, with an absolute location.
+    /// Its source, with an absolute location.
     pub dataset: DatasetSpec,
     /// Its columns.
     #[serde(with = "forebay_storage::schema_text")]
@@ -88,7 +88,7 @@ pub(crate) struct SpecTable<'a> {
 }
 
 impl Feed {
-    /// What another process needs to open this feed.
+    /// The description with which another process opens this feed.
     pub fn spec(&self) -> FeedSpec {
         let (core, pipeline) = (self.core(), &self.pipeline);
         let mut lookups: Vec<LookupSpec> = Vec::new();
@@ -130,7 +130,7 @@ pub fn operator_versions() -> BTreeMap<String, u32> {
     descriptors.chain(of_tables).map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
 }
 
-/// How the operators of two builds differ, in words; empty where they do not.
+/// The differences between the operators of two builds, in words; empty if there are none.
 pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<String, u32>) -> Vec<String> {
     let mut names: Vec<&String> = here.keys().chain(there.keys()).collect();
     names.sort();
@@ -145,7 +145,7 @@ pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<Strin
 }
 
 impl FeedSpec {
-    /// Refuses what no build could open, or this one could not.
+    /// Refuses a spec that no build could open, or that this build cannot.
     pub(crate) fn check(&self) -> Result<()> {
         self.settings.check()?;
         if !(self.root.starts_with('/') || self.root.contains("://")) {
@@ -192,7 +192,7 @@ impl FeedSpec {
         }
     }
 
-    /// Why its query did not compile here.
+    /// The error of a query that did not compile here.
     pub(crate) fn uncompiled(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Placed(error) => self.unreadable(&error),
@@ -205,7 +205,7 @@ impl FeedSpec {
         self.refusal([format!("its query does not compile: {}", rendered.trim_end())])
     }
 
-    /// Refuses unless `pipeline` with the spec's settings is the feed that it describes; says what differs.
+    /// Checks that `pipeline` with the spec's settings is the feed that it describes. The error names the differences.
     pub(crate) fn check_opened(&self, pipeline: &Pipeline) -> Result<()> {
         let id = feed_id(pipeline, &self.settings);
         if id == self.feed {
@@ -221,7 +221,7 @@ impl FeedSpec {
                 false => format!("\"{}\" has another content here", changed.join("\", \"")),
             });
         }
-        // The snapshot vouches for itself, and of the settings nothing else is known.
+        // The snapshot was checked by its id, so only the settings are left.
         if differences.is_empty() && self.forebay == VERSION {
             let settings = serde_json::to_string(&self.settings).unwrap_or_default();
             differences

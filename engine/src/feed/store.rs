@@ -1,9 +1,10 @@
-//! Windows computed for others: what a worker holds.
+//! The windows that a worker holds for readers in other processes.
 //!
-//! A window is prepared (read, filtered, ordered) when it is leased, which tells its rows; then its rows are transformed in
-//! chunks, ahead of those who will read them and once for all of them. Chunks live in bounded memory: a chunk that every
-//! reader has taken is let go, and when memory is full those go that will be read last. What was let go is computed
-//! again when somebody asks for it. Windows that every epoch has alike are kept for the next one ([`kept`]).
+//! A window is prepared (read, filtered, ordered) when it is leased, which determines its rows. Then its rows are
+//! transformed in chunks, ahead of the readers and once for all of them. Chunks live in bounded memory: a chunk that
+//! every reader has taken is evicted, and when memory is full, the chunks that will be read last are evicted. An
+//! evicted chunk is computed again when a reader asks for it. Windows that are the same in every epoch are kept for the
+//! next ([`kept`]).
 
 mod chunk;
 mod filling;
@@ -35,33 +36,33 @@ pub use window_state::StoredState;
 use super::Feed;
 use crate::executor::Executor;
 
-/// What a store holds and has done, for metrics.
+/// The content and the work of a store, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
     /// Bytes of transformed rows in memory, those kept for the next epoch included.
     pub chunk_bytes: u64,
-    /// About how many there may be.
+    /// The approximate limit of these bytes.
     pub chunk_limit_bytes: u64,
     /// Bytes of source rows of the windows that are held.
     pub source_bytes: u64,
     /// Chunks that were computed.
     pub chunks_computed: u64,
-    /// Those among them that were let go before and then asked for.
+    /// Those among them that were evicted before.
     pub chunks_recomputed: u64,
 }
 
 /// Rows of a window that belong to one batch.
 #[derive(Clone, Debug)]
 pub struct WindowRows {
-    /// Which positions of the window, bad rows and gaps included.
+    /// The positions in the window, bad rows and gaps included.
     pub rows: Range<u64>,
-    /// How many of them are gaps.
+    /// The number of gaps among them.
     pub gaps: u64,
-    /// The samples, in order; bad rows are not among them.
+    /// The samples, in order, without bad rows.
     pub records: Vec<RecordBatch>,
 }
 
-/// The windows that this process computes for others.
+/// The windows that this process computes for readers elsewhere.
 #[derive(Clone)]
 pub struct WindowStore(Arc<StoreInner>);
 
@@ -78,10 +79,10 @@ struct StoreInner {
 #[derive(Default)]
 struct StoreState {
     windows: HashMap<WindowKey, Arc<StoredWindow>>,
-    /// Which window will be read first, and how often each is still to be read.
+    /// The windows in the order in which they will be read, and how often each is still to be read.
     order: Vec<(WindowKey, f64)>,
     chunk_bytes: u64,
-    /// Of the last chunk that was computed, to guess the first of a window.
+    /// The bytes of the last chunk that was computed, an estimate for the first of a window.
     newest_chunk_bytes: u64,
     kept: Kept,
     chunks_computed: u64,
@@ -91,7 +92,8 @@ struct StoreState {
 }
 
 impl WindowStore {
-    /// A store whose transformed rows take about `chunk_limit_bytes` at most; source rows are bounded by what is leased.
+    /// A store whose transformed rows take about `chunk_limit_bytes` at most; source rows are bounded by what is
+    /// leased.
     pub(crate) fn new(executor: Arc<Executor>, chunk_limit_bytes: u64) -> Self {
         Self(Arc::new(StoreInner {
             executor,
@@ -125,7 +127,7 @@ impl WindowStore {
                 self.0.news.notify_one();
             }
             None => {
-                // Reading ahead goes over an epoch's end before its windows are done with.
+                // Reading ahead passes an epoch's end before its windows are finished.
                 let is_twin = |other: &&Arc<StoredWindow>| {
                     repeats && other.key.0 == key.0 && other.key.1.index == key.1.index && other.key != key
                 };
@@ -137,7 +139,7 @@ impl WindowStore {
         state.windows.insert(key, stored);
     }
 
-    /// Forgets a window. Streams that are reading it go on.
+    /// Drops a window. Streams that read it continue.
     pub fn drop_window(&self, key: &WindowKey) {
         let mut state = self.0.state.lock();
         if let Some(stored) = state.windows.remove(key) {
@@ -152,15 +154,15 @@ impl WindowStore {
         self.0.fill(&mut state);
     }
 
-    /// Forgets what was kept of a feed for its next epoch.
+    /// Drops the windows of a feed that were kept for its next epoch.
     pub fn close_feed(&self, feed: &str) {
         let mut state = self.0.state.lock();
         state.kept.close(feed);
         self.0.fill(&mut state);
     }
 
-    /// Says which windows will be read first, and how often each is still to be read: a reader counts one, its ranks
-    /// fractions.
+    /// Sets the order in which windows will be read, and how often each is still to be read: a reader counts one, its
+    /// ranks fractions.
     pub fn prioritise(&self, order: &[(WindowKey, f64)]) {
         let mut state = self.0.state.lock();
         for (key, shares) in order {
@@ -178,7 +180,7 @@ impl WindowStore {
         self.0.state.lock().windows.get(key).cloned()
     }
 
-    /// How far each window is.
+    /// The state of each window.
     pub fn states(&self) -> Vec<(WindowKey, StoredState)> {
         let state = self.0.state.lock();
         state.windows.iter().map(|(key, stored)| (key.clone(), stored.state(state.is_full))).collect()
@@ -189,7 +191,7 @@ impl WindowStore {
         self.0.news.notified().await;
     }
 
-    /// What it holds and has done.
+    /// Its content and work so far.
     pub fn usage(&self) -> StoreUsage {
         let state = self.0.state.lock();
         let prepared = state.windows.values().filter_map(|stored| stored.prepared.get()?.as_ref().ok());
@@ -209,7 +211,7 @@ impl StoreInner {
         self.chunk_limit_bytes / 2
     }
 
-    /// Begins to compute chunks ahead, as far as threads and memory go.
+    /// Starts computing chunks ahead, as far as threads and memory allow.
     fn fill(self: &Arc<Self>, state: &mut StoreState) {
         let was_full = state.is_full;
         state.is_full = false;
@@ -219,8 +221,9 @@ impl StoreInner {
             let Some(stored) = state.windows.get(&key).cloned() else { continue };
             let Some(Ok(prepared)) = stored.prepared.get() else { continue };
             let mut chunks = prepared.chunks.lock();
-            // What was let go waits until it is asked for: what is read last would else be computed over and over, whenever
-            // there is room for a moment. Nothing makes the first window go.
+            // Evicted chunks wait until a reader asks for them. Otherwise the chunks that are read last would be
+            // computed over and over, whenever there is room for a moment. Chunks of the first window are never
+            // evicted.
             let takes_let_go = std::mem::take(&mut is_first);
             let chunk_bytes = if chunks.bytes_max > 0 { chunks.bytes_max } else { state.newest_chunk_bytes };
             for index in 0..chunks.all.len() {
@@ -247,7 +250,7 @@ impl StoreInner {
         }
     }
 
-    /// Lets go of chunks that will be read last, until memory is within its limit.
+    /// Evicts the chunks that will be read last, until memory is within its limit.
     fn make_room(&self, state: &mut StoreState, spared: (&WindowKey, usize)) {
         for (key, _) in state.order.clone().iter().rev() {
             let Some(Ok(prepared)) = state.windows.get(key).and_then(|stored| stored.prepared.get()) else { continue };

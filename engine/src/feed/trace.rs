@@ -1,4 +1,4 @@
-//! Which source rows were in a batch: the log read again, without transforming anything.
+//! Finds the source rows of a batch: reads the log again, without transforming anything.
 
 use std::ops::Range;
 
@@ -19,11 +19,12 @@ pub struct SourceRow {
 }
 
 impl Feed {
-    /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order, of a sample that is
-    /// made of several rows the first; rows that turn out to be bad are among them. Empty for a rank that has no part in the epoch's last step.
+    /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order. A sample that
+    /// derives from several rows counts as the first of them. Bad rows are included. Empty for a rank that has no part
+    /// in the epoch's last step.
     ///
-    /// Steps are those of reading with `options`: in the epoch where that begins they follow one another from where it
-    /// begins, which need not be a multiple of the global batch.
+    /// Steps are those of reading with `options`. In the epoch where reading begins, they count from that position,
+    /// which need not be a multiple of the global batch.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), and of reading the sources; `Invalid` for a step that the epoch does not have.
@@ -33,7 +34,7 @@ impl Feed {
         let begins_at = if begin.window.epoch == epoch { begin.offset } else { 0 };
         let step_at = match step.checked_sub(begins_at / global) {
             Some(steps) => begins_at.saturating_add(steps.saturating_mul(global)),
-            // Of a run before this one: whoever asks for it by number means the same global batch.
+            // A step of an earlier run: its number means the same global batch.
             None => step.saturating_mul(global),
         };
         let first = step_at.saturating_add(settings.rank * settings.batch_size);
@@ -46,7 +47,8 @@ impl Feed {
         })
     }
 
-    /// The source rows of `wanted` offsets of `epoch`, as [`trace`](Self::trace) gives them; fewer past the epoch's end.
+    /// The source rows of `wanted` offsets of `epoch`, as [`trace`](Self::trace) gives them; fewer past the epoch's
+    /// end.
     ///
     /// # Errors
     /// Those of [`trace`](Self::trace).
@@ -54,14 +56,14 @@ impl Feed {
         Ok(self.trace_offsets_of(epoch, wanted, 0).await?.unwrap_or_default())
     }
 
-    /// Says how many offsets the epoch has, if they are fewer than `at_least`.
+    /// The inner error is the number of offsets in the epoch, if it is less than `at_least`.
     async fn trace_offsets_of(
         &self,
         epoch: u64,
         wanted: Range<u64>,
         at_least: u64,
     ) -> Result<Result<Vec<SourceRow>, u64>> {
-        // From the window that holds the step, where that is known; otherwise windows are counted from the epoch's first.
+        // Begins at the window that holds the step, if that is known, and otherwise at the epoch's first.
         let known = self.offsets_per_epoch();
         if let Some(offsets) = known.filter(|&offsets| wanted.start >= offsets || at_least > offsets) {
             return Ok(if at_least > offsets { Err(offsets) } else { Ok(Vec::new()) });

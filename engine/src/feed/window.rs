@@ -1,7 +1,7 @@
 //! A window in memory: its source rows, filtered and put in order, ready to be transformed piece by piece.
 //!
-//! Preparing a window reads and filters it, which is cheap and tells its row count and so every offset. The expensive
-//! transforms run later, over just the rows that a reader is about to be handed, from [`Window::transform`].
+//! Preparing a window reads and filters it. This is cheap, and determines its row count and so every offset. The
+//! expensive transforms run later in [`Window::transform`], only for the rows that a reader is about to receive.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(super) const READS_MAX: usize = 16;
 /// Small reads (a media file is one row) are joined up to this size, so that filtering and gathering have few arrays.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
-/// Rows that lie together are joined, not picked, where runs of them have at least so many.
+/// Adjacent rows are joined instead of picked if runs of them have at least this many.
 const RUN_ROWS: usize = 16;
 /// Splits the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
 const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
@@ -45,17 +45,17 @@ pub(crate) struct Window {
     order: Vec<Row>,
     bad: Vec<BadRow>,
     groups: Option<Groups>,
-    /// Rows that lie together are not copied: see [`Window::sharing`].
+    /// Adjacent rows are not copied: see [`Window::sharing`].
     is_shared: bool,
     bytes: u64,
 }
 
-/// How a window's positions are grouped by length.
+/// The grouping of a window's positions by length.
 #[derive(Clone)]
 struct Groups {
     /// Positions of a group.
     size: u64,
-    /// How long the rows of each group may be.
+    /// The longest length of each group's rows.
     lengths: Vec<u64>,
     has_gaps: bool,
 }
@@ -96,7 +96,7 @@ impl Window {
         window.finish()
     }
 
-    /// Positions in the window: samples, bad ones included since they keep their offsets, and gaps.
+    /// The number of positions: samples, bad rows (which keep their offsets), and gaps.
     pub(crate) fn len(&self) -> u64 {
         self.order.len() as u64
     }
@@ -106,7 +106,7 @@ impl Window {
         self.bytes
     }
 
-    /// How many of the positions are gaps: see [`buckets`](super::buckets).
+    /// The number of gaps: see [`buckets`](super::buckets).
     pub(crate) fn gaps(&self, range: &Range<u64>) -> u64 {
         if !self.has_gaps() {
             return 0;
@@ -118,7 +118,7 @@ impl Window {
         self.groups.as_ref().is_some_and(|groups| groups.has_gaps)
     }
 
-    /// Computes the samples at `ranges` of the window. With `stop_at_bad`, only up to the first bad one.
+    /// Computes the samples at `ranges` of the window. With `stop_at_bad`, stops at the first bad one.
     pub(crate) async fn transform(
         &self,
         core: &FeedCore,
@@ -158,7 +158,7 @@ impl Window {
         Ok(transformed)
     }
 
-    /// Sorts bad rows of `ranges` to the range that each lies in.
+    /// Assigns bad rows to the range that each lies in.
     pub(crate) fn split_bad(&self, ranges: &[Range<u64>], bad: Vec<BadRow>) -> Vec<Vec<BadRow>> {
         if bad.is_empty() {
             return ranges.iter().map(|_| Vec::new()).collect();
@@ -171,7 +171,7 @@ impl Window {
             .collect()
     }
 
-    /// The positions of the window that bad rows of `range` are at, ascending.
+    /// The positions of the bad rows in `range`, ascending.
     pub(crate) fn place_bad(&self, range: &Range<u64>, bad: Vec<BadRow>) -> Vec<(u64, BadRow)> {
         let mut bad: HashMap<u64, BadRow> = bad.into_iter().map(|bad| (bad.sample_id, bad)).collect();
         let rows = range.clone().zip(&self.order[range.start as usize..range.end as usize]);
@@ -186,7 +186,7 @@ impl Window {
         }
     }
 
-    /// The row of a file that a position comes from, of several the first; `None` for a gap.
+    /// The source row of a position, or the first of several; `None` for a gap.
     pub(crate) fn origin_at(&self, at: u64) -> Option<u64> {
         let row = &self.order[at as usize];
         match row.source {
@@ -204,8 +204,9 @@ impl Window {
         }
     }
 
-    /// The same window, whose samples may share its sources' memory. For whoever counts samples by their own size, and lets
-    /// go of them soon; and not where most source rows were left out, which samples would then keep.
+    /// The same window, with samples that may share its sources' memory. This suits callers that count samples by their
+    /// own size and drop them soon. It has no effect if most source rows were filtered out, since samples would keep
+    /// them.
     pub(crate) fn sharing(mut self) -> Self {
         let source_rows: usize = self.sources.iter().map(|rows| rows.batch.num_rows()).sum();
         self.is_shared = self.order.len() >= source_rows / 2;
@@ -219,13 +220,13 @@ impl Window {
         columns(self).iter().zip(&columns(other)).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// The same window for whoever has its samples already, of so many bytes: where they lie, not what they were made of.
+    /// The same window without its source rows, for callers that hold its samples, of so many bytes, already.
     pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
         let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
         Self { sources: Vec::new(), order, bad: Vec::new(), groups: self.groups.clone(), is_shared: false, bytes }
     }
 
-    /// `rows`, if they lie one after another in one source.
+    /// `rows` as a slice, if they are adjacent in one source.
     fn run(&self, rows: &[Row]) -> Option<SourceRows> {
         let first = rows[0];
         let is_next = |(row, after): (&Row, u32)| row.source == first.source && row.row == after;
@@ -235,7 +236,7 @@ impl Window {
         Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
     }
 
-    /// `rows` as runs that lie together, if these are long: joining some is much cheaper than picking rows. They are not one run.
+    /// `rows` as runs of adjacent rows, if these are long: joining a few runs is much cheaper than picking rows.
     fn runs(&self, rows: &[Row]) -> Option<Vec<SourceRows>> {
         let most = rows.len() / RUN_ROWS;
         let mut runs: Vec<(Row, usize)> = Vec::new();
@@ -254,7 +255,7 @@ impl Window {
         Some(runs.into_iter().map(slice).collect())
     }
 
-    /// Puts `rows`, in order, into one batch; copies them.
+    /// Copies `rows`, in order, into one batch.
     fn gather(&self, rows: &[Row]) -> Result<SourceRows> {
         if let Some(runs) = self.runs(rows) {
             return joined(&runs);
@@ -326,11 +327,11 @@ fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
 
 struct Builder<'a> {
     core: &'a Arc<FeedCore>,
-    /// For each layer, what a join looks its rows up in.
+    /// The lookup table of each layer that joins.
     lookups: &'a [Option<Lookup>],
     epoch: u64,
     made: MadeSoFar,
-    /// For each layer, the rows that wait until all of the window are there.
+    /// For each layer, the rows that wait for the rest of the window.
     waiting: Vec<Vec<SourceRows>>,
     sources: Vec<SourceRows>,
     keyed: Vec<Keyed>,
@@ -343,7 +344,7 @@ struct Keyed {
     /// The row of the driving table, so that without shuffling rows keep its order.
     origin: u64,
     sample_id: u64,
-    /// 0 where nobody asks for it, and for bad rows.
+    /// 0 if it is not needed, and for bad rows.
     length: u64,
     row: Row,
 }
@@ -355,7 +356,7 @@ impl<'a> Builder<'a> {
         Self { core, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
     }
 
-    /// Adds rows that were read, and what the layers make of them.
+    /// Adds rows that were read, and the rows that layers derive from them.
     async fn add(&mut self, group: Vec<RangeRows>) -> Result<()> {
         for read in &group {
             for bad in &read.bad {
@@ -394,7 +395,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Lets the layers that waited for all rows make theirs.
+    /// Runs the layers that waited for all rows.
     async fn make_of_window(&mut self) -> Result<()> {
         let stage = Arc::clone(&self.core.stage);
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
@@ -481,14 +482,14 @@ impl<'a> Builder<'a> {
         Ok(Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
     }
 
-    /// What is at each position, once all rows are in order.
+    /// The content of each position, once all rows are in order.
     fn order(&self) -> (Vec<Row>, Option<Groups>) {
         let Some(buckets) = &self.core.settings.buckets else {
             return (self.keyed.iter().map(|keyed| keyed.row).collect(), None);
         };
         let lengths: Vec<u64> = self.keyed.iter().map(|keyed| keyed.length).collect();
         let group_key = |first: usize| match self.core.settings.shuffle {
-            // Not the row's key itself: the first of many rows has a low one, of few a higher one.
+            // Not the row's key itself: the first of many rows has a lower one than the first of few.
             true => xxh3_64_with_seed(&self.keyed[first].key.to_le_bytes(), GROUP_DOMAIN),
             false => first as u64,
         };
@@ -499,7 +500,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Where a row with this random key comes.
+/// The place in the order of a row with this random key.
 fn order_key(shuffle: bool, random_key: u64) -> u64 {
     match shuffle {
         true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),

@@ -122,8 +122,8 @@ fn planner() -> SessionContext {
     SessionContext::new_with_state(builder.build())
 }
 
-/// Makes `root` absolute by the current folder, not by the tables' folder: it is not part of the data, and messages name
-/// it.
+/// Makes `root` absolute by the current folder, not by the tables' folder: it is not part of the data, and messages
+/// name it.
 fn absolute(root: String) -> Result<String> {
     if root.contains("://") {
         return Ok(root);

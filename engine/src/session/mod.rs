@@ -1,7 +1,7 @@
 //! A session: tables, pipelines, worker threads and memory limits; where SQL becomes feeds.
 //!
-//! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it, with [`outputs`] as the results.
-//! [`specs`] opens feeds that another process described.
+//! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it, with [`outputs`] as the
+//! results. [`specs`] opens feeds that another process described.
 
 mod builder;
 mod catalog;
@@ -98,8 +98,8 @@ impl Session {
         self.open_pipeline(self.pipeline(name)?, options)
     }
 
-    /// As [`open`](Self::open), with only some columns of the samples, in this order; the other columns are not computed.
-    /// It is the same feed, with the same offsets and tokens, but a row is bad only where these columns fail.
+    /// As [`open`](Self::open), with only some columns of the samples, in this order; the other columns are not
+    /// computed. It is the same feed, with the same offsets and tokens, but a row is bad only where these columns fail.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and `Invalid` for columns that do not exist.

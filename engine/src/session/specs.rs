@@ -16,9 +16,10 @@ use crate::pipeline::Pipeline;
 const SPECS_KEPT: usize = 16;
 
 impl Session {
-    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process, to send its samples. Creates
-    /// no table and no pipeline, reads no file, and is cheap where the spec was opened before; equal feeds share their
-    /// windows. Deferred steps, which make samples larger, are left to the receiver: [`finish_deferred`](crate::arrays::finish_deferred).
+    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process, to send its samples.
+    /// Creates no table and no pipeline, reads no file, and is cheap where the spec was opened before; equal feeds
+    /// share their windows. Deferred steps, which make samples larger, are left to the receiver:
+    /// [`finish_deferred`](crate::arrays::finish_deferred).
     ///
     /// Snapshots that this session does not have yet come from `source`.
     ///

@@ -10,6 +10,7 @@
 mod broken;
 mod damage;
 mod reading;
+mod samples;
 
 use std::collections::BTreeSet;
 
@@ -17,16 +18,7 @@ use crate::Stores;
 use crate::formats::format::Format;
 use crate::formats::registry::FORMATS;
 use crate::formats::table_format::TableFormat;
-
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        match $condition {
-            true => {}
-            false => return Err(format!($($message)+)),
-        }
-    };
-}
-use ensure;
+use samples::{Samples, ensure};
 
 /// Runs all checks on one format, with files in `folder`. The error says what differs and for which options.
 ///
@@ -99,13 +91,6 @@ fn complete(format: &dyn Format) -> Result<(), String> {
         option.parse(implied.value).map_err(|error| format!("\"{}\" implies: {error}", implied.suffix))?;
     }
     Ok(())
-}
-
-/// Where the samples of a format are written.
-struct Samples<'a> {
-    stores: &'a Stores,
-    folder: String,
-    format: TableFormat,
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, SchemaRef};
 use object_store::ObjectStoreExt;
 
-use super::{Samples, ensure};
+use super::samples::{Samples, ensure};
 use crate::dataset::{BadRead, Dataset, DatasetSpec};
 use crate::formats::format::Sample;
 use crate::snapshot::Snapshot;

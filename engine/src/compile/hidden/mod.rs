@@ -5,8 +5,8 @@
 //! number of its call site, and each call that depends on the step its length ([`calls`]). After it, a plan is an
 //! ordinary deterministic one: the optimizer may move, merge and prune as it likes.
 //!
-//! At each operator that changes rows the plan is cut: the part below it becomes a layer ([`layers`]), and the part above
-//! reads a table of the rows that the layer makes, which has hidden columns of its own.
+//! At each operator that changes rows the plan is cut: the part below it becomes a layer ([`layers`]), and the part
+//! above reads a table of the rows that the layer makes, which has hidden columns of its own.
 
 mod calls;
 mod columns;

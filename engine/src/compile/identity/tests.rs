@@ -1,4 +1,4 @@
-//! Which queries are equal, and which are not.
+//! Which queries are equal, and a few hashes that must not change by accident.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -149,4 +149,23 @@ async fn a_function_counts_with_its_version() {
         assert!(!seen.contains(&of), "{version:?}");
         seen.push(of);
     }
+}
+
+/// A hash that changes here changes the id of every feed: raise `FEED_FORMAT`, or find out what changed by accident.
+#[tokio::test]
+async fn fingerprints_are_what_they_were() {
+    let session = session().await;
+    let expected = [
+        ("SELECT id FROM t", ""),
+        ("SELECT clamp(price, 0, 1) AS p, upper(name) AS n FROM t WHERE id % 2 = 1 AND name IN ('a', 'b')", ""),
+        ("SELECT index_of(name, values => ['a', 'b']) AS x, CAST(id AS DOUBLE) AS y FROM t", ""),
+        ("SELECT t.id, u.name FROM t LEFT JOIN u ON t.id = u.id WHERE t.id NOT IN (SELECT id FROM u)", ""),
+        ("SELECT * FROM pack((SELECT ids FROM t), length => 4)", ""),
+        ("SELECT id, unnest(ids) AS x FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)", ""),
+    ];
+    let mut found = Vec::new();
+    for (query, _) in expected {
+        found.push((query, fingerprint(&session, query).await[..16].to_owned()));
+    }
+    assert_eq!(found, expected.map(|(query, hash)| (query, hash.to_owned())));
 }

@@ -17,9 +17,9 @@ pub(super) struct ChunkRows {
     records: Vec<RecordBatch>,
     /// Positions of the window without a record, ascending: bad rows and gaps.
     absent: Vec<u64>,
-    /// Where bad rows are raised, the first of them.
+    /// The first bad row, if bad rows are raised.
     raised: Option<(u64, Error)>,
-    /// Of these rows alone: they may be parts of their window's memory.
+    /// The bytes of these rows alone: they may be parts of their window's memory.
     pub(super) bytes: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Windows that are the same in every epoch, kept for the next.
 //!
-//! Without shuffling and random calls window k of each epoch has the same rows. Once all of them have been transformed
-//! they are kept, so that later epochs and readers cost their sending only. First come, first kept, up to a limit: epochs
-//! go round, so what was used last is what is needed last, and a dataset above the limit still finds its first part.
+//! Without shuffling and random calls, window k of each epoch has the same rows. Once all of them have been transformed
+//! they are kept, so that later epochs and readers only cost sending. Windows are kept in order of arrival up to a
+//! limit: epochs repeat, so the window used last is needed last, and a dataset above the limit still finds its first
+//! part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(super) fn repeats(feed: &Feed) -> bool {
     !settings.shuffle && settings.on_error != OnError::Quarantine && feed.uncacheable_calls().is_empty()
 }
 
-/// What is kept, and what the chunks take that will be once their window is let go.
+/// Kept windows, with the bytes of chunks that will be kept once their window is dropped.
 #[derive(Default)]
 pub(super) struct Kept {
     /// By feed and place in the epoch.
@@ -87,7 +88,7 @@ impl Kept {
         }
     }
 
-    /// Forgets a feed.
+    /// Drops the windows of a feed.
     pub(super) fn close(&mut self, feed: &str) {
         let closed = self.windows.extract_if(|(id, _), _| &**id == feed);
         self.bytes -= closed.map(|(_, kept)| kept.window.bytes()).sum::<u64>();

@@ -26,7 +26,7 @@ pub(super) struct Prepared {
 /// The chunks of a window.
 pub(super) struct Chunks {
     pub(super) all: Vec<Chunk>,
-    /// The largest result so far, to guess the next.
+    /// The largest result so far, an estimate for the next.
     pub(super) bytes_max: u64,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Chunks {
 pub(super) struct Chunk {
     pub(super) state: ChunkState,
     pub(super) rows_taken: u64,
-    /// Taken by everybody, so not to be computed again without being asked for.
+    /// Every reader has taken it, so it is computed again only on demand.
     pub(super) is_spent: bool,
     /// For the next epoch. Its bytes are counted there.
     pub(super) kept: Option<Arc<ChunkRows>>,
@@ -67,7 +67,7 @@ impl Prepared {
 }
 
 impl Chunk {
-    /// Whether its window is not ready without it.
+    /// Whether its window must wait for it to be ready.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_spent && !self.was_computed
     }

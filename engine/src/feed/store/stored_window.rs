@@ -26,7 +26,7 @@ pub struct StoredWindow {
     /// Its rows are the same in every epoch.
     pub(super) repeats: bool,
     pub(super) store: Weak<StoreInner>,
-    /// How often each row is to be taken: as many readers as were known at a time.
+    /// How often each row will be taken: the most readers that were known at a time.
     pub(super) shares: Mutex<f64>,
     pub(super) prepared: OnceLock<Result<Prepared>>,
     /// Preparing ended, or a chunk was computed.
@@ -67,7 +67,7 @@ impl StoredWindow {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Listening begins before looking, so what happens in between is not missed.
+            // Listens before it looks, so that a change in between is not missed.
             changed.as_mut().enable();
             if let Some(prepared) = self.prepared() {
                 return prepared;
@@ -82,7 +82,7 @@ impl StoredWindow {
         chunks.all[index].state = ChunkState::Computing { _task };
     }
 
-    /// A chunk, computed if it is not there. Cancel-safe.
+    /// A chunk, computed if it is absent. Cancel-safe.
     pub(super) async fn chunk(self: &Arc<Self>, prepared: &Prepared, index: usize) -> Result<Arc<ChunkRows>> {
         loop {
             let changed = self.changed.notified();
@@ -97,7 +97,7 @@ impl StoredWindow {
                     ChunkState::Done(done) => {
                         let done = done.clone();
                         if done.is_err() {
-                            // The next to ask gets another try.
+                            // The next caller tries again.
                             chunks.all[index].state = ChunkState::Absent;
                         }
                         return done;
@@ -105,7 +105,7 @@ impl StoredWindow {
                     ChunkState::Computing { .. } => {}
                     ChunkState::Absent => self.begin(&mut chunks, index, None),
                 }
-                // Those that come next too, so that one stream alone keeps all threads busy.
+                // The following chunks too, so that a single stream keeps all threads busy.
                 let threads = self.core.executor.threads();
                 for ahead in index + 1..(index + threads).min(chunks.all.len()) {
                     if !chunks.all[ahead].is_spent && matches!(chunks.all[ahead].state, ChunkState::Absent) {
@@ -131,7 +131,7 @@ impl StoredWindow {
             state.chunks_recomputed += u64::from(chunks.all[index].was_computed);
             chunks.all[index].was_computed = true;
             chunks.all[index].state = ChunkState::Done(result.map(Arc::new));
-            // A stream may go on with a window that the store has dropped.
+            // A stream may still read a window that the store has dropped.
             state.chunk_bytes += if is_held { bytes } else { 0 };
         }
         if state.chunk_bytes + state.kept.bytes() > store.chunk_limit_bytes {
@@ -143,7 +143,7 @@ impl StoredWindow {
         store.news.notify_one();
     }
 
-    /// Counts rows that a stream took, and lets go of the chunk when everybody has.
+    /// Counts rows that a stream took, and evicts the chunk when every reader has taken it.
     pub(super) fn taken(self: &Arc<Self>, prepared: &Prepared, index: usize, rows: u64) {
         let Some(store) = self.store.upgrade() else { return };
         let mut state = store.state.lock();
@@ -181,11 +181,11 @@ impl StoredWindow {
     }
 }
 
-/// Holds the window only weakly: one that is dropped is not computed on. A `twin` has the same rows.
+/// Holds the window only weakly, so that a dropped window is computed no further. A `twin` has the same rows.
 pub(super) async fn prepare(stored: Weak<StoredWindow>, twin: Option<Arc<StoredWindow>>) {
     let Some((core, window)) = stored.upgrade().map(|stored| (Arc::clone(&stored.core), stored.key.1)) else { return };
     let shared = match &twin {
-        // One that was kept has no source rows: then this is kept as well, or was found to be before.
+        // A kept twin has no source rows. Then this window is kept as well, or was found among the kept ones before.
         Some(twin) => {
             twin.wait().await.ok().filter(|prepared| !prepared.was_kept).map(|prepared| prepared.window.clone())
         }
@@ -215,7 +215,7 @@ async fn compute(stored: Weak<StoredWindow>, index: usize, ahead: Option<Filling
         Ok(result) => result,
         Err(panic) => Err(Error::internal(format!("computing a window panicked: {}", panic_text(panic.as_ref())))),
     };
-    // Before the next chunk is looked for.
+    // Before the search for the next chunk.
     drop(ahead);
     stored.done(index, result);
 }

@@ -1,8 +1,8 @@
-//! How far a stored window is.
+//! The state of a stored window.
 
 use crate::error::Error;
 
-/// How far a stored window is.
+/// The state of a stored window.
 #[derive(Clone, Debug)]
 pub enum StoredState {
     /// Being read and filtered.
@@ -11,14 +11,14 @@ pub enum StoredState {
     Counted {
         /// Samples in it, bad ones included.
         rows: u64,
-        /// Bytes that its source rows take.
+        /// Bytes of its source rows.
         bytes: u64,
     },
     /// Computed as far as memory allows.
     Ready {
         /// Samples in it, bad ones included.
         rows: u64,
-        /// Bytes that its source rows take.
+        /// Bytes of its source rows.
         bytes: u64,
     },
     /// It could not be computed.

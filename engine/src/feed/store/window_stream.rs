@@ -1,4 +1,4 @@
-//! One stream's way through a window: a slice of its rows, run by run, chunk by chunk.
+//! A stream over a slice of a window's rows, run by run, chunk by chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::stored_window::StoredWindow;
 use crate::error::{Error, Result};
 
 impl StoredWindow {
-    /// The runs of `slice` from row `from_row` on. Ends after an error.
+    /// The runs of `slice` from row `from_row` on. The stream ends after an error.
     ///
     /// # Errors
-    /// `Invalid` for a slice of another number of rows; later, those of the data where they lie.
+    /// `Invalid` for a slice of another number of rows. Errors of the data appear in the stream, at their place.
     pub async fn read(
         self: Arc<Self>,
         slice: Slice,
@@ -38,12 +38,12 @@ impl StoredWindow {
     }
 }
 
-/// One stream's place in a window.
+/// One stream's position in a window.
 struct WindowStream {
     stored: Arc<StoredWindow>,
     slice: Slice,
     run: Option<Range<u64>>,
-    /// The latest chunk: the next run may begin in it, and it may be let go meanwhile.
+    /// The latest chunks: the next run may begin in one, and the store may evict it meanwhile.
     held: VecDeque<(usize, Arc<ChunkRows>)>,
 }
 
