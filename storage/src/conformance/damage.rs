@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 
 use super::reading::read_all;
-use super::{Samples, ensure};
+use super::samples::{Samples, ensure};
 use crate::ErrorKind;
 
 const ROWS: u64 = 40;

@@ -52,7 +52,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
 
 /// Text with a record per line, except for newlines in quotes.
 #[derive(Debug)]
-pub struct Csv;
+pub(crate) struct Csv;
 
 impl Format for Csv {
     fn descriptor(&self) -> &'static FormatDescriptor {

@@ -34,7 +34,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
 
 /// One JSON object per line.
 #[derive(Debug)]
-pub struct Jsonl;
+pub(crate) struct Jsonl;
 
 impl Format for Jsonl {
     fn descriptor(&self) -> &'static FormatDescriptor {

@@ -11,7 +11,7 @@
 //! The [conformance suite](crate::conformance) then runs on it without being told, and SQL, the command and the Python
 //! package know its name, its extensions and its options.
 
-mod csv;
+pub(crate) mod csv;
 pub(crate) mod format;
 mod jsonl;
 mod media;
@@ -24,14 +24,10 @@ mod sample_rows;
 pub(crate) mod table_format;
 mod text;
 
-pub use self::csv::Csv;
 pub use self::format::{
     DamagedSample, Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest,
     Sample,
 };
-pub use self::jsonl::Jsonl;
-pub use self::media::Media;
 pub use self::options::{FormatOption, ImpliedOption, OptionKind, OptionValue, OptionValues};
-pub use self::parquet::Parquet;
 pub use self::registry::{FORMATS, find, find_by_extension, names};
 pub use self::table_format::TableFormat;
