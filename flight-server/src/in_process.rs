@@ -37,7 +37,7 @@ impl Dispatch for Here {
 pub(crate) fn metadata(feed: &Feed, request: &StreamRequest) -> Result<FeedMetadata> {
     let options = request.read_options();
     let (settings, begin) = feed.resolve(&options)?;
-    let samples = feed.check(&options)?;
+    let samples = feed.expected_samples(&options)?;
     Ok(FeedMetadata {
         feed: feed.id().to_owned(),
         samples_per_epoch: feed.samples_per_epoch(),

@@ -72,7 +72,7 @@ impl ContentHash {
 
     fn data_type(&mut self, data_type: &DataType) {
         match data_type {
-            // The text of these would hold their fields' metadata, in the random order of a hash map.
+            // The text of these types would hold their fields' metadata in a hash map's random order.
             DataType::List(field) => self.nested("list", [field.as_ref()]),
             DataType::LargeList(field) => self.nested("large list", [field.as_ref()]),
             DataType::ListView(field) => self.nested("list view", [field.as_ref()]),

@@ -32,7 +32,7 @@ pub struct DatasetSpec {
     pub schema: Option<SchemaRef>,
 }
 
-/// A named table's files, opened and pinned. Cheap to clone.
+/// The files of a table, opened and pinned. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     inner: Arc<DatasetInner>,
@@ -107,8 +107,8 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { spec: spec.clone(), schema, snapshot, files, reader }) })
     }
 
-    /// A dataset of rows in memory, each batch a row group. `content` stands for what is in them, as a store's version of a
-    /// file does: equal rows must have the same, in every process.
+    /// A dataset of rows in memory, in which each batch is a row group. `content` identifies the rows, as a store's version
+    /// identifies a file's content: equal rows must have equal `content` in every process.
     pub fn in_memory(name: &str, schema: SchemaRef, batches: Vec<RecordBatch>, content: &str) -> Result<Self> {
         let (groups, reader) = InMemoryReader::new(batches)?;
         let display: Arc<str> = format!("{name} (in memory)").into();
@@ -162,14 +162,15 @@ impl Dataset {
 
     /// Reads `columns` of `schema()`, in that order, of the rows in `range`.
     ///
-    /// Decodes on the calling task. Only cells that are asked for are read: a bad cell in another column goes unnoticed.
-    /// Likewise a read that needs no bytes, of no columns or of a media file's name, does not look at the file.
+    /// Decodes on the caller's task. Reads the requested cells only: a bad cell in another column goes unnoticed, and a read
+    /// of no columns, or of a media file's name, does not access the file.
     pub async fn read(&self, range: &RowRange, columns: &[usize]) -> Result<RangeRows> {
         self.read_with_dictionaries(range, columns, &[]).await
     }
 
-    /// As [`read`](Self::read), with the texts of the columns `dictionaries` as [dictionaries](crate::dictionary_of_texts), if the
-    /// source [has them](Self::has_dictionaries). There a null is a null number, or one that stands for a null.
+    /// Like [`read`](Self::read), but returns the texts of the columns `dictionaries` as
+    /// [dictionaries](crate::dictionary_of_texts) if the dataset [has them](Self::has_dictionaries). In a dictionary, a null is
+    /// a null key or a key of a null.
     pub async fn read_with_dictionaries(
         &self,
         range: &RowRange,
@@ -242,7 +243,7 @@ fn check_spec(spec: &DatasetSpec) -> Result<()> {
     problem.map_err(|problem| Error::invalid(format!("\"{location}\": {problem}")))
 }
 
-/// Queries name columns, so two of one name could not be told apart.
+/// Refuses two columns of one name: queries find columns by name.
 fn check_names(schema: &SchemaRef, files: &[PinnedFile]) -> Result<()> {
     let mut seen = HashSet::new();
     match schema.fields().iter().find(|f| !seen.insert(f.name())) {

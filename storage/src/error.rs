@@ -1,4 +1,4 @@
-//! What can go wrong in storage, sorted by what the caller should do about it.
+//! Storage errors, by what the caller should do about them.
 
 use std::error::Error as StdError;
 
@@ -86,7 +86,7 @@ impl Error {
             StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
                 (ErrorKind::Invalid, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
             }
-            // This one names the file that is the matter, somewhere below the place; the error inside it does not.
+            // This error names the file, which is somewhere below the place; the error inside it does not.
             StoreError::InvalidPath { source: path } => (
                 ErrorKind::Invalid,
                 format!("\"{place}\" cannot be used: {path}; rename or move that file").replace('\n', " "),
@@ -109,7 +109,7 @@ impl Error {
                 Some(std::io::ErrorKind::IsADirectory) => {
                     (ErrorKind::Invalid, format!("\"{place}\" is a folder, not a file"))
                 }
-                // What is left are failures that the store has retried already: timeouts, throttling, broken connections.
+                // The rest are failures that the store has retried already: timeouts, throttling, broken connections.
                 _ => (ErrorKind::Unavailable, format!("the store of \"{place}\" failed: {}", innermost(&source))),
             },
         };
@@ -117,7 +117,7 @@ impl Error {
     }
 }
 
-/// The text of the last error in the chain: object_store wraps the one sentence that matters in three of its own.
+/// The text of the last error in the chain: object_store wraps it in three sentences that add nothing.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut last = error;
     while let Some(next) = last.source() {

@@ -36,7 +36,7 @@ pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescrip
     Ok(files)
 }
 
-/// The files of a snapshot of `location`, without a look at any of them.
+/// The files of a snapshot of `location`. Accesses none of them.
 pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> Result<Vec<PinnedFile>> {
     let place = stores.locate(location)?;
     if place.display() != location {
@@ -49,7 +49,7 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
     let folder = glob.as_ref().map_or(&place.path, |(folder, _)| folder);
     let pin = |file: &SourceFile| {
         let path = place.path_of(&file.path)?;
-        // As when it was listed: a location that is a file has no folder to be relative to.
+        // As in the listing: a location that is a file has no folder, so its path is its name.
         let relative = match path == place.path {
             true => path.filename().map(str::to_owned),
             false => visible_below(folder, &path),
@@ -76,7 +76,7 @@ async fn head(place: &StoreLocation) -> Result<Option<ObjectMeta>> {
         return Ok(None);
     }
     if place.is_pipe_or_device() {
-        // Opening a pipe would wait for a writer, and what is read from one cannot be read again.
+        // Opening a pipe would wait for a writer, and its bytes could be read only once.
         return Err(Error::invalid(format!(
             "\"{}\" is a pipe or device; write its bytes to a file and name that",
             place.display()
@@ -232,7 +232,7 @@ async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     }
 }
 
-/// The name that takes the fewest edits to get to, if those are few.
+/// The name with the smallest edit distance, if that is small.
 fn nearest<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let few = (name.chars().count() / 3).max(1);
     others

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 const FILES_AT_ONCE: usize = 16;
 
-/// Does some work on all files, several at a time, and gives the results in the files' order.
+/// Runs `work` on all files, several at a time, and returns the results in the files' order.
 // Boxed here, where lifetimes have names: inside an async function the compiler cannot show such a stream to be Send.
 pub fn for_all<'a, T, F>(
     files: &'a [PinnedFile],
@@ -32,7 +32,7 @@ pub struct PinnedFile {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) location: Path,
     pub(crate) size: u64,
-    /// The store's version of the content; without it a file is told by when it was written.
+    /// The store's version of the content. Without one, the time of the last write tells a changed file.
     pub(crate) etag: Option<String>,
     pub(crate) modified_ms: i64,
     /// What users see: an absolute path or a URL.
@@ -90,7 +90,7 @@ impl PinnedFile {
             Ok(_) | Err(object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. }) => {
                 return Err(self.changed().await);
             }
-            // A store that is not asked for a version may first complain that the file is shorter than the range.
+            // Without a version to compare, a store may first report that the file is shorter than the range.
             Err(e) => match self.store.head(&self.location).await {
                 Ok(now) if !self.is_same(&now) => return Err(self.changed().await),
                 _ => return Err(Error::from_store(&self.display, e)),

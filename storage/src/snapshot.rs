@@ -14,12 +14,12 @@ use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange, SourceFile, row_ranges};
 use crate::{Error, Result};
 
-/// A snapshot from elsewhere may claim any numbers; below these, sums of a few stay far from overflow.
+/// A snapshot from another process may hold any numbers. Sums of a few below this one do not overflow.
 const TOTAL_MAX: u64 = 1 << 62;
 
 /// Everything that decides which rows a dataset has. Immutable; its id is a hash of its content.
 ///
-/// As JSON it is lists of values, and whatever these imply is left out: see `Written`.
+/// Its JSON leaves out what follows from the rest: see `Written`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written<'static>")]
 pub struct Snapshot {
@@ -53,7 +53,7 @@ impl Snapshot {
         Self { id, rows, files: sources }
     }
 
-    /// Fails unless this is what [`Snapshot::new`] would make of these files: an id from elsewhere is only a claim.
+    /// Fails unless [`Snapshot::new`] would make this snapshot of these files: an id from another process is not trusted.
     pub(crate) fn check(&self, format: &TableFormat, schema: &Schema, files: &[PinnedFile]) -> Result<()> {
         for file in &self.files {
             if let Some(why) = file.groups.iter().find_map(|group| format.format().misfit(file, group)) {
@@ -76,7 +76,7 @@ impl Snapshot {
 
     /// The beginning of all paths, up to a slash.
     pub(crate) fn folder(&self) -> &str {
-        // They are sorted, so what the first and the last share is what all share.
+        // The files are sorted, so all of them share what the first and the last share.
         let (Some(first), Some(last)) = (self.files.first(), self.files.last()) else { return "" };
         let shared = first.path.bytes().zip(last.path.bytes()).take_while(|(a, b)| a == b).count();
         let slash = first.path.as_bytes()[..shared].iter().rposition(|byte| *byte == b'/');
@@ -110,8 +110,8 @@ impl Snapshot {
     }
 }
 
-/// How a snapshot is written. Sums are left out, so that they cannot contradict what they are sums of; what all paths
-/// begin with is written once, so that a hundred thousand files are a few megabytes.
+/// A snapshot in JSON. It holds no sums, which could contradict their parts. The folder that all paths begin with is
+/// written once, so that a hundred thousand files take a few megabytes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Written<'a> {

@@ -56,7 +56,7 @@ impl StoreLocation {
     /// The path in the same store of what users see as `display`.
     pub(crate) fn path_of(&self, display: &str) -> Option<Path> {
         let path = Path::parse(display.strip_prefix(&self.prefix)?).ok()?;
-        // A slash too many at either end would be a second name for the same file.
+        // An extra slash at either end would be a second name for the same file.
         (self.display_of(&path) == display).then_some(path)
     }
 
@@ -107,8 +107,8 @@ impl Stores {
         }
     }
 
-    /// Writes an object unless there is one of that name already: of several writers one succeeds, and the others are told
-    /// `false`. A writer that finds exactly its own bytes there has succeeded, since a store may answer its own retry so.
+    /// Writes an object unless the name is taken. Of several writers one succeeds, and the others get `false`. A writer
+    /// that finds exactly its own bytes has succeeded, since the store may have retried its own request.
     pub async fn put_new(&self, url: &str, bytes: Bytes) -> Result<bool> {
         let (store, path, shown) = self.store(url)?;
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };

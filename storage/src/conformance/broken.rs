@@ -5,7 +5,7 @@ use std::ops::Range;
 use futures::future::{BoxFuture, FutureExt};
 
 use super::check;
-use crate::formats::Csv;
+use crate::formats::csv::Csv;
 use crate::formats::format::{
     Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
 };

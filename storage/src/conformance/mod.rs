@@ -14,11 +14,10 @@ mod samples;
 
 use std::collections::BTreeSet;
 
+use self::samples::{Samples, ensure};
 use crate::Stores;
 use crate::formats::format::Format;
 use crate::formats::registry::FORMATS;
-use crate::formats::table_format::TableFormat;
-use samples::{Samples, ensure};
 
 /// Runs all checks on one format, with files in `folder`. The error says what differs and for which options.
 ///
@@ -26,7 +25,7 @@ use samples::{Samples, ensure};
 /// The first check that fails, in words.
 pub async fn check(format: &'static dyn Format, stores: &Stores, folder: &str, seed: u64) -> Result<(), String> {
     check_reading(format, stores, folder).await?;
-    for samples in samples(format, stores, folder)? {
+    for samples in Samples::all(format, stores, folder)? {
         let named = |problem| format!("{:?} (seed {seed}): {problem}", samples.format);
         damage::check(&samples, seed).await.map_err(named)?;
     }
@@ -39,19 +38,10 @@ pub async fn check(format: &'static dyn Format, stores: &Stores, folder: &str, s
 /// The first check that fails, in words.
 pub async fn check_reading(format: &'static dyn Format, stores: &Stores, folder: &str) -> Result<(), String> {
     complete(format).map_err(|problem| format!("{}: {problem}", format.descriptor().name))?;
-    for samples in samples(format, stores, folder)? {
+    for samples in Samples::all(format, stores, folder)? {
         reading::check(&samples).await.map_err(|problem| format!("{:?}: {problem}", samples.format))?;
     }
     Ok(())
-}
-
-fn samples<'a>(format: &'static dyn Format, stores: &'a Stores, folder: &str) -> Result<Vec<Samples<'a>>, String> {
-    let of_options = |(number, options): (usize, &&[(&str, &str)])| {
-        let given: Vec<_> = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let format = TableFormat::new(format, "", &given).map_err(|error| error.to_string())?;
-        Ok(Samples { stores, folder: format!("{folder}/{}_{number}", format.descriptor().name), format })
-    };
-    format.sample_options().iter().enumerate().map(of_options).collect()
 }
 
 /// Whether the descriptor says everything it should, and nothing that another format says.

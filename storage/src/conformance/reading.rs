@@ -1,17 +1,13 @@
 //! The same rows, however they are read.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use arrow::array::{Array, RecordBatch};
 use arrow::compute::{cast, concat_batches};
-use arrow::datatypes::{DataType, SchemaRef};
-use object_store::ObjectStoreExt;
+use arrow::datatypes::DataType;
 
 use super::samples::{Samples, ensure};
-use crate::dataset::{BadRead, Dataset, DatasetSpec};
-use crate::formats::format::Sample;
-use crate::snapshot::Snapshot;
+use crate::dataset::{BadRead, Dataset};
 use crate::{Error, ErrorKind};
 
 /// Enough for several row groups in most formats.
@@ -178,46 +174,4 @@ pub(super) async fn read_all(dataset: &Dataset, target: u64) -> Result<ReadRows,
     }
     let rows = concat_batches(dataset.schema(), &batches).map_err(|e| Error::internal(e.to_string()))?;
     Ok(ReadRows { rows, ids, bad })
-}
-
-impl Samples<'_> {
-    /// The name of a file with the format's first extension.
-    pub(super) fn name(&self, stem: &str) -> String {
-        format!("{stem}.{}", self.format.descriptor().extensions[0])
-    }
-
-    pub(super) fn sample(&self, name: &str, numbers: Range<u64>) -> Sample {
-        self.format.format().sample(name, numbers, self.format.options())
-    }
-
-    /// What tables of the format may say of their columns: nothing, or the columns of `sample`.
-    fn declared(&self, sample: &Sample) -> Vec<Option<SchemaRef>> {
-        let columns = self.format.descriptor().may_declare_columns.then(|| Some(sample.rows.schema()));
-        [None].into_iter().chain(columns).collect()
-    }
-
-    pub(super) async fn put(&self, name: &str, bytes: Vec<u8>) {
-        self.stores.put(&format!("{}/{name}", self.folder), bytes.into()).await.expect("the folder is writable");
-    }
-
-    async fn delete(&self, name: &str) {
-        let location = self.stores.locate(&format!("{}/{name}", self.folder)).expect("it was written");
-        location.store.delete(&location.path).await.expect("it was written");
-    }
-
-    pub(super) async fn open(&self, name: &str, schema: Option<SchemaRef>) -> Result<Dataset, Error> {
-        let location = format!("{}/{name}", self.folder);
-        Dataset::open(self.stores, &DatasetSpec { location, format: self.format.clone(), schema }).await
-    }
-
-    /// The dataset as another process opens it.
-    fn travelled(&self, dataset: &Dataset) -> Result<Dataset, String> {
-        let text = |error: serde_json::Error| error.to_string();
-        let spec = serde_json::to_string(dataset.spec()).map_err(text)?;
-        let snapshot = serde_json::to_string(&**dataset.snapshot()).map_err(text)?;
-        let spec: DatasetSpec = serde_json::from_str(&spec).map_err(text)?;
-        let snapshot: Snapshot = serde_json::from_str(&snapshot).map_err(text)?;
-        ensure!(spec == *dataset.spec() && snapshot == **dataset.snapshot(), "its JSON reads as another dataset");
-        Dataset::pinned(self.stores, &spec, snapshot, Arc::clone(dataset.schema())).map_err(|error| error.to_string())
-    }
 }

@@ -1,7 +1,6 @@
-//! CSV: where records end, which columns there are, and what is wrong with a record.
+//! CSV: record boundaries, columns, and the reasons of bad records.
 //!
-//! Everything that splits text uses the same state machine as Arrow's decoder, csv-core, so that both always agree on
-//! what a record is: quotes, newlines in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
+//! Text is split with csv-core, as in Arrow's decoder, so that both always agree on what a record is: quotes, newlines in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,7 +51,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
 
 /// Text with a record per line, except for newlines in quotes.
 #[derive(Debug)]
-pub struct Csv;
+pub(crate) struct Csv;
 
 impl Format for Csv {
     fn descriptor(&self) -> &'static FormatDescriptor {
@@ -174,7 +173,7 @@ impl CsvRecords {
 
     /// Reads to the next record end in `input`, or to the end of `input`.
     fn step(&mut self, input: &[u8]) -> (ReadRecordResult, usize) {
-        // What csv-core unquotes is of no interest here; the record's length is.
+        // Only the record's length matters here, not the fields that csv-core unquotes.
         let (mut fields, mut field_ends) = ([0; 1024], [0; 64]);
         let (result, read, _, _) = self.reader.read_record(input, &mut fields, &mut field_ends);
         self.at += read as u64;
@@ -184,7 +183,7 @@ impl CsvRecords {
 
 impl Records for CsvRecords {
     fn push(&mut self, mut piece: &[u8], record_ends: &mut dyn FnMut(u64)) {
-        // Empty input would tell csv-core that the text is over.
+        // csv-core takes empty input for the end of the text.
         while !piece.is_empty() {
             let (result, read) = self.step(piece);
             piece = &piece[read..];
@@ -196,7 +195,7 @@ impl Records for CsvRecords {
 
     fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool {
         let end = self.at;
-        // csv-core does not tell whether quotes are open, but only inside of them does this end no record.
+        // csv-core does not report open quotes, but only inside quotes does this input end no record.
         match self.step(b"\nx\n") {
             (ReadRecordResult::Record, 1) => record_ends(end),
             (ReadRecordResult::Record, _) => {}
@@ -222,7 +221,7 @@ fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, Ar
     Ok(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
 }
 
-/// Columns are told apart by position, so a file with others, or in another order, would be read wrongly.
+/// Refuses a header that differs from the schema: columns are read by position.
 fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<()> {
     if header.is_empty() {
         return Ok(());
@@ -300,7 +299,7 @@ fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], e
 /// The fields of one record, unquoted.
 fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
     let mut reader = CoreBuilder::new().delimiter(delimiter).build();
-    // Unquoting only shortens, and there cannot be more fields than delimiters and one; so all fits in one step.
+    // Unquoting only shortens, and there is at most one field more than delimiters, so one step is enough.
     let mut text = vec![0; record.len() + 1];
     let mut ends = vec![0; record.iter().filter(|b| **b == delimiter).count() + 2];
     let (mut used, mut count, mut rest) = (0, 0, record);

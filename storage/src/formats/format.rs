@@ -3,7 +3,7 @@
 //! [`Format::open`] looks at files once and finds their columns and row groups; these go into the snapshot. A
 //! [`FormatReader`] then reads ranges of rows, here or in another process, where [`Format::reader`] makes it of the
 //! snapshot without a look at any file. Everything else about datasets (listing, pinning, row ids, names of columns) is
-//! the same for all formats and is no business of theirs.
+//! the same for all formats and lies outside them.
 
 use std::fmt::Debug;
 use std::ops::Range;

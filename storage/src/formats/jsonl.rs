@@ -1,4 +1,4 @@
-//! JSON lines: one object per line; lines of nothing but white space are no rows.
+//! JSON lines: one object per line. Blank lines are no rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
 
 /// One JSON object per line.
 #[derive(Debug)]
-pub struct Jsonl;
+pub(crate) struct Jsonl;
 
 impl Format for Jsonl {
     fn descriptor(&self) -> &'static FormatDescriptor {
@@ -118,7 +118,7 @@ fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
             for line in sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS) {
                 match infer_json_schema(line, None) {
                     Ok(_) => good.extend_from_slice(line),
-                    // It is JSON, but of a kind that has no type: leaving it out would lose its columns unsaid.
+                    // Valid JSON that Arrow has no type for: skipping it would drop its columns silently.
                     Err(error) if serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => return Err(error),
                     Err(_) => {}
                 }
@@ -145,12 +145,12 @@ fn decode(records: &[u8], rows: usize, schema: &SchemaRef, columns: &[usize]) ->
     let mut decoder = ReaderBuilder::new(Arc::clone(&schema))
         // One more than expected, so that the caller notices if there are more.
         .with_batch_size(rows + 1)
-        // Inference makes text of a column that holds both text and numbers.
+        // A column with both text and numbers is inferred as text.
         .with_coerce_primitive(true)
         .build_decoder()?;
     decoder.decode(without_mark(records))?;
     let decoded = decoder.flush()?;
-    // The decoder takes an object over several lines, or several in one: rows would then be other lines than counted.
+    // The decoder accepts objects over several lines and several objects in one line. Rows would not be lines then.
     let mut lines = without_mark(records).split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     if !lines.all(|line| line.is_empty() || (line.starts_with(b"{") && line.ends_with(b"}"))) {
         return Err(ArrowError::JsonError("a line is not one whole object".to_owned()));
@@ -165,7 +165,7 @@ fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
 }
 
-/// Arrow's words, turned into ours where the column is known.
+/// Rewrites Arrow's message to name the column, if it does.
 fn reason(error: &ArrowError) -> String {
     let ArrowError::JsonError(text) = error else {
         return error.to_string();

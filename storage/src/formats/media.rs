@@ -31,7 +31,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
 
 /// Images, audio, video and PDF: a file is a row of `bytes`, `path`, `size` and `label`.
 #[derive(Debug)]
-pub struct Media;
+pub(crate) struct Media;
 
 impl Format for Media {
     fn descriptor(&self) -> &'static FormatDescriptor {

@@ -6,8 +6,13 @@ use crate::extension::has_extension;
 use crate::{Error, Result};
 
 /// Every format of files. Where a list of formats is shown, this is its order.
-pub static FORMATS: &[&dyn Format] =
-    &[&super::parquet::Parquet, &super::csv::Csv, &super::jsonl::Jsonl, &super::media::Media];
+#[rustfmt::skip] // One line for each.
+pub static FORMATS: &[&dyn Format] = &[
+    &super::parquet::Parquet,
+    &super::csv::Csv,
+    &super::jsonl::Jsonl,
+    &super::media::Media,
+];
 
 /// The format with this name, in any case.
 ///

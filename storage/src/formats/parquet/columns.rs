@@ -8,7 +8,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use crate::pinned::PinnedFile;
 use crate::{Error, Result};
 
-/// The first file's columns, nullable where they are in any file. The order of columns may differ, nothing else.
+/// The first file's columns, nullable if they are so in any file. Files may differ in the order of columns only.
 pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Result<SchemaRef> {
     let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
         return Ok(Arc::new(Schema::empty()));
@@ -49,7 +49,7 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// Where a file has the columns of `schema`, if it has them all as they are there.
+/// The position in the file of each column of `schema`, if the file has all of them with the same types.
 pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
     let position = |field: &FieldRef| {
         let (at, found) = file.column_with_name(field.name())?;
@@ -59,7 +59,7 @@ pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
     schema.fields().iter().map(position).collect()
 }
 
-/// View types are a way to hold data in memory; that a writer used them is no reason for readers to have to.
+/// The field with plain types instead of view types, which are a layout in memory and no property of the data.
 pub(super) fn without_views(field: &FieldRef) -> FieldRef {
     let data_type = match field.data_type() {
         DataType::Utf8View => DataType::Utf8,

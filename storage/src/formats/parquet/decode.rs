@@ -1,6 +1,6 @@
-//! The decoder, kept within bounds.
+//! Decoding row ranges, safely for damaged files.
 //!
-//! It panics on some damaged files, and believes any offset that a footer claims. Here a panic becomes an error that names
+//! The decoder panics on some damaged files and trusts any offset in a footer. Here a panic becomes an error that names
 //! the file, and an offset outside the file is refused before it is read.
 
 use std::any::Any;
@@ -24,7 +24,7 @@ use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result};
 
-/// Lists are decoded in wider types and with their levels, of bytes in ten times their memory: so much of them at a time.
+/// Lists are decoded this much at a time: while they are decoded, they take up to ten times their memory.
 const LIST_BYTES_AT_A_TIME: u64 = 4 << 20;
 
 pub(super) async fn decode(
@@ -64,7 +64,7 @@ pub(super) async fn decode(
 
 /// Runs the decoder's code on a file, turning its errors and panics into ours.
 pub(super) async fn guarded<T>(file: &PinnedFile, work: impl Future<Output = Result<T, ParquetError>>) -> Result<T> {
-    // Whatever the panic leaves half done is dropped with the future.
+    // Dropping the future drops any state that a panic leaves inconsistent.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::External(source))) => match source.downcast::<Error>() {
@@ -72,7 +72,7 @@ pub(super) async fn guarded<T>(file: &PinnedFile, work: impl Future<Output = Res
             Err(source) => Err(damaged(file, &source.to_string()).with_source(source)),
         },
         Ok(Err(e)) => Err(damaged(file, &e.to_string()).with_source(e)),
-        Err(panic) => Err(damaged(file, &format!("the decoder gave up: {}", panic_text(&*panic)))),
+        Err(panic) => Err(damaged(file, &format!("the decoder panicked: {}", panic_text(&*panic)))),
     }
 }
 
@@ -99,7 +99,7 @@ impl AsyncFileReader for PinnedReader {
 
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
         async move {
-            // Column chunks and pages lie close together: a few larger requests beat many small ones.
+            // Column chunks and pages are close together, so a few large requests are faster than many small ones.
             let fetch = |range| self.0.get_range(range);
             let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await;
             fetched.map_err(external)

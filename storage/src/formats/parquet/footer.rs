@@ -29,7 +29,7 @@ pub(super) struct Footer {
     pub(super) columns: Vec<usize>,
     /// The first leaf of each of the file's columns.
     leaves: Vec<usize>,
-    /// The metadata for reading these columns in these types, as last asked for: a feed mostly asks for the same.
+    /// The metadata for reading these columns in these types, from the last request: a feed mostly repeats it.
     retyped: Mutex<Option<(ColumnTypes, ArrowReaderMetadata)>>,
 }
 
@@ -45,8 +45,8 @@ impl Footer {
         Self { metadata, columns, leaves, retyped: Mutex::default() }
     }
 
-    /// What a column's texts are decoded to at least cost, if they are wanted as a dictionary. Views keep the pages that they were
-    /// in, which [`without_pages`] mends, and all that was fetched where nothing is compressed.
+    /// The type in which a column's texts are cheapest to decode if they are wanted as a dictionary. Views keep the pages
+    /// that they point into (`texts.rs` copies them out) and, if nothing is compressed, all bytes that were fetched.
     pub(super) fn cheapest_texts(&self, range: &RowRange, column: usize) -> DataType {
         let group = self.metadata.metadata().row_group(range.group as usize);
         let Some(chunk) = self.leaves.get(column).map(|leaf| group.column(*leaf)) else { return DataType::Utf8 };
@@ -113,7 +113,7 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
             bytes: group.columns().iter().map(decoded_bytes).fold(0, u64::saturating_add).min(i64::MAX as u64),
             offset: 0,
             length: 0,
-            // Without it, a later part could only be found by decoding all pages before it.
+            // Without an offset index, reading a later part means decoding all pages before it.
             splittable: metadata.offset_index().is_some()
                 && group.columns().iter().all(|c| c.offset_index_offset().is_some()),
         });
@@ -122,7 +122,7 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
     Ok(groups)
 }
 
-/// About how many bytes a column's values are in memory: there, what a dictionary holds once comes with each row.
+/// About how many bytes a column's values take in memory, where each row has its own copy of a dictionary's value.
 fn decoded_bytes(chunk: &ColumnChunkMetaData) -> u64 {
     let values = chunk.num_values().max(0) as u64;
     let encoded = chunk.uncompressed_size().max(0) as u64;
@@ -132,7 +132,7 @@ fn decoded_bytes(chunk: &ColumnChunkMetaData) -> u64 {
         PhysicalType::INT64 | PhysicalType::DOUBLE | PhysicalType::INT96 => values.saturating_mul(8),
         PhysicalType::FIXED_LEN_BYTE_ARRAY => values.saturating_mul(chunk.column_descr().type_length().max(0) as u64),
         PhysicalType::BYTE_ARRAY => {
-            // Not every writer says so.
+            // Not every writer states it.
             let bytes = chunk.unencoded_byte_array_data_bytes().map_or(0, |bytes| bytes.max(0) as u64);
             bytes.saturating_add(values.saturating_mul(size_of::<i32>() as u64))
         }

@@ -42,7 +42,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
 
 /// Apache Parquet.
 #[derive(Debug)]
-pub struct Parquet;
+pub(crate) struct Parquet;
 
 impl Format for Parquet {
     fn descriptor(&self) -> &'static FormatDescriptor {

@@ -1,4 +1,4 @@
-//! Texts as dictionaries, whichever way the decoder gives them.
+//! Texts as dictionaries, from any type in which the decoder gives them.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int32Type};
 use arrow::error::ArrowError;
 
-/// Texts of any kind as a number each, and what the numbers stand for: the file's own dictionary where that has at most half as
-/// many texts as there are rows, else each row's text.
+/// Encodes texts of any type as a dictionary: the file's own dictionary if it has at most half as many texts as there are
+/// rows, else one entry for each row.
 pub(super) fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     if let Some(own) = texts.as_dictionary_opt::<Int32Type>().filter(|own| own.values().len() <= own.len() / 2) {
         return Ok(Arc::new(own.with_values(cast(own.values(), &DataType::Utf8View)?)));
     }
     let texts = match texts.data_type() {
-        // As views they would keep all of a dictionary.
+        // Views would keep the whole dictionary in memory.
         DataType::Dictionary(..) => &cast(texts, &DataType::Utf8)?,
         _ => texts,
     };
@@ -22,8 +22,8 @@ pub(super) fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowErr
     Ok(Arc::new(DictionaryArray::try_new(numbers, without_pages(cast(texts, &DataType::Utf8View)?))?))
 }
 
-/// Views of texts without the pages that they were in, if these are much longer than what is looked at: a piece of a row group
-/// comes with all of its dictionary.
+/// Copies texts out of the pages that their views point into, if these are much larger than the texts: a piece of a row
+/// group comes with the group's whole dictionary.
 fn without_pages(texts: ArrayRef) -> ArrayRef {
     let views = texts.as_string_view();
     let pages: usize = views.data_buffers().iter().map(|page| page.len()).sum();

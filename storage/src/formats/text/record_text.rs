@@ -18,7 +18,7 @@ pub(crate) trait RecordText: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Refuses a header that does not go with the columns. `file` is the path to name.
+    /// Refuses a header that does not match the columns. `file` is the path for the error.
     fn check_header(&self, _file: &str, _header: &[u8], _schema: &SchemaRef) -> Result<()> {
         Ok(())
     }

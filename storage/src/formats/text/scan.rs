@@ -10,7 +10,7 @@ use crate::{Error, Result};
 const BLOCK_BYTES: u64 = 1 << 20;
 const BLOCK_ROWS: u64 = 8192;
 const SCAN_BYTES: u64 = 4 << 20;
-/// A longer record is taken for a quote that was never closed. It also bounds what one read holds in memory.
+/// A longer record is treated as an unclosed quote. This also bounds the memory of one read.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// What scanning a file finds.
@@ -44,7 +44,7 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
         if at == file.size() {
             let closed = records.finish(&mut record_ends);
             if !closed {
-                // Nobody could say how many rows the rest of the file was meant to be, so this is not one bad row.
+                // The number of rows in the rest of the file is unknown, so this cannot be one bad row.
                 return Err(Error::data(format!(
                     "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote that is text",
                     file.path(),
@@ -95,7 +95,7 @@ impl Blocks {
             bytes: self.length,
             offset: self.start,
             length: self.length,
-            // A block is smaller than any sensible range, and half of it would cost as much to read as all.
+            // Reading half a block would cost as much as reading all of it.
             splittable: false,
         });
         self.start += self.length;
