@@ -1,19 +1,80 @@
 //! SQL behaviour as text: every file of `tests/slt` is run, a SELECT in it as a pipeline in file order.
 //!
+//! Each file runs twice: read in process, and read over Flight from a server of the same session. Only samples travel over
+//! Flight; other statements (CREATE, DROP, SHOW, DESCRIBE, EXPLAIN) have no request in the protocol, so both runs execute
+//! them, and plan each SELECT, on the session itself.
+//!
 //! After a change that is meant, `SLT_UPDATE=1 cargo test --test it slt` writes the new results; read the diff.
+
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field};
 use arrow::util::display::array_value_to_string;
 use forebay_engine::{Error, FeedOptions, Output, ReadOptions, Session};
-use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, Runner};
+use forebay_flight_client::{Client, StreamRequest};
+use forebay_flight_server::Server;
+use sqllogictest::{AsyncDB, DBOutput, DefaultColumnType, ExpectedError, QueryExpect, Record, Runner, StatementExpect};
+use tokio::task::JoinSet;
 
 use crate::support::repository;
 
 /// Values of a tensor that are shown.
 const SHOWN: usize = 12;
 
-struct Database(Session);
+struct Database {
+    session: Arc<Session>,
+    served: Option<Served>,
+}
+
+/// A server of the session, and a client of it. The server ends when this is dropped.
+struct Served {
+    client: Client,
+    _serving: JoinSet<Result<(), Error>>,
+}
+
+impl Database {
+    /// A session that reads files beside the tests.
+    fn in_process() -> Result<Self, Error> {
+        let session = Session::builder().base(repository().join("tests/slt")).threads(1).build()?;
+        Ok(Self { session: Arc::new(session), served: None })
+    }
+
+    /// The same session, whose samples are read over Flight.
+    async fn over_flight() -> Result<Self, Error> {
+        let database = Self::in_process()?;
+        let server = Server::bind(([127, 0, 0, 1], 0).into()).await?;
+        let uri = server.uri();
+        let mut serving = JoinSet::new();
+        serving.spawn(server.serve(Arc::clone(&database.session), std::future::pending()));
+        let client = Client::connect(&uri).await?;
+        Ok(Self { served: Some(Served { client, _serving: serving }), ..database })
+    }
+
+    /// The samples of the pipeline `slt`.
+    async fn samples(&mut self) -> Result<Vec<RecordBatch>, Error> {
+        let mut batches = Vec::new();
+        let options = FeedOptions { seed: Some(7), ..FeedOptions::default() };
+        match &mut self.served {
+            None => {
+                let mut reader = self.session.open("slt", &options)?.read(&ReadOptions::default())?;
+                while let Some(batch) = reader.next().await {
+                    batches.push(batch?.records);
+                }
+            }
+            Some(served) => {
+                let request = StreamRequest::new("slt", &options, &ReadOptions::default());
+                let mut reader = served.client.open(&request).await?.read()?;
+                while let Some(batch) = reader.next().await {
+                    batches.push(batch?.records);
+                }
+                reader.close().await;
+            }
+        }
+        Ok(batches)
+    }
+}
 
 #[async_trait::async_trait]
 impl AsyncDB for Database {
@@ -22,21 +83,17 @@ impl AsyncDB for Database {
 
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
         if !sql.trim_start().to_ascii_uppercase().starts_with("SELECT") {
-            let rows = self.0.execute("slt", sql).await?.into_iter().flat_map(|output| match output {
+            let rows = self.session.execute("slt", sql).await?.into_iter().flat_map(|output| match output {
                 Output::Done(_) => vec![],
                 Output::Rows(rows) => rows,
                 Output::Text(text) => text.lines().map(|line| vec![line.to_owned()]).collect(),
             });
             return Ok(rows_or_nothing(rows.collect()));
         }
-        self.0.execute("slt", &format!("CREATE OR REPLACE PIPELINE slt AS {sql}")).await?;
-        let feed = self.0.open("slt", &FeedOptions { seed: Some(7), ..FeedOptions::default() })?;
-        let mut reader = feed.read(&ReadOptions::default())?;
-        let mut rows = Vec::new();
-        while let Some(batch) = reader.next().await {
-            let records = batch?.records;
-            rows.extend((0..records.num_rows()).map(|row| show(&records, row)));
-        }
+        self.session.execute("slt", &format!("CREATE OR REPLACE PIPELINE slt AS {sql}")).await?;
+        let batches = self.samples().await?;
+        let rows =
+            batches.iter().flat_map(|records| (0..records.num_rows()).map(move |row| show(records, row))).collect();
         Ok(rows_or_nothing(rows))
     }
 
@@ -90,8 +147,8 @@ fn values(array: &ArrayRef) -> String {
     text
 }
 
-#[test]
-fn every_slt_file_holds() {
+/// Every file of `tests/slt`, in the order of their names.
+fn files() -> Vec<PathBuf> {
     let folder = repository().join("tests/slt");
     let mut files: Vec<_> = std::fs::read_dir(&folder)
         .expect("tests/slt exists")
@@ -100,11 +157,14 @@ fn every_slt_file_holds() {
         .collect();
     files.sort();
     assert!(files.len() > 10, "found only {files:?}");
+    files
+}
+
+#[test]
+fn every_slt_file_holds() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for file in files {
-        let mut runner = Runner::new(|| async {
-            Session::builder().base(repository().join("tests/slt")).threads(1).build().map(Database)
-        });
+    for file in files() {
+        let mut runner = Runner::new(|| async { Database::in_process() });
         if std::env::var_os("SLT_UPDATE").is_some() {
             let update = runner.update_test_file(
                 &file,
@@ -118,6 +178,37 @@ fn every_slt_file_holds() {
             panic!("{}", error.display(false));
         }
     }
+}
+
+#[test]
+fn every_slt_file_holds_over_flight() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for file in files() {
+        let mut runner = Runner::new(Database::over_flight);
+        if let Err(error) = runtime.block_on(runner.run_file_async(&file)) {
+            panic!("over Flight: {}", error.display(false));
+        }
+    }
+}
+
+#[test]
+fn every_expected_error_says_which() {
+    let mut expected = 0;
+    for file in files() {
+        for record in sqllogictest::parse_file::<DefaultColumnType>(&file).expect("the file can be parsed") {
+            let (loc, error) = match record {
+                Record::Statement { loc, expected: StatementExpect::Error(error), .. } => (loc, error),
+                Record::Query { loc, expected: QueryExpect::Error(error), .. } => (loc, error),
+                _ => continue,
+            };
+            assert!(
+                !matches!(error, ExpectedError::Empty),
+                "{loc}: without a pattern any error passes, a typo in the statement too: write `statement error PATTERN`"
+            );
+            expected += 1;
+        }
+    }
+    assert!(expected > 200, "only {expected} errors are expected");
 }
 
 #[test]
@@ -138,8 +229,7 @@ fn the_operators_examples_are_true() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut run = 0;
     runtime.block_on(async {
-        let base = repository().join("tests/slt");
-        let mut database = Session::builder().base(base).threads(1).build().map(Database).expect("a session");
+        let mut database = Database::in_process().expect("a session");
         let table = "CREATE EXTERNAL TABLE numbers STORED AS JSONL LOCATION 'data/numbers.jsonl'";
         database.run(table).await.expect("the table exists");
         for operator in forebay_engine::operators::OPERATORS {
