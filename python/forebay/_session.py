@@ -80,19 +80,13 @@ class Session:
                 f'"{table}" is a forebay.Table, which only a query can name, and the text is a script',
                 "give a script paths or Arrow data, or write the table's query (its .sql) in it",
             )
-        before = self._statements(name, text)
-        created = [made for made in before if made is not None]
-        return Pipeline(self, created[-1]) if created else None
+        created = self._run_script(name, text)
+        return Pipeline(self, created) if created is not None else None
 
-    def _statements(self, name: str, text: str) -> list[str | None]:
-        """Runs a script; for each statement the name of the pipeline that it created, if it did."""
-        outputs = self._execute(name, text)
-        created = [re.fullmatch(r'created pipeline "(.*)"', out) if isinstance(out, str) else None for out in outputs]
-        return [match[1] if match else None for match in created]
-
-    def _execute(self, name: str, text: str) -> list[Any]:
+    def _run_script(self, name: str, text: str) -> str | None:
+        """Runs a script, and gives the name of the last pipeline that it created."""
         self._add_functions()
-        return self._native.execute(name, text)
+        return self._native.run_script(name, text)
 
     def _add_functions(self) -> None:
         """Makes functions known that were declared since."""
@@ -508,7 +502,7 @@ def _of_script(path: Path) -> Pipeline:
     """The pipeline of a script, whose relative locations begin at its folder."""
     text = read_script(path)
     session = Session(base=path.parent)
-    session._execute(str(path), text)
+    session._run_script(str(path), text)
     names = session.pipelines()
     if len(names) == 1:
         return session.pipeline(names[0])

@@ -58,11 +58,20 @@ impl Session {
         let list = PyList::empty(py);
         for output in outputs {
             match output {
-                Output::Done(text) | Output::Text(text) => list.append(text)?,
+                Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text) => list.append(text)?,
                 Output::Rows(rows) => list.append(rows)?,
             }
         }
         Ok(list)
+    }
+
+    /// Runs the statements of `text`, which errors call `name`. Gives the name of the last pipeline that they created.
+    fn run_script(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<Option<String>> {
+        let outputs = self.runtime.wait(py, self.session.execute(name, text))?.or_raise(py)?;
+        Ok(outputs.into_iter().rev().find_map(|output| match output {
+            Output::CreatedPipeline { name, .. } => Some(name),
+            _ => None,
+        }))
     }
 
     /// Creates or replaces the pipeline `name` from a query; errors show the query's own lines.

@@ -84,7 +84,7 @@ impl AsyncDB for Database {
     async fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Error> {
         if !sql.trim_start().to_ascii_uppercase().starts_with("SELECT") {
             let rows = self.session.execute("slt", sql).await?.into_iter().flat_map(|output| match output {
-                Output::Done(_) => vec![],
+                Output::Done(_) | Output::CreatedPipeline { .. } => vec![],
                 Output::Rows(rows) => rows,
                 Output::Text(text) => text.lines().map(|line| vec![line.to_owned()]).collect(),
             });

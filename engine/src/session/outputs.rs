@@ -14,6 +14,13 @@ use crate::pipeline::Pipeline;
 pub enum Output {
     /// The statement changed something; the text says what.
     Done(String),
+    /// The statement created or replaced a pipeline.
+    CreatedPipeline {
+        /// The pipeline's name.
+        name: String,
+        /// The same in words.
+        done: String,
+    },
     /// A table, its header first.
     Rows(Vec<Vec<String>>),
     /// A text of several lines.

@@ -128,7 +128,8 @@ impl Session {
             placed @ Refusal::Placed(_) => Failure::Refused(placed),
         })?;
         self.catalog.add_pipeline(name, pipeline);
-        Ok(Output::Done(format!("created pipeline \"{name}\"")))
+        let done = format!("created pipeline \"{name}\"");
+        Ok(Output::CreatedPipeline { name, done })
     }
 
     fn drop_table(&self, name: &str, if_exists: bool) -> Result<Output> {
