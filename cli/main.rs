@@ -2,6 +2,7 @@
 
 mod demo;
 mod explain;
+mod flags;
 mod formats;
 mod metrics;
 mod operators;
@@ -20,7 +21,7 @@ mod worker;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use forebay_engine::Error;
 use tracing_subscriber::EnvFilter;
 
@@ -114,6 +115,7 @@ fn report(error: &anyhow::Error) {
         Some(error) => error.to_string(),
         None => format!("{error:#}"),
     };
+    let text = flags::spell(&text, &Arguments::command());
     // A SQL error says "error: " itself, where it shows the place.
     let prefix = if text.starts_with("error: ") { "" } else { "error: " };
     output::note(&format!("{prefix}{text}"));

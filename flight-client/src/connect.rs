@@ -97,8 +97,8 @@ impl ClientTls {
                 key.private_key()?;
                 Ok(config.identity(Identity::from_pem(certificate.bytes(), key.bytes())))
             }
-            (Some(_), None) => Err(invalid("a client certificate was given without its key", "add --tls-key FILE")),
-            (None, Some(_)) => Err(invalid("a client key was given without its certificate", "add --tls-cert FILE")),
+            (Some(_), None) => Err(invalid("a client certificate was given without its key", "add the option \"tls.key\"")),
+            (None, Some(_)) => Err(invalid("a client key was given without its certificate", "add the option \"tls.cert\"")),
         }
     }
 
@@ -114,7 +114,7 @@ impl ClientTls {
             return invalid(&message, "give the key that the certificate was made for");
         }
         if cause.contains("no native certs") {
-            return invalid("this system has no CA certificates", "give the server's CA with --tls-ca FILE");
+            return invalid("this system has no CA certificates", "give the server's CA with the option \"tls.ca\"");
         }
         Error::new(ErrorKind::Invalid, format!("TLS cannot be set up: {cause}"))
     }
@@ -191,7 +191,7 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         return Err(invalid(&message, "write grpc+tls://HOST:PORT"));
     } else if options.token.is_some() && !options.insecure && !endpoint.uri().host().is_some_and(is_loopback) {
         let message = format!("the token would go to {uri} as plain text, which anyone on the way can read");
-        let hint = "write grpc+tls:// for a server with TLS, or add --insecure on a network you trust";
+        let hint = "write grpc+tls:// for a server with TLS, or set the option \"insecure\" on a network you trust";
         return Err(invalid(&message, hint));
     }
     // TLS may ask for certificates, so it is never gone round.

@@ -298,6 +298,6 @@ fn awaited(ranks: &[u64]) -> Option<Error> {
     names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
     let message = format!("nothing is handed out before rank {} is there", names.join(", "));
     let error = Error::new(ErrorKind::Unavailable, message)
-        .with_hint("with dynamic delivery every rank must say what it holds: start them all, with one --job");
+        .with_hint("with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"");
     (!ranks.is_empty()).then_some(error)
 }

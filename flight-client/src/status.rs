@@ -84,30 +84,30 @@ pub(crate) fn tls_failure(uri: &str, cause: &str) -> Option<Error> {
     let has = |text: &str| cause.contains(text);
     let (message, hint) = if has("invalid peer certificate") {
         if has("UnknownIssuer") {
-            ("its certificate is signed by no CA that is trusted here", "give the CA's certificate with --tls-ca FILE")
+            ("its certificate is signed by no CA that is trusted here", "give the CA's certificate with the option \"tls.ca\"")
         } else if has("NotValidForName") || has("not valid for name") {
             (
                 "its certificate is for another name",
-                "connect to a name that the certificate has, or say which it has with --tls-server-name NAME",
+                "connect to a name that the certificate has, or say which it has with the option \"tls.server_name\"",
             )
         } else if has("xpired") {
             ("its certificate has expired", "give the server a new certificate, and check this machine's clock")
         } else if has("CaUsedAsEndEntity") {
             (
                 "its certificate is a CA's, which no server may show",
-                "give the server a certificate that the CA signed, with --tls-cert",
+                "give the server a certificate that the CA signed, with its option \"tls.cert\"",
             )
         } else {
-            (cause, "check the server's --tls-cert, and --tls-ca here")
+            (cause, "check the server's certificate, and the option \"tls.ca\" here")
         }
     } else if has("received corrupt message") {
         ("it does not speak TLS", "write grpc:// if the server is meant to speak plain text")
     } else if has("handshake eof") {
         ("it hung up during the TLS handshake", "write grpc:// if the server is meant to speak plain text")
     } else if has("fatal alert: CertificateRequired") {
-        ("it asks for a client certificate", "give yours with --tls-cert FILE and --tls-key FILE")
+        ("it asks for a client certificate", "give yours with the option \"tls.cert\" and the option \"tls.key\"")
     } else if has("received fatal alert") {
-        let hint = "check that the CA that signed --tls-cert is the server's --tls-client-ca";
+        let hint = "check that the server's option \"tls.client_ca\" names the CA that signed your certificate";
         return Some(denied(uri, &format!("it refused the TLS connection: {cause}"), hint));
     } else {
         return None;

@@ -152,7 +152,7 @@ async fn room(shared: &Shared, window: WindowId) {
 fn at(address: &str, error: &Error) -> Error {
     let named = Error::new(ErrorKind::Unavailable, format!("the worker at {address}: {}", error.message()));
     named.with_hint(
-        "look at how that worker was started: its --advertise, certificates and tokens must go with the others'",
+        "look at how that worker was started: its address (the option \"advertise\"), certificates and tokens must go with the others'",
     )
 }
 

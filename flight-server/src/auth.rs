@@ -19,7 +19,7 @@ const TOKEN_LENGTH_MIN: usize = 16;
 /// Longer ones come near the limit on a request's headers.
 const TOKEN_LENGTH_MAX: usize = 4096;
 /// What a worker does that is refused: who asks is not known yet.
-const WORKERS: &str = "a worker has --worker-token-file, or --token-file where the dispatcher has no other";
+const WORKERS: &str = "a worker has the option \"worker_token_file\", or the option \"token_file\" where the dispatcher has no other";
 
 /// The tokens that a server accepts; several, so that one can be replaced while both are in use.
 ///
@@ -125,7 +125,7 @@ impl Caller {
             Self::Worker => Ok(()),
             Self::Reader => Err(Status::permission_denied(
                 "the token is a trainer's, and this is for workers\n\
-                 hint: give the worker the dispatcher's tokens for workers, with --worker-token-file FILE",
+                 hint: give the worker the dispatcher's tokens for workers, with the option \"worker_token_file\"",
             )),
         }
     }
@@ -277,6 +277,6 @@ mod tests {
         assert!(Caller::Worker.check_worker().is_ok());
         let refused = Caller::Reader.check_worker().unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied);
-        assert!(refused.message().contains("hint: ") && refused.message().contains("--worker-token-file"));
+        assert!(refused.message().contains("hint: ") && refused.message().contains("worker_token_file"));
     }
 }

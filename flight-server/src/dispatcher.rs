@@ -113,7 +113,7 @@ impl DispatcherService {
         if self.own.get().is_some_and(|(worker, address)| *address == sync.address && *worker != Some(sync.worker)) {
             let message = format!("the dispatcher itself serves at {}", sync.address);
             return Err(Error::new(ErrorKind::Conflict, message)
-                .with_hint("--advertise says where trainers reach the worker, not the dispatcher"));
+                .with_hint("the option \"advertise\" says where trainers reach the worker, not the dispatcher"));
         }
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
@@ -285,7 +285,7 @@ fn about(feed: &Feed) -> String {
 
 fn rival(replaced: &Replaced) -> Error {
     let message = format!("another worker serves at {} now", replaced.address);
-    Error::new(ErrorKind::Conflict, message).with_hint("give each worker its own --port and --advertise")
+    Error::new(ErrorKind::Conflict, message).with_hint("give each worker its own option \"port\" and option \"advertise\"")
 }
 
 fn has_left() -> Error {

@@ -84,7 +84,7 @@ impl Server {
     /// # Errors
     /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
-        let (listener, address) = listen::bind(address, "--port").await?;
+        let (listener, address) = listen::bind(address, "port").await?;
         Ok(Self { listener, address, security: Security::default(), metrics: None })
     }
 

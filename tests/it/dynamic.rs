@@ -176,6 +176,6 @@ fn what_dynamic_delivery_cannot_do_is_refused() {
     // The other rank is not there.
     dynamic(
         &["--world-size", "2", "--job", "lonely", "--retry-for", "0.3"],
-        &["before rank 1 is there", "start them all, with one --job"],
+        &["before rank 1 is there", "start them all, with one name for --job"],
     );
 }

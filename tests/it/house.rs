@@ -1,6 +1,7 @@
 //! The house's own rules: which crate may know which, and that generated files are fresh.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -121,6 +122,52 @@ fn foreign_crates_stay_in_their_rooms() {
             );
         }
     }
+}
+
+/// Source files of the libraries, which do not know the command line that may be above them.
+const LIBRARIES: &[&str] =
+    &["delivery", "engine", "flight-client", "flight-server", "operators", "python/src", "sql", "storage"];
+
+/// All files below `folder` with this extension.
+fn files_below(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<_> = entries
+        .flat_map(|path| match path.is_dir() {
+            true => files_below(&path, extension),
+            false => Vec::from_iter(path.extension().is_some_and(|found| found == extension).then_some(path)),
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The first flag of a command line in a line of code, unless it is in a whole command such as `forebay run --ids`.
+fn flag(line: &str) -> Option<&str> {
+    let is_code = !line.trim_start().starts_with("//");
+    let parts = is_code.then(|| line.split('`').filter(|part| !part.starts_with("forebay ")));
+    parts.into_iter().flatten().find_map(|part| {
+        let flags = part.match_indices("--").map(|(at, _)| &part[at..]);
+        flags.into_iter().find(|flag| flag.as_bytes().get(2).is_some_and(u8::is_ascii_lowercase))
+    })
+}
+
+#[test]
+fn libraries_name_options_and_not_flags() {
+    assert_eq!(flag("(\"it is in use\", \"give another --port\")"), Some("--port\")"));
+    assert_eq!(flag("\"start one with `forebay worker --dispatcher {uri}`\""), None);
+    let mut read = 0;
+    for file in LIBRARIES.iter().flat_map(|folder| files_below(&repository().join(folder), "rs")) {
+        let text = std::fs::read_to_string(&file).expect("a source file");
+        // Tests of a file are at its end.
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+        for (number, line) in code.lines().enumerate() {
+            let flag = flag(line);
+            let place = format!("{}:{}", file.display(), number + 1);
+            assert!(flag.is_none(), "{place} says {flag:?}: write option \"name\", of which the CLI makes its flag");
+        }
+        read += 1;
+    }
+    assert!(read > 150, "only {read} files were read");
 }
 
 #[test]

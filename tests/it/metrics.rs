@@ -121,7 +121,7 @@ fn a_port_in_use_is_an_error_at_the_start() {
     let script = folder.clicks(20);
     let server = Server::start(&script, &["--metrics-port", "0"]);
     let port = address(&server).rsplit(':').next().expect("a port").to_owned();
-    let phrases = [&format!("port {port} of 127.0.0.1 is in use"), "give another --metrics-port"];
+    let phrases = [&format!("port {port} of 127.0.0.1 is in use"), "give another port with --metrics-port"];
     wrong(&["serve", &script, "--port", "0", "--metrics-port", &port], &phrases);
     wrong(&["worker", "--dispatcher", &server.uri, "--metrics-port", &port], &phrases);
 }

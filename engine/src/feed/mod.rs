@@ -334,7 +334,7 @@ impl Feed {
         let (settings, begin) = self.resolve(options)?;
         if options.delivery == Some(DeliveryMode::Dynamic) && (settings.world_size > 1 || options.is_resume()) {
             return Err(Error::invalid("dynamic delivery needs a dispatcher that the ranks share")
-                .with_hint("start `forebay serve`, and read with --connect"));
+                .with_hint("start a server, and let every rank connect to it"));
         }
         let reading = self.runner.join(begin.window, settings.epochs);
         Ok(Reader::new(reading, settings, begin))
@@ -386,7 +386,7 @@ impl FeedCore {
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
             let error = Error::from(error);
             Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))
-                .with_hint("give a folder or URL that can be written to (--root), or use on_error => 'skip'")
+                .with_hint("give a folder or URL that can be written to with the option \"root\", or use on_error => 'skip'")
         })?;
         tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
         Ok(())

@@ -43,7 +43,7 @@ impl MetricsEndpoint {
     /// # Errors
     /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
-        let (listener, address) = listen::bind(address, "--metrics-port").await?;
+        let (listener, address) = listen::bind(address, "metrics_port").await?;
         Ok(Self { listener, address, patience: PATIENCE })
     }
 
@@ -184,6 +184,6 @@ mod tests {
         assert_eq!(endpoint.uri(), format!("http://{}/metrics", endpoint.address));
         let Err(error) = MetricsEndpoint::bind(endpoint.address).await else { panic!("the port is taken") };
         assert_eq!(error.kind(), ErrorKind::Conflict);
-        assert!(error.to_string().contains("give another --metrics-port"), "{error}");
+        assert!(error.to_string().contains("option \"metrics_port\""), "{error}");
     }
 }
