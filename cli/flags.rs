@@ -50,7 +50,10 @@ mod tests {
             ("no CA\nhint: set the option \"tls.ca\"", "no CA\nhint: set --tls-ca"),
             ("hint: option \"root\", or option \"tls_ca\" too", "hint: --root, or --tls-ca too"),
             ("hint: the option \"colour\" has none", "hint: the option \"colour\" has none"),
-            ("unknown option \"root\"\nhint: did you mean \"root\"?", "unknown option \"root\"\nhint: did you mean \"root\"?"),
+            (
+                "unknown option \"root\"\nhint: did you mean \"root\"?",
+                "unknown option \"root\"\nhint: did you mean \"root\"?",
+            ),
             ("hint: an option \"without an end", "hint: an option \"without an end"),
             ("no hint for the option \"root\"", "no hint for the option \"root\""),
         ] {

@@ -43,9 +43,13 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
 
 fn print(answer: &Output, format: Format) -> Result<()> {
     match (answer, format) {
-        (Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text), Format::Text) => output::line(text.trim_end()),
+        (Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text), Format::Text) => {
+            output::line(text.trim_end())
+        }
         (Output::Rows(rows), Format::Text) => output::table(rows),
-        (Output::Done(text) | Output::CreatedPipeline { done: text, .. }, Format::Json) => output::json(&json!({ "done": text })),
+        (Output::Done(text) | Output::CreatedPipeline { done: text, .. }, Format::Json) => {
+            output::json(&json!({ "done": text }))
+        }
         (Output::Text(text), Format::Json) => output::json(&json!({ "text": text })),
         (Output::Rows(rows), Format::Json) => {
             let (header, rows) = rows.split_first().context("a table has a header")?;

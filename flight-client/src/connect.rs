@@ -97,8 +97,12 @@ impl ClientTls {
                 key.private_key()?;
                 Ok(config.identity(Identity::from_pem(certificate.bytes(), key.bytes())))
             }
-            (Some(_), None) => Err(invalid("a client certificate was given without its key", "add the option \"tls.key\"")),
-            (None, Some(_)) => Err(invalid("a client key was given without its certificate", "add the option \"tls.cert\"")),
+            (Some(_), None) => {
+                Err(invalid("a client certificate was given without its key", "add the option \"tls.key\""))
+            }
+            (None, Some(_)) => {
+                Err(invalid("a client key was given without its certificate", "add the option \"tls.cert\""))
+            }
         }
     }
 

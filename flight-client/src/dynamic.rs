@@ -297,7 +297,8 @@ fn awaited(ranks: &[u64]) -> Option<Error> {
     let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
     names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
     let message = format!("nothing is handed out before rank {} is there", names.join(", "));
-    let error = Error::new(ErrorKind::Unavailable, message)
-        .with_hint("with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"");
+    let error = Error::new(ErrorKind::Unavailable, message).with_hint(
+        "with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"",
+    );
     (!ranks.is_empty()).then_some(error)
 }

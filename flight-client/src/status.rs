@@ -84,7 +84,10 @@ pub(crate) fn tls_failure(uri: &str, cause: &str) -> Option<Error> {
     let has = |text: &str| cause.contains(text);
     let (message, hint) = if has("invalid peer certificate") {
         if has("UnknownIssuer") {
-            ("its certificate is signed by no CA that is trusted here", "give the CA's certificate with the option \"tls.ca\"")
+            (
+                "its certificate is signed by no CA that is trusted here",
+                "give the CA's certificate with the option \"tls.ca\"",
+            )
         } else if has("NotValidForName") || has("not valid for name") {
             (
                 "its certificate is for another name",

@@ -19,7 +19,8 @@ const TOKEN_LENGTH_MIN: usize = 16;
 /// Longer ones come near the limit on a request's headers.
 const TOKEN_LENGTH_MAX: usize = 4096;
 /// What a worker does that is refused: who asks is not known yet.
-const WORKERS: &str = "a worker has the option \"worker_token_file\", or the option \"token_file\" where the dispatcher has no other";
+const WORKERS: &str =
+    "a worker has the option \"worker_token_file\", or the option \"token_file\" where the dispatcher has no other";
 
 /// The tokens that a server accepts; several, so that one can be replaced while both are in use.
 ///

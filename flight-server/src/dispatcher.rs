@@ -285,7 +285,8 @@ fn about(feed: &Feed) -> String {
 
 fn rival(replaced: &Replaced) -> Error {
     let message = format!("another worker serves at {} now", replaced.address);
-    Error::new(ErrorKind::Conflict, message).with_hint("give each worker its own option \"port\" and option \"advertise\"")
+    Error::new(ErrorKind::Conflict, message)
+        .with_hint("give each worker its own option \"port\" and option \"advertise\"")
 }
 
 fn has_left() -> Error {

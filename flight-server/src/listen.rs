@@ -122,12 +122,16 @@ pub(crate) fn local(worker: WorkerId) -> Option<UnixListener> {
 /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
 pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            Error::new(ErrorKind::Conflict, format!("port {} of {} is in use", address.port(), address.ip()))
-                .with_hint(format!("stop the process that has it, or give another port with the option \"{option}\" (0 takes a free one)"))
-        }
-        _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}"))
-            .with_hint(format!("the option \"host\" takes an address of this machine, and a port below 1024 may need privileges")),
+        io::ErrorKind::AddrInUse => Error::new(
+            ErrorKind::Conflict,
+            format!("port {} of {} is in use", address.port(), address.ip()),
+        )
+        .with_hint(format!(
+            "stop the process that has it, or give another port with the option \"{option}\" (0 takes a free one)"
+        )),
+        _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}")).with_hint(format!(
+            "the option \"host\" takes an address of this machine, and a port below 1024 may need privileges"
+        )),
     };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;

@@ -58,7 +58,9 @@ impl Session {
         let list = PyList::empty(py);
         for output in outputs {
             match output {
-                Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text) => list.append(text)?,
+                Output::Done(text) | Output::CreatedPipeline { done: text, .. } | Output::Text(text) => {
+                    list.append(text)?
+                }
                 Output::Rows(rows) => list.append(rows)?,
             }
         }

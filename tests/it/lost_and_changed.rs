@@ -13,7 +13,10 @@ fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("it listens").port().to_string();
     let what = format!("port {port} of 127.0.0.1 is in use");
-    wrong(&["serve", &script, "--port", &port], &[&what, "hint: stop the process that has it, or give another port with --port"]);
+    wrong(
+        &["serve", &script, "--port", &port],
+        &[&what, "hint: stop the process that has it, or give another port with --port"],
+    );
     drop(taken);
     let mut server = Running::start(&mut forebay(["serve", &script, "--port", &port, "--output", "json"]));
     assert!(server.line().expect("the port is free again").contains(&port));

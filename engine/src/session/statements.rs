@@ -129,7 +129,7 @@ impl Session {
         })?;
         self.catalog.add_pipeline(name, pipeline);
         let done = format!("created pipeline \"{name}\"");
-        Ok(Output::CreatedPipeline { name, done })
+        Ok(Output::CreatedPipeline { name: name.clone(), done })
     }
 
     fn drop_table(&self, name: &str, if_exists: bool) -> Result<Output> {
