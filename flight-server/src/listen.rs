@@ -129,9 +129,9 @@ pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListen
         .with_hint(format!(
             "stop the process that has it, or give another port with the option \"{option}\" (0 takes a free one)"
         )),
-        _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}")).with_hint(format!(
-            "the option \"host\" takes an address of this machine, and a port below 1024 may need privileges"
-        )),
+        _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}")).with_hint(
+            "the option \"host\" takes an address of this machine, and a port below 1024 may need privileges",
+        ),
     };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
