@@ -13,17 +13,24 @@ import pytest
 from support import REPOSITORY, binary, environment
 
 DOCS = REPOSITORY / "docs"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"\(not run: \S.*\)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, with the output shown right below it, if there is one."""
+    """A fenced block, with what its first line says after the language, and the output shown right below it, if any."""
 
     language: str
+    info: str
     code: str
     line: int
     output: str | None
+
+    @property
+    def not_run(self) -> bool:
+        """Whether it says that it is not run, and why."""
+        return NOT_RUN.fullmatch(self.info) is not None
 
 
 def blocks(document: Path) -> list[Block]:
@@ -33,7 +40,7 @@ def blocks(document: Path) -> list[Block]:
     for fence, following in zip(found, [*found[1:], None]):
         shown = following is not None and following[1] == "text" and not text[fence.end() : following.start()].strip()
         line = text.count("\n", 0, fence.start()) + 1
-        result.append(Block(fence[1], fence[2], line, following[2] if shown else None))
+        result.append(Block(fence[1], fence[2].strip(), fence[3], line, following[3] if shown else None))
     return result
 
 
@@ -63,8 +70,11 @@ def test_the_flight_guide_runs(server, monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def guide_folder(tmp_path_factory) -> Path:
-    """A folder with what the user guide's scripts read: photographs, and the data that its Python makes."""
-    folder = tmp_path_factory.mktemp("guide")
+    return make_guide_folder(tmp_path_factory.mktemp("guide"))
+
+
+def make_guide_folder(folder: Path) -> Path:
+    """Fills a folder with what the user guide's scripts read: photographs, and the data that its Python makes."""
     shutil.copytree(REPOSITORY / "examples" / "photos", folder / "photos")
     with contextlib.chdir(folder):
         run_python(DOCS / "guide.md", {"__name__": "guide"})
