@@ -19,4 +19,5 @@ mod rows;
 mod security;
 mod slt;
 mod spec;
+mod texts;
 mod window_local;
