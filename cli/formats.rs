@@ -1,4 +1,4 @@
-//! `forebay formats`: which files tables can be made of.
+//! `forebay formats`: lists the file formats of tables.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -9,7 +9,7 @@ use crate::output;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// How to print; markdown gives the whole reference, docs/formats.md.
+    /// Output format; markdown prints the whole reference, docs/formats.md.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
 }

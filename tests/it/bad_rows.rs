@@ -61,7 +61,7 @@ fn a_bad_picture_is_an_error_that_names_file_and_row() {
             std::fs::remove_file(folder.path().join("photos").join(other)).expect("it was written");
         }
         let place = format!("\"{}/photos/{name}\", row 0: ", folder.path().display());
-        let phrases = [place.as_str(), reason, "hint: mend the file", "'skip' or 'quarantine'"];
+        let phrases = [place.as_str(), reason, "hint: fix the file", "'skip' or 'quarantine'"];
         wrong(&["run", &script], &phrases);
         wrong(&["preview", &script, "--on-error", "raise"], &phrases);
         let server = Server::start(&script, &[]);
@@ -164,7 +164,7 @@ fn check_bad_rows(format: &str, name: &str, good: &str, bad: &str, expected: &[(
     let (row, reason) = expected[0];
     let place = format!("\"{}/{name}\", row {row}: {reason}", folder.path().display());
     let raise = ["run", &script, "--shuffle", "false", "--batch-size", "1", "--output", "json"];
-    wrong(&raise, &[&place, "hint: mend the file", "'skip' or 'quarantine'"]);
+    wrong(&raise, &[&place, "hint: fix the file", "'skip' or 'quarantine'"]);
     let (before, status, _) = Running::start(&mut forebay(raise)).end();
     assert_eq!((before.len() as u64, status.code()), (row, Some(1)), "what comes before a bad row is handed out");
 }

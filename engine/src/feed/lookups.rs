@@ -105,7 +105,7 @@ fn bad_row(plan: &LookupPlan, sample_id: u64, reason: &str) -> Error {
     let snapshot = plan.dataset.snapshot();
     let (file, row) = snapshot.locate(sample_id);
     Error::new(ErrorKind::Data, format!("\"{}\", row {row}: {reason}", snapshot.files()[file].path))
-        .with_hint("mend the file or the query: a table that is joined is read whole, whatever on_error says")
+        .with_hint("fix the file or the query: a table that is joined is read whole, whatever on_error says")
 }
 
 #[cfg(test)]
