@@ -7,14 +7,13 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
-use forebay_protocol::{Boundaries, FeedOptions, ReadDefaults, check_global_batch_size};
+use forebay_protocol::{FeedOptions, Kind, OptionSet, OptionSpec, ReadDefaults, Scope};
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
 use crate::compile::{self, Audience, Lengths, Stage};
 use crate::error::{Error, ErrorKind, Result};
-use forebay_protocol::parse_bytes;
 
 /// A compiled pipeline.
 pub struct Pipeline {

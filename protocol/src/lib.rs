@@ -11,7 +11,7 @@
 //! let read = ReadOptions { rank: 1, world_size: 2, ..ReadOptions::default() };
 //! let request = StreamRequest::new("train", &FeedOptions::default(), &read);
 //! let json = serde_json::to_string(&request)?;
-//! assert_eq!(json, r#"{"pipeline":"train","rank":1,"world_size":2,"from":{"epoch":0,"offset":0}}"#);
+//! assert_eq!(json, r#"{"pipeline":"train","rank":1,"world_size":2,"from":"0:0"}"#);
 //! # Ok::<_, serde_json::Error>(())
 //! ```
 //!

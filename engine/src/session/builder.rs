@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_protocol::{OptionSet, SessionOptions};
 use forebay_storage::Stores;
 use parking_lot::Mutex;
 
