@@ -34,7 +34,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use forebay_delivery::{Start, Token, WindowKey};
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};
 pub use options::{
-    DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, Kind, OFFSET_MAX, OnError, OptionSet, OptionSpec, ReadDefaults,
-    ReadOptions, Scope, SessionOptions,
+    DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, Kind, OFFSET_MAX, OnError, OptionSet, OptionSpec,
+    ReadDefaults, ReadOptions, Scope, SessionOptions,
 };
 pub use size::parse_bytes;

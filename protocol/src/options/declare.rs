@@ -1,10 +1,10 @@
 //! The macro that makes the options' structs, and the table of their descriptions, of one declaration.
 
-/// Declares all options, as `table.rs` shows. Each row is a field with its documentation, and its description without the
-/// name and documentation, which are the field's.
+/// Declares all options, as `table.rs` shows. Each row is a field with its documentation, and its description without
+/// the name and documentation, which are the field's.
 ///
 /// - `feed`: the fields of `FeedOptions`.
-/// - `read`: the fields of `ReadOptions` for which a pipeline's `WITH` has defaults, so the fields of `ReadDefaults` too.
+/// - `read`: the fields of `ReadDefaults`, which a pipeline's `WITH` sets and `ReadOptions` has too.
 /// - `rank`: the fields of `ReadOptions` that always have a value.
 /// - `delivery`: the other fields of `ReadOptions`.
 /// - `session`: the fields of `SessionOptions`.
@@ -71,7 +71,7 @@ macro_rules! declare_options {
         pub struct StreamRequest {
             /// The pipeline's name.
             pub pipeline: String,
-            /// The id that the feed must have: set in tickets, so that a stream is never of another feed than was planned.
+            /// The id that the feed must have. Tickets set it, so that a stream is never of another feed than was planned.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub feed: Option<String>,
             $( $(#[doc = $feed_docs])+

@@ -110,13 +110,7 @@ impl ReadOptions {
         if !(1..=EPOCHS_MAX).contains(&epochs) {
             return Err(Error::invalid(format!("\"epochs\" must be between 1 and {EPOCHS_MAX}, got {epochs}")));
         }
-        Ok(ReadSettings {
-            batch_size,
-            epochs,
-            drop_last: given.drop_last.expect(DEFAULT),
-            rank: self.rank,
-            world_size,
-        })
+        Ok(ReadSettings { batch_size, epochs, drop_last: given.drop_last.expect(DEFAULT), rank: self.rank, world_size })
     }
 }
 

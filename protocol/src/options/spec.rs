@@ -140,8 +140,8 @@ impl OptionSpec {
             _ => return self.parse(text),
         };
         let number = self.parse(text).ok().and_then(|value| value.as_u64()).filter(|&number| number >= least);
-        let number = number
-            .ok_or_else(|| Error::invalid(format!("\"{}\" must be {accepted}, got {text}", self.name)))?;
+        let number =
+            number.ok_or_else(|| Error::invalid(format!("\"{}\" must be {accepted}, got {text}", self.name)))?;
         if let Some(check) = self.check {
             check(number)?;
         }
@@ -237,7 +237,12 @@ mod tests {
             ("batch_size", "x", "\"batch_size\" must be a positive integer, got x", "must be a whole number from 0"),
             ("window_rows", "0", "\"window_rows\" must be a positive integer, got 0", ""),
             ("window_bytes", "0", "\"window_bytes\" must be a size such as '64MiB', got 0", ""),
-            ("window_bytes", "big", "\"window_bytes\" must be a size such as '64MiB', got big", "\"big\" is not a size"),
+            (
+                "window_bytes",
+                "big",
+                "\"window_bytes\" must be a size such as '64MiB', got big",
+                "\"big\" is not a size",
+            ),
             ("global_batch_size", "1048577", "\"global_batch_size\" must be between 1 and 1048576, got 1048577", ""),
             ("on_error", "X", "\"on_error\" must be 'raise', 'skip' or 'quarantine', got 'X'", "\"on_error\" must be"),
             ("delivery", "X", "\"delivery\" must be 'ordered' or 'dynamic', got 'X'", "\"delivery\" must be"),

@@ -68,7 +68,10 @@ fn request() -> Vec<String> {
         ["`feed`", "text", "any", "the feed's id; a request for another feed is refused"],
     ];
     let own = own.map(|row| row.map(str::to_owned));
-    table(["field", "value", "default", ""], own.into_iter().chain(ReadOptions::TABLE.iter().chain(FeedOptions::TABLE).map(row)))
+    table(
+        ["field", "value", "default", ""],
+        own.into_iter().chain(ReadOptions::TABLE.iter().chain(FeedOptions::TABLE).map(row)),
+    )
 }
 
 fn arguments(specs: &[OptionSpec]) -> Vec<String> {
