@@ -71,7 +71,7 @@ macro_rules! declare_options {
         pub struct StreamRequest {
             /// The pipeline's name.
             pub pipeline: String,
-            /// The id that the feed must have. Tickets set it, so that a stream is never of another feed than was planned.
+            /// The id that the feed must have. Tickets set it: a stream is never of another feed than was planned.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub feed: Option<String>,
             $( $(#[doc = $feed_docs])+

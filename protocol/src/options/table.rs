@@ -1,8 +1,8 @@
 //! All options of feeds, of reading them, and of sessions, each declared once.
 //!
-//! A row gives the field of the options' struct and of the request on the wire, the option in a query's `WITH`, the flag
-//! of the command line, the argument of Python, and the line in each guide. The declarations in Python and the guides'
-//! tables are written from here by `UPDATE=1 cargo test -p forebay-protocol --test generated`.
+//! A row gives the field of the options' struct and of the request on the wire, the option in a query's `WITH`, the
+//! flag, the argument of Python, and the line in each guide. `UPDATE=1 cargo test -p forebay-protocol --test generated`
+//! writes the declarations in Python and the guides' tables.
 //!
 //! A row's documentation is one sentence for all of these places. A fact that only one guide needs is in that guide.
 
