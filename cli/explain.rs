@@ -2,9 +2,11 @@
 
 use anyhow::Result;
 use clap::Args;
+use forebay_engine::FeedOptions;
 
+use crate::options::Flags;
 use crate::output::{self, Format};
-use crate::script::{self, FeedArguments, ScriptArguments};
+use crate::script::{self, ScriptArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -14,7 +16,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pipeline: Option<String>,
     #[command(flatten)]
-    feed: FeedArguments,
+    feed: Flags<FeedOptions>,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
@@ -23,7 +25,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let explanation = session.explain(&pipeline, &arguments.feed.options())?;
+    let explanation = session.explain(&pipeline, &arguments.feed.0)?;
     match arguments.output {
         Format::Text => output::line(explanation.to_string().trim_end()),
         Format::Json => output::json(&explanation),

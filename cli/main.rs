@@ -6,6 +6,7 @@ mod flags;
 mod formats;
 mod metrics;
 mod operators;
+mod options;
 mod output;
 mod preview;
 mod run;

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use forebay_engine::FeedOptions;
 
+use crate::options::Flags;
 use crate::output::{self, Format};
-use crate::script::{self, FeedArguments, ScriptArguments};
+use crate::script::{self, ScriptArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -22,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
-    feed: FeedArguments,
+    feed: Flags<FeedOptions>,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
@@ -31,7 +33,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let preview = session.preview(&pipeline, &arguments.feed.options(), arguments.rows).await?;
+    let preview = session.preview(&pipeline, &arguments.feed.0, arguments.rows).await?;
     let bad = preview.bad_rows();
     if bad > 0 {
         output::note(&format!("note: left out {bad} rows that cannot be processed; --on-error raise names the first"));

@@ -8,14 +8,15 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
-use forebay_engine::{Batch, DeliveryMode, ReadOptions, Reader, Start, Token, digest};
+use forebay_engine::{Batch, FeedOptions, ReadOptions, Reader, SessionOptions, Token, digest};
 use forebay_flight_client::{Client, RemoteReader, StreamRequest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::options::Flags;
 use crate::output::{self, Format};
-use crate::script::{self, FeedArguments, ScriptArguments, SessionArguments};
+use crate::script::{self, ScriptArguments};
 use crate::security::{ClientSecurity, ReadingArguments};
 use crate::usage;
 
@@ -26,33 +27,8 @@ pub(crate) struct Arguments {
     /// Pipeline to read; may be left out if the script creates only one.
     #[arg(long)]
     pipeline: Option<String>,
-    /// Samples per batch of this rank [default: the pipeline's, else 32; with length buckets this rank's share of the
-    /// global batch].
-    #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
-    batch_size: Option<u64>,
-    /// The epoch to stop before, counted from 0; without --from, the number of epochs [default: the pipeline's, else
-    /// 1].
-    #[arg(long, value_parser = script::whole_number, allow_negative_numbers = true)]
-    epochs: Option<u64>,
-    /// This rank.
-    #[arg(long, default_value_t = 0, env = "RANK", value_parser = script::whole_number, allow_negative_numbers = true)]
-    rank: u64,
-    /// Number of ranks that share the samples.
-    #[arg(long, default_value_t = 1, env = "WORLD_SIZE", value_parser = script::whole_number, allow_negative_numbers = true)]
-    world_size: u64,
-    /// Leave out an incomplete global batch at the end of an epoch.
-    #[arg(long)]
-    drop_last: bool,
-    /// Where to begin: OFFSET, EPOCH:OFFSET, or the token of a batch.
-    #[arg(long, allow_negative_numbers = true)]
-    from: Option<Start>,
-    /// Which batches this rank gets: its share of each step (ordered), or the next that no rank has taken (dynamic)
-    /// [default: ordered].
-    #[arg(long, value_name = "ordered|dynamic", value_parser = delivery)]
-    delivery: Option<DeliveryMode>,
-    /// Name of the job, for dynamic delivery; all ranks of the job give the same name, and no other job does.
-    #[arg(long, value_name = "NAME")]
-    job: Option<String>,
+    #[command(flatten)]
+    read: Flags<ReadOptions>,
     /// Stop after this many batches.
     #[arg(long, value_name = "N", value_parser = script::whole_number, allow_negative_numbers = true)]
     steps: Option<u64>,
@@ -68,9 +44,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COLUMN")]
     ids: Option<String>,
     #[command(flatten)]
-    feed: FeedArguments,
+    feed: Flags<FeedOptions>,
     #[command(flatten)]
-    session: SessionArguments,
+    session: Flags<SessionOptions>,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
@@ -90,10 +66,6 @@ struct BatchLine {
     gaps: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     ids: Option<Vec<String>>,
-}
-
-fn delivery(text: &str) -> Result<DeliveryMode, String> {
-    text.parse().map_err(|error: forebay_engine::Error| error.to_string())
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -217,16 +189,7 @@ fn interrupted(last: Option<&Token>) -> anyhow::Error {
 }
 
 async fn open(arguments: &Arguments) -> Result<Opened> {
-    let read = ReadOptions {
-        batch_size: arguments.batch_size,
-        epochs: arguments.epochs,
-        drop_last: arguments.drop_last.then_some(true),
-        rank: arguments.rank,
-        world_size: arguments.world_size,
-        from: arguments.from.clone().unwrap_or_default(),
-        delivery: arguments.delivery,
-        job: arguments.job.clone(),
-    };
+    let (Flags(read), Flags(options)) = (&arguments.read, &arguments.feed);
     let from_environment = || std::env::var("FOREBAY_URI").ok().filter(|_| arguments.file.is_none());
     if let Some(uri) = &arguments.connect.clone().or_else(from_environment) {
         let mut client = Client::connect_with(uri, &arguments.reading.options(&arguments.security)).await?;
@@ -244,7 +207,7 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
                 }
             },
         };
-        let remote = client.open(&StreamRequest::new(&pipeline, &arguments.feed.options(), &read)).await?;
+        let remote = client.open(&StreamRequest::new(&pipeline, options, read)).await?;
         check_column(remote.schema(), arguments.ids.as_deref())?;
         return Ok(Opened {
             feed: remote.id().to_owned(),
@@ -259,14 +222,14 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
         .context("nothing to read\nhint: give a SQL script, or a server with --connect grpc://HOST:PORT")?;
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let feed = session.open(&pipeline, &arguments.feed.options())?;
+    let feed = session.open(&pipeline, options)?;
     check_column(&feed.schema(), arguments.ids.as_deref())?;
     let quarantines = feed.settings().on_error == forebay_engine::OnError::Quarantine;
     Ok(Opened {
         feed: feed.id().to_owned(),
         samples_per_epoch: feed.samples_per_epoch(),
         quarantine: quarantines.then(|| feed.quarantine_url().to_owned()),
-        source: Source::Local(Box::new(feed.read(&read)?)),
+        source: Source::Local(Box::new(feed.read(read)?)),
     })
 }
 
@@ -279,8 +242,8 @@ fn progress(arguments: &Arguments, samples_per_epoch: Option<u64>) -> ProgressBa
         Some(_) => "{msg:24} {bar:32} {pos}/{len} samples  {per_sec}  eta {eta}",
         None => "{msg:24} {spinner} {pos} samples  {per_sec}",
     };
-    let share =
-        |samples: u64| samples.div_ceil(arguments.world_size.max(1)).saturating_mul(arguments.epochs.unwrap_or(1));
+    let Flags(read) = &arguments.read;
+    let share = |samples: u64| samples.div_ceil(read.world_size.max(1)).saturating_mul(read.epochs.unwrap_or(1));
     let bar = match samples_per_epoch {
         Some(samples) => ProgressBar::new(share(samples)),
         None => ProgressBar::new_spinner(),

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use forebay_engine::Output;
+use forebay_engine::{Output, SessionOptions};
 use serde_json::{Map, Value, json};
 
+use crate::options::Flags;
 use crate::output::{self, Format};
-use crate::script::{self, SessionArguments};
+use crate::script;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -19,7 +20,7 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     command: Option<String>,
     #[command(flatten)]
-    session: SessionArguments,
+    session: Flags<SessionOptions>,
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     output: Format,
@@ -27,7 +28,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let base = arguments.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
-    let session = arguments.session.open(base)?;
+    let session = script::session(&arguments.session.0, base)?;
     let mut texts = Vec::new();
     if let Some(file) = &arguments.file {
         texts.push((file.display().to_string(), script::read(file)?));

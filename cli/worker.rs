@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use forebay_engine::SessionOptions;
 use forebay_flight_server::Roles;
 use serde_json::json;
 
-use crate::script::{self, SessionArguments};
+use crate::options::WorkerFlags;
+use crate::script;
 use crate::serving::{self, Listening, ServingArguments};
 
 #[derive(Args)]
@@ -20,12 +22,8 @@ pub(crate) struct Arguments {
     /// Port to listen on for trainers; 0 takes a free port.
     #[arg(long, default_value_t = 0)]
     port: u16,
-    /// Memory for all tables that one feed joins, such as 4GiB; a feed that needs more is refused.
-    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
-    lookup_memory_limit: u64,
-    /// Number of threads that compute; all cores by default.
-    #[arg(long)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    session: WorkerFlags,
     #[command(flatten)]
     serving: ServingArguments,
 }
@@ -49,13 +47,12 @@ fn dispatchers(list: &str) -> Result<Vec<String>> {
 }
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
-    let Arguments { dispatcher, port, lookup_memory_limit, threads, serving } = arguments;
+    let Arguments { dispatcher, port, session, serving } = arguments;
     let dispatchers = dispatchers(&dispatcher)?;
     let listening = serving.listen(port, true).await?;
-    // Each feed's spec says where to write, so this root is not used.
-    let root = ".forebay".to_owned();
-    let session = SessionArguments { threads, window_memory_limit: 0, lookup_memory_limit, root };
-    let session = session.open(Path::new(""))?;
+    // Windows have the memory of `serving`.
+    let options = SessionOptions { window_memory_limit: Some(0), ..session.0 };
+    let session = script::session(&options, Path::new(""))?;
     let uri = serving.advertise.clone().unwrap_or_else(|| listening.server.uri());
     let stop = serving::stop()?;
     let text = format!("computing for {} on {uri}   (Ctrl-C drains and stops)", dispatchers.join(", "));

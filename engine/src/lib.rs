@@ -50,8 +50,8 @@ pub use feed::{
     StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, LengthBuckets, OnError, ReadOptions, Start, Token,
-    WindowKey, parse_bytes,
+    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, Kind, LengthBuckets, OnError, OptionSet, OptionSpec,
+    ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
 pub use function::{Call, CallError, Function};
 pub use pipeline::Pipeline;

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
-use forebay_protocol::{Boundaries, FeedOptions, ReadDefaults, check_global_batch_size};
+use forebay_protocol::{FeedOptions, Kind, OptionSet, OptionSpec, ReadDefaults, Scope};
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
 
 use crate::compile::{self, Audience, Lengths, Stage};
 use crate::error::{Error, ErrorKind, Result};
-use forebay_protocol::parse_bytes;
 
 /// A compiled pipeline.
 pub struct Pipeline {
@@ -36,21 +35,6 @@ pub struct Pipeline {
     /// The checked and resolved plan, for parts that only some feeds need.
     plan: LogicalPlan,
 }
-
-/// The names that `WITH` takes.
-const OPTIONS: [&str; 11] = [
-    "seed",
-    "shuffle",
-    "window_bytes",
-    "window_rows",
-    "on_error",
-    "bucket_by_length",
-    "bucket_boundaries",
-    "global_batch_size",
-    "batch_size",
-    "epochs",
-    "drop_last",
-];
 
 impl Pipeline {
     /// Checks and compiles `definition` over the `tables` that it reads. Relative paths of files in calls are relative
@@ -203,41 +187,13 @@ impl From<crate::Error> for Refusal {
 }
 
 fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refusal> {
-    let (mut feed, mut read) = (FeedOptions::default(), ReadDefaults::default());
+    let (mut of_feed, mut of_reading) = (Vec::new(), Vec::new());
     for option in given {
-        match option.name.as_str() {
-            "seed" => feed.seed = Some(integer(option)?),
-            "shuffle" => feed.shuffle = Some(boolean(option)?),
-            "window_bytes" => feed.window_bytes = Some(bytes(option)?),
-            "window_rows" => feed.window_rows = Some(positive(option)?),
-            "on_error" => {
-                feed.on_error =
-                    Some(text(&option.value).parse().map_err(|error: crate::Error| refuse(option, error.message()))?)
-            }
-            "bucket_by_length" => feed.bucket_by_length = Some(text(&option.value)),
-            "bucket_boundaries" => {
-                let bounds = text(&option.value).parse::<Boundaries>();
-                feed.bucket_boundaries =
-                    Some(bounds.map_err(|error| hinted(refusal(option, error.message()), error.hint()))?);
-            }
-            "global_batch_size" => {
-                let size = positive(option)?;
-                check_global_batch_size(size).map_err(|error| refuse(option, error.message()))?;
-                feed.global_batch_size = Some(size);
-            }
-            "batch_size" => read.batch_size = Some(positive(option)?),
-            "epochs" => read.epochs = Some(positive(option)?),
-            "drop_last" => read.drop_last = Some(boolean(option)?),
-            unknown => {
-                let error =
-                    forebay_sql::Error::new(format!("unknown pipeline option \"{unknown}\"")).with_place(option.place);
-                return Err(Refusal::Placed(error.with_hint(match forebay_sql::nearest(unknown, OPTIONS) {
-                    Some(nearest) => format!("did you mean \"{nearest}\"?"),
-                    None => format!("options: {}", OPTIONS.join(", ")),
-                })));
-            }
-        }
+        let spec = find(option)?;
+        let values = if spec.scope == Scope::Feed { &mut of_feed } else { &mut of_reading };
+        values.push((spec.name, value(spec, option)?));
     }
+    let (feed, read) = (FeedOptions::of(of_feed)?, ReadDefaults::of(of_reading)?);
     let batch_size = given.iter().find(|option| option.name == "batch_size");
     if let (Some(option), Some(size)) = (batch_size, feed.global_batch_size) {
         let error = refusal(option, format!("\"batch_size\" follows from the global batch size of {size}"));
@@ -246,8 +202,32 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
     Ok((feed, read))
 }
 
-fn refuse(option: &PipelineOption, message: impl Into<String>) -> Refusal {
-    Refusal::Placed(refusal(option, message))
+/// The description of the option that is named.
+fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
+    let table = || FeedOptions::TABLE.iter().chain(ReadDefaults::TABLE);
+    table().find(|spec| spec.name == option.name).ok_or_else(|| {
+        let names: Vec<&str> = table().map(|spec| spec.name).collect();
+        let unknown = forebay_sql::Error::new(format!("unknown pipeline option \"{}\"", option.name));
+        Refusal::Placed(unknown.with_place(option.place).with_hint(
+            match forebay_sql::nearest(&option.name, names.iter().copied()) {
+                Some(nearest) => format!("did you mean \"{nearest}\"?"),
+                None => format!("options: {}", names.join(", ")),
+            },
+        ))
+    })
+}
+
+/// The value that is given.
+fn value(spec: &OptionSpec, option: &PipelineOption) -> Result<serde_json::Value, Refusal> {
+    let text = text(&option.value);
+    match (spec.kind, &option.value) {
+        (Kind::Boolean | Kind::Switch, OptionValue::Boolean(value)) => Ok((*value).into()),
+        (Kind::Boolean | Kind::Switch, _) => {
+            let message = format!("\"{}\" must be true or false without quotes, got '{text}'", option.name);
+            Err(Refusal::Placed(refusal(option, message)))
+        }
+        _ => spec.parse_in_query(&text).map_err(|error| hinted(refusal(option, error.message()), error.hint())),
+    }
 }
 
 fn refusal(option: &PipelineOption, message: impl Into<String>) -> forebay_sql::Error {
@@ -259,41 +239,6 @@ fn hinted(error: forebay_sql::Error, hint: Option<&str>) -> Refusal {
         Some(hint) => error.with_hint(hint),
         None => error,
     })
-}
-
-fn integer(option: &PipelineOption) -> Result<u64, Refusal> {
-    let text = text(&option.value);
-    text.parse()
-        .map_err(|_| refuse(option, format!("\"{}\" must be an integer from 0 to 2^64 - 1, got {text}", option.name)))
-}
-
-fn positive(option: &PipelineOption) -> Result<u64, Refusal> {
-    match integer(option) {
-        Ok(value) if value > 0 => Ok(value),
-        _ => {
-            Err(refuse(option, format!("\"{}\" must be a positive integer, got {}", option.name, text(&option.value))))
-        }
-    }
-}
-
-fn boolean(option: &PipelineOption) -> Result<bool, Refusal> {
-    match &option.value {
-        OptionValue::Boolean(value) => Ok(*value),
-        other => Err(refuse(
-            option,
-            format!("\"{}\" must be true or false without quotes, got '{}'", option.name, text(other)),
-        )),
-    }
-}
-
-fn bytes(option: &PipelineOption) -> Result<u64, Refusal> {
-    match parse_bytes(&text(&option.value)) {
-        Ok(value) if value > 0 => Ok(value),
-        _ => Err(refuse(
-            option,
-            format!("\"{}\" must be a size such as '64MiB', got {}", option.name, text(&option.value)),
-        )),
-    }
 }
 
 fn text(value: &OptionValue) -> String {

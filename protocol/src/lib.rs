@@ -11,7 +11,7 @@
 //! let read = ReadOptions { rank: 1, world_size: 2, ..ReadOptions::default() };
 //! let request = StreamRequest::new("train", &FeedOptions::default(), &read);
 //! let json = serde_json::to_string(&request)?;
-//! assert_eq!(json, r#"{"pipeline":"train","rank":1,"world_size":2,"from":{"epoch":0,"offset":0}}"#);
+//! assert_eq!(json, r#"{"pipeline":"train","rank":1,"world_size":2,"from":"0:0"}"#);
 //! # Ok::<_, serde_json::Error>(())
 //! ```
 //!
@@ -34,6 +34,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use forebay_delivery::{Start, Token, WindowKey};
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};
 pub use options::{
-    DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, OFFSET_MAX, OnError, ReadDefaults, ReadOptions,
+    DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, Kind, OFFSET_MAX, OnError, OptionSet, OptionSpec,
+    ReadDefaults, ReadOptions, Scope, SessionOptions,
 };
 pub use size::parse_bytes;

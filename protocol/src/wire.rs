@@ -8,151 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_delivery::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
-use forebay_delivery::{ClaimMessage, Slice, Start, WindowId};
+use forebay_delivery::{ClaimMessage, Slice, WindowId};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::length_buckets::Boundaries;
-use crate::options::{DeliveryMode, FeedOptions, OnError, ReadOptions};
-
-/// Asks for one rank's stream of a pipeline: the CMD of a descriptor, and the ticket made from it.
-///
-/// Only `pipeline` is needed; the rest has the defaults of the pipeline and of [`ReadOptions`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StreamRequest {
-    /// The pipeline's name.
-    pub pipeline: String,
-    /// The id that the feed must have: set in tickets, so that a stream is never of another feed than was planned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub feed: Option<String>,
-    /// See [`FeedOptions::seed`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-    /// See [`FeedOptions::shuffle`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shuffle: Option<bool>,
-    /// See [`FeedOptions::window_bytes`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_bytes: Option<u64>,
-    /// See [`FeedOptions::window_rows`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_rows: Option<u64>,
-    /// See [`FeedOptions::on_error`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_error: Option<OnError>,
-    /// See [`FeedOptions::bucket_by_length`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bucket_by_length: Option<String>,
-    /// See [`FeedOptions::bucket_boundaries`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bucket_boundaries: Option<Boundaries>,
-    /// See [`FeedOptions::global_batch_size`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub global_batch_size: Option<u64>,
-    /// See [`ReadOptions::batch_size`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch_size: Option<u64>,
-    /// See [`ReadOptions::epochs`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epochs: Option<u64>,
-    /// See [`ReadOptions::drop_last`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drop_last: Option<bool>,
-    /// See [`ReadOptions::rank`].
-    #[serde(default)]
-    pub rank: u64,
-    /// See [`ReadOptions::world_size`].
-    #[serde(default = "one")]
-    pub world_size: u64,
-    /// See [`ReadOptions::from`].
-    #[serde(default)]
-    pub from: Start,
-    /// See [`ReadOptions::delivery`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delivery: Option<DeliveryMode>,
-    /// See [`ReadOptions::job`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
-}
-
-fn one() -> u64 {
-    1
-}
+pub use crate::options::StreamRequest;
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-impl Default for StreamRequest {
-    fn default() -> Self {
-        Self::new("", &FeedOptions::default(), &ReadOptions::default())
-    }
-}
-
-impl StreamRequest {
-    /// The request for `pipeline` with these options.
-    pub fn new(pipeline: &str, feed: &FeedOptions, read: &ReadOptions) -> Self {
-        let FeedOptions {
-            seed,
-            shuffle,
-            window_bytes,
-            window_rows,
-            on_error,
-            bucket_by_length,
-            bucket_boundaries,
-            global_batch_size,
-        } = feed.clone();
-        let ReadOptions { batch_size, epochs, drop_last, rank, world_size, from, delivery, job } = read.clone();
-        Self {
-            pipeline: pipeline.to_owned(),
-            feed: None,
-            seed,
-            shuffle,
-            window_bytes,
-            window_rows,
-            on_error,
-            bucket_by_length,
-            bucket_boundaries,
-            global_batch_size,
-            batch_size,
-            epochs,
-            drop_last,
-            rank,
-            world_size,
-            from,
-            delivery,
-            job,
-        }
-    }
-
-    /// The options of the feed.
-    pub fn feed_options(&self) -> FeedOptions {
-        FeedOptions {
-            seed: self.seed,
-            shuffle: self.shuffle,
-            window_bytes: self.window_bytes,
-            window_rows: self.window_rows,
-            on_error: self.on_error,
-            bucket_by_length: self.bucket_by_length.clone(),
-            bucket_boundaries: self.bucket_boundaries.clone(),
-            global_batch_size: self.global_batch_size,
-        }
-    }
-
-    /// The options of reading it.
-    pub fn read_options(&self) -> ReadOptions {
-        ReadOptions {
-            batch_size: self.batch_size,
-            epochs: self.epochs,
-            drop_last: self.drop_last,
-            rank: self.rank,
-            world_size: self.world_size,
-            from: self.from.clone(),
-            delivery: self.delivery,
-            job: self.job.clone(),
-        }
-    }
 }
 
 /// The `app_metadata` of a batch.
@@ -351,7 +214,10 @@ pub fn secret_key(secret: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_delivery::Start;
+
     use super::*;
+    use crate::options::{FeedOptions, OnError, ReadOptions};
 
     #[test]
     fn a_pipeline_name_is_a_whole_request() {

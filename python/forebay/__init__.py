@@ -70,28 +70,18 @@ __all__ = [
 def load(
     pipeline: Any,
     *,
-    batch_size: int | None = None,
-    global_batch_size: int | None = None,
-    shuffle: bool | None = None,
-    seed: int | None = None,
+    # begin: options of load
+    # end: options of load
     epochs: int | float | None = None,
-    drop_last: bool | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     dp_rank: int | None = None,
     dp_size: int | None = None,
-    prefetch_factor: int = 2,
     columns: list[str] | None = None,
     format: str | None = None,
     device: Any = None,
     pin_memory: bool = False,
-    on_error: str | None = None,
-    delivery: str | None = None,
-    job: str | None = None,
-    window_bytes: int | str | None = None,
-    window_rows: int | None = None,
-    bucket_by_length: str | None = None,
-    bucket_boundaries: list[int] | None = None,
+    prefetch_factor: int = 2,
 ) -> Loader:
     """Returns a loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a
     `Table`.
@@ -99,21 +89,22 @@ def load(
     The loader computes in this process. For an argument that is not given, the pipeline's `WITH` decides, else the
     default named here.
 
-    - `batch_size`: samples per batch of this rank (32). Or `global_batch_size`: samples per batch of all ranks.
-    - `shuffle` (False), `seed` (0): whether samples come in a keyed random order, and its seed.
+    Options, as in SQL and on the command line:
+
+    x
+
+    Arguments of Python:
+
     - `epochs`: the number of epochs of one `for` loop, `float("inf")` for no end. Without it each loop is one epoch,
       and the next loop is the next epoch.
-    - `drop_last` (False): leave out an incomplete global batch at the end of an epoch.
     - `rank`, `world_size` (or `dp_rank`, `dp_size`): by default those of `torch.distributed`, else RANK and WORLD_SIZE.
-    - `prefetch_factor`: finished batches that wait for the loop.
     - `columns`: only these columns. In this process, functions that only other columns need do not run.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
-    - `on_error` ("raise"): "raise", "skip" or "quarantine" rows that cannot be processed.
-    - `delivery` ("ordered"): "dynamic" gives a rank the next batch that no rank has taken; several ranks need a
-      cluster.
-    - `window_bytes` (32 MiB), `window_rows`: how much is shuffled together.
-    - `bucket_by_length`, `bucket_boundaries`: batches of rows of similar length; needs `global_batch_size`.
+    - `prefetch_factor` (2): finished batches that wait for the loop.
+
+    `global_batch_size` without `bucket_by_length` is only another way to give `batch_size`. Dynamic delivery to several
+    ranks needs a cluster.
     """
     options = dict(locals())
     del options["pipeline"]

@@ -6,9 +6,9 @@ import difflib
 import operator
 import os
 import re
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
-from ._errors import InvalidError
+from ._errors import Error, InvalidError
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
@@ -67,6 +67,11 @@ def choice(name: str, value: Any, choices: Iterable[str]) -> str | None:
     raise refuse(name, accepted, value, f"did you mean {near[0]!r}?" if near else None)
 
 
+def one_of(*choices: str) -> Callable[[str, Any], str | None]:
+    """Returns the check of an option whose values are words."""
+    return lambda name, value: choice(name, value, choices)
+
+
 def text(name: str, value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
@@ -99,6 +104,16 @@ def size(name: str, value: Any) -> int | None:
             return number
         raise refuse(name, "a size such as '64MiB' or a number of bytes", value)
     return integer(name, value, minimum=1, accepted="a size such as '64MiB' or a number of bytes")
+
+
+def ascending(name: str, value: Any) -> str | None:
+    """Checks a list of positive integers. Returns them separated by commas."""
+    if value is None:
+        return None
+    try:
+        return ",".join(str(positive(name, bound)) for bound in value)
+    except (TypeError, Error):
+        raise refuse(name, "a list of ascending positive integers", value) from None
 
 
 def divisors(number: int) -> list[int]:

@@ -61,28 +61,18 @@ class Cluster:
         self,
         pipeline: str,
         *,
-        batch_size: int | None = None,
-        global_batch_size: int | None = None,
-        shuffle: bool | None = None,
-        seed: int | None = None,
+        # begin: options of load
+        # end: options of load
         epochs: int | float | None = None,
-        drop_last: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         dp_rank: int | None = None,
         dp_size: int | None = None,
-        prefetch_factor: int = 2,
         columns: list[str] | None = None,
         format: str | None = None,
         device: Any = None,
         pin_memory: bool = False,
-        on_error: str | None = None,
-        delivery: str | None = None,
-        job: str | None = None,
-        window_bytes: int | str | None = None,
-        window_rows: int | None = None,
-        bucket_by_length: str | None = None,
-        bucket_boundaries: list[int] | None = None,
+        prefetch_factor: int = 2,
     ) -> Loader:
         """Like `forebay.load`, but reads from the workers of this cluster. The batches are the same.
 

@@ -13,50 +13,33 @@ from typing import Any
 
 from . import _arguments as arguments
 from . import _formats as formats
-from . import _native, _ranks
-from ._errors import Error, InvalidError, NotFoundError
+from . import _native, _options, _ranks
+from ._errors import InvalidError, NotFoundError
 from ._loader import EPOCHS_MAX, Loader, check_columns
 from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
 
-_READ = ("batch_size", "drop_last", "delivery", "job")
-_FEED = (
-    "seed",
-    "shuffle",
-    "on_error",
-    "window_bytes",
-    "window_rows",
-    "bucket_by_length",
-    "bucket_boundaries",
-    "global_batch_size",
-)
-
 
 class Session:
     """Tables, pipelines, and the threads that compute them. The functions of the module share one session.
 
-    `window_memory_limit` bounds the windows held ahead of readers (128 MiB), and `lookup_memory_limit` the tables that
-    one feed joins (1 GiB). Both are bytes, or text such as "64MiB".
+    Options, as on the command line:
+
+    x
+
+    Sizes are bytes, or text such as "64MiB".
     """
 
     def __init__(
         self,
         *,
-        threads: int | None = None,
-        base: str | os.PathLike[str] | None = None,
-        root: str | os.PathLike[str] | None = None,
-        window_memory_limit: int | str | None = None,
-        lookup_memory_limit: int | str | None = None,
+        # begin: options of a session
+        # end: options of a session
     ):
+        given = dict(locals())
         self._functions: dict[str, Udf] = {}
-        self._native = _native.Session(
-            arguments.positive("threads", threads),
-            arguments.path("base", base),
-            arguments.path("root", root),
-            arguments.size("window_memory_limit", window_memory_limit),
-            arguments.size("lookup_memory_limit", lookup_memory_limit),
-        )
+        self._native = _native.Session(json.dumps(_options.checked(_options.SESSION, given)))
 
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | None":
         """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
@@ -262,28 +245,18 @@ class Pipeline:
     def load(
         self,
         *,
-        batch_size: int | None = None,
-        global_batch_size: int | None = None,
-        shuffle: bool | None = None,
-        seed: int | None = None,
+        # begin: options of load
+        # end: options of load
         epochs: int | float | None = None,
-        drop_last: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         dp_rank: int | None = None,
         dp_size: int | None = None,
-        prefetch_factor: int = 2,
         columns: list[str] | None = None,
         format: str | None = None,
         device: Any = None,
         pin_memory: bool = False,
-        on_error: str | None = None,
-        delivery: str | None = None,
-        job: str | None = None,
-        window_bytes: int | str | None = None,
-        window_rows: int | None = None,
-        bucket_by_length: str | None = None,
-        bucket_boundaries: list[int] | None = None,
+        prefetch_factor: int = 2,
     ) -> Loader:
         """See `forebay.load`."""
         options = dict(locals())
@@ -338,15 +311,7 @@ def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
     rank, world_size = _ranks.resolve(
         rest.pop("rank"), rest.pop("world_size"), rest.pop("dp_rank", None), rest.pop("dp_size", None)
     )
-    read: dict[str, Any] = {
-        "batch_size": arguments.positive("batch_size", rest.pop("batch_size")),
-        "drop_last": arguments.boolean("drop_last", rest.pop("drop_last")),
-        "rank": rank,
-        "world_size": world_size,
-        "delivery": arguments.choice("delivery", rest.pop("delivery", None), ["ordered", "dynamic"]),
-        "job": arguments.text("job", rest.pop("job", None)),
-    }
-    read = {name: value for name, value in read.items() if value is not None}
+    read = _options.checked(_options.READ, rest) | {"rank": rank, "world_size": world_size}
     epochs = rest.pop("epochs")
     epochs = EPOCHS_MAX if epochs == float("inf") else arguments.positive("epochs", epochs)
     columns = arguments.names("columns", rest.pop("columns"))
@@ -395,34 +360,14 @@ def torch_loader() -> type[Loader]:
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits off the feed options and checks them. Returns them, and the rest."""
+    """Returns the checked feed options, and the other options."""
     rest = dict(options)
-    checks = {
-        "seed": arguments.integer,
-        "shuffle": arguments.boolean,
-        "on_error": lambda name, value: arguments.choice(name, value, ["raise", "skip", "quarantine"]),
-        "window_bytes": arguments.size,
-        "window_rows": arguments.positive,
-        "bucket_by_length": arguments.text,
-        "bucket_boundaries": _boundaries,
-        "global_batch_size": arguments.positive,
-    }
-    feed = {name: check(name, rest.pop(name, None)) for name, check in checks.items()}
-    return {name: value for name, value in feed.items() if value is not None}, rest
+    return _options.checked(_options.FEED, rest), rest
 
 
 def _refuse_rest(rest: dict[str, Any]) -> None:
     for name in rest:
-        raise TypeError(f"unexpected keyword argument {name!r}; feed options are {', '.join(_FEED)}")
-
-
-def _boundaries(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    try:
-        return ",".join(str(arguments.positive(name, bound)) for bound in value)
-    except (TypeError, Error):
-        raise arguments.refuse(name, "a list of ascending positive integers", value) from None
+        raise TypeError(f"unexpected keyword argument {name!r}; feed options are {', '.join(_options.FEED)}")
 
 
 class Materialized:

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_engine::{FeedOptions, Output, ReadOptions, SourceRow, type_name};
+use forebay_engine::{FeedOptions, Output, ReadOptions, SessionOptions, SourceRow, type_name};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList};
 use serde::de::DeserializeOwned;
@@ -22,32 +22,10 @@ pub(crate) struct Session {
 
 #[pymethods]
 impl Session {
+    /// Starts a session with the session options given as JSON.
     #[new]
-    #[pyo3(signature = (threads = None, base = None, root = None, window_memory_limit = None, lookup_memory_limit = None))]
-    fn new(
-        py: Python<'_>,
-        threads: Option<usize>,
-        base: Option<&str>,
-        root: Option<&str>,
-        window_memory_limit: Option<u64>,
-        lookup_memory_limit: Option<u64>,
-    ) -> PyResult<Self> {
-        let mut builder = forebay_engine::Session::builder();
-        if let Some(threads) = threads {
-            builder = builder.threads(threads);
-        }
-        if let Some(base) = base {
-            builder = builder.base(base);
-        }
-        if let Some(root) = root {
-            builder = builder.root(root);
-        }
-        if let Some(bytes) = window_memory_limit {
-            builder = builder.window_memory_bytes(bytes);
-        }
-        if let Some(bytes) = lookup_memory_limit {
-            builder = builder.lookup_memory_bytes(bytes);
-        }
+    fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
+        let builder = forebay_engine::Session::builder().options(json::<SessionOptions>(py, options)?);
         let session = OfProcess::new(Arc::new(builder.build().or_raise(py)?));
         Ok(Self { session, runtime: Runtime::new().or_raise(py)? })
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::execution::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_protocol::{OptionSet, SessionOptions};
 use forebay_storage::Stores;
 use parking_lot::Mutex;
 
@@ -29,15 +30,29 @@ impl Session {
     pub fn builder() -> SessionBuilder {
         SessionBuilder {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
-            window_memory_bytes: 128 << 20,
-            lookup_memory_bytes: 1 << 30,
+            window_memory_bytes: 0,
+            lookup_memory_bytes: 0,
             base: PathBuf::new(),
-            root: ".forebay".to_owned(),
+            root: String::new(),
         }
+        .options(SessionOptions::defaults())
     }
 }
 
 impl SessionBuilder {
+    /// Sets the options that are given.
+    #[must_use]
+    pub fn options(self, options: SessionOptions) -> Self {
+        let SessionOptions { threads, base, root, window_memory_limit, lookup_memory_limit } = options;
+        Self {
+            threads: threads.unwrap_or(self.threads),
+            base: base.map_or(self.base, PathBuf::from),
+            root: root.unwrap_or(self.root),
+            window_memory_bytes: window_memory_limit.unwrap_or(self.window_memory_bytes),
+            lookup_memory_bytes: lookup_memory_limit.unwrap_or(self.lookup_memory_bytes),
+        }
+    }
+
     /// Sets the number of worker threads; all cores by default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {

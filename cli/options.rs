@@ -1,0 +1,164 @@
+//! Flags for the options of feeds, of reading them and of sessions, made from the table that declares the options.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use forebay_engine::{Kind, OptionSet, OptionSpec, SessionOptions};
+use serde_json::Value;
+
+/// The flags of `T`. Options whose flag is absent are not given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags<T>(pub(crate) T);
+
+/// The flags of the session of a worker. Windows and where to write are the dispatcher's business.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerFlags(pub(crate) SessionOptions);
+
+/// The options of a session that a worker does not take.
+const NOT_FOR_WORKERS: [&str; 2] = ["root", "window_memory_limit"];
+
+impl<T: OptionSet> Args for Flags<T> {
+    fn augment_args(command: Command) -> Command {
+        command.args(T::TABLE.iter().filter(|spec| spec.in_cli).map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<T: OptionSet> FromArgMatches for Flags<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        given(T::TABLE, matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for WorkerFlags {
+    fn augment_args(command: Command) -> Command {
+        let table = SessionOptions::TABLE.iter().filter(|spec| spec.in_cli);
+        command.args(table.filter(|spec| !NOT_FOR_WORKERS.contains(&spec.name)).map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for WorkerFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        given(SessionOptions::TABLE, matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Returns the options whose flags are among `matches`.
+fn given<T: OptionSet>(table: &[OptionSpec], matches: &ArgMatches) -> Result<T, Error> {
+    let value = |spec: &OptionSpec| {
+        let value = matches.try_get_one::<Value>(spec.name).ok().flatten();
+        value.map(|value| (spec.name, value.clone()))
+    };
+    T::of(table.iter().filter_map(value)).map_err(|error| Error::raw(ErrorKind::ValueValidation, error))
+}
+
+fn flag(spec: &'static OptionSpec) -> Arg {
+    let argument = Arg::new(spec.name)
+        .long(spec.name.replace('_', "-"))
+        .help(help(spec))
+        .value_name(value_name(spec))
+        .allow_negative_numbers(true)
+        .value_parser(|text: &str| spec.parse(text).map_err(|error| error.to_string()));
+    let argument = match spec.environment {
+        Some(variable) => argument.env(variable),
+        None => argument,
+    };
+    match spec.kind {
+        // Named by the parser, which completes and lists them.
+        Kind::Boolean => {
+            let words = PossibleValuesParser::new(["true", "false"]).map(|word| Value::from(word == "true"));
+            argument.num_args(0..=1).default_missing_value("true").value_parser(words)
+        }
+        Kind::Switch => argument.num_args(0).default_missing_value("true").action(ArgAction::Set),
+        _ => argument,
+    }
+}
+
+/// Returns the option's documentation with its default.
+fn help(spec: &OptionSpec) -> String {
+    let docs = spec.docs.trim_end_matches('.');
+    match (spec.in_with, spec.default) {
+        (true, Some(default)) => format!("{docs} [default: the pipeline's, else {default}]"),
+        (true, None) => format!("{docs} [default: the pipeline's]"),
+        (false, Some(default)) => format!("{docs} [default: {default}]"),
+        (false, None) => docs.to_owned(),
+    }
+}
+
+fn value_name(spec: &OptionSpec) -> String {
+    match spec.kind {
+        Kind::Integer | Kind::Count => spec.unit.unwrap_or(spec.name).to_ascii_uppercase(),
+        Kind::Boolean | Kind::Switch => "BOOL".to_owned(),
+        Kind::Bytes | Kind::Memory => "SIZE".to_owned(),
+        Kind::Choice(words) => words.join("|"),
+        Kind::Lengths => "LENGTH,LENGTH".to_owned(),
+        Kind::Column => "COLUMN".to_owned(),
+        Kind::Name => "NAME".to_owned(),
+        Kind::Folder => "URL".to_owned(),
+        Kind::Start => "OFFSET|EPOCH:OFFSET|TOKEN".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_engine::{FeedOptions, OnError, ReadOptions};
+
+    use super::*;
+
+    fn read<T: OptionSet>(arguments: &[&str]) -> Result<T, Error> {
+        let command = Flags::<T>::augment_args(Command::new("run").no_binary_name(true).arg(Arg::new("file")));
+        Flags::from_arg_matches(&command.try_get_matches_from(arguments)?).map(|Flags(options)| options)
+    }
+
+    #[test]
+    fn flags_make_options() {
+        let arguments = ["--window-bytes", "1MiB", "--on-error", "skip", "--bucket-boundaries", "8,16", "--shuffle"];
+        let options: FeedOptions = read(&arguments).expect("good flags");
+        let expected = FeedOptions {
+            shuffle: Some(true),
+            window_bytes: Some(1 << 20),
+            on_error: Some(OnError::Skip),
+            bucket_boundaries: Some("8,16".parse().expect("boundaries")),
+            ..FeedOptions::default()
+        };
+        assert_eq!(options, expected);
+        assert_eq!(read::<FeedOptions>(&["--shuffle", "false"]).expect("a value").shuffle, Some(false));
+        assert_eq!(read::<FeedOptions>(&[]).expect("no flags"), FeedOptions::default());
+    }
+
+    #[test]
+    fn a_switch_takes_no_value() {
+        let options: ReadOptions = read(&["--drop-last", "script.sql"]).expect("a switch and a file");
+        assert_eq!(options, ReadOptions { drop_last: Some(true), ..ReadOptions::default() });
+        assert_eq!(read::<ReadOptions>(&[]).expect("no flags").drop_last, None);
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_flag() {
+        for (arguments, phrases) in [
+            (["--seed", "-1"], ["'-1' for '--seed <SEED>'", "must be a whole number"]),
+            (["--shuffle", "maybe"], ["'maybe'", "true, false"]),
+            (["--window-bytes", "big"], ["--window-bytes <SIZE>", "\"big\" is not a size\nhint: write a number"]),
+        ] {
+            let error = read::<FeedOptions>(&arguments).expect_err("a wrong value").to_string();
+            assert!(phrases.iter().all(|phrase| error.contains(phrase)), "{error}");
+        }
+    }
+}

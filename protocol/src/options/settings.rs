@@ -1,0 +1,148 @@
+//! The settings that options come to: the caller's, else the pipeline's, else the defaults, checked against each other.
+
+use forebay_delivery::{ReadSettings, Start};
+use serde::{Deserialize, Serialize};
+
+use super::choices::{DeliveryMode, OnError};
+use super::spec::OptionSet;
+use super::table::{FeedOptions, ReadDefaults, ReadOptions};
+use crate::error::{Error, Result};
+use crate::length_buckets::LengthBuckets;
+
+/// Settings of a feed, resolved. All of them enter the feed's id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeedSettings {
+    /// Seed of order and augmentation.
+    pub seed: u64,
+    /// Whether samples come in a keyed random order.
+    pub shuffle: bool,
+    /// Source bytes that are shuffled together.
+    pub window_bytes: u64,
+    /// Source rows that are shuffled together, about: a row range is never split, and a window has at least one.
+    pub window_rows: u64,
+    /// What to do with bad rows.
+    pub on_error: OnError,
+    /// How rows are grouped by length, if they are. Left out of the feed's identity if not: ids stay what they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<LengthBuckets>,
+}
+
+impl Default for FeedSettings {
+    fn default() -> Self {
+        FeedOptions::default().resolve(&FeedOptions::default()).expect("the defaults fit together")
+    }
+}
+
+impl FeedSettings {
+    /// Refuses settings that no feed can have.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self { window_bytes: 0, .. } => Err(Error::invalid("\"window_bytes\" must be positive, got 0")),
+            Self { window_rows: 0, .. } => Err(Error::invalid("\"window_rows\" must be positive, got 0")),
+            Self { buckets: Some(buckets), .. } => buckets.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FeedOptions {
+    /// These options, else `pipeline`'s, else the defaults.
+    pub fn resolve(&self, pipeline: &Self) -> Result<FeedSettings> {
+        let given = self.or(pipeline).or(&Self::defaults());
+        let settings = FeedSettings {
+            seed: given.seed.expect(DEFAULT),
+            shuffle: given.shuffle.expect(DEFAULT),
+            window_bytes: given.window_bytes.expect(DEFAULT),
+            window_rows: given.window_rows.expect(DEFAULT),
+            on_error: given.on_error.expect(DEFAULT),
+            buckets: LengthBuckets::resolve(given.bucket_by_length, given.bucket_boundaries, given.global_batch_size)?,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+const DEFAULT: &str = "the table has its default";
+
+/// Batches above this are a slip of the keyboard; offsets then stay far from overflow.
+const GLOBAL_BATCH_MAX: u64 = 1 << 32;
+/// The greatest number of epochs, for the same reason.
+pub const EPOCHS_MAX: u64 = 1 << 32;
+/// The greatest offset of a sample, for the same reason.
+pub const OFFSET_MAX: u64 = 1 << 62;
+
+impl ReadOptions {
+    /// These options, else `pipeline`'s, else the defaults, for a feed that is grouped by `buckets` or not at all.
+    pub fn resolve(&self, pipeline: &ReadDefaults, buckets: Option<&LengthBuckets>) -> Result<ReadSettings> {
+        let given = self.or(pipeline).or(&ReadDefaults::defaults());
+        let world_size = self.world_size;
+        let batch_size = match buckets {
+            // A pipeline's default is for feeds without a global batch.
+            Some(buckets) if world_size > 0 && self.batch_size != Some(0) => {
+                buckets.batch_size(self.batch_size, world_size)?
+            }
+            _ => given.batch_size.expect(DEFAULT),
+        };
+        if batch_size == 0 {
+            return Err(Error::invalid("\"batch_size\" must be a positive integer, got 0"));
+        }
+        if world_size == 0 {
+            return Err(Error::invalid("\"world_size\" must be a positive integer, got 0"));
+        }
+        if self.rank >= world_size {
+            return Err(Error::invalid(format!(
+                "\"rank\" must be below the world size of {world_size}, got {}",
+                self.rank
+            ))
+            .with_hint(format!("ranks count from 0, so the last of {world_size} is {}", world_size - 1)));
+        }
+        if batch_size.checked_mul(world_size).is_none_or(|global| global > GLOBAL_BATCH_MAX) {
+            return Err(Error::invalid(format!(
+                "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x {world_size}"
+            )));
+        }
+        self.check_delivery(batch_size)?;
+        if buckets.is_some() && self.delivery == Some(DeliveryMode::Dynamic) {
+            return Err(Error::invalid("length buckets and dynamic delivery exclude each other")
+                .with_hint("dynamic delivery has no global steps, whose rows could be of one bucket"));
+        }
+        let epochs = given.epochs.expect(DEFAULT);
+        if !(1..=EPOCHS_MAX).contains(&epochs) {
+            return Err(Error::invalid(format!("\"epochs\" must be between 1 and {EPOCHS_MAX}, got {epochs}")));
+        }
+        Ok(ReadSettings { batch_size, epochs, drop_last: given.drop_last.expect(DEFAULT), rank: self.rank, world_size })
+    }
+}
+
+impl ReadOptions {
+    /// Whether reading goes on from a token.
+    pub fn is_resume(&self) -> bool {
+        matches!(self.from, Start::Token(_))
+    }
+
+    /// Refuses what does not go with the delivery.
+    fn check_delivery(&self, batch_size: u64) -> Result<()> {
+        let claims = match &self.from {
+            Start::Token(token) => token.claims.as_deref(),
+            Start::Offset { .. } => None,
+        };
+        let is_token = matches!(self.from, Start::Token(_));
+        match (self.delivery.unwrap_or_default(), claims) {
+            (DeliveryMode::Ordered, None) => Ok(()),
+            (DeliveryMode::Ordered, Some(_)) => Err(Error::invalid("the resume token is of dynamic delivery")
+                .with_hint("read with delivery 'dynamic' and the tokens of all ranks, or begin at an offset")),
+            (DeliveryMode::Dynamic, None) if is_token => Err(Error::invalid("the resume token is of ordered delivery")
+                .with_hint("read with delivery 'ordered', or begin at an offset")),
+            (DeliveryMode::Dynamic, Some(claims)) if claims.batch_size != batch_size => Err(Error::invalid(format!(
+                "the resume token is of batches of {}, and \"batch_size\" is {batch_size}",
+                claims.batch_size
+            ))
+            .with_hint("what ranks claim is counted in batches: keep the batch size")),
+            (DeliveryMode::Dynamic, _) if self.job.as_ref().is_none_or(String::is_empty) && self.world_size > 1 => {
+                Err(Error::invalid("dynamic delivery to several ranks needs the name of their \"job\"")
+                    .with_hint("give all ranks of the job the same name, and no other job"))
+            }
+            (DeliveryMode::Dynamic, _) => Ok(()),
+        }
+    }
+}

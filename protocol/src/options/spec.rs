@@ -1,0 +1,260 @@
+//! The description of an option, and the one conversion from text for each kind of value.
+//!
+//! A value on its way into an options struct is JSON, as in a request on the wire. So `WITH`, the command line and Python
+//! only collect values by name; [`OptionSet::of`] makes the struct of them.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::length_buckets::Boundaries;
+use crate::size::parse_bytes;
+use forebay_delivery::Start;
+
+/// The description of one option.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// The name, the same in SQL, JSON and Python. The flag has dashes in place of underscores.
+    pub name: &'static str,
+    /// What the option is an option of.
+    pub scope: Scope,
+    /// The kind of its values.
+    pub kind: Kind,
+    /// What the number counts.
+    pub unit: Option<&'static str>,
+    /// The value where none is given, as [`OptionSpec::parse`] takes it.
+    pub default: Option<&'static str>,
+    /// A documentation sentence.
+    pub docs: &'static str,
+    /// Further reading: a title, and the section of a guide in `docs/`.
+    pub guide: Option<(&'static str, &'static str)>,
+    /// Refuses numbers that the kind allows, in a query as soon as it is read.
+    pub check: Option<fn(u64) -> Result<()>>,
+    /// The environment variable that stands for the flag.
+    pub environment: Option<&'static str>,
+    /// Whether a pipeline's `WITH` takes it.
+    pub in_with: bool,
+    /// Whether the command line has a flag for it.
+    pub in_cli: bool,
+    /// Whether Python takes it as it is. Of the others Python makes arguments with a meaning of their own.
+    pub in_python: bool,
+}
+
+/// What an option is an option of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A feed: part of the feed's id.
+    Feed,
+    /// The reading of a feed.
+    Read,
+    /// A session, with all its feeds.
+    Session,
+}
+
+/// The kind of an option's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An integer from 0 to 2^64 - 1.
+    Integer,
+    /// A positive integer.
+    Count,
+    /// `true` or `false`.
+    Boolean,
+    /// As [`Kind::Boolean`], with a flag that takes no value.
+    Switch,
+    /// A number of bytes, or a text such as `64MiB`.
+    Bytes,
+    /// As [`Kind::Bytes`], and the command line refuses 0.
+    Memory,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Ascending positive integers, separated by commas in a text.
+    Lengths,
+    /// The name of a column.
+    Column,
+    /// Any other name.
+    Name,
+    /// The path or URL of a folder.
+    Folder,
+    /// A place in a feed.
+    Start,
+}
+
+impl OptionSpec {
+    /// What most options are: the rest of a row of the table.
+    pub(super) const BASE: Self = Self {
+        name: "",
+        scope: Scope::Feed,
+        kind: Kind::Integer,
+        unit: None,
+        default: None,
+        docs: "",
+        guide: None,
+        check: None,
+        environment: None,
+        in_with: false,
+        in_cli: true,
+        in_python: true,
+    };
+
+    /// Reads a value from text, such as an argument of the command line.
+    ///
+    /// # Errors
+    /// `Invalid` if the text is not of the option's kind. Ranges are checked when a feed is opened.
+    pub fn parse(&self, text: &str) -> Result<Value> {
+        Ok(match self.kind {
+            Kind::Integer | Kind::Count => match text.parse::<u64>() {
+                Ok(number) => number.into(),
+                Err(_) => return Err(Error::invalid("must be a whole number from 0 to 2^64 - 1")),
+            },
+            Kind::Boolean | Kind::Switch => match text {
+                "true" => true.into(),
+                "false" => false.into(),
+                _ => return Err(Error::invalid("must be true or false")),
+            },
+            Kind::Bytes => parse_bytes(text)?.into(),
+            Kind::Memory => match parse_bytes(text)? {
+                0 => return Err(Error::invalid("must be greater than 0, such as 1GiB")),
+                bytes => bytes.into(),
+            },
+            Kind::Choice(words) => {
+                let lower = text.to_ascii_lowercase();
+                let word = words.iter().find(|word| **word == lower).ok_or_else(|| self.unknown_word(words, text))?;
+                (*word).into()
+            }
+            Kind::Lengths => text.parse::<Boundaries>()?.to_string().into(),
+            Kind::Column | Kind::Name | Kind::Folder => text.into(),
+            Kind::Start => text.parse::<Start>()?.to_string().into(),
+        })
+    }
+
+    /// Reads a value from its text in a query, which names the option and refuses 0 where it has no meaning.
+    ///
+    /// # Errors
+    /// `Invalid` if the option cannot have this value.
+    pub fn parse_in_query(&self, text: &str) -> Result<Value> {
+        let (accepted, least) = match self.kind {
+            Kind::Integer => ("an integer from 0 to 2^64 - 1", 0),
+            Kind::Count => ("a positive integer", 1),
+            Kind::Bytes | Kind::Memory => ("a size such as '64MiB'", 1),
+            _ => return self.parse(text),
+        };
+        let number = self.parse(text).ok().and_then(|value| value.as_u64()).filter(|&number| number >= least);
+        let number =
+            number.ok_or_else(|| Error::invalid(format!("\"{}\" must be {accepted}, got {text}", self.name)))?;
+        if let Some(check) = self.check {
+            check(number)?;
+        }
+        Ok(number.into())
+    }
+
+    fn unknown_word(&self, words: &[&str], text: &str) -> Error {
+        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let accepted = match &quoted[..] {
+            [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+            all => all.join(", "),
+        };
+        Error::invalid(format!("\"{}\" must be {accepted}, got '{text}'", self.name))
+    }
+}
+
+/// A struct of options that is made of values by name.
+pub trait OptionSet: DeserializeOwned {
+    /// The descriptions of its fields.
+    const TABLE: &'static [OptionSpec];
+
+    /// The struct of these values; options that are not among them are not given.
+    ///
+    /// # Errors
+    /// `Invalid` if a value is not of its option's kind.
+    fn of(values: impl IntoIterator<Item = (&'static str, Value)>) -> Result<Self> {
+        let values: Map<String, Value> = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        serde_json::from_value(Value::Object(values)).map_err(|error| Error::invalid(error.to_string()))
+    }
+
+    /// The options' defaults.
+    fn defaults() -> Self {
+        let value = |spec: &OptionSpec| spec.default.map(|text| (spec.name, spec.parse(text)));
+        let values = Self::TABLE.iter().filter_map(value).map(|(name, value)| (name, value.expect(GOOD_DEFAULTS)));
+        Self::of(values).expect(GOOD_DEFAULTS)
+    }
+}
+
+const GOOD_DEFAULTS: &str = "a test reads the default of each option";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{FeedOptions, ReadDefaults, ReadOptions, SessionOptions};
+
+    /// Two texts of each kind.
+    fn examples(spec: &OptionSpec) -> Vec<&'static str> {
+        match spec.kind {
+            Kind::Integer | Kind::Count => vec!["1", "7"],
+            Kind::Boolean | Kind::Switch => vec!["true", "false"],
+            Kind::Bytes | Kind::Memory => vec!["4096", "1.5GiB"],
+            Kind::Choice(words) => words.to_vec(),
+            Kind::Lengths => vec!["64", "64, 128"],
+            Kind::Column | Kind::Name | Kind::Folder => vec!["name", "a/b"],
+            Kind::Start => vec!["3", "1:3"],
+        }
+    }
+
+    /// Makes the struct of each option of `T` alone, of examples and of its default.
+    fn each_alone<T: OptionSet>() {
+        for spec in T::TABLE {
+            for text in examples(spec).into_iter().chain(spec.default) {
+                let value = spec.parse(text).unwrap_or_else(|error| panic!("{}: {error}", spec.name));
+                T::of([(spec.name, value)]).unwrap_or_else(|error| panic!("{} = {text}: {error}", spec.name));
+            }
+            assert!(spec.docs.ends_with('.') && !spec.docs.contains('|'), "{}: {}", spec.name, spec.docs);
+        }
+        T::defaults();
+    }
+
+    #[test]
+    fn each_options_kind_fits_its_type() {
+        each_alone::<FeedOptions>();
+        each_alone::<ReadOptions>();
+        each_alone::<ReadDefaults>();
+        each_alone::<SessionOptions>();
+    }
+
+    #[test]
+    fn words_are_read_in_any_case() {
+        let spec = FeedOptions::TABLE.iter().find(|spec| spec.name == "on_error").expect("an option");
+        assert_eq!(spec.parse("Skip").expect("a word"), "skip");
+    }
+
+    #[test]
+    fn a_wrong_value_is_named() {
+        let spec = |name: &str| {
+            let all = FeedOptions::TABLE.iter().chain(ReadOptions::TABLE).chain(SessionOptions::TABLE);
+            *all.clone().find(|spec| spec.name == name).expect("an option")
+        };
+        for (name, text, in_query, elsewhere) in [
+            ("seed", "-1", "\"seed\" must be an integer from 0 to 2^64 - 1, got -1", "must be a whole number from 0"),
+            ("batch_size", "x", "\"batch_size\" must be a positive integer, got x", "must be a whole number from 0"),
+            ("window_rows", "0", "\"window_rows\" must be a positive integer, got 0", ""),
+            ("window_bytes", "0", "\"window_bytes\" must be a size such as '64MiB', got 0", ""),
+            (
+                "window_bytes",
+                "big",
+                "\"window_bytes\" must be a size such as '64MiB', got big",
+                "\"big\" is not a size",
+            ),
+            ("global_batch_size", "1048577", "\"global_batch_size\" must be between 1 and 1048576, got 1048577", ""),
+            ("on_error", "X", "\"on_error\" must be 'raise', 'skip' or 'quarantine', got 'X'", "\"on_error\" must be"),
+            ("delivery", "X", "\"delivery\" must be 'ordered' or 'dynamic', got 'X'", "\"delivery\" must be"),
+            ("bucket_boundaries", "8,8", "\"bucket_boundaries\" must be ascending, got 8 before 8", "\"bucket_bound"),
+            ("lookup_memory_limit", "0", "\"lookup_memory_limit\" must be a size", "must be greater than 0"),
+        ] {
+            let error = spec(name).parse_in_query(text).expect_err("a wrong value");
+            assert!(error.message().starts_with(in_query), "{error}");
+            match spec(name).parse(text) {
+                Ok(value) => assert_eq!((elsewhere, value.is_u64()), ("", true), "{name} = {text}"),
+                Err(error) => assert!(!elsewhere.is_empty() && error.message().starts_with(elsewhere), "{error}"),
+            }
+        }
+    }
+}

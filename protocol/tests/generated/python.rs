@@ -1,0 +1,92 @@
+//! Declarations of options in the Python package.
+
+use forebay_protocol::{Kind, OptionSpec, Scope};
+
+use crate::{Block, in_a_sentence, of_load, of_session};
+
+pub(crate) fn blocks() -> Vec<Block> {
+    let block = |file, begin, end, lines| Block { file, begin, end, lines };
+    let (load, session) = (of_load(), of_session());
+    let (begin, end) = ("# begin: options of load", "# end: options of load");
+    vec![
+        block("python/forebay/__init__.py", begin, end, signature(&load, 4)),
+        block("python/forebay/__init__.py", "Options, as in SQL and on the command line:", "", docstring(&load, 4)),
+        block("python/forebay/_client.py", begin, end, signature(&load, 8)),
+        block("python/forebay/_session.py", begin, end, signature(&load, 8)),
+        block(
+            "python/forebay/_session.py",
+            "# begin: options of a session",
+            "# end: options of a session",
+            signature(&session, 8),
+        ),
+        block("python/forebay/_session.py", "Options, as on the command line:", "", docstring(&session, 4)),
+        block("python/forebay/_options.py", "# begin: checks", "# end: checks", checks()),
+    ]
+}
+
+pub(crate) fn default(spec: &OptionSpec) -> Option<String> {
+    spec.default.map(|default| match spec.kind {
+        Kind::Boolean | Kind::Switch => if default == "true" { "True" } else { "False" }.to_owned(),
+        Kind::Integer | Kind::Count => default.to_owned(),
+        _ => format!("\"{default}\""),
+    })
+}
+
+fn signature(specs: &[OptionSpec], indent: usize) -> Vec<String> {
+    let parameter = |spec: &OptionSpec| {
+        let annotation = match spec.kind {
+            Kind::Integer | Kind::Count => "int",
+            Kind::Boolean | Kind::Switch => "bool",
+            Kind::Bytes | Kind::Memory => "int | str",
+            Kind::Choice(_) | Kind::Column | Kind::Name | Kind::Start => "str",
+            Kind::Lengths => "list[int]",
+            Kind::Folder => "str | os.PathLike[str]",
+        };
+        format!("{:indent$}{}: {annotation} | None = None,", "", spec.name)
+    };
+    specs.iter().map(parameter).collect()
+}
+
+fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for spec in specs {
+        let default = default(spec).map(|default| format!(" ({default})")).unwrap_or_default();
+        let words = match spec.kind {
+            Kind::Choice(words) => format!(": \"{}\"", words.join("\", \"")),
+            _ => String::new(),
+        };
+        let text = format!("- `{}`{default}: {}{words}.", spec.name, in_a_sentence(spec));
+        let mut line = " ".repeat(indent.saturating_sub(1));
+        for word in text.split(' ') {
+            if line.chars().count() + word.chars().count() >= 120 {
+                lines.push(std::mem::replace(&mut line, " ".repeat(indent + 1)));
+            }
+            line = line + " " + word;
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// For each scope a dict of names and checks.
+fn checks() -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, scope) in [("FEED", Scope::Feed), ("READ", Scope::Read), ("SESSION", Scope::Session)] {
+        lines.push(format!("{name} = {{"));
+        for spec in of_load().iter().chain(&of_session()).filter(|spec| spec.scope == scope) {
+            let check = match spec.kind {
+                Kind::Integer => "integer".to_owned(),
+                Kind::Count => "positive".to_owned(),
+                Kind::Boolean | Kind::Switch => "boolean".to_owned(),
+                Kind::Bytes | Kind::Memory => "size".to_owned(),
+                Kind::Choice(words) => format!("one_of(\"{}\")", words.join("\", \"")),
+                Kind::Lengths => "ascending".to_owned(),
+                Kind::Column | Kind::Name | Kind::Start => "text".to_owned(),
+                Kind::Folder => "path".to_owned(),
+            };
+            lines.push(format!("    \"{}\": arguments.{check},", spec.name));
+        }
+        lines.push("}".to_owned());
+    }
+    lines
+}
