@@ -159,8 +159,8 @@ impl Pipeline {
         planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
     }
 
-    pub(crate) fn calls_not_to_keep(&self) -> Vec<String> {
-        compile::calls_not_to_keep(&self.plan).unwrap_or_default()
+    pub(crate) fn uncacheable_calls(&self) -> Vec<String> {
+        compile::uncacheable_calls(&self.plan).unwrap_or_default()
     }
 
     pub(crate) fn unversioned_functions(&self) -> Vec<String> {

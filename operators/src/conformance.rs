@@ -35,6 +35,8 @@ macro_rules! ensure {
     };
 }
 
+pub mod tables;
+
 /// Runs all checks on one operator. The error says what differs and for which input.
 pub fn check(operator: &'static dyn Operator, seed: u64) -> Result<(), String> {
     let descriptor = operator.descriptor();
@@ -221,7 +223,7 @@ fn cases(operator: &'static dyn Operator, defaults: bool, draws: &mut Draws) -> 
     let descriptor = operator.descriptor();
     let variants = descriptor.parameters.iter().map(|p| match p.kind {
         ParameterKind::Input(class) => columns(class, &mut draws.clone()).len(),
-        ParameterKind::Constant(_) => 1,
+        ParameterKind::Constant(_) | ParameterKind::Rows => 1,
     });
     (0..variants.max().unwrap_or(1)).map(|variant| case(operator, variant, defaults, draws)).collect()
 }
@@ -241,6 +243,7 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
             }
             (ParameterKind::Constant(_), Some(value)) if defaults => Argument::Constant(value),
             (ParameterKind::Constant(kind), default) => Argument::Constant(constant(kind, i, default, draws)),
+            (ParameterKind::Rows, _) => unreachable!("only table operators have rows"),
         });
     }
     if descriptor.determinism == Determinism::KeyedRandom {

@@ -73,6 +73,8 @@ pub enum ParameterKind {
     Input(TypeClass),
     /// One value for the whole call, known when the query is planned.
     Constant(ConstantKind),
+    /// The rows that a table operator is called with: its first parameter.
+    Rows,
 }
 
 /// The types that an input accepts.
@@ -148,6 +150,8 @@ pub enum Determinism {
     KeyedRandom,
     /// The longest length of the row's global step, where the feed groups rows by length.
     StepLength,
+    /// The rows of the window and their order, which the feed may shuffle. Only table operators do.
+    WindowOrder,
 }
 
 /// What an operator does to the number of rows.
@@ -211,6 +215,11 @@ impl Parameter {
         Self { name, kind: ParameterKind::Input(class), default: None, docs }
     }
 
+    /// The rows of a table operator. `docs` says which columns they need.
+    pub const fn rows(docs: &'static str) -> Self {
+        Self { name: "rows", kind: ParameterKind::Rows, default: None, docs }
+    }
+
     /// A required constant.
     pub const fn constant(name: &'static str, kind: ConstantKind, docs: &'static str) -> Self {
         Self { name, kind: ParameterKind::Constant(kind), default: None, docs }
@@ -234,6 +243,7 @@ impl ParameterKind {
         match self {
             Self::Input(class) => class.wording(),
             Self::Constant(kind) => kind.wording(),
+            Self::Rows => "a subquery or a table",
         }
     }
 
@@ -241,7 +251,7 @@ impl ParameterKind {
     /// `must be a positive integer, got -3`. Inputs accept every value of their type.
     pub fn check(&self, value: &ScalarValue) -> Result<(), String> {
         let fits = match self {
-            Self::Input(_) => true,
+            Self::Input(_) | Self::Rows => true,
             Self::Constant(ConstantKind::PositiveInteger) => integer(value).is_some_and(|n| n > 0),
             Self::Constant(ConstantKind::Integer) => integer(value).is_some(),
             Self::Constant(ConstantKind::Number) => number(value).is_some(),
@@ -387,10 +397,15 @@ impl Determinism {
     /// The names of the arguments that the engine appends to a call; each is `UInt64`.
     pub fn hidden_arguments(&self) -> &'static [&'static str] {
         match self {
-            Self::Deterministic => &[],
+            Self::Deterministic | Self::WindowOrder => &[],
             Self::KeyedRandom => &KEY_ARGUMENTS,
             Self::StepLength => &[STEP_ARGUMENT],
         }
+    }
+
+    /// Whether a row may come out differently in each epoch even though its window has the same rows in the same order.
+    pub fn varies_by_epoch(&self) -> bool {
+        matches!(self, Self::KeyedRandom | Self::StepLength)
     }
 
     /// The property as the reference words it.
@@ -399,6 +414,7 @@ impl Determinism {
             Self::Deterministic => "deterministic",
             Self::KeyedRandom => "keyed-random",
             Self::StepLength => "deterministic, with the length bucket of the row's global step",
+            Self::WindowOrder => "deterministic, with the order of the window's rows",
         }
     }
 }

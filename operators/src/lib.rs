@@ -53,17 +53,19 @@ mod clamp;
 pub mod conformance;
 mod decode_image;
 pub mod descriptor;
+mod drop_near_duplicates;
 pub mod files;
 mod hash_bucket;
 pub mod image_chain;
 pub mod image_column;
 pub mod keyed;
 mod log1p;
-pub mod mix;
-pub mod near_duplicates;
+pub mod made_rows;
+mod mix;
+pub mod nearest;
 mod normalize;
 pub mod operator;
-pub mod pack;
+mod pack;
 mod pad_to;
 mod pixels;
 mod random_hflip;
@@ -73,6 +75,7 @@ pub mod registry;
 mod resample;
 mod resize;
 mod reuse;
+pub mod row_operator;
 mod sleep;
 mod table;
 mod tensors;
@@ -80,10 +83,14 @@ mod tensors;
 mod testing;
 mod text;
 
+pub use datafusion::scalar::ScalarValue;
 pub use descriptor::{
     Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, STEP_ARGUMENT,
     TypeClass,
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
+pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
+pub use nearest::nearest;
 pub use operator::{Arguments, Operator, OperatorUdf};
-pub use registry::{OPERATORS, TABLE_OPERATORS, find, find_table_operator, scalar_udfs};
+pub use registry::{OPERATORS, TABLE_OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
+pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};

@@ -228,6 +228,9 @@ impl Arguments {
                     }
                     constants[i] = Some(value.clone());
                 }
+                (ParameterKind::Rows, Some(_)) => {
+                    return internal_err!("{} is called with rows: it is no table operator", descriptor.name);
+                }
                 (_, None) => match parameter.default_value() {
                     Some(value) => constants[i] = Some(value),
                     None => return plan_err!("{}: \"{name}\" is missing", descriptor.name),
@@ -310,7 +313,7 @@ impl ScalarUDFImpl for OperatorUdf {
         let descriptor = self.descriptor();
         let shown = match descriptor.determinism {
             Determinism::KeyedRandom | Determinism::StepLength => args.len().min(descriptor.parameters.len()),
-            Determinism::Deterministic => args.len(),
+            Determinism::Deterministic | Determinism::WindowOrder => args.len(),
         };
         let names = args[..shown].iter().map(|arg| Ok(arg.schema_name().to_string())).collect::<Result<Vec<_>>>()?;
         Ok(format!("{}({})", descriptor.name, names.join(",")))
@@ -359,7 +362,7 @@ impl ScalarUDFImpl for OperatorUdf {
                 let lengths = args.args[descriptor.parameters.len()].to_array(rows)?;
                 arguments.step_lengths = Some(lengths.as_primitive::<UInt64Type>().clone());
             }
-            Determinism::StepLength | Determinism::Deterministic => {}
+            Determinism::StepLength | Determinism::Deterministic | Determinism::WindowOrder => {}
         }
         // The values are moved, not cloned: an operator may reuse the memory of an array that only it holds.
         arguments.arrays = descriptor
@@ -368,7 +371,7 @@ impl ScalarUDFImpl for OperatorUdf {
             .zip(args.args)
             .map(|(parameter, value)| match parameter.kind {
                 ParameterKind::Input(_) => value.into_array(rows).map(Some),
-                ParameterKind::Constant(_) => Ok(None),
+                ParameterKind::Constant(_) | ParameterKind::Rows => Ok(None),
             })
             .collect::<Result<_>>()?;
         let result = self.operator.evaluate(&mut arguments)?;

@@ -6,6 +6,7 @@ use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
+use crate::row_operator::RowOperator;
 use crate::table::{floats, integers};
 use crate::tensors::{arithmetic, join};
 use crate::text::measures;
@@ -92,12 +93,27 @@ pub static OPERATORS: &[&dyn Operator] = &[
 ];
 
 /// Every operator that is called in FROM and makes rows of rows.
-pub static TABLE_OPERATORS: &[&Descriptor] =
-    &[&crate::mix::CUTMIX, &crate::near_duplicates::DESCRIPTOR, &crate::mix::MIXUP, &crate::pack::DESCRIPTOR];
+pub static TABLE_OPERATORS: &[&dyn RowOperator] = &[
+    &crate::mix::CUTMIX,
+    &crate::drop_near_duplicates::DropNearDuplicates,
+    &crate::mix::MIXUP,
+    &crate::pack::PackOperator,
+];
 
 /// The table operator with this name. Names are compared without case, as SQL does.
-pub fn find_table_operator(name: &str) -> Option<&'static Descriptor> {
-    TABLE_OPERATORS.iter().copied().find(|descriptor| descriptor.name.eq_ignore_ascii_case(name))
+pub fn find_table_operator(name: &str) -> Option<&'static dyn RowOperator> {
+    TABLE_OPERATORS.iter().copied().find(|operator| operator.descriptor().name.eq_ignore_ascii_case(name))
+}
+
+/// The descriptors of all operators, those of table operators last.
+pub fn descriptors() -> impl Iterator<Item = &'static Descriptor> {
+    let of_tables = TABLE_OPERATORS.iter().map(|operator| operator.descriptor());
+    OPERATORS.iter().map(|operator| operator.descriptor()).chain(of_tables)
+}
+
+/// The descriptor of the operator or table operator with this name. Names are compared without case.
+pub fn descriptor(name: &str) -> Option<&'static Descriptor> {
+    descriptors().find(|descriptor| descriptor.name.eq_ignore_ascii_case(name))
 }
 
 /// The operator with this name. Names are compared without case, as SQL does.

@@ -254,9 +254,9 @@ class Pipeline:
         """A table of what the query gives, computed once and kept as Parquet under the session's root; found again by query,
         files and versions. Refused for random operators, whose results would be the same in every epoch."""
         opened = self.session._native.open(self.name, json.dumps({"shuffle": False}))
-        if opened.calls_not_to_keep:
+        if opened.uncacheable_calls:
             raise InvalidError(
-                f"what {', '.join(opened.calls_not_to_keep)} gives must not be kept",
+                f"what {', '.join(opened.uncacheable_calls)} gives must not be kept",
                 "random operators come after cache(); Python functions need a version",
             )
         return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()

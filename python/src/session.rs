@@ -213,8 +213,8 @@ impl Feed {
 
     /// Calls whose results must not be kept.
     #[getter]
-    fn calls_not_to_keep(&self) -> Vec<String> {
-        self.feed.calls_not_to_keep()
+    fn uncacheable_calls(&self) -> Vec<String> {
+        self.feed.uncacheable_calls()
     }
 
     /// Source file and row of each sample of the rank's batch of a step.

@@ -16,7 +16,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Tokenizer;
-use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind};
+use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind, RowOperator};
 
 use crate::tokens::{DIALECT, Tokens};
 use crate::{Error, Place, Result, literals, nearest};
@@ -47,7 +47,7 @@ pub(crate) fn operator(name: &ObjectName) -> Option<&'static Descriptor> {
 }
 
 /// The table operator that a name in FROM means, if it is called.
-pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static Descriptor> {
+pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static dyn RowOperator> {
     let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() else { return None };
     forebay_operators::find_table_operator(&ident.value)
 }
@@ -77,9 +77,9 @@ impl VisitorMut for Resolver<'_> {
 
     fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
         if let TableFactor::Table { name, args: Some(args), .. } = factor
-            && let Some(descriptor) = table_operator(name)
+            && let Some(operator) = table_operator(name)
         {
-            match rewrite_table(name, &mut args.args, descriptor, self.base, self.tokens) {
+            match rewrite_table(name, &mut args.args, operator.descriptor(), self.base, self.tokens) {
                 Ok(call) => self.calls.push(call),
                 Err(error) => self.errors.push(error),
             }

@@ -444,7 +444,7 @@ impl Search<'_> {
 
     fn unknown_table_function(&mut self, name: &ObjectName) {
         let place = Place::start(name.span()).unwrap_or(self.here);
-        let operators: Vec<_> = TABLE_OPERATORS.iter().map(|operator| operator.name).collect();
+        let operators: Vec<_> = TABLE_OPERATORS.iter().map(|operator| operator.descriptor().name).collect();
         self.refuse_at(
             place,
             &format!("\"{name}\" is called in FROM, and no table operator has that name"),

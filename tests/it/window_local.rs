@@ -190,7 +190,7 @@ async fn mixing_is_another_in_each_epoch_wherever_it_is_computed() {
             std::fs::read_to_string(&script).expect("the script").replace("shuffle = true", "shuffle = false");
         let script = folder.script(&script_text.replace("epochs = 2", "epochs = 8"));
         let feed = open(&folder, &script, &FeedOptions::default()).await;
-        assert_eq!(feed.calls_not_to_keep(), [operator]);
+        assert_eq!(feed.uncacheable_calls(), [operator]);
         is_a_feed(&folder, &script).await;
     }
 }

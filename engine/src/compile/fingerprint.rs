@@ -11,8 +11,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
-use forebay_operators::Determinism;
-use forebay_sql::{RowsCall, RowsNode};
+use forebay_sql::RowsNode;
 
 use crate::function::FunctionUdf;
 use forebay_arrays::digest;
@@ -76,22 +75,23 @@ pub(crate) fn operator_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, u
     })?;
     plan.apply(|node| {
         if let LogicalPlan::Extension(extension) = node
-            && let Some(operator) = forebay_operators::find_table_operator(extension.node.name())
+            && let Some(node) = extension.node.as_any().downcast_ref::<RowsNode>()
         {
-            versions.insert(operator.name.to_owned(), operator.version);
+            let descriptor = node.operator().descriptor();
+            versions.insert(descriptor.name.to_owned(), descriptor.version);
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(versions)
 }
 
-/// Calls of keyed-random operators, and of functions without a version.
-pub(crate) fn calls_not_to_keep(plan: &LogicalPlan) -> Result<Vec<String>> {
+/// Calls whose results differ from epoch to epoch, and calls of functions without a version.
+pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     let mut calls = BTreeSet::new();
     visit(plan, &mut |expr| {
         if let Expr::ScalarFunction(call) = expr
             && forebay_operators::find(call.name())
-                .is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic)
+                .is_some_and(|operator| operator.descriptor().determinism.varies_by_epoch())
         {
             calls.insert(call.name().to_owned());
         }
@@ -100,9 +100,9 @@ pub(crate) fn calls_not_to_keep(plan: &LogicalPlan) -> Result<Vec<String>> {
     plan.apply(|node| {
         if let LogicalPlan::Extension(extension) = node
             && let Some(node) = extension.node.as_any().downcast_ref::<RowsNode>()
-            && let RowsCall::Mix { mix, .. } = node.call()
+            && node.operator().descriptor().determinism.varies_by_epoch()
         {
-            calls.insert(mix.descriptor().name.to_owned());
+            calls.insert(node.operator().descriptor().name.to_owned());
         }
         Ok(TreeNodeRecursion::Continue)
     })?;

@@ -5,32 +5,28 @@
 //! place in it, and they remember the row of the driving table, which is what messages about bad rows name.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::array::{AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
-use forebay_operators::random_key;
 use forebay_storage::Dataset;
 
-use super::changes::{Change, Made};
+use super::change::Change;
 use super::conjuncts;
 use super::hidden::{self, SAMPLE_ID, WovenLayer};
 use super::lookup::{Lookup, LookupPlan};
-use super::pack::{Packing, Sequences};
-use super::pair::Pairs;
-use super::stage::{BadRow, LeafPlan, Select, SourceRows, Stage, ascending};
+use super::source_rows::{DerivedRows, SourceRows, slice_bytes};
+use super::stage::{BadRow, LeafPlan, Select, Stage, ascending};
+use super::table_call::TableCall;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most that the rows made in one window may take.
 const MADE_BYTES_MAX: u64 = 1 << 30;
 /// Ids of made rows begin here, above those of any table.
 const MADE_IDS: u64 = 1 << 63;
-/// Splits the hash space of the keys of made rows from that of others.
-const MADE_DOMAIN: u64 = 0x6d61_6465_0000;
 
 /// An operator that makes rows, ready to run over any rows of the layer or table below.
 pub(crate) struct Layer {
@@ -57,6 +53,13 @@ pub(crate) struct Passed {
 pub(crate) struct MadeSoFar {
     rows: u64,
     bytes: u64,
+}
+
+impl MadeSoFar {
+    /// How many more bytes of rows the window may hold.
+    fn room(&self) -> u64 {
+        MADE_BYTES_MAX.saturating_sub(self.bytes)
+    }
 }
 
 impl Layer {
@@ -106,19 +109,26 @@ impl Layer {
         self.lookup.as_ref()
     }
 
+    fn call(&self) -> Option<&TableCall> {
+        match &self.change {
+            Change::Call(call) => Some(call),
+            Change::Unnest(_) | Change::Join(_) => None,
+        }
+    }
+
     /// Whether it makes one row of each row of the layer or table below.
     pub(crate) fn is_one_to_one(&self) -> bool {
-        self.pairs() && self.below.conjuncts.is_empty()
+        self.call().is_some_and(TableCall::is_one_to_one) && self.below.conjuncts.is_empty()
     }
 
     /// Whether its rows have the columns of others beside their own.
-    pub(crate) fn pairs(&self) -> bool {
-        matches!(self.change, Change::Pair(..))
+    pub(crate) fn has_partners(&self) -> bool {
+        self.call().is_some_and(TableCall::has_partners)
     }
 
     /// Whether it needs all rows of a window before it makes any.
     pub(crate) fn is_of_window(&self) -> bool {
-        self.change.is_of_window()
+        self.call().is_some_and(TableCall::is_of_window)
     }
 
     /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes;
@@ -126,85 +136,44 @@ impl Layer {
     pub(crate) fn make(
         &self,
         passed: &[SourceRows],
-        order: impl Fn(u64) -> u64,
+        order: impl Fn(u64) -> u64 + Sync,
         lookup: Option<&Lookup>,
         so_far: &mut MadeSoFar,
     ) -> Result<Vec<SourceRows>> {
         match &self.change {
             Change::Unnest(unnest) => {
-                let make = |rows: &SourceRows, room| unnest.make(&rows.batch, &self.made, room);
-                passed.iter().map(|rows| self.derived(rows, make, so_far)).collect()
+                let make = |rows: &SourceRows| {
+                    let made = unnest.make(&rows.batch, &self.made, so_far.room())?;
+                    self.identified(made.of(rows), so_far)
+                };
+                passed.iter().map(make).collect()
             }
             Change::Join(join) => {
                 let lookup = lookup.ok_or_else(|| Error::internal("a join's table was not read"))?;
-                let make = |rows: &SourceRows, room| join.make(lookup, &rows.batch, &self.made, room);
-                passed.iter().map(|rows| self.derived(rows, make, so_far)).collect()
-            }
-            Change::Pack(pack) => {
-                let packing = Packing::new(pack, passed, order);
-                let part = |part: Range<usize>| self.packed(packing.sequences(&part, &self.made)?, so_far);
-                packing.parts().map(part).collect()
-            }
-            Change::Pair(_, pair) => {
-                let pairs = Pairs::new(pair, passed);
-                // The columns of the partners are those of the window once more.
-                let own: u64 = passed.iter().flat_map(|rows| rows.batch.columns()).map(slice_bytes).sum();
-                if so_far.bytes.saturating_add(own.saturating_mul(2)) > MADE_BYTES_MAX {
-                    return Err(self.too_large());
-                }
-                let make = |(source, rows)| self.derived(rows, |_, _| pairs.make(source, &self.made), so_far);
-                passed.iter().enumerate().map(make).collect()
-            }
-            Change::NearDuplicates(distinct) => {
-                let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
-                let stay = distinct.stay(passed, room).ok_or_else(|| {
-                    let message =
-                        "DROP_NEAR_DUPLICATES finds too many rows in one window that share parts of their signatures";
-                    Error::new(ErrorKind::Exhausted, message)
-                        .with_hint("lower window_rows or window_bytes, or raise threshold")
-                })?;
-                let mut stay = stay.into_iter();
-                let make =
-                    |rows| self.derived(rows, |rows, _| distinct.make(&rows.batch, &self.made, &mut stay), so_far);
+                let make = |rows: &SourceRows| {
+                    let made = join.make(lookup, &rows.batch, &self.made, so_far.room())?;
+                    self.identified(made.of(rows), so_far)
+                };
                 passed.iter().map(make).collect()
+            }
+            Change::Call(call) => {
+                let mut all = Vec::new();
+                let groups = if call.is_of_window() { passed.len().max(1) } else { 1 };
+                for group in passed.chunks(groups) {
+                    let room = so_far.room();
+                    call.make(group, &self.made, &order, room, &|| self.too_large(), |derived| {
+                        all.push(self.identified(derived, so_far)?);
+                        Ok(so_far.room())
+                    })?;
+                }
+                Ok(all)
             }
         }
     }
 
-    /// Rows that each come from one of `rows`, as `make` makes them in so many bytes.
-    fn derived(
-        &self,
-        rows: &SourceRows,
-        make: impl FnOnce(&SourceRows, u64) -> Result<Made>,
-        so_far: &mut MadeSoFar,
-    ) -> Result<SourceRows> {
-        let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
-        let Made { columns, parents, ordinals } = make(rows, room)?;
-        let keys = parents.iter().zip(ordinals);
-        let key = |(&parent, ordinal): (&u32, Option<u64>)| {
-            let parent = rows.random_keys.value(parent as usize);
-            ordinal.map_or(parent, |ordinal| made_key(parent, ordinal))
-        };
-        let origin = |&parent: &u32| rows.origin(parent as usize);
-        let (keys, origins) = (keys.map(key).collect(), parents.iter().map(origin).collect());
-        self.identified(columns, keys, origins, so_far)
-    }
-
-    fn packed(&self, sequences: Sequences, so_far: &mut MadeSoFar) -> Result<SourceRows> {
-        let Sequences { columns, firsts } = sequences;
-        let keys = firsts.iter().map(|(key, _, start)| made_key(*key, *start)).collect();
-        let origins = firsts.iter().map(|(_, origin, _)| *origin).collect();
-        self.identified(columns, keys, origins, so_far)
-    }
-
     /// Gives rows that were made their ids.
-    fn identified(
-        &self,
-        columns: Vec<ArrayRef>,
-        keys: Vec<u64>,
-        origins: Vec<u64>,
-        so_far: &mut MadeSoFar,
-    ) -> Result<SourceRows> {
+    fn identified(&self, rows: DerivedRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+        let DerivedRows { columns, random_keys: keys, origins } = rows;
         let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|error| Error::internal(format!("rows made do not fit the plan: {error}")))?;
@@ -229,11 +198,6 @@ impl Layer {
         Error::new(ErrorKind::Exhausted, message)
             .with_hint("lower window_rows or window_bytes, or select fewer columns")
     }
-}
-
-/// The random key of a row, made of that of the row it comes from and its place there.
-fn made_key(parent: u64, ordinal: u64) -> u64 {
-    random_key(parent, MADE_DOMAIN, ordinal)
 }
 
 impl Stage {
@@ -264,10 +228,4 @@ impl Stage {
         };
         Ok(Passed { rows, bad: passed.bad })
     }
-}
-
-/// The bytes of a column's own rows: it may be a slice of a much longer one.
-pub(crate) fn slice_bytes(column: &ArrayRef) -> u64 {
-    let sliced = column.to_data().get_slice_memory_size();
-    sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
 }

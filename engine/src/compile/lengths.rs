@@ -11,7 +11,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::displayable;
 use futures::FutureExt;
 
-use super::stage::{BadRow, LeafPlan, SourceRows, Stage};
+use super::source_rows::SourceRows;
+use super::stage::{BadRow, LeafPlan, Stage};
 use super::{hidden, plain, unfiltered};
 use crate::error::{Error, Result};
 

@@ -17,8 +17,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use forebay_storage::Dataset;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::changes::Made;
-use super::layer::slice_bytes;
+use super::source_rows::{Expansion, slice_bytes};
 use super::stage::{LeafPlan, ascending};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -99,7 +98,13 @@ impl Join {
     }
 
     /// Looks up the rows of `input`, whose first columns are the keys, in `lookup`.
-    pub(crate) fn make(&self, lookup: &Lookup, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Made> {
+    pub(crate) fn make(
+        &self,
+        lookup: &Lookup,
+        input: &RecordBatch,
+        made: &[usize],
+        bytes_max: u64,
+    ) -> Result<Expansion> {
         let left = &input.columns()[self.keys..];
         let beside = left.iter().map(slice_bytes).sum::<u64>() as usize;
         let row_bytes = (beside / input.num_rows().max(1) + lookup.row_bytes + MADE_ROW_BYTES) as u64;
@@ -120,7 +125,7 @@ impl Join {
                 false => take(values, &found.rows, None).map_err(cannot),
             }
         });
-        Ok(Made { columns: columns.collect::<Result<_>>()?, parents: found.parents, ordinals: found.ordinals })
+        Ok(Expansion { columns: columns.collect::<Result<_>>()?, parents: found.parents, ordinals: found.ordinals })
     }
 }
 

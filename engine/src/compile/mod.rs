@@ -8,7 +8,7 @@
 //! Operators that make rows lie below these two: each is a [`Layer`] that runs when a window is prepared, and the rows of
 //! the topmost are what the two plans read. So do joins, which look rows up in a table that the feed holds in memory.
 
-mod changes;
+mod change;
 mod checks;
 mod deferred;
 mod distinct;
@@ -19,10 +19,9 @@ mod join;
 mod layer;
 mod lengths;
 mod lookup;
-mod near_duplicates;
-mod pack;
-mod pair;
+mod source_rows;
 mod stage;
+mod table_call;
 mod unnest;
 mod window_exec;
 
@@ -37,13 +36,14 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, cast};
 use forebay_storage::Dataset;
 
-pub(crate) use fingerprint::{calls_not_to_keep, fingerprint, function_versions, operator_versions};
+pub(crate) use fingerprint::{fingerprint, function_versions, operator_versions, uncacheable_calls};
 use hidden::SAMPLE_ID;
 pub(crate) use hidden::{FeedTable, HIDDEN};
-pub(crate) use layer::{Layer, MadeSoFar, slice_bytes};
+pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
-pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
+pub(crate) use source_rows::{SourceRows, slice_bytes};
+pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
 
 use crate::error::{Error, Result};
 use stage::{LeafPlan, Select};

@@ -23,6 +23,7 @@ use super::distinct;
 use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
 use super::layer::Layer;
 use super::lookup::LookupPlan;
+use super::source_rows::SourceRows;
 use super::window_exec::{WindowExec, bind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
@@ -46,37 +47,6 @@ pub(crate) struct Select {
     pub(crate) whole: LeafPlan,
     /// Each condition by itself, for rows that fail.
     pub(crate) conjuncts: Vec<LeafPlan>,
-}
-
-/// Rows of the driving table, or made of them, with their hidden columns. `batch` has the columns that are to be read.
-#[derive(Clone)]
-pub(crate) struct SourceRows {
-    pub(crate) batch: RecordBatch,
-    pub(crate) sample_ids: UInt64Array,
-    pub(crate) random_keys: UInt64Array,
-    /// The rows of the driving table that they were made of; `None` if they are these.
-    pub(crate) origins: Option<UInt64Array>,
-    /// How long rows of the same global step may be, once they are grouped by length; 0 for all where they are not.
-    pub(crate) step_lengths: Option<UInt64Array>,
-}
-
-impl SourceRows {
-    /// The row of the driving table that row `at` is, or was made of.
-    pub(crate) fn origin(&self, at: usize) -> u64 {
-        self.origins.as_ref().unwrap_or(&self.sample_ids).value(at)
-    }
-
-    /// Some of them, not copied.
-    pub(crate) fn slice(&self, from: usize, rows: usize) -> Self {
-        let slice = |array: &UInt64Array| array.slice(from, rows);
-        Self {
-            batch: self.batch.slice(from, rows),
-            sample_ids: slice(&self.sample_ids),
-            random_keys: slice(&self.random_keys),
-            origins: self.origins.as_ref().map(slice),
-            step_lengths: self.step_lengths.as_ref().map(slice),
-        }
-    }
 }
 
 /// What became of some rows: those that went through, in order, and those that could not.
@@ -247,7 +217,7 @@ impl Stage {
                 }
                 Err(error) if error.kind() == ErrorKind::Data => {
                     let mut reason = error.message().trim_end().to_owned();
-                    if self.layers.last().is_some_and(Layer::pairs) {
+                    if self.layers.last().is_some_and(Layer::has_partners) {
                         reason += " (in this row, or in the one that it is mixed with)";
                     }
                     let (sample_id, origin) = (rows.sample_ids.value(range.start), rows.origin(range.start));

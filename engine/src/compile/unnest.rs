@@ -8,7 +8,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::{NullHandling, internal_err};
 use datafusion::logical_expr as plan;
 
-use super::changes::Made;
+use super::source_rows::Expansion;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The list column of the input, which the items take the place of.
@@ -48,7 +48,7 @@ impl Unnest {
         std::iter::once(self.list).chain(made.iter().copied().filter(|&column| column != self.list)).collect()
     }
 
-    pub(crate) fn make(&self, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Made> {
+    pub(crate) fn make(&self, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Expansion> {
         let list = input.column(0);
         let (mut parents, mut ordinals) = (Vec::new(), Vec::new());
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -88,7 +88,7 @@ impl Unnest {
             let other = others.next().ok_or_else(|| Error::internal("an UNNEST lacks a column"))?;
             take(other, &indices, None).map_err(cannot)
         });
-        Ok(Made { columns: columns.collect::<Result<_>>()?, parents, ordinals })
+        Ok(Expansion { columns: columns.collect::<Result<_>>()?, parents, ordinals })
     }
 }
 

@@ -214,8 +214,8 @@ impl Feed {
 
     /// Calls in its query whose results must not be kept: random ones, which would be the same ever after, and functions
     /// without a version.
-    pub fn calls_not_to_keep(&self) -> Vec<String> {
-        self.pipeline.calls_not_to_keep()
+    pub fn uncacheable_calls(&self) -> Vec<String> {
+        self.pipeline.uncacheable_calls()
     }
 
     /// The schema of its samples.

@@ -135,9 +135,7 @@ impl Feed {
 
 /// Every operator of this build, with its version.
 pub fn operator_versions() -> BTreeMap<String, u32> {
-    let descriptors = forebay_operators::OPERATORS.iter().map(|operator| operator.descriptor());
-    let of_tables = forebay_operators::TABLE_OPERATORS.iter().copied();
-    descriptors.chain(of_tables).map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
+    forebay_operators::descriptors().map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
 }
 
 /// How the operators of two builds differ, in words; empty where they do not.

@@ -9,7 +9,7 @@ use arrow::array::{
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type};
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
 
 use super::ROWS;
 use forebay_arrays::FixedShapeTensor;
@@ -17,6 +17,10 @@ use forebay_arrays::FixedShapeTensor;
 use crate::descriptor::TypeClass;
 use crate::image_column::{self, CHANNELS};
 use crate::keyed::Draws;
+
+/// The classes of columns that table operators are checked with: each operator uses those that it can.
+pub(super) const TABLE_CLASSES: [TypeClass; 5] =
+    [TypeClass::Binary, TypeClass::FixedImage, TypeClass::FixedTensor, TypeClass::Hashable, TypeClass::NumberList];
 
 /// Columns of every type that the class accepts, about one row in five null.
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
@@ -109,6 +113,8 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
                 (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
             });
             let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
+            // Few numbers, so that some lists are alike.
+            let alike = optional(draws, |draws| [(); 4].map(|()| (draws.below(9) > 0).then(|| draws.below(2) as u32)));
             let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
             // What every list can be cast to.
             let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
@@ -117,6 +123,7 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
                 column(cast_to(DataType::new_list(DataType::Float64, true))),
                 column(cast_to(DataType::new_list(DataType::UInt8, true))),
                 column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
+                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(alike, 4))),
                 column(Arc::clone(&list)),
             ]
         }

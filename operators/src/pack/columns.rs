@@ -12,11 +12,12 @@ use datafusion::logical_expr::{
 };
 use forebay_arrays::{FixedShapeTensor, item};
 
-use super::{Pack, list_field};
+use super::Pack;
+use super::layout::list_field;
 
 /// A function of a packed sequence, or of a document on its way into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Column {
+pub(super) enum Column {
     /// Of a document's list: its tokens as int32. A null is an empty document; a null token is an error.
     Document,
     /// Of tokens: with padding.
@@ -30,11 +31,8 @@ pub enum Column {
 }
 
 impl Column {
-    /// The columns that a query sees, but for `cu_seq_lens`, which are the bounds.
-    pub const OUTPUTS: [Self; 4] = [Self::InputIds, Self::Labels, Self::PositionIds, Self::Tokens];
-
     /// Its name in a query.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Document => "document",
             Self::InputIds => "input_ids",
@@ -45,7 +43,7 @@ impl Column {
     }
 
     /// Its type in a query.
-    pub fn field(self, pack: &Pack) -> FieldRef {
+    pub(super) fn field(self, pack: &Pack) -> FieldRef {
         match self {
             Self::Document => list_field(self.name()),
             Self::Tokens => Arc::new(Field::new(self.name(), DataType::Int32, false)),
@@ -57,7 +55,7 @@ impl Column {
     }
 
     /// It as a function.
-    pub fn function(self, pack: &Pack) -> ScalarUDF {
+    pub(super) fn function(self, pack: &Pack) -> ScalarUDF {
         let arguments = if self == Self::Labels { 2 } else { 1 };
         ScalarUDF::from(PackColumn {
             name: format!("pack_{}", self.name()),
@@ -225,7 +223,8 @@ mod tests {
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::Int64Type;
 
-    use super::super::{Layout, Strategy};
+    use super::super::Strategy;
+    use super::super::layout::Layout;
     use super::*;
 
     #[test]

@@ -234,7 +234,7 @@ fn not_of_a_right_side(function: &Function) -> Option<&'static str> {
         return Some("UNNEST inside the second table of a join");
     }
     match calls::operator(&function.name)?.determinism {
-        Determinism::Deterministic => None,
+        Determinism::Deterministic | Determinism::WindowOrder => None,
         Determinism::KeyedRandom => Some("a random operator inside the second table of a join, which is read once"),
         Determinism::StepLength => Some("an operator that depends on the step, inside the second table of a join"),
     }

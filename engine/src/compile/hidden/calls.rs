@@ -48,7 +48,7 @@ impl CallSites {
                         );
                     }
                     None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
-                    Some(Determinism::Deterministic) | None => {
+                    Some(Determinism::Deterministic | Determinism::WindowOrder) | None => {
                         return Ok(Transformed::no(Expr::ScalarFunction(call)));
                     }
                 }

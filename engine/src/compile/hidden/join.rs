@@ -8,7 +8,7 @@ use datafusion::logical_expr::{self as plan, Expr, Filter, LogicalPlan, Projecti
 
 use super::columns::hidden_columns;
 use super::layers::Layers;
-use crate::compile::changes::Change;
+use crate::compile::change::Change;
 use crate::compile::checks;
 use crate::compile::join::Condition;
 use crate::compile::lookup::{Join, Right};

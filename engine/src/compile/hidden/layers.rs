@@ -11,7 +11,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Projection
 use super::calls::CallSites;
 use super::columns::{HIDDEN, hidden_columns};
 use super::table::FeedTable;
-use crate::compile::changes::Change;
+use crate::compile::change::Change;
 
 /// A query with its hidden columns, cut where rows are made.
 pub(crate) struct Woven {

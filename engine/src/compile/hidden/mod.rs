@@ -10,11 +10,11 @@
 
 mod calls;
 mod columns;
+mod flattened;
 mod join;
 mod layers;
-mod mix;
-mod pack;
 mod table;
+mod table_call;
 mod weave;
 
 pub(super) use columns::hidden_column;

@@ -19,7 +19,7 @@ use super::{Chunk, ChunkState, Chunks, Prepared, StoredWindow, WindowKey};
 pub(super) fn repeats(feed: &Feed) -> bool {
     let settings = feed.settings();
     // Quarantined rows are written down once an epoch.
-    !settings.shuffle && settings.on_error != OnError::Quarantine && feed.calls_not_to_keep().is_empty()
+    !settings.shuffle && settings.on_error != OnError::Quarantine && feed.uncacheable_calls().is_empty()
 }
 
 /// What is kept, and what the chunks take that will be once their window is let go.

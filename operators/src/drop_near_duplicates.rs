@@ -1,24 +1,28 @@
 //! `drop_near_duplicates`: of rows of a window with similar signatures, the first.
 //!
-//! It is a table operator, called in FROM. Which rows stay is a function of the window's signatures in file order, so it does
-//! not depend on how the window is shuffled.
+//! Which rows stay is a function of the window's signatures in file order, so it does not depend on how the window is
+//! shuffled.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field};
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Field, UInt32Type};
+use datafusion::common::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::made_rows::{InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
+use crate::row_operator::{ReadColumn, RowArguments, RowOperator, RowPlan, RowScope};
 
-/// What `drop_near_duplicates` declares about itself.
-pub static DESCRIPTOR: Descriptor = Descriptor {
+static DESCRIPTOR: Descriptor = Descriptor {
     name: "drop_near_duplicates",
     version: 1,
     category: "list",
     summary: "Drops rows that are similar to an earlier row of their window that stays",
     parameters: &[
-        Parameter::input("rows", TypeClass::NumberList, "A subquery or a table with a signature in each row"),
+        Parameter::rows("With a signature in each row"),
         Parameter::constant(
             "threshold",
             ConstantKind::Number,
@@ -53,9 +57,69 @@ const NONE: u32 = u32::MAX;
 /// Meetings of rows in a band: some ten seconds.
 const MEETINGS_MAX: u64 = 1 << 31;
 
+/// The operator `drop_near_duplicates`.
+#[derive(Debug)]
+pub(crate) struct DropNearDuplicates;
+
+impl RowOperator for DropNearDuplicates {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn scope(&self) -> RowScope {
+        RowScope::Window
+    }
+
+    fn plan(&self, arguments: &RowArguments<'_>) -> Result<RowPlan> {
+        let what = "a signature of minhash_signature";
+        let column = arguments.column("column", what, |field| NearDuplicates::length_of(field).is_some())?;
+        let threshold = arguments.number("threshold")?;
+        let Some(call) = NearDuplicates::new(threshold, arguments.field(column)) else {
+            return arguments.refuse("threshold", format_args!("must be above 0 and at most 1, got {threshold}"));
+        };
+        Ok(RowPlan {
+            columns: vec![("column", column)],
+            reads: vec![ReadColumn::plain(column)],
+            ..RowPlan::keeping(arguments.input(), Arc::new(call))
+        })
+    }
+}
+
+impl MakeRows for NearDuplicates {
+    fn make<'a>(&'a self, window: &'a InputRows<'a>) -> Result<MadeRows<'a>> {
+        let mut rows: Vec<(RowAt, Option<&[u32]>)> = Vec::with_capacity(window.len());
+        let mut positions = window.positions();
+        for part in &window.parts {
+            let lists = part.reads[0].as_fixed_size_list();
+            let (size, values) = (lists.value_length() as usize, lists.values().as_primitive::<UInt32Type>());
+            for (at, row) in (0..lists.len()).zip(&mut positions) {
+                let numbers = at * size..(at + 1) * size;
+                let is_whole = lists.is_valid(at)
+                    && values.nulls().is_none_or(|nulls| nulls.slice(numbers.start, size).null_count() == 0);
+                rows.push((row, is_whole.then(|| &values.values()[numbers])));
+            }
+        }
+        rows.sort_unstable_by_key(|(row, _)| window.place(*row));
+        let signatures: Vec<_> = rows.iter().map(|(_, signature)| *signature).collect();
+        let stay = self.stay(&signatures, window.bytes_max).ok_or_else(|| WindowTooLarge {
+            message: "DROP_NEAR_DUPLICATES finds too many rows in one window that share parts of their signatures"
+                .to_owned(),
+            hint: "lower window_rows or window_bytes, or raise threshold".to_owned(),
+        })?;
+        let mut stay: Vec<RowAt> =
+            rows.iter().zip(stay).filter_map(|((row, _), stays)| stays.then_some(*row)).collect();
+        stay.sort_unstable();
+        let parts = 0..window.parts.len() as u32;
+        Ok(Box::new(parts.map(move |part| {
+            let rows = stay.partition_point(|row| row.part < part)..stay.partition_point(|row| row.part <= part);
+            Ok(Made::kept(stay[rows].to_vec()))
+        })))
+    }
+}
+
 /// A call of `drop_near_duplicates`, without its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
-pub struct NearDuplicates {
+#[derive(Clone, Copy, Debug)]
+struct NearDuplicates {
     /// Numbers of a signature.
     length: usize,
     /// How many must be equal.
@@ -63,11 +127,6 @@ pub struct NearDuplicates {
 }
 
 impl NearDuplicates {
-    /// Whether a field holds signatures.
-    pub fn is_signature(field: &Field) -> bool {
-        Self::length_of(field).is_some()
-    }
-
     fn length_of(field: &Field) -> Option<usize> {
         match field.data_type() {
             DataType::FixedSizeList(item, length) if *item.data_type() == DataType::UInt32 && *length > 0 => {
@@ -79,7 +138,7 @@ impl NearDuplicates {
 
     /// The call over signatures of this field; `None` where the threshold is not above 0 and at most 1, or the field holds
     /// no signatures.
-    pub fn new(threshold: f64, signature: &Field) -> Option<Self> {
+    fn new(threshold: f64, signature: &Field) -> Option<Self> {
         let length = Self::length_of(signature).filter(|_| threshold > 0.0 && threshold <= 1.0)?;
         // A threshold such as 0.8 is a little above what it is written as.
         let equal = (threshold * length as f64 - 1e-9).ceil().max(1.0) as usize;
@@ -88,7 +147,7 @@ impl NearDuplicates {
 
     /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows share parts of
     /// their signatures that comparing them does not end soon.
-    pub fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
+    fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
         // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too often; but
         // there are no more bands than numbers.
         let apart = self.length - self.equal;

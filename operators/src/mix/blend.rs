@@ -1,0 +1,114 @@
+//! How one row is mixed with its partner: the numbers that a call draws for it.
+
+use super::Mix;
+use crate::image_column::Rectangle;
+use crate::keyed::Draws;
+
+/// How two images become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Way {
+    /// Every pixel is blended.
+    Mixup,
+    /// A box is pasted.
+    Cutmix {
+        /// Rows of pixels.
+        height: usize,
+        /// Pixels per row.
+        width: usize,
+        /// Values of a pixel that lie side by side: 3, or 1 where each channel is a plane.
+        interleaved: usize,
+    },
+}
+
+/// How one row is mixed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blend {
+    /// The weight of the row's own image, out of [`WHOLE`](Self::WHOLE).
+    pub(super) own: u32,
+    /// What `cutmix` pastes.
+    pub(super) pasted: Rectangle,
+}
+
+impl Blend {
+    pub(super) const WHOLE: u32 = 1 << 16;
+
+    pub(super) fn share(own: u32) -> f64 {
+        f64::from(own) / f64::from(Self::WHOLE)
+    }
+
+    /// The weight of the row's own label.
+    pub(super) fn of_label(&self, way: Way) -> f32 {
+        match way {
+            Way::Mixup => Self::share(self.own) as f32,
+            Way::Cutmix { height, width, .. } => {
+                1.0 - (self.pasted.height * self.pasted.width) as f32 / (height * width) as f32
+            }
+        }
+    }
+}
+
+impl Mix {
+    /// How a row with this random key is mixed by the call at `site`.
+    pub(super) fn blend(&self, key: u64, site: u64) -> Blend {
+        let mut draws = Draws::new(key, site);
+        let mixes = draws.uniform() < f64::from_bits(self.p);
+        let lambda = if mixes { beta(f64::from_bits(self.alpha), &mut draws) } else { 1.0 };
+        let own = (lambda * f64::from(Blend::WHOLE)).round() as u32;
+        let Way::Cutmix { height, width, .. } = self.way else {
+            return Blend { own, pasted: Rectangle { top: 0, left: 0, height: 0, width: 0 } };
+        };
+        let half = 0.5 * (1.0 - Blend::share(own)).sqrt();
+        let side = |length: usize, draws: &mut Draws| {
+            let (centre, half) = (draws.below(length as u64) as usize, (half * length as f64) as usize);
+            let first = centre.saturating_sub(half);
+            (first, (centre + half).min(length) - first)
+        };
+        let (left, width) = side(width, &mut draws);
+        let (top, height) = side(height, &mut draws);
+        Blend { own, pasted: Rectangle { top, left, height, width } }
+    }
+}
+
+/// A number from Beta(alpha, alpha), as the ratio of two numbers from Gamma(alpha), which are kept as logarithms since
+/// those of a small alpha are too small for a float.
+fn beta(alpha: f64, draws: &mut Draws) -> f64 {
+    if alpha == 1.0 {
+        return draws.uniform();
+    }
+    let (a, b) = (ln_gamma(alpha, draws), ln_gamma(alpha, draws));
+    1.0 / (1.0 + libm::exp(b - a))
+}
+
+/// The logarithm of a number from Gamma(shape, 1): Marsaglia and Tsang, A Simple Method for Generating Gamma Variables
+/// (2000), with their reduction of shapes below 1.
+fn ln_gamma(shape: f64, draws: &mut Draws) -> f64 {
+    if shape < 1.0 {
+        let uniform = 1.0 - draws.uniform();
+        return ln_gamma(shape + 1.0, draws) + libm::log(uniform) / shape;
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        let x = normal(draws);
+        let v = 1.0 + c * x;
+        if v <= 0.0 {
+            continue;
+        }
+        let v = v * v * v;
+        let uniform = 1.0 - draws.uniform();
+        if libm::log(uniform) < 0.5 * x * x + d - d * v + d * libm::log(v) {
+            return libm::log(d) + libm::log(v);
+        }
+    }
+}
+
+/// A number from the standard normal distribution: Marsaglia's polar method.
+fn normal(draws: &mut Draws) -> f64 {
+    loop {
+        let (x, y) = (draws.uniform_in(-1.0, 1.0), draws.uniform_in(-1.0, 1.0));
+        let square = x * x + y * y;
+        if square > 0.0 && square < 1.0 {
+            return x * (-2.0 * libm::log(square) / square).sqrt();
+        }
+    }
+}
