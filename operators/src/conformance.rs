@@ -18,7 +18,9 @@ use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArg
 use datafusion::scalar::ScalarValue;
 
 use self::columns::{columns, damaged_files, lying_images};
-use crate::descriptor::{ConstantKind, Descriptor, Determinism, Nulls, ParameterKind, STEP_ARGUMENT, TypeClass};
+use crate::descriptor::{
+    ConstantKind, Descriptor, Determinism, Nulls, ParameterKind, STEP_ARGUMENT, SizeRatio, TypeClass,
+};
 use crate::image_column;
 use crate::keyed::{Draws, random_key};
 use crate::operator::{Operator, OperatorUdf};
@@ -35,7 +37,11 @@ macro_rules! ensure {
     };
 }
 
+mod commutation;
+mod sizes;
 pub mod tables;
+
+pub use commutation::check_pairs;
 
 /// Runs all checks on one operator. The error says what differs and for which input.
 pub fn check(operator: &'static dyn Operator, seed: u64) -> Result<(), String> {
@@ -70,7 +76,8 @@ fn complete(descriptor: &Descriptor) -> Result<(), String> {
         examples.iter().all(|e| e.sql.contains(name) && !e.result.is_empty()),
         "an example does not show the operator"
     );
-    ensure!(descriptor.size_ratio > 0.0, "no size ratio");
+    let SizeRatio { least, most } = descriptor.size_ratio;
+    ensure!((0.0..=most).contains(&least) && most > 0.0, "the size ratio is no range");
     let optional = descriptor.parameters.iter().position(|p| p.default.is_some()).unwrap_or(usize::MAX);
     for (i, parameter) in descriptor.parameters.iter().enumerate() {
         let name = parameter.name;
@@ -111,6 +118,7 @@ impl Case {
             false => Err(format!("{what} differs\n got {got:?}\nwant {expect:?}")),
         };
         same("a second run", self.run(|array| array)?, Arc::clone(&whole))?;
+        sizes::check(self.operator.descriptor(), &self.columns(), &whole)?;
         for row in 0..ROWS {
             same(&format!("row {row} alone"), self.run(|array| array.slice(row, 1))?, whole.slice(row, 1))?;
         }
@@ -158,6 +166,16 @@ impl Case {
             .iter()
             .skip(self.operator.descriptor().parameters.len())
             .any(|argument| matches!(argument, Argument::Column(_, key) if key.to_data().ptr_eq(&array.to_data())))
+    }
+
+    /// The columns that stand for the operator's inputs.
+    fn columns(&self) -> Vec<&ArrayRef> {
+        let arguments = self.arguments.iter().take(self.operator.descriptor().parameters.len());
+        let columns = arguments.filter_map(|argument| match argument {
+            Argument::Column(_, array) => Some(array),
+            Argument::Constant(_) => None,
+        });
+        columns.collect()
     }
 
     fn udf(&self) -> ScalarUDF {
@@ -335,6 +353,12 @@ mod tests {
     fn every_operator_conforms() {
         let seeds = OPERATORS.iter().flat_map(|operator| [1, 2, 3].map(|seed| (*operator, seed)));
         let problems: Vec<_> = seeds.filter_map(|(operator, seed)| check(operator, seed).err()).collect();
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+
+    #[test]
+    fn operators_that_say_so_commute() {
+        let problems: Vec<_> = [1, 2, 3].into_iter().filter_map(|seed| check_pairs(OPERATORS, seed).err()).collect();
         assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
 }

@@ -40,10 +40,15 @@ pub struct Descriptor {
     pub rows: Rows,
     /// Whether a row whose inputs are null stays null.
     pub nulls: Nulls,
-    /// Output bytes per input byte, typically.
-    pub size_ratio: f32,
-    /// The neighbours that the operator may change places with.
-    pub commutes: Commutes,
+    /// Bounds on the bytes of a result.
+    pub size_ratio: SizeRatio,
+    /// Which pixels of an image each pixel of the result follows from.
+    pub pixels: Pixels,
+    /// Whether a call may decode images at reduced size, or lets its input do so.
+    pub reduced_decode: ReducedDecode,
+    /// Whether the operator takes texts as views too, though plans say that they are plain, and takes little time for a
+    /// text. It then runs once over the distinct texts of a source that knows them.
+    pub takes_views: bool,
     /// Shapes, dtypes, nulls and errors: what a user must know beyond the summary.
     pub docs: &'static str,
     /// The paper or the reference implementation that the output follows.
@@ -59,9 +64,11 @@ pub struct Parameter {
     pub name: &'static str,
     /// What may be passed.
     pub kind: ParameterKind,
-    /// The default as SQL literal text, such as `0.08` or `[0.485, 0.456, 0.406]`; `None` when the argument is required.
-    /// An input may be left out where it is `NULL`.
+    /// The default as SQL literal text, such as `0.08` or `[0.485, 0.456, 0.406]`; `None` when the argument is
+    /// required. An input may be left out where it is `NULL`.
     pub default: Option<&'static str>,
+    /// A value for the hint of an error, if the one for all [constants of its kind](ConstantKind::example) does not do.
+    pub example: Option<&'static str>,
     /// One sentence without a final period.
     pub docs: &'static str,
 }
@@ -174,13 +181,40 @@ pub enum Nulls {
     Filled,
 }
 
-/// The kinds of neighbours that an operator may change places with without changing a single bit of the result.
+/// Bounds on the bytes of values in a result, for each byte of values in the only input.
+///
+/// Neither nulls nor offsets count, nor the shapes of tensors; nor do rows that are null in the input or in the result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SizeRatio {
+    /// The result is not smaller.
+    pub least: f64,
+    /// The result is not larger.
+    pub most: f64,
+}
+
+/// Which pixels of an image each pixel of a result follows from.
+///
+/// Of two operators that follow each other, one [`Pointwise`](Self::Pointwise) and one [`Moved`](Self::Moved), either
+/// may run first where the types allow both: the result is the same, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Commutes {
-    /// With operators that compute each pixel from that pixel alone, such as `normalize`.
-    pub pixelwise: bool,
-    /// With operators that only move or select pixels, such as `random_hflip`.
-    pub spatial: bool,
+pub enum Pixels {
+    /// Any, or the operator makes no image of an image.
+    Any,
+    /// The pixel at the same place alone, wherever that is: `posterize`.
+    Pointwise,
+    /// One pixel, which is copied from a place that the values of pixels do not decide: `random_hflip`.
+    Moved,
+}
+
+/// The part of an operator in decoding images at reduced size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReducedDecode {
+    /// It has none.
+    Unrelated,
+    /// It decodes images. A call whose constant of this name is true agrees to a reduced size.
+    Decodes(&'static str),
+    /// It shrinks images, its first input, and so has use for images of reduced size.
+    Shrinks,
 }
 
 /// A call and its result, for the reference.
@@ -193,6 +227,32 @@ pub struct Example {
 }
 
 impl Descriptor {
+    /// What most operators declare alike. A descriptor names what differs, and ends with `..Descriptor::BASE`.
+    pub const BASE: Self = Self {
+        name: "",
+        version: 1,
+        category: "",
+        summary: "",
+        parameters: &[],
+        returns: "",
+        determinism: Determinism::Deterministic,
+        rows: Rows::OneToOne,
+        nulls: Nulls::Kept,
+        size_ratio: SizeRatio::UNKNOWN,
+        pixels: Pixels::Any,
+        reduced_decode: ReducedDecode::Unrelated,
+        takes_views: false,
+        docs: "",
+        source: "",
+        examples: &[],
+    };
+
+    /// Whether calls of both operators that follow each other may change places without changing a bit of the result,
+    /// where the types allow both orders.
+    pub fn commutes_with(&self, other: &Self) -> bool {
+        matches!((self.pixels, other.pixels), (Pixels::Pointwise, Pixels::Moved) | (Pixels::Moved, Pixels::Pointwise))
+    }
+
     /// The position of the parameter with this name.
     pub fn position(&self, parameter: &str) -> Option<usize> {
         self.parameters.iter().position(|p| p.name == parameter)
@@ -204,25 +264,41 @@ impl Descriptor {
     }
 }
 
-impl Commutes {
-    /// With no neighbour at all.
-    pub const NONE: Commutes = Commutes { pixelwise: false, spatial: false };
+impl SizeRatio {
+    /// The size depends on values, on constants or on several inputs.
+    pub const UNKNOWN: Self = Self { least: 0.0, most: f64::INFINITY };
+
+    /// The size is known exactly.
+    pub const fn exactly(ratio: f64) -> Self {
+        Self { least: ratio, most: ratio }
+    }
+
+    /// The result is at most this many times as large.
+    pub const fn at_most(most: f64) -> Self {
+        Self { least: 0.0, most }
+    }
 }
 
 impl Parameter {
     /// A required value per row.
     pub const fn input(name: &'static str, class: TypeClass, docs: &'static str) -> Self {
-        Self { name, kind: ParameterKind::Input(class), default: None, docs }
+        Self { name, kind: ParameterKind::Input(class), default: None, example: None, docs }
     }
 
     /// The rows of a table operator. `docs` says which columns they need.
     pub const fn rows(docs: &'static str) -> Self {
-        Self { name: "rows", kind: ParameterKind::Rows, default: None, docs }
+        Self { name: "rows", kind: ParameterKind::Rows, default: None, example: None, docs }
     }
 
     /// A required constant.
     pub const fn constant(name: &'static str, kind: ConstantKind, docs: &'static str) -> Self {
-        Self { name, kind: ParameterKind::Constant(kind), default: None, docs }
+        Self { name, kind: ParameterKind::Constant(kind), default: None, example: None, docs }
+    }
+
+    /// The same parameter with a value for the hint of an error, as SQL literal text.
+    pub const fn like(mut self, example: &'static str) -> Self {
+        self.example = Some(example);
+        self
     }
 
     /// The same parameter with a default, given as SQL literal text.
@@ -376,6 +452,21 @@ impl TypeClass {
 }
 
 impl ConstantKind {
+    /// A value that may be passed, as SQL literal text.
+    pub fn example(&self) -> &'static str {
+        match self {
+            Self::PositiveInteger => "1024",
+            Self::Integer => "0",
+            Self::Number => "0.5",
+            Self::NumberList => "[0.5, 0.5, 0.5]",
+            Self::NumberOrList => "4",
+            Self::Categories | Self::Vocabulary => "['red', 'green']",
+            Self::Text => "'text'",
+            Self::File => "'tokenizer.json'",
+            Self::Boolean => "true",
+        }
+    }
+
     /// What may be passed, as it reads after "must be".
     pub fn wording(&self) -> &'static str {
         match self {

@@ -6,9 +6,14 @@
 //! it: parameters with their defaults, version, determinism, what it does to rows and bytes, documentation. Planner,
 //! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor, and nothing else lists
 //! operators or their properties. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
-//! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry. Random operators
-//! take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site. [`image_column`] describes
-//! how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
+//! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry.
+//!
+//! A [`RowOperator`] is a table operator: a function of rows, called in FROM. It makes a [`RowPlan`] of a call, and
+//! [`MakeRows`] then says which input row each new row derives from. [`TABLE_OPERATORS`] and [`find_table_operator`] are
+//! their registry.
+//!
+//! Random operators take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site.
+//! [`image_column`] describes how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
 //!
 //! ```
 //! use datafusion::assert_batches_eq;
@@ -31,17 +36,28 @@
 //!
 //! # Adding an operator
 //!
-//! 1. Write `src/<name>.rs`: a `static` descriptor, a unit struct, `impl Operator`, golden tests. `resize.rs` is a short
-//!    one to start from.
-//! 2. Add its line to [`registry`], and the `mod` line here.
-//! 3. Add an `.slt` with the calls a user would make.
+//! 1. Write `src/<name>.rs`: a `static` descriptor that ends with `..Descriptor::BASE`, a unit struct, `impl Operator`,
+//!    golden tests. `resize.rs` is a short one to start from.
+//! 2. Add its line to [`registry`], and its `mod` line here.
+//! 3. Add `tests/slt/<name>.slt` with the calls that a user would make.
+//! 4. Run `cargo run -- operators --output markdown > docs/operators.md`.
 //!
-//! The `conformance` suite then runs on it without being told: batches, rows, slices and permutations must agree bit
-//! for bit, nulls must stay null, hostile bytes must not panic, and the descriptor must be complete.
+//! The [`conformance`] suite then runs on it without being told: batches, rows, slices and permutations must agree bit
+//! for bit, nulls must stay null, hostile bytes must not panic, and every claim of the descriptor must hold.
+//!
+//! # Adding a table operator
+//!
+//! The same four steps in the folder `src/rows/`, with `impl RowOperator`; the `mod` line and the line of
+//! [`TABLE_OPERATORS`] are both in `src/rows/mod.rs`. `drop_near_duplicates.rs` is one that keeps the columns of its
+//! input ([`RowPlan::keeping`]), `pack.rs` one that computes its own. The examples of its descriptor are whole queries
+//! over the tables `numbers` and `pictures` of `tests/slt/data`. The suite in [`conformance::tables`] checks that rows do
+//! not depend on how a window is divided or ordered, that identities are unique, and that windows of no rows, of one row
+//! and with bad rows are computed.
 //!
 //! # What this crate does not do
 //!
-//! It knows no storage (a tokenizer that a call names is a small local file, see [`files`]), no pipelines and no feeds: bytes arrive as a column, and a random key arrives as a column too.
+//! It knows no storage (a tokenizer that a call names is a small local file, see [`files`]), no pipelines and no feeds:
+//! bytes arrive as a column, and a random key arrives as a column too.
 //! It resolves neither named arguments nor their defaults in SQL text, decides nothing about order, fusion or caching,
 //! and does not skip bad rows: an operator fails with the first row it cannot compute, and the engine chooses what
 //! becomes of it. Kernels run on the calling thread and use no thread pool of their own.
@@ -53,7 +69,6 @@ mod clamp;
 pub mod conformance;
 mod decode_image;
 pub mod descriptor;
-mod drop_near_duplicates;
 pub mod files;
 mod hash_bucket;
 pub mod image_chain;
@@ -61,11 +76,9 @@ pub mod image_column;
 pub mod keyed;
 mod log1p;
 pub mod made_rows;
-mod mix;
 pub mod nearest;
 mod normalize;
 pub mod operator;
-mod pack;
 mod pad_to;
 mod pixels;
 mod random_hflip;
@@ -76,6 +89,7 @@ mod resample;
 mod resize;
 mod reuse;
 pub mod row_operator;
+mod rows;
 mod sleep;
 mod table;
 mod tensors;
@@ -85,12 +99,13 @@ mod text;
 
 pub use datafusion::scalar::ScalarValue;
 pub use descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, STEP_ARGUMENT,
-    TypeClass,
+    ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,
+    STEP_ARGUMENT, SizeRatio, TypeClass,
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use nearest::nearest;
 pub use operator::{Arguments, Operator, OperatorUdf};
-pub use registry::{OPERATORS, TABLE_OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
+pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
+pub use rows::TABLE_OPERATORS;

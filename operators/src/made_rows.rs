@@ -62,7 +62,8 @@ pub struct RowAt {
 pub struct Made {
     /// The input row that each row derives from.
     pub parents: Vec<RowAt>,
-    /// The index of each row among those of its parent, or `None` for a row that is its parent: it keeps the random key.
+    /// The index of each row among those of its parent, or `None` for a row that is its parent: it keeps the random
+    /// key.
     pub ordinals: Vec<Option<u64>>,
     /// A second input row for each row, if the plan has [partners](crate::row_operator::RowPlan::has_partners).
     pub partners: Vec<RowAt>,

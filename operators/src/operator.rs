@@ -44,12 +44,6 @@ pub trait Operator: Debug + Send + Sync {
     /// nobody else holds it, work in its memory.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
 
-    /// Whether [`evaluate`](Self::evaluate) takes texts as views too, though plans say that they are plain, and takes little time for
-    /// a text: it then runs once over the distinct texts of a source that knows them.
-    fn takes_views(&self) -> bool {
-        false
-    }
-
     /// What the operator does with one image, if that is all it does: lets chains of such operators run as one.
     fn image_step(&self, _arguments: &Arguments) -> Result<Option<Step>> {
         Ok(None)
@@ -156,7 +150,8 @@ impl Arguments {
         }
     }
 
-    /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for none.
+    /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for
+    /// none.
     pub(crate) fn draws_of(&self, row: usize) -> Draws {
         self.keys.as_ref().map_or(Draws::new(0, 0), |Keys { keys, site }| Draws::new(keys.value(row), *site))
     }
@@ -266,7 +261,8 @@ impl Keys {
 /// Any [`Operator`] as a DataFusion function.
 ///
 /// The function is immutable: what it returns follows from its arguments, for keyed-random operators from the two that
-/// the engine appends ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these a keyed-random call can be planned but not run.
+/// the engine appends ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these a keyed-random call can be planned but
+/// not run.
 #[derive(Debug)]
 pub struct OperatorUdf {
     operator: &'static dyn Operator,

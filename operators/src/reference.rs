@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::descriptor::{Descriptor, Parameter};
-use crate::registry::{OPERATORS, TABLE_OPERATORS};
+use crate::descriptor::{Descriptor, Parameter, SizeRatio};
+use crate::registry::OPERATORS;
+use crate::rows::TABLE_OPERATORS;
 
 /// The whole of `docs/operators.md`.
 pub fn markdown() -> String {
@@ -33,7 +34,7 @@ fn section(descriptor: &Descriptor) -> String {
     let arguments: Vec<_> = parameters.iter().map(argument).collect();
     let mut text = format!("### {name}\n\n{summary}.\n\n```sql\n{name}({})\n```\n\n", arguments.join(", "));
     text += "| parameter | must be | default | |\n|---|---|---|---|\n";
-    for Parameter { name, kind, default, docs } in *parameters {
+    for Parameter { name, kind, default, docs, .. } in *parameters {
         let default = default.map_or(String::new(), |default| format!("`{default}`"));
         let _ = writeln!(text, "| `{name}` | {} | {default} | {docs} |", kind.wording());
     }
@@ -41,20 +42,26 @@ fn section(descriptor: &Descriptor) -> String {
     for example in descriptor.examples {
         let _ = writeln!(text, "- `{}` → {}", example.sql, example.result);
     }
-    let commutes = match (descriptor.commutes.pixelwise, descriptor.commutes.spatial) {
-        (true, true) => "; commutes with pixelwise and spatial neighbours",
-        (true, false) => "; commutes with pixelwise neighbours",
-        (false, true) => "; commutes with spatial neighbours",
-        (false, false) => "",
+    let size = match descriptor.size_ratio {
+        SizeRatio { least, most } if least == most => format!("; {least} bytes out per byte in"),
+        SizeRatio { most, .. } if most.is_finite() => format!("; at most {most} bytes out per byte in"),
+        _ => String::new(),
     };
     let _ = writeln!(
         text,
-        "\nFollows {source}. Version {version}; {}; {}; about {} bytes out per byte in{commutes}.",
+        "\nFollows {source}. Version {version}; {}; {}{size}{}.",
         descriptor.determinism.wording(),
         descriptor.rows.wording(),
-        descriptor.size_ratio,
+        commuting(descriptor),
     );
     text
+}
+
+/// The operators that a call of this one may change places with.
+fn commuting(descriptor: &Descriptor) -> String {
+    let others = OPERATORS.iter().map(|operator| operator.descriptor()).filter(|other| descriptor.commutes_with(other));
+    let names: Vec<_> = others.map(|other| format!("`{}`", other.name)).collect();
+    if names.is_empty() { String::new() } else { format!("; commutes with {}", names.join(", ")) }
 }
 
 fn argument(parameter: &Parameter) -> String {
@@ -94,7 +101,7 @@ mod tests {
             "### random_hflip\n",
             "random_hflip(image, p => 0.5)",
             "| `p` | a number | `0.5` | The probability of mirroring, from 0 to 1 |",
-            "Version 1; keyed-random; one-to-one; about 1 bytes out per byte in; commutes with pixelwise neighbours.",
+            "Version 1; keyed-random; one-to-one; 1 bytes out per byte in; commutes with `posterize`, `random_grayscale`, `solarize`",
         ] {
             assert!(text.contains(part), "{part}\nis not in\n{text}");
         }

@@ -7,6 +7,7 @@ use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
 use crate::row_operator::RowOperator;
+use crate::rows::TABLE_OPERATORS;
 use crate::table::{floats, integers};
 use crate::tensors::{arithmetic, join};
 use crate::text::measures;
@@ -90,14 +91,6 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &measures::WHITESPACE_RATIO,
     &measures::WORD_COUNT,
     &crate::sleep::Sleep,
-];
-
-/// Every operator that is called in FROM and makes rows of rows.
-pub static TABLE_OPERATORS: &[&dyn RowOperator] = &[
-    &crate::mix::CUTMIX,
-    &crate::drop_near_duplicates::DropNearDuplicates,
-    &crate::mix::MIXUP,
-    &crate::pack::PackOperator,
 ];
 
 /// The table operator with this name. Names are compared without case, as SQL does.

@@ -6,8 +6,9 @@
 //! real rows. It only says which input row each new row derives from; the engine copies columns, and gives each new row
 //! its identity and its random key.
 //!
-//! What may fail because of a row's values belongs into the functions of a plan ([`ReadColumn`], [`ColumnValue::Call`]): they run
-//! row by row, so the engine finds the row that fails. `make` fails only when a window is too large for it.
+//! What may fail because of a row's values belongs into the functions of a plan ([`ReadColumn`],
+//! [`ColumnValue::Call`]): they run row by row, so the engine finds the row that fails. `make` fails only when a window
+//! is too large for it.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The checks that every table operator passes, whatever rows it makes.
 //!
 //! A feed computes a window again wherever and whenever it is asked for, so the rows that an operator makes must be a
-//! function of the window's rows alone: not of the parts in which they arrive, nor of the order in which they do. [`check`]
-//! runs an operator over generated windows as the engine would, and compares runs by the identities of the rows made.
+//! function of the window's rows alone: not of the parts in which they arrive, nor of the order in which they do.
+//! [`check`] runs an operator over generated windows as the engine would, and compares runs by the identities of the
+//! rows made.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub fn check(operator: &'static dyn RowOperator, seed: u64) -> Result<(), String
             let constants = constants(operator, defaults, &mut draws);
             // An operator that finds no column it can use refuses the window.
             let Ok(plan) = operator.plan(&RowArguments::new(descriptor, &constants, &window.fields)) else { continue };
-            let case = Case { operator, plan, window };
+            let case = TableCase { operator, plan, window };
             let wording = crate::image_column::wording(&case.window.fields[0]);
             made += case.check(&mut draws).map_err(|problem| named(format!("for {wording}: {problem}")))?;
         }
@@ -45,14 +46,14 @@ pub fn check(operator: &'static dyn RowOperator, seed: u64) -> Result<(), String
 }
 
 /// Windows with a column of every type under test, a label and an id.
-fn windows(draws: &mut Draws) -> Vec<Window> {
+fn windows(draws: &mut Draws) -> Vec<GeneratedWindow> {
     let tested: Vec<_> = TABLE_CLASSES.iter().flat_map(|class| columns(*class, draws)).collect();
     let mut windows = Vec::with_capacity(tested.len());
     for (field, array) in tested {
         let labels: ArrayRef = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|_| draws.below(7) as i64)));
         let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..ROWS as i64));
         let number = |name: &str| Field::new(name, DataType::Int64, false);
-        windows.push(Window {
+        windows.push(GeneratedWindow {
             fields: vec![field, number("label"), number("id")].into(),
             columns: vec![array, labels, ids],
             epoch: 3,
@@ -74,7 +75,7 @@ fn constants(operator: &dyn RowOperator, defaults: bool, draws: &mut Draws) -> V
 
 /// Rows of one window with what the engine knows of them.
 #[derive(Clone)]
-struct Window {
+struct GeneratedWindow {
     fields: Fields,
     columns: Vec<ArrayRef>,
     epoch: u64,
@@ -82,10 +83,10 @@ struct Window {
 }
 
 /// A planned call over a generated window.
-struct Case {
+struct TableCase {
     operator: &'static dyn RowOperator,
     plan: RowPlan,
-    window: Window,
+    window: GeneratedWindow,
 }
 
 /// The rows that a call made, in the order of their identities.
@@ -99,7 +100,7 @@ struct Outcome {
 /// A generated row's parent, ordinal and partner, by their places in the window.
 type Derived = (u32, Option<u64>, Option<u32>);
 
-impl Window {
+impl GeneratedWindow {
     fn random_key(&self, row: u32) -> u64 {
         random_key(17, self.epoch, u64::from(row))
     }
@@ -110,7 +111,7 @@ impl Window {
     }
 }
 
-impl Case {
+impl TableCase {
     /// Runs all checks; the number of rows that were made.
     fn check(&self, draws: &mut Draws) -> Result<usize, String> {
         self.check_plan()?;
@@ -131,16 +132,16 @@ impl Case {
         let order: Vec<u32> = permutation(draws).values().to_vec();
         let permuted: Vec<u32> = order.into_iter().filter(|row| good.contains(row)).collect();
         same("a window whose rows arrive in another order", self.run(window, &parts(&permuted))?, &whole)?;
-        let shuffled = Window { is_shuffled: true, ..window.clone() };
+        let shuffled = GeneratedWindow { is_shuffled: true, ..window.clone() };
         let shuffled_whole = self.run(&shuffled, &parts(&good))?;
         self.check_identities(&shuffled_whole, &good)?;
         same("a shuffled window in parts", self.run(&shuffled, &[permuted, vec![]])?, &shuffled_whole)?;
-        let other_epoch = Window { epoch: 4, ..window.clone() };
+        let other_epoch = GeneratedWindow { epoch: 4, ..window.clone() };
         match self.operator.descriptor().determinism {
             Determinism::KeyedRandom | Determinism::StepLength => {}
             Determinism::WindowOrder => same("another epoch", self.run(&other_epoch, &parts(&good))?, &whole)?,
             Determinism::Deterministic => {
-                let other_epoch = Window { is_shuffled: true, ..other_epoch };
+                let other_epoch = GeneratedWindow { is_shuffled: true, ..other_epoch };
                 same("another epoch, shuffled,", self.run(&other_epoch, &parts(&good))?, &whole)?;
             }
         }
@@ -192,7 +193,7 @@ impl Case {
     }
 
     /// The rows that can be read. Each of the others fails alone too, so that the engine can name it.
-    fn good_rows(&self, window: &Window) -> Result<Vec<u32>, String> {
+    fn good_rows(&self, window: &GeneratedWindow) -> Result<Vec<u32>, String> {
         let all: Vec<u32> = (0..ROWS as u32).collect();
         let reads_of = |rows: &[u32]| self.reads(window, rows);
         let readable: Vec<u32> = all.iter().copied().filter(|row| reads_of(&[*row]).is_ok()).collect();
@@ -207,7 +208,7 @@ impl Case {
     }
 
     /// What the plan reads of some rows.
-    fn reads(&self, window: &Window, rows: &[u32]) -> Result<Vec<ArrayRef>, String> {
+    fn reads(&self, window: &GeneratedWindow, rows: &[u32]) -> Result<Vec<ArrayRef>, String> {
         let read = |read: &crate::ReadColumn| {
             let array = window.rows(read.column, rows)?;
             match &read.function {
@@ -219,7 +220,7 @@ impl Case {
     }
 
     /// Runs the call over parts of a window, as the engine does.
-    fn run(&self, window: &Window, parts: &[Vec<u32>]) -> Result<Outcome, String> {
+    fn run(&self, window: &GeneratedWindow, parts: &[Vec<u32>]) -> Result<Outcome, String> {
         let groups: Vec<&[Vec<u32>]> = match self.operator.scope() {
             RowScope::Row => parts.chunks(1).collect(),
             RowScope::Window => vec![parts],
@@ -243,7 +244,7 @@ impl Case {
         self.outcome(window, derived, &made.collect::<Result<Vec<_>, _>>()?)
     }
 
-    fn make(&self, window: &Window, parts: &[Vec<u32>], wanted: &[usize]) -> Result<Vec<Made>, String> {
+    fn make(&self, window: &GeneratedWindow, parts: &[Vec<u32>], wanted: &[usize]) -> Result<Vec<Made>, String> {
         let inputs: Vec<(Vec<ArrayRef>, UInt64Array, UInt64Array)> = parts
             .iter()
             .map(|rows| {
@@ -260,7 +261,7 @@ impl Case {
     }
 
     /// Whether each column that the operator computes is the same if it alone is asked for.
-    fn check_pruning(&self, window: &Window, parts: &[Vec<u32>]) -> Result<(), String> {
+    fn check_pruning(&self, window: &GeneratedWindow, parts: &[Vec<u32>]) -> Result<(), String> {
         let all: Vec<usize> = (0..self.plan.made.len()).collect();
         let whole = self.make(window, parts, &all)?;
         for &column in &all {
@@ -301,9 +302,9 @@ impl Case {
         (0..count).map(row).collect()
     }
 
-    /// The result's columns, in the order of identities. Rows on which a function fails are left out, if it also fails for
-    /// each of them alone.
-    fn outcome(&self, window: &Window, derived: Vec<Derived>, made: &[ArrayRef]) -> Result<Outcome, String> {
+    /// The result's columns, in the order of identities. Rows on which a function fails are left out, if it also fails
+    /// for each of them alone.
+    fn outcome(&self, window: &GeneratedWindow, derived: Vec<Derived>, made: &[ArrayRef]) -> Result<Outcome, String> {
         let mut order: Vec<usize> = (0..derived.len()).collect();
         order.sort_by_key(|&at| (derived[at].0, derived[at].1));
         let results = |rows: &[usize]| -> Result<Vec<ArrayRef>, String> {
@@ -339,8 +340,8 @@ impl Outcome {
 
 /// Rows that were made, of which results are computed.
 struct MadeWindow<'a> {
-    case: &'a Case,
-    window: &'a Window,
+    case: &'a TableCase,
+    window: &'a GeneratedWindow,
     derived: &'a [Derived],
     made: &'a [ArrayRef],
 }
@@ -416,7 +417,7 @@ fn call(function: &ScalarUDF, arguments: &[(FieldRef, ArrayRef)], rows: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::TABLE_OPERATORS;
+    use crate::rows::TABLE_OPERATORS;
 
     #[test]
     fn every_table_operator_conforms() {

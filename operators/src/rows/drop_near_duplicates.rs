@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, UInt32Type};
 use datafusion::common::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, Rows};
 use crate::made_rows::{InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 use crate::row_operator::{ReadColumn, RowArguments, RowOperator, RowPlan, RowScope};
 
@@ -33,11 +33,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("NULL"),
     ],
     returns: "the rows that stay, with all their columns",
-    nulls: Nulls::Kept,
-    determinism: Determinism::Deterministic,
     rows: Rows::Shrinks,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "Signatures are those of `minhash_signature`: two rows are similar where at least threshold of their numbers \
            are equal at the same place, which estimates the Jaccard similarity of their texts. Of similar rows, the first \
            in file order stays; a row without a signature stays. Candidates share two bands of the signature, so narrow \
@@ -47,9 +43,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     source: "Broder, On the resemblance and containment of documents (1997); bands as in Leskovec et al., Mining of \
              Massive Datasets, chapter 3",
     examples: &[Example {
-        sql: "SELECT text FROM drop_near_duplicates((SELECT text, minhash_signature(text) AS signature FROM texts))",
-        result: "the texts, without near-duplicates",
+        sql: "SELECT id FROM drop_near_duplicates((SELECT id, minhash_signature(s || ' fish', ngram => 1) AS signature \
+              FROM numbers))",
+        result: "0; 1; 2; 3",
     }],
+    ..Descriptor::BASE
 };
 
 /// In place of a row, none.

@@ -9,11 +9,11 @@ use arrow::array::{ArrayRef, Int32Array, ListArray};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-use super::{Pack, Strategy};
+use super::{Pack, PackStrategy};
 
 /// A run of a document's tokens, its separator among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct DocumentPiece {
     /// Which document.
     pub(super) document: usize,
     /// Its first token in the document.
@@ -24,21 +24,21 @@ pub(super) struct Piece {
 
 /// Which pieces make which sequence.
 #[derive(Debug)]
-pub(super) struct Layout {
-    pieces: Vec<Piece>,
+pub(super) struct PackLayout {
+    pieces: Vec<DocumentPiece>,
     /// Where the pieces of each sequence end.
     ends: Vec<usize>,
 }
 
-impl Layout {
+impl PackLayout {
     /// Lays out documents of these lengths. Documents without tokens are in no sequence.
     pub(super) fn new(pack: &Pack, lengths: impl Iterator<Item = usize>) -> Self {
         let separator = usize::from(pack.separator.is_some());
         let documents =
             lengths.enumerate().filter(|(_, len)| *len > 0).map(|(document, len)| (document, len + separator));
         match pack.strategy {
-            Strategy::Concat => Self::concat(pack.length, documents),
-            Strategy::BestFit => Self::best_fit(pack.length, documents),
+            PackStrategy::Concat => Self::concat(pack.length, documents),
+            PackStrategy::BestFit => Self::best_fit(pack.length, documents),
         }
     }
 
@@ -49,7 +49,7 @@ impl Layout {
             let mut start = 0;
             while start < tokens {
                 let len = room.min(tokens - start);
-                layout.pieces.push(Piece { document, start, len });
+                layout.pieces.push(DocumentPiece { document, start, len });
                 start += len;
                 room -= len;
                 if room == 0 {
@@ -67,13 +67,13 @@ impl Layout {
     /// Longest first, each into the fullest sequence that it fits.
     fn best_fit(length: usize, documents: impl Iterator<Item = (usize, usize)>) -> Self {
         let cut = |(document, tokens): (usize, usize)| {
-            let piece = move |start| Piece { document, start, len: length.min(tokens - start) };
+            let piece = move |start| DocumentPiece { document, start, len: length.min(tokens - start) };
             (0..tokens).step_by(length).map(piece)
         };
-        let mut pieces: Vec<Piece> = documents.flat_map(cut).collect();
+        let mut pieces: Vec<DocumentPiece> = documents.flat_map(cut).collect();
         // Stable: of equal lengths the first document goes first.
         pieces.sort_by_key(|piece| Reverse(piece.len));
-        let mut sequences: Vec<Vec<Piece>> = Vec::new();
+        let mut sequences: Vec<Vec<DocumentPiece>> = Vec::new();
         // Sequences by the room that is left in them.
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for piece in pieces {
@@ -109,7 +109,7 @@ impl Layout {
     }
 
     /// The pieces of a sequence; it has at least one.
-    pub(super) fn pieces(&self, sequence: usize) -> &[Piece] {
+    pub(super) fn pieces(&self, sequence: usize) -> &[DocumentPiece] {
         &self.pieces[self.pieces_of(&(sequence..sequence + 1))]
     }
 
@@ -165,7 +165,7 @@ mod tests {
     use arrow::array::AsArray;
     use arrow::datatypes::Int32Type;
 
-    fn pack(length: usize, strategy: Strategy, separator: Option<i32>) -> Pack {
+    fn pack(length: usize, strategy: PackStrategy, separator: Option<i32>) -> Pack {
         Pack { length, strategy, separator, pad_id: 0, ignore_index: -100 }
     }
 
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn packed(pack: &Pack, documents: &[&[i32]]) -> (Vec<Vec<i32>>, Vec<Vec<i32>>) {
-        let layout = Layout::new(pack, documents.iter().map(|document| document.len()));
+        let layout = PackLayout::new(pack, documents.iter().map(|document| document.len()));
         let all = 0..layout.len();
         (rows(&layout.tokens(pack, documents, all.clone())), rows(&layout.bounds(all)))
     }
@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn concat_joins_documents_and_cuts_them() {
         let documents: [&[i32]; 5] = [&[1, 2, 3], &[], &[4], &[5, 6, 7, 8, 9, 10], &[11]];
-        let (tokens, bounds) = packed(&pack(4, Strategy::Concat, None), &documents);
+        let (tokens, bounds) = packed(&pack(4, PackStrategy::Concat, None), &documents);
         assert_eq!(tokens, [vec![1, 2, 3, 4], vec![5, 6, 7, 8], vec![9, 10, 11]]);
         assert_eq!(bounds, [vec![0, 3, 4], vec![0, 4], vec![0, 2, 3]]);
-        let (tokens, bounds) = packed(&pack(4, Strategy::Concat, Some(99)), &documents);
+        let (tokens, bounds) = packed(&pack(4, PackStrategy::Concat, Some(99)), &documents);
         assert_eq!(tokens, [vec![1, 2, 3, 99], vec![4, 99, 5, 6], vec![7, 8, 9, 10], vec![99, 11, 99]]);
         assert_eq!(bounds, [vec![0, 4], vec![0, 2, 4], vec![0, 4], vec![0, 1, 3]]);
     }
@@ -193,10 +193,10 @@ mod tests {
     #[test]
     fn best_fit_cuts_only_what_fits_no_sequence() {
         let documents: [&[i32]; 6] = [&[1], &[2, 2, 2], &[3, 3], &[], &[4, 4, 4, 4, 4, 4], &[5, 5]];
-        let (tokens, bounds) = packed(&pack(4, Strategy::BestFit, None), &documents);
+        let (tokens, bounds) = packed(&pack(4, PackStrategy::BestFit, None), &documents);
         assert_eq!(tokens, [vec![4, 4, 4, 4], vec![2, 2, 2, 1], vec![3, 3, 4, 4], vec![5, 5]]);
         assert_eq!(bounds, [vec![0, 4], vec![0, 3, 4], vec![0, 2, 4], vec![0, 2]]);
-        let (tokens, _) = packed(&pack(4, Strategy::BestFit, Some(9)), &documents);
+        let (tokens, _) = packed(&pack(4, PackStrategy::BestFit, Some(9)), &documents);
         assert_eq!(
             tokens,
             [vec![2, 2, 2, 9], vec![4, 4, 4, 4], vec![3, 3, 9], vec![4, 4, 9], vec![5, 5, 9], vec![1, 9]]
@@ -207,7 +207,7 @@ mod tests {
     fn each_token_is_packed_once() {
         let documents: Vec<Vec<i32>> = (0..500).map(|n| (0..n * 7919 % 97).map(|at| n * 1000 + at).collect()).collect();
         let slices: Vec<&[i32]> = documents.iter().map(Vec::as_slice).collect();
-        for strategy in [Strategy::Concat, Strategy::BestFit] {
+        for strategy in [PackStrategy::Concat, PackStrategy::BestFit] {
             let pack = pack(64, strategy, None);
             let (tokens, bounds) = packed(&pack, &slices);
             let mut all = tokens.concat();
@@ -221,7 +221,7 @@ mod tests {
                     let run = &tokens[run[0] as usize..run[1] as usize];
                     assert!(run.windows(2).all(|pair| pair[1] == pair[0] + 1), "a piece is a run of a document");
                     let whole = documents[run[0] as usize / 1000].len();
-                    assert!(strategy == Strategy::Concat || whole > 64 || run.len() == whole, "no document is cut");
+                    assert!(strategy == PackStrategy::Concat || whole > 64 || run.len() == whole, "no document is cut");
                 }
             }
         }
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn nothing_makes_no_sequence() {
-        for strategy in [Strategy::Concat, Strategy::BestFit] {
-            assert_eq!(Layout::new(&pack(4, strategy, Some(1)), [0, 0].into_iter()).len(), 0);
+        for strategy in [PackStrategy::Concat, PackStrategy::BestFit] {
+            assert_eq!(PackLayout::new(&pack(4, strategy, Some(1)), [0, 0].into_iter()).len(), 0);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `pack`: token lists of any length to sequences of one length, for a whole window at a time.
 //!
-//! [`Layout`] is the decision which run of which document goes where, made from lengths alone. The sequences' tokens are
-//! put together from that when a window is prepared; what a trainer sees of them ([`columns`]) is computed later, row by
-//! row, for the rows that are asked for.
+//! [`PackLayout`] is the decision which run of which document goes where, made from lengths alone. The sequences'
+//! tokens are put together from that when a window is prepared; what a trainer sees of them ([`columns`]) is computed
+//! later, row by row, for the rows that are asked for.
 
 mod columns;
 mod layout;
@@ -14,9 +14,9 @@ use arrow::array::AsArray;
 use arrow::datatypes::{DataType, Field, Int32Type};
 use datafusion::common::{Result, internal_err};
 
-use self::columns::Column;
-use self::layout::{Layout, list_field};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use self::columns::PackedColumn;
+use self::layout::{PackLayout, list_field};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, Rows};
 use crate::made_rows::{InputRows, Made, MadeRows, MakeRows, RowAt};
 use crate::row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 
@@ -38,19 +38,17 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("-100"),
     ],
     returns: "input_ids, labels and position_ids, tensors of length; cu_seq_lens, a list; tokens, an integer",
-    nulls: Nulls::Kept,
     determinism: Determinism::WindowOrder,
     rows: Rows::Grows,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "The documents of a window are shuffled, where the feed is, and packed. 'concat' joins them and cuts every \
            length tokens, so only the last sequence of a window is padded. 'best_fit' (best-fit decreasing) cuts no \
            document that fits a sequence; longer ones are cut into pieces.",
     source: "Ding et al., Fewer Truncations Improve Language Modeling (2024), for 'best_fit'",
     examples: &[Example {
-        sql: "SELECT input_ids FROM pack((SELECT tokens FROM texts), length => 2048)",
-        result: "sequences of 2048 tokens",
+        sql: "SELECT input_ids FROM pack((SELECT [id, id + 10] AS tokens FROM numbers), length => 4)",
+        result: "[4] 0 10 1 11; [4] 2 12 3 13; [4] 4 14 0 0",
     }],
+    ..Descriptor::BASE
 };
 
 /// The longest sequence: a slip of the keyboard should not ask for terabytes.
@@ -69,7 +67,7 @@ pub(crate) struct PackOperator;
 
 /// How documents are put into sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Strategy {
+pub(crate) enum PackStrategy {
     /// Joined, and cut every length tokens.
     Concat,
     /// Documents whole, where they fit a sequence.
@@ -82,7 +80,7 @@ pub(crate) struct Pack {
     /// Tokens of a sequence.
     pub(crate) length: usize,
     /// How documents are put into sequences.
-    pub(crate) strategy: Strategy,
+    pub(crate) strategy: PackStrategy,
     /// The token behind each document.
     pub(crate) separator: Option<i32>,
     /// The token behind the last document of a sequence.
@@ -103,21 +101,21 @@ impl RowOperator for PackOperator {
     fn plan(&self, arguments: &RowArguments<'_>) -> Result<RowPlan> {
         let pack = Pack::new(arguments)?;
         let column = arguments.column("column", "a list of integers", is_tokens)?;
-        let function = |column: Column| Arc::new(column.function(&pack));
+        let function = |column: PackedColumn| Arc::new(column.function(&pack));
         let [tokens, bounds] = [TOKENS, BOUNDS_AT].map(ColumnValue::Made);
-        let result = |column: Column, of: Vec<ColumnValue>| {
+        let result = |column: PackedColumn, of: Vec<ColumnValue>| {
             ResultColumn::new(column.field(&pack), ColumnValue::Call(function(column), of))
         };
         Ok(RowPlan {
             columns: vec![("column", column)],
-            reads: vec![ReadColumn { column, function: Some(function(Column::Document)) }],
+            reads: vec![ReadColumn { column, function: Some(function(PackedColumn::Document)) }],
             made: ["packed", BOUNDS].map(list_field).to_vec(),
             results: vec![
-                result(Column::InputIds, vec![tokens.clone()]),
-                result(Column::Labels, vec![tokens, bounds.clone()]),
-                result(Column::PositionIds, vec![bounds.clone()]),
+                result(PackedColumn::InputIds, vec![tokens.clone()]),
+                result(PackedColumn::Labels, vec![tokens, bounds.clone()]),
+                result(PackedColumn::PositionIds, vec![bounds.clone()]),
                 ResultColumn::new(list_field(BOUNDS), bounds.clone()),
-                result(Column::Tokens, vec![bounds]),
+                result(PackedColumn::Tokens, vec![bounds]),
             ],
             rows: Arc::new(pack),
         })
@@ -134,8 +132,8 @@ impl Pack {
             }
         };
         let strategy = match arguments.text("strategy")? {
-            Some("concat") => Strategy::Concat,
-            Some("best_fit") => Strategy::BestFit,
+            Some("concat") => PackStrategy::Concat,
+            Some("best_fit") => PackStrategy::BestFit,
             other => {
                 let got = other.unwrap_or_default();
                 return arguments.refuse("strategy", format_args!("must be 'concat' or 'best_fit', got '{got}'"));
@@ -174,7 +172,7 @@ impl MakeRows for Pack {
         let mut rows: Vec<RowAt> = window.positions().collect();
         rows.sort_by_cached_key(|row| ((window.order)(window.random_key(*row)), window.place(*row)));
         let documents: Vec<&[i32]> = rows.iter().map(|row| document(window, *row)).collect();
-        let layout = Layout::new(self, documents.iter().map(|document| document.len()));
+        let layout = PackLayout::new(self, documents.iter().map(|document| document.len()));
         let (sequences, step) = (layout.len(), (TOKENS_PER_PART / self.length).max(1));
         let parts = (0..sequences).step_by(step).map(move |first| first..(first + step).min(sequences));
         Ok(Box::new(parts.map(move |part| self.sequences(window, &layout, &rows, &documents, part))))
@@ -186,7 +184,7 @@ impl Pack {
     fn sequences(
         &self,
         window: &InputRows<'_>,
-        layout: &Layout,
+        layout: &PackLayout,
         rows: &[RowAt],
         documents: &[&[i32]],
         part: Range<usize>,

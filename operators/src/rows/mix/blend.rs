@@ -6,7 +6,7 @@ use crate::keyed::Draws;
 
 /// How two images become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(super) enum MixMethod {
     /// Every pixel is blended.
     Mixup,
     /// A box is pasted.
@@ -37,10 +37,10 @@ impl Blend {
     }
 
     /// The weight of the row's own label.
-    pub(super) fn of_label(&self, way: Way) -> f32 {
+    pub(super) fn of_label(&self, way: MixMethod) -> f32 {
         match way {
-            Way::Mixup => Self::share(self.own) as f32,
-            Way::Cutmix { height, width, .. } => {
+            MixMethod::Mixup => Self::share(self.own) as f32,
+            MixMethod::Cutmix { height, width, .. } => {
                 1.0 - (self.pasted.height * self.pasted.width) as f32 / (height * width) as f32
             }
         }
@@ -54,7 +54,7 @@ impl Mix {
         let mixes = draws.uniform() < f64::from_bits(self.p);
         let lambda = if mixes { beta(f64::from_bits(self.alpha), &mut draws) } else { 1.0 };
         let own = (lambda * f64::from(Blend::WHOLE)).round() as u32;
-        let Way::Cutmix { height, width, .. } = self.way else {
+        let MixMethod::Cutmix { height, width, .. } = self.way else {
             return Blend { own, pasted: Rectangle { top: 0, left: 0, height: 0, width: 0 } };
         };
         let half = 0.5 * (1.0 - Blend::share(own)).sqrt();

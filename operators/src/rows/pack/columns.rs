@@ -17,7 +17,7 @@ use super::layout::list_field;
 
 /// A function of a packed sequence, or of a document on its way into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Column {
+pub(super) enum PackedColumn {
     /// Of a document's list: its tokens as int32. A null is an empty document; a null token is an error.
     Document,
     /// Of tokens: with padding.
@@ -30,7 +30,7 @@ pub(super) enum Column {
     Tokens,
 }
 
-impl Column {
+impl PackedColumn {
     /// Its name in a query.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Column {
     /// It as a function.
     pub(super) fn function(self, pack: &Pack) -> ScalarUDF {
         let arguments = if self == Self::Labels { 2 } else { 1 };
-        ScalarUDF::from(PackColumn {
+        ScalarUDF::from(PackFunction {
             name: format!("pack_{}", self.name()),
             column: self,
             pack: *pack,
@@ -187,14 +187,14 @@ fn document(lists: &ArrayRef) -> Result<ArrayRef> {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct PackColumn {
+struct PackFunction {
     name: String,
-    column: Column,
+    column: PackedColumn,
     pack: Pack,
     signature: Signature,
 }
 
-impl ScalarUDFImpl for PackColumn {
+impl ScalarUDFImpl for PackFunction {
     fn name(&self) -> &str {
         &self.name
     }
@@ -223,21 +223,22 @@ mod tests {
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::Int64Type;
 
-    use super::super::Strategy;
-    use super::super::layout::Layout;
+    use super::super::PackStrategy;
+    use super::super::layout::PackLayout;
     use super::*;
 
     #[test]
     fn columns_restart_with_each_document_and_ignore_padding() {
-        let pack = Pack { length: 6, strategy: Strategy::Concat, separator: Some(9), pad_id: -1, ignore_index: -100 };
+        let pack =
+            Pack { length: 6, strategy: PackStrategy::Concat, separator: Some(9), pad_id: -1, ignore_index: -100 };
         let documents: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6, 7, 8, 10, 11, 12]];
-        let layout = Layout::new(&pack, documents.iter().map(|document| document.len()));
+        let layout = PackLayout::new(&pack, documents.iter().map(|document| document.len()));
         let all = 0..layout.len();
         let (tokens, bounds) = (layout.tokens(&pack, &documents, all.clone()), layout.bounds(all));
         for taken in [0..3, 0..2, 1..2, 1..3, 2..3] {
             let slice = |array: &ArrayRef| array.slice(taken.start, taken.len());
             let (tokens, bounds) = (slice(&tokens), slice(&bounds));
-            let column = |column: Column, arrays: &[&ArrayRef]| {
+            let column = |column: PackedColumn, arrays: &[&ArrayRef]| {
                 let arrays: Vec<ArrayRef> = arrays.iter().map(|array| Arc::clone(array)).collect();
                 let made = column.compute(&pack, &arrays).unwrap();
                 assert_eq!(made.data_type(), column.field(&pack).data_type());
@@ -248,18 +249,18 @@ mod tests {
             let expect =
                 |array: ArrayRef, expected: [[i32; 6]; 3]| assert_eq!(rows(array), expected[taken.clone()].concat());
             expect(
-                column(Column::InputIds, &[&tokens]),
+                column(PackedColumn::InputIds, &[&tokens]),
                 [[1, 2, 3, 9, 4, 9], [5, 6, 7, 8, 10, 11], [12, 9, -1, -1, -1, -1]],
             );
             expect(
-                column(Column::Labels, &[&tokens, &bounds]),
+                column(PackedColumn::Labels, &[&tokens, &bounds]),
                 [[-100, 2, 3, 9, -100, 9], [-100, 6, 7, 8, 10, 11], [-100, 9, -100, -100, -100, -100]],
             );
             expect(
-                column(Column::PositionIds, &[&bounds]),
+                column(PackedColumn::PositionIds, &[&bounds]),
                 [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4, 5], [0, 1, 0, 0, 0, 0]],
             );
-            let used = column(Column::Tokens, &[&bounds]);
+            let used = column(PackedColumn::Tokens, &[&bounds]);
             assert_eq!(used.as_primitive::<Int32Type>().values()[..], [6, 6, 2][taken.clone()]);
         }
     }

@@ -18,9 +18,9 @@ use datafusion::logical_expr::{
 };
 use forebay_arrays::{FixedShapeTensor, item};
 
-use self::blend::{Blend, Way};
+use self::blend::{Blend, MixMethod};
 use self::partners::Cycle;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter};
 use crate::image_column::{CHANNELS, Rectangle, value_type, wording};
 use crate::row_operator::{ColumnValue, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 use crate::tensors::{self, whole};
@@ -48,11 +48,7 @@ static MIXUP_DESCRIPTOR: Descriptor = Descriptor {
     summary: "Blends each image with that of another row of its window, and their labels",
     parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
     returns: RETURNS,
-    nulls: Nulls::Kept,
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and for \
            labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are the \
            window's rows in a random cycle: each is a partner once, and a row that is alone is its own. An integer label, or a boolean one as 0 and 1, is \
@@ -61,10 +57,11 @@ static MIXUP_DESCRIPTOR: Descriptor = Descriptor {
            either is null.",
     source: "Zhang et al., mixup: Beyond Empirical Risk Minimization (2017); torchvision's `MixUp`, with a lambda for each row",
     examples: &[Example {
-        sql: "SELECT image, label FROM mixup((SELECT resize(decode_image(bytes), 224, 224) AS image, label FROM photos), \
-              num_classes => 10)",
-        result: "images of 224 x 224 and labels of 10 floats",
+        sql: "SELECT label FROM mixup((SELECT resize(decode_image(bytes), 1, 1) AS image, ascii(path) - 97 AS label \
+              FROM pictures), num_classes => 3)",
+        result: "[3] 0.3743744 0.0 0.6256256; [3] 0.12605286 0.87394714 0.0; [3] 0.0 0.29756165 0.70243835",
     }],
+    ..Descriptor::BASE
 };
 
 static CUTMIX_DESCRIPTOR: Descriptor = Descriptor {
@@ -74,21 +71,18 @@ static CUTMIX_DESCRIPTOR: Descriptor = Descriptor {
     summary: "Pastes a box of another row's image into each image, and mixes their labels by its area",
     parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
     returns: RETURNS,
-    nulls: Nulls::Kept,
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "Each row draws lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16, and the centre of a box whose \
            sides are sqrt(1 - lambda) of the image's; the box is cut at the image's borders. Labels are mixed by the \
            share of the image that stays. Partners, labels, the subquery's SELECT and nulls are as in `mixup`. Images are \
            uint8 or float32, height x width x 3, or 3 x height x width as `to_chw` makes them.",
     source: "Yun et al., CutMix (2019); torchvision's `CutMix`, with a lambda and a box for each row",
     examples: &[Example {
-        sql: "SELECT image, label FROM cutmix((SELECT resize(decode_image(bytes), 224, 224) AS image, label FROM photos), \
-              num_classes => 10)",
-        result: "images of 224 x 224 and labels of 10 floats",
+        sql: "SELECT label FROM cutmix((SELECT resize(decode_image(bytes), 4, 4) AS image, ascii(path) - 97 AS label \
+              FROM pictures), num_classes => 3)",
+        result: "[3] 0.875 0.0 0.125; [3] 0.25 0.75 0.0; [3] 0.0 0.25 0.75",
     }],
+    ..Descriptor::BASE
 };
 
 /// The longest label.
@@ -127,7 +121,7 @@ impl RowOperator for MixOperator {
             columns: vec![("image", image), ("label", label)],
             ..RowPlan::keeping(arguments.input(), Arc::new(Cycle))
         };
-        let mixed = |part: Part, column: usize| {
+        let mixed = |part: MixedColumn, column: usize| {
             let values = vec![
                 ColumnValue::Parent(column),
                 ColumnValue::Partner(column),
@@ -138,8 +132,8 @@ impl RowOperator for MixOperator {
         };
         // One column may be both; the image comes first.
         let label_result = Arc::new(mix.label(label_field.name(), label_field.is_nullable())?);
-        plan.results[label] = ResultColumn::new(label_result, mixed(Part::Label, label));
-        plan.results[image].value = mixed(Part::Image, image);
+        plan.results[label] = ResultColumn::new(label_result, mixed(MixedColumn::Label, label));
+        plan.results[image].value = mixed(MixedColumn::Image, image);
         Ok(plan)
     }
 }
@@ -148,7 +142,7 @@ impl RowOperator for MixOperator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mix {
     operator: &'static str,
-    way: Way,
+    way: MixMethod,
     /// As bits, so that calls can be compared.
     alpha: u64,
     p: u64,
@@ -174,13 +168,13 @@ impl Mix {
             return wrong("a tensor of uint8 or float32, all of one shape; `resize` makes one");
         };
         let way = if !operator.pastes {
-            Way::Mixup
+            MixMethod::Mixup
         } else {
             match tensor.shape[..] {
                 [_, height, width] if tensor.has_names(&["C", "H", "W"]) => {
-                    Way::Cutmix { height, width, interleaved: 1 }
+                    MixMethod::Cutmix { height, width, interleaved: 1 }
                 }
-                [height, width, CHANNELS] => Way::Cutmix { height, width, interleaved: CHANNELS },
+                [height, width, CHANNELS] => MixMethod::Cutmix { height, width, interleaved: CHANNELS },
                 _ => {
                     return wrong(
                         "height x width x 3, or 3 x height x width with dimensions named as `to_chw` names them",
@@ -240,10 +234,10 @@ impl Mix {
     }
 
     /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's site.
-    fn function(&self, part: Part) -> ScalarUDF {
+    fn function(&self, part: MixedColumn) -> ScalarUDF {
         let name = match part {
-            Part::Image => format!("{}_image", self.operator),
-            Part::Label => format!("{}_label", self.operator),
+            MixedColumn::Image => format!("{}_image", self.operator),
+            MixedColumn::Label => format!("{}_label", self.operator),
         };
         ScalarUDF::from(MixPart { name, mix: *self, part, signature: Signature::any(4, Volatility::Immutable) })
     }
@@ -251,7 +245,7 @@ impl Mix {
 
 /// What is mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum MixedColumn {
     /// The image.
     Image,
     /// The label.
@@ -262,7 +256,7 @@ enum Part {
 struct MixPart {
     name: String,
     mix: Mix,
-    part: Part,
+    part: MixedColumn,
     signature: Signature,
 }
 
@@ -283,8 +277,8 @@ impl ScalarUDFImpl for MixPart {
         let [own, partner, ..] = args.arg_fields else { return internal_err!("{} lacks arguments", self.name) };
         let nullable = own.is_nullable() || partner.is_nullable();
         match self.part {
-            Part::Image => Ok(Arc::new(own.as_ref().clone().with_nullable(nullable))),
-            Part::Label => Ok(Arc::new(self.mix.label(own.name(), nullable)?)),
+            MixedColumn::Image => Ok(Arc::new(own.as_ref().clone().with_nullable(nullable))),
+            MixedColumn::Label => Ok(Arc::new(self.mix.label(own.name(), nullable)?)),
         }
     }
 
@@ -294,8 +288,8 @@ impl ScalarUDFImpl for MixPart {
         let (keys, sites) = (keys.as_primitive::<UInt64Type>(), sites.as_primitive::<UInt64Type>());
         let blends = keys.values().iter().zip(sites.values()).map(|(key, site)| self.mix.blend(*key, *site));
         let mixed = match self.part {
-            Part::Image => self.mix.images(own, partner, blends),
-            Part::Label => self.mix.labels(own, partner, blends),
+            MixedColumn::Image => self.mix.images(own, partner, blends),
+            MixedColumn::Label => self.mix.labels(own, partner, blends),
         };
         mixed.map(ColumnarValue::Array)
     }
@@ -335,8 +329,8 @@ impl Mix {
         let (mut out, partners) = (values(own).to_vec(), values(partner));
         for ((own, partner), blend) in out.chunks_exact_mut(size).zip(partners.chunks_exact(size)).zip(blends) {
             match self.way {
-                Way::Mixup => blended(own, partner, blend.own),
-                Way::Cutmix { height, width, interleaved } => {
+                MixMethod::Mixup => blended(own, partner, blend.own),
+                MixMethod::Cutmix { height, width, interleaved } => {
                     let Rectangle { top, left, height: rows, width: columns } = blend.pasted;
                     // The rows of an image with planes are those of all planes.
                     for first in (0..size).step_by(height * width * interleaved) {
