@@ -52,8 +52,8 @@ const OPTIONS: [&str; 11] = [
 ];
 
 impl Pipeline {
-    /// Checks and compiles `definition` over those of `tables` that it reads. Paths of files that it calls operators with
-    /// begin at `base`.
+    /// Checks and compiles `definition` over those of `tables` that it reads. Paths of files that it calls operators
+    /// with begin at `base`.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
         audience: Audience,
@@ -139,7 +139,8 @@ impl Pipeline {
         compile::lengths(&self.plan, column, self.dataset.schema(), state)
     }
 
-    /// The stage that gives only these columns of the samples; with `reads_all`, of the rows that all columns are read of.
+    /// The stage that gives only these columns of the samples; with `reads_all`, of the rows that all columns are read
+    /// of.
     pub(crate) fn stage_of(&self, columns: &[String], reads_all: bool, state: &SessionState) -> Result<Stage> {
         let schema = self.schema();
         let place = |name: &String| {

@@ -1,4 +1,4 @@
-//! What changes the set of rows inside a window: one value for each such operator of a query.
+//! The operators of a query that change the set of rows of a window.
 
 use datafusion::error::Result;
 use datafusion::logical_expr as plan;
@@ -11,7 +11,7 @@ use super::unnest::Unnest;
 pub(crate) enum Change {
     /// A row for each item of a list.
     Unnest(Unnest),
-    /// Rows with what is found for them in a table that is held in memory.
+    /// Rows with the rows found for them in a table that is held in memory.
     Join(Box<Join>),
     /// The rows that a table operator makes.
     Call(TableCall),
@@ -31,7 +31,7 @@ impl Change {
         }
     }
 
-    /// The columns of the input that it needs to make the columns `made`.
+    /// The columns of the input that the operator needs to make the columns `made`.
     pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
         match self {
             Self::Unnest(unnest) => unnest.needs(made),

@@ -1,8 +1,8 @@
 //! What identifies a query: its plan as text, and everything that the text does not say.
 //!
-//! DataFusion shows plans to people: it neither quotes identifiers nor escapes strings nor marks the elements of a list,
-//! so two plans may look the same and differ. The literals, columns and aliases are therefore listed beside the text, in
-//! the plan's order and unambiguously, with the versions of the operators that are called.
+//! DataFusion shows plans to people: it neither quotes identifiers nor escapes strings nor marks the elements of a
+//! list, so two plans may look the same and differ. The literals, columns and aliases are therefore listed beside the
+//! text, in the plan's order and unambiguously, with the versions of the operators that are called.
 
 use std::collections::{BTreeMap, BTreeSet};
 

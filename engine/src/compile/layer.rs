@@ -1,54 +1,48 @@
-//! One operator that makes rows, planned with what lies below it.
+//! An operator that makes rows, planned with the part of the query below it.
 //!
-//! It runs when a window is prepared, since only then the window's rows, and so its offsets, are known. The rows it makes
-//! are kept in the window; they have ids of their own, random keys that follow from the row they come from and their
-//! place in it, and they remember the row of the driving table, which is what messages about bad rows name.
+//! A layer runs when a window is prepared, because a window's offsets follow from the rows that it makes. The window
+//! keeps these rows. They have ids of their own. A row's random key is a hash of its parent's key and its index among
+//! its parent's rows. Each row refers to a row of the driving table, which messages about bad rows name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::compute::concat_batches;
-use arrow::datatypes::{SchemaRef, UInt64Type};
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use forebay_storage::Dataset;
 
 use super::change::Change;
-use super::conjuncts;
-use super::hidden::{self, SAMPLE_ID, WovenLayer};
+use super::filters::conjuncts;
+use super::hidden::WovenLayer;
+use super::hidden_columns::{SAMPLE_ID, hidden_column};
+use super::leaf_plan::{LeafPlan, Select, ascending};
 use super::lookup::{Lookup, LookupPlan};
 use super::source_rows::{DerivedRows, SourceRows, slice_bytes};
-use super::stage::{BadRow, LeafPlan, Select, Stage, ascending};
 use super::table_call::TableCall;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most that the rows made in one window may take.
+/// Maximum bytes of the rows made in one window.
 const MADE_BYTES_MAX: u64 = 1 << 30;
-/// Ids of made rows begin here, above those of any table.
+/// The first id of a made row, above the ids of any table.
 const MADE_IDS: u64 = 1 << 63;
 
 /// An operator that makes rows, ready to run over any rows of the layer or table below.
 pub(crate) struct Layer {
-    /// Its input's rows that pass the filters below it: the columns that it needs, then the sample id.
+    /// The input's rows that pass the filters below the operator: the columns that it needs, then the sample id.
     below: Select,
-    /// The columns that this reads of the layer or table below, ascending.
+    /// The columns that the layer reads of the layer or table below, ascending.
     columns: Vec<usize>,
     change: Change,
-    /// What a join looks its rows up in.
+    /// The table that a join looks rows up in.
     lookup: Option<LookupPlan>,
-    /// The columns that are read of what it makes, ascending.
+    /// The columns of the made rows that are read, ascending.
     made: Vec<usize>,
     schema: SchemaRef,
 }
 
-/// Rows that reached an operator, in order, and those that could not.
-pub(crate) struct Passed {
-    pub(crate) rows: SourceRows,
-    pub(crate) bad: Vec<BadRow>,
-}
-
-/// What was made in a window so far.
+/// The rows made in a window so far.
 #[derive(Default)]
 pub(crate) struct MadeSoFar {
     rows: u64,
@@ -63,8 +57,8 @@ impl MadeSoFar {
 }
 
 impl Layer {
-    /// Plans a layer of which the columns `made` are read, over what has the columns of `source`. `tables` are those that
-    /// joins may look rows up in.
+    /// Plans a layer of which the columns `made` are read, over a table or layer with the columns of `source`. Joins
+    /// look rows up in `tables`.
     pub(crate) async fn plan(
         woven: WovenLayer,
         made: Vec<usize>,
@@ -73,7 +67,7 @@ impl Layer {
         state: &SessionState,
     ) -> Result<Self> {
         let WovenLayer { input, change, made: schema } = woven;
-        let id = Expr::Column(hidden::hidden_column(&input, SAMPLE_ID)?);
+        let id = Expr::Column(hidden_column(&input, SAMPLE_ID)?);
         let needed =
             change.needs(&made).into_iter().map(|column| Expr::Column(input.schema().columns()[column].clone()));
         let exprs: Vec<Expr> = needed.chain([id]).collect();
@@ -94,7 +88,7 @@ impl Layer {
         Ok(Self { columns: ascending(below.columns()), below, change, lookup, made, schema: Arc::new(schema) })
     }
 
-    /// The columns that are to be read of the layer or table below, ascending.
+    /// The columns to read of the layer or table below, ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
     }
@@ -104,9 +98,14 @@ impl Layer {
         format!("{}:\n{}{lookup}", self.change.name(), self.below.whole.display())
     }
 
-    /// What it looks its rows up in, if it does.
+    /// The table that it looks rows up in, if it is a join.
     pub(crate) fn lookup(&self) -> Option<&LookupPlan> {
         self.lookup.as_ref()
+    }
+
+    /// The rows of the input that pass the filters below the operator.
+    pub(super) fn below(&self) -> &Select {
+        &self.below
     }
 
     fn call(&self) -> Option<&TableCall> {
@@ -131,8 +130,8 @@ impl Layer {
         self.call().is_some_and(TableCall::is_of_window)
     }
 
-    /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes;
-    /// `lookup` is what [`lookup`](Self::lookup) plans, once it was read.
+    /// Makes rows of `passed`: some rows of a window, or all of them if the operator [needs all](Self::is_of_window).
+    /// `order` maps a row's random key to its place in the window. `lookup` is the table of a [join](Self::lookup).
     pub(crate) fn make(
         &self,
         passed: &[SourceRows],
@@ -171,7 +170,7 @@ impl Layer {
         }
     }
 
-    /// Gives rows that were made their ids.
+    /// Gives ids to made rows.
     fn identified(&self, rows: DerivedRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
         let DerivedRows { columns, random_keys: keys, origins } = rows;
         let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));
@@ -197,35 +196,5 @@ impl Layer {
         let message = format!("{what} makes more than {} MiB of rows in one window", MADE_BYTES_MAX >> 20);
         Error::new(ErrorKind::Exhausted, message)
             .with_hint("lower window_rows or window_bytes, or select fewer columns")
-    }
-}
-
-impl Stage {
-    /// The rows of `rows` that reach the operator of `layer`, with the columns that it needs.
-    pub(crate) async fn rise(&self, layer: &Layer, rows: &SourceRows) -> Result<Passed> {
-        let passed = self.passed(&layer.below, &layer.columns, rows).await?;
-        let batch = concat_batches(&layer.below.whole.plan.schema(), &passed.batches)
-            .map_err(|error| Error::internal(format!("cannot join rows: {error}")))?;
-        let (id_column, width) = (batch.num_columns() - 1, batch.num_columns());
-        let ids = batch.column(id_column).as_primitive::<UInt64Type>();
-        // Rows pass in order, so one walk finds each id's row.
-        let mut at = 0;
-        let mut found = Vec::with_capacity(ids.len());
-        for id in ids.values() {
-            while rows.sample_ids.value(at) != *id {
-                at += 1;
-            }
-            found.push(at);
-        }
-        let of = |values: &UInt64Array| UInt64Array::from_iter_values(found.iter().map(|&at| values.value(at)));
-        let columns: Vec<usize> = (0..width - 1).collect();
-        let rows = SourceRows {
-            sample_ids: ids.clone(),
-            random_keys: of(&rows.random_keys),
-            origins: rows.origins.as_ref().map(of),
-            step_lengths: None,
-            batch: batch.project(&columns).map_err(|error| Error::internal(format!("cannot project rows: {error}")))?,
-        };
-        Ok(Passed { rows, bad: passed.bad })
     }
 }

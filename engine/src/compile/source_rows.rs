@@ -15,7 +15,7 @@ pub(crate) struct SourceRows {
     pub(crate) random_keys: UInt64Array,
     /// The rows of the driving table that they derive from; `None` if they are these.
     pub(crate) origins: Option<UInt64Array>,
-    /// How long rows of the same global step may be, once they are grouped by length; 0 for all where they are not.
+    /// The longest length of rows in the same global step, once rows are grouped by length; 0 in feeds without groups.
     pub(crate) step_lengths: Option<UInt64Array>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn derived_key(parent: u64, ordinal: Option<u64>) -> u64 {
     ordinal.map_or(parent, |ordinal| random_key(parent, DERIVED_DOMAIN, ordinal))
 }
 
-/// The bytes of a column's own rows: it may be a slice of a much longer one.
+/// The bytes of a column's own rows: the column may be a slice of a much longer one.
 pub(crate) fn slice_bytes(column: &ArrayRef) -> u64 {
     let sliced = column.to_data().get_slice_memory_size();
     sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64

@@ -30,7 +30,7 @@ pub(crate) struct TableCall {
 }
 
 /// What a column of the rows that are made holds.
-enum Column {
+enum MadeColumn {
     /// A column that is carried, of the row's parent.
     Parent(usize),
     /// A column that is carried, of the row's partner.
@@ -43,8 +43,8 @@ enum Column {
 
 impl TableCall {
     /// The call of `operator` that `plan` plans, as layer `index`, with `carried` columns of its input beside those it
-    /// reads. What is made has these columns, then those of partners and their random key if the plan has partners, then
-    /// those that the operator computes.
+    /// reads. What is made has these columns, then those of partners and their random key if the plan has partners,
+    /// then those that the operator computes.
     pub(crate) fn new(operator: &'static dyn RowOperator, plan: &RowPlan, carried: usize, index: usize) -> Self {
         Self {
             operator,
@@ -75,17 +75,18 @@ impl TableCall {
         self.has_partners
     }
 
-    fn column(&self, made: usize) -> Column {
+    fn column(&self, made: usize) -> MadeColumn {
         let partners = if self.has_partners { self.carried + 1 } else { 0 };
         match made {
-            at if at < self.carried => Column::Parent(at),
-            at if at >= self.carried + partners => Column::Made(at - self.carried - partners),
-            at if at == 2 * self.carried => Column::PartnerKey,
-            at => Column::Partner(at - self.carried),
+            at if at < self.carried => MadeColumn::Parent(at),
+            at if at >= self.carried + partners => MadeColumn::Made(at - self.carried - partners),
+            at if at == 2 * self.carried => MadeColumn::PartnerKey,
+            at => MadeColumn::Partner(at - self.carried),
         }
     }
 
-    /// The columns of the input that it needs to make the columns `made`: what it reads, then what is carried, ascending.
+    /// The columns of the input that it needs to make the columns `made`: what it reads, then what is carried,
+    /// ascending.
     pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
         (0..self.reads).chain(self.copied(made).into_iter().map(|column| self.reads + column)).collect()
     }
@@ -93,8 +94,8 @@ impl TableCall {
     /// Of the columns that may be carried those that are, ascending.
     fn copied(&self, made: &[usize]) -> Vec<usize> {
         let carried = made.iter().filter_map(|&at| match self.column(at) {
-            Column::Parent(column) | Column::Partner(column) => Some(column),
-            Column::PartnerKey | Column::Made(_) => None,
+            MadeColumn::Parent(column) | MadeColumn::Partner(column) => Some(column),
+            MadeColumn::PartnerKey | MadeColumn::Made(_) => None,
         });
         let mut carried: Vec<usize> = carried.collect();
         carried.sort_unstable();
@@ -125,8 +126,8 @@ impl TableCall {
         let wanted: Vec<usize> = made
             .iter()
             .filter_map(|&at| match self.column(at) {
-                Column::Made(column) => Some(column),
-                Column::Parent(_) | Column::Partner(_) | Column::PartnerKey => None,
+                MadeColumn::Made(column) => Some(column),
+                MadeColumn::Parent(_) | MadeColumn::Partner(_) | MadeColumn::PartnerKey => None,
             })
             .collect();
         let parts = passed.iter().map(|rows| self.part(rows)).collect();
@@ -180,13 +181,13 @@ impl Carried<'_> {
         }
         let mut own = rows.columns.into_iter();
         let columns = self.made.iter().map(|&at| match self.call.column(at) {
-            Column::Parent(column) => self.gather(column, &rows.parents),
-            Column::Partner(column) => self.gather(column, &rows.partners),
-            Column::PartnerKey => {
+            MadeColumn::Parent(column) => self.gather(column, &rows.parents),
+            MadeColumn::Partner(column) => self.gather(column, &rows.partners),
+            MadeColumn::PartnerKey => {
                 let keys = rows.partners.iter().map(|row| self.random_key(*row));
                 Ok(Arc::new(UInt64Array::from_iter_values(keys)) as ArrayRef)
             }
-            Column::Made(_) => {
+            MadeColumn::Made(_) => {
                 own.next().ok_or_else(|| Error::internal(format!("{} lacks a column", self.call.name())))
             }
         });

@@ -2,8 +2,8 @@
 //!
 //! An epoch is a log of samples with dense offsets that nobody stores, since any piece of it can be computed again, bit
 //! for bit. [`plan`] says which row ranges form a window, [`window`] computes one, the sequencer of `forebay-delivery`
-//! says when and [`runner`] does it, [`reader`] cuts a rank's batches from them, and a [`Token`] is all that a trainer has
-//! to keep.
+//! says when and [`runner`] does it, [`reader`] cuts a rank's batches from them, and a [`Token`] is all that a trainer
+//! has to keep.
 
 mod buckets;
 mod detach;
@@ -92,7 +92,8 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// The feeds of a session that somebody holds, by root, id, columns and who is handed them: readers of equal feeds share windows.
+/// The feeds of a session that somebody holds, by root, id, columns and who is handed them: readers of equal feeds
+/// share windows.
 pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience), Weak<Runner>>>;
 
 /// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
@@ -212,8 +213,8 @@ impl Feed {
         identity
     }
 
-    /// Calls in its query whose results must not be kept: random ones, which would be the same ever after, and functions
-    /// without a version.
+    /// Calls in its query whose results must not be kept: random ones, which would be the same ever after, and
+    /// functions without a version.
     pub fn uncacheable_calls(&self) -> Vec<String> {
         self.pipeline.uncacheable_calls()
     }

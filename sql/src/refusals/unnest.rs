@@ -1,13 +1,13 @@
 //! UNNEST: one list in the columns of a SELECT, and nowhere else.
 //!
-//! DataFusion would pad the shorter of two lists with nulls, which nobody who trains wants to find out from a loss curve.
+//! DataFusion would pad the shorter of two lists with nulls, which would silently become training data.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SelectItem, Spanned, Visit, Visitor};
 
 use super::Search;
-use crate::Place;
+use crate::error::Place;
 
 /// Whether a SELECT unnests.
 pub(super) fn unnests(select: &Select) -> bool {

@@ -11,10 +11,10 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Projection, UserDefinedLogical
 use forebay_operators::{ColumnValue, ReadColumn};
 use forebay_sql::RowsNode;
 
-use super::columns::{HIDDEN, RANDOM_KEY, hidden_column, hidden_columns};
 use super::flattened::flattened;
 use super::layers::Layers;
 use crate::compile::change::Change;
+use crate::compile::hidden_columns::{HIDDEN, RANDOM_KEY, hidden_column, hidden_columns};
 use crate::compile::table_call::TableCall;
 
 /// The names of the columns that a call reads, and of those that it computes, each with the layer and a number.
@@ -26,9 +26,9 @@ const PARTNER_KEY: &str = "__forebay_partner_key";
 
 /// Makes the rows that `node` calls for, of those of `input`.
 ///
-/// The columns that the call reads are computed below the layer, and its results above, for the rows that are asked for.
-/// If rows have partners, the subquery's columns are computed above the layer too: once from the row's columns and once
-/// from its partner's.
+/// The columns that the call reads are computed below the layer, and its results above, for the rows that are asked
+/// for. If rows have partners, the subquery's columns are computed above the layer too: once from the row's columns and
+/// once from its partner's.
 pub(super) fn weave(layers: &mut Layers, node: &RowsNode, input: LogicalPlan) -> Result<LogicalPlan> {
     let plan = node.plan();
     let (base, selected) = if plan.has_partners() {

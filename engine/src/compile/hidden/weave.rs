@@ -5,16 +5,14 @@ use std::sync::Arc;
 use datafusion::common::plan_err;
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, UserDefinedLogicalNodeCore as _,
-};
+use datafusion::logical_expr::{Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias};
 use forebay_sql::RowsNode;
 
-use super::columns::{HIDDEN, hidden_columns};
 use super::layers::{Layers, Woven};
 use super::table::FeedTable;
 use super::{join, table_call};
 use crate::compile::change::Change;
+use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 use crate::compile::join::Condition;
 
 /// Weaves the hidden columns into `plan`, whose output then has them as well.

@@ -1,8 +1,9 @@
 //! Windows that are the same in every epoch, kept for the next.
 //!
 //! Without shuffling and random calls window k of each epoch has the same rows. Once all of them have been transformed
-//! they are kept, so that later epochs and readers cost their sending only. First come, first kept, up to a limit: epochs
-//! go round, so what was used last is what is needed last, and a dataset above the limit still finds its first part.
+//! they are kept, so that later epochs and readers cost their sending only. First come, first kept, up to a limit:
+//! epochs go round, so what was used last is what is needed last, and a dataset above the limit still finds its first
+//! part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
