@@ -9,8 +9,8 @@
 //! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry.
 //!
 //! A [`RowOperator`] is a table operator: a function of rows, called in FROM. It makes a [`RowPlan`] of a call, and
-//! [`MakeRows`] then says which input row each new row derives from. [`TABLE_OPERATORS`] and [`find_table_operator`] are
-//! their registry.
+//! [`MakeRows`] then says which input row each new row derives from. [`TABLE_OPERATORS`] and [`find_table_operator`]
+//! are their registry.
 //!
 //! Random operators take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site.
 //! [`image_column`] describes how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
@@ -50,9 +50,9 @@
 //! The same four steps in the folder `src/rows/`, with `impl RowOperator`; the `mod` line and the line of
 //! [`TABLE_OPERATORS`] are both in `src/rows/mod.rs`. `drop_near_duplicates.rs` is one that keeps the columns of its
 //! input ([`RowPlan::keeping`]), `pack.rs` one that computes its own. The examples of its descriptor are whole queries
-//! over the tables `numbers` and `pictures` of `tests/slt/data`. The suite in [`conformance::tables`] checks that rows do
-//! not depend on how a window is divided or ordered, that identities are unique, and that windows of no rows, of one row
-//! and with bad rows are computed.
+//! over the tables `numbers` and `pictures` of `tests/slt/data`. The suite in [`conformance::tables`] checks that rows
+//! do not depend on how a window is divided or ordered, that identities are unique, and that windows of no rows, of one
+//! row and with bad rows are computed.
 //!
 //! # What this crate does not do
 //!

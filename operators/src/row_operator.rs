@@ -188,6 +188,14 @@ impl<'a> RowArguments<'a> {
         }
     }
 
+    /// A positive integer.
+    pub fn positive(&self, name: &str) -> Result<usize> {
+        match self.integer(name)?.map(usize::try_from) {
+            Some(Ok(integer)) if integer > 0 => Ok(integer),
+            _ => self.refuse(name, format_args!("must be a positive integer, got {}", self.value(name)?)),
+        }
+    }
+
     /// A finite number.
     pub fn number(&self, name: &str) -> Result<f64> {
         match descriptor::number(self.value(name)?) {

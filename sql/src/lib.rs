@@ -1,11 +1,11 @@
 //! From text to statements, and from a pipeline's query to a logical plan, with places in errors.
 //!
 //! A text of Forebay is DataFusion's SQL with a few statements about pipelines. [`parse`] turns it into [`Statement`]s:
-//! names, options, and the exact text of each pipeline's query. [`plan`] turns the query of a [`PipelineDefinition`] into
-//! DataFusion's `LogicalPlan` for a session that has the tables, the operators, [`expr_planner`] and
-//! [`relation_planner`]. It refuses queries that no feed can run, puts the named arguments and defaults of operators into
-//! position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`] has a
-//! message, the [`Place`] in the text and a hint; [`Error::render`] shows them under the source line.
+//! names, options, and the exact text of each pipeline's query. [`plan`] turns the query of a [`PipelineDefinition`]
+//! into DataFusion's `LogicalPlan` for a session that has the tables, the operators, [`expr_planner`] and
+//! [`relation_planner`]. It refuses queries that no feed can run, puts the named arguments and defaults of operators
+//! into position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`] has
+//! a message, the [`Place`] in the text and a hint; [`Error::render`] shows them under the source line.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -37,8 +37,8 @@
 //! # });
 //! ```
 //!
-//! This crate does not run or keep anything, does not know where tables come from, and does not cut or optimize plans. It
-//! reads the options of pipelines and tables with their places; the engine and storage check them.
+//! This crate does not run or keep anything, does not know where tables come from, and does not cut or optimize plans.
+//! It reads the options of pipelines and tables with their places; the engine and storage check them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod calls;

@@ -1,7 +1,7 @@
 //! Text columns of categories: expressions run once for each distinct text.
 //!
-//! A Parquet file holds each text of a category once, and a number for each row. A column is read as such a dictionary if
-//! samples hold only numbers that operators compute from its texts. Rows then move as numbers of four bytes, and an
+//! A Parquet file holds each text of a category once, and a number for each row. A column is read as such a dictionary
+//! if samples hold only numbers that operators compute from its texts. Rows then move as numbers of four bytes, and an
 //! expression runs over some thousand texts instead of one text per row.
 
 use std::any::Any;
@@ -28,8 +28,8 @@ use forebay_storage::{dictionary_of_texts, retyped};
 use super::window_exec::WindowExec;
 use crate::error::Result;
 
-/// Maximum number of texts in a window's dictionary, per row of the first piece that asks for results. A piece is a small
-/// part of a window, but it may be the only part that a rank takes or that passes a filter.
+/// Maximum number of texts in a window's dictionary, per row of the first piece that asks for results. A piece is a
+/// small part of a window, but it may be the only part that a rank takes or that passes a filter.
 const TEXTS_PER_ROW_MAX: usize = 4;
 
 /// The columns of the plan's leaf that may be dictionaries.
@@ -108,8 +108,8 @@ impl Uses {
     }
 }
 
-/// The text column from which an expression computes a number, if it reads nothing else but constants, and the innermost
-/// operator takes views.
+/// The text column from which an expression computes a number, if it reads nothing else but constants, and the
+/// innermost operator takes views.
 fn category_of<'a>(expr: &'a Arc<dyn PhysicalExpr>, leaf: &Schema) -> Option<&'a Column> {
     let is_number = expr.data_type(leaf).is_ok_and(|it| it.is_primitive() || it == DataType::Boolean);
     let operator = expr.downcast_ref::<ScalarFunctionExpr>().and_then(|call| forebay_operators::find(call.name()));
@@ -160,8 +160,8 @@ struct DictionaryEval {
 }
 
 /// The expression's results for a dictionary that is still in use: one for each text, and last one for a null. They are
-/// not set while they are computed, nor if computing them panicked. They are `None` if the expression fails on one of the
-/// texts, which need not be the text of a row that is asked for.
+/// not set while they are computed, nor if computing them panicked. They are `None` if the expression fails on one of
+/// the texts, which need not be the text of a row that is asked for.
 #[derive(Debug)]
 struct Known {
     texts: Weak<dyn Array>,
@@ -190,8 +190,8 @@ impl DictionaryEval {
         self.of_text.evaluate(&batch)?.into_array(rows)
     }
 
-    /// The results for each of these texts, and last for a null. `None` if the expression fails on one of them, if another
-    /// thread is still computing them, or if there are too many texts for this number of rows.
+    /// The results for each of these texts, and last for a null. `None` if the expression fails on one of them, if
+    /// another thread is still computing them, or if there are too many texts for this number of rows.
     fn results(&self, texts: &ArrayRef, rows: usize) -> Option<ArrayRef> {
         let results = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

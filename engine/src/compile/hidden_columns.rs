@@ -6,7 +6,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 
 pub(crate) const SAMPLE_ID: &str = "__forebay_sample_id";
 pub(crate) const RANDOM_KEY: &str = "__forebay_random_key";
-/// The longest length of rows in the same global step. Known once a window's rows are grouped, so only when transforming.
+/// The longest length of rows in the same global step. Known once a window's rows are grouped, so only when
+/// transforming.
 pub(crate) const STEP_LENGTH: &str = "__forebay_step_length";
 /// All of them: names that no table may have.
 pub(crate) const HIDDEN: [&str; 3] = [SAMPLE_ID, RANDOM_KEY, STEP_LENGTH];

@@ -11,12 +11,14 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
 
-use super::ROWS;
 use forebay_arrays::FixedShapeTensor;
 
 use crate::descriptor::TypeClass;
 use crate::image_column::{self, CHANNELS};
 use crate::keyed::Draws;
+
+/// Rows per generated batch: enough for several nulls, few enough to run each row alone.
+pub(super) const ROWS: usize = 13;
 
 /// The classes of columns that table operators are checked with: each operator uses those that it can.
 pub(super) const TABLE_CLASSES: [TypeClass; 5] =

@@ -6,8 +6,8 @@ use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::scalar::ScalarValue;
 
-use super::columns::columns;
-use super::{Argument, Case, ROWS, constant};
+use super::case::{Argument, Case, constant};
+use super::columns::{ROWS, columns};
 use crate::descriptor::{Determinism, ParameterKind, Pixels, TypeClass};
 use crate::keyed::{Draws, random_key};
 use crate::operator::Operator;

@@ -14,8 +14,9 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
 use datafusion::scalar::ScalarValue;
 
-use super::columns::{TABLE_CLASSES, columns};
-use super::{ROWS, complete, constant, permutation};
+use super::case::{constant, permutation};
+use super::columns::{ROWS, TABLE_CLASSES, columns};
+use super::complete::complete;
 use crate::descriptor::{Determinism, ParameterKind, Rows};
 use crate::keyed::{Draws, random_key};
 use crate::made_rows::{InputPart, InputRows, Made, RowAt};

@@ -134,8 +134,8 @@ impl NearDuplicates {
         }
     }
 
-    /// The call over signatures of this field; `None` where the threshold is not above 0 and at most 1, or the field holds
-    /// no signatures.
+    /// The call over signatures of this field; `None` where the threshold is not above 0 and at most 1, or the field
+    /// holds no signatures.
     fn new(threshold: f64, signature: &Field) -> Option<Self> {
         let length = Self::length_of(signature).filter(|_| threshold > 0.0 && threshold <= 1.0)?;
         // A threshold such as 0.8 is a little above what it is written as.
@@ -143,11 +143,11 @@ impl NearDuplicates {
         Some(Self { length, equal })
     }
 
-    /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows share parts of
-    /// their signatures that comparing them does not end soon.
+    /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows
+    /// share parts of their signatures that comparing them does not end soon.
     fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
-        // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too often; but
-        // there are no more bands than numbers.
+        // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too
+        // often; but there are no more bands than numbers.
         let apart = self.length - self.equal;
         let (bands, meetings_least) = if apart + 2 <= self.length { (apart + 2, 2) } else { (apart + 1, 1) };
         let band = |band: usize| -> Range<usize> { band * self.length / bands..(band + 1) * self.length / bands };

@@ -233,7 +233,8 @@ impl Mix {
         tensors::field(&FixedShapeTensor::new(DataType::Float32, vec![self.classes]), name, nullable)
     }
 
-    /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's site.
+    /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's
+    /// site.
     fn function(&self, part: MixedColumn) -> ScalarUDF {
         let name = match part {
             MixedColumn::Image => format!("{}_image", self.operator),

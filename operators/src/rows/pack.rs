@@ -15,7 +15,7 @@ use arrow::datatypes::{DataType, Field, Int32Type};
 use datafusion::common::{Result, internal_err};
 
 use self::columns::PackedColumn;
-use self::layout::{PackLayout, list_field};
+use self::layout::{Pack, PackLayout, PackStrategy, list_field};
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, Rows};
 use crate::made_rows::{InputRows, Made, MadeRows, MakeRows, RowAt};
 use crate::row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
@@ -64,30 +64,6 @@ const BOUNDS_AT: usize = 1;
 /// The operator `pack`.
 #[derive(Debug)]
 pub(crate) struct PackOperator;
-
-/// How documents are put into sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum PackStrategy {
-    /// Joined, and cut every length tokens.
-    Concat,
-    /// Documents whole, where they fit a sequence.
-    BestFit,
-}
-
-/// A call of `pack`, without its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pack {
-    /// Tokens of a sequence.
-    pub(crate) length: usize,
-    /// How documents are put into sequences.
-    pub(crate) strategy: PackStrategy,
-    /// The token behind each document.
-    pub(crate) separator: Option<i32>,
-    /// The token behind the last document of a sequence.
-    pub(crate) pad_id: i32,
-    /// The label of tokens that are not to be predicted.
-    pub(crate) ignore_index: i32,
-}
 
 impl RowOperator for PackOperator {
     fn descriptor(&self) -> &'static Descriptor {

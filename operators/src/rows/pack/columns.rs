@@ -12,8 +12,7 @@ use datafusion::logical_expr::{
 };
 use forebay_arrays::{FixedShapeTensor, item};
 
-use super::Pack;
-use super::layout::list_field;
+use super::layout::{Pack, list_field};
 
 /// A function of a packed sequence, or of a document on its way into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -223,8 +222,7 @@ mod tests {
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::Int64Type;
 
-    use super::super::PackStrategy;
-    use super::super::layout::PackLayout;
+    use super::super::layout::{PackLayout, PackStrategy};
     use super::*;
 
     #[test]

@@ -9,7 +9,29 @@ use arrow::array::{ArrayRef, Int32Array, ListArray};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-use super::{Pack, PackStrategy};
+/// How documents are put into sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum PackStrategy {
+    /// Joined, and cut every length tokens.
+    Concat,
+    /// Documents whole, where they fit a sequence.
+    BestFit,
+}
+
+/// A call of `pack`, without its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pack {
+    /// Tokens of a sequence.
+    pub(super) length: usize,
+    /// How documents are put into sequences.
+    pub(super) strategy: PackStrategy,
+    /// The token behind each document.
+    pub(super) separator: Option<i32>,
+    /// The token behind the last document of a sequence.
+    pub(super) pad_id: i32,
+    /// The label of tokens that are not to be predicted.
+    pub(super) ignore_index: i32,
+}
 
 /// A run of a document's tokens, its separator among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
