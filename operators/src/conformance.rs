@@ -1,10 +1,9 @@
-//! The checks that every registered operator passes, whatever it computes.
+//! The checks that every registered operator passes.
 //!
-//! A feed is a function only if each operator is one: of a row, its constants and, where it declares so, the row's key.
-//! [`check`] generates columns for every kind of parameter and compares the result of a whole batch with the results of
-//! its rows, slices and permutations, bit for bit. It also checks nulls, empty batches, hostile bytes, and that the
-//! descriptor is complete and true. [`tables::check`] does the same for table operators, and [`check_pairs`] for
-//! operators that commute. Everything is generated from a seed that each message names.
+//! A feed is a function only if each operator is one: a function of a row, its constants and, if it declares so, the
+//! row's key. [`check`] generates columns for every kind of parameter. It compares the result for a whole batch with
+//! the results for its rows, slices and permutations, bit for bit. It also checks nulls, empty batches, hostile bytes,
+//! and the completeness of the descriptor. A seed determines all generated data, and each message names it.
 
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {

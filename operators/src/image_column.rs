@@ -5,9 +5,9 @@
 //! - `arrow.fixed_shape_tensor`: a `FixedSizeList` of the values, the shape in the field's metadata;
 //! - `arrow.variable_shape_tensor`: a struct of `data: List` and `shape: FixedSizeList<Int32>[3]`.
 //!
-//! Both are spelt exactly as the Arrow specification and the `arrow-schema` crate spell them (children not nullable,
-//! list items named `item`), so pyarrow and others read them. What is null is the row, never a pixel; the memory under
-//! a null is zeros in a fixed column and nothing in a variable one.
+//! Both follow the Arrow specification and the `arrow-schema` crate exactly (children not nullable, list items named
+//! `item`), so pyarrow and others read them. Rows may be null, pixels may not. At a null, a fixed column holds zeros
+//! and a variable one holds nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,39 +28,39 @@ pub const CHANNELS: usize = 3;
 /// The names of an image's dimensions.
 const DIMENSIONS: [&str; CHANNELS] = ["H", "W", "C"];
 
-/// The greatest height and the greatest width that an operator makes or decodes.
+/// Maximum height and width that an operator makes or decodes.
 pub const SIDE_MAX: usize = 16_384;
 
-/// The greatest number of pixels of one image that an operator makes or decodes.
+/// Maximum number of pixels in an image that an operator makes or decodes.
 pub const PIXELS_MAX: usize = 1 << 28;
 
 /// The shape of the images in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// All have this height and width.
+    /// All images have this height and width.
     Fixed {
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// Pixels per row.
+        /// Width in pixels.
         width: usize,
     },
-    /// Each has its own height and width.
+    /// Each image has its own height and width.
     Variable,
 }
 
 /// One image of a column.
 #[derive(Debug, Clone, Copy)]
 pub struct Image<'a> {
-    /// Rows of pixels.
+    /// Height in pixels.
     pub height: usize,
-    /// Pixels per row.
+    /// Width in pixels.
     pub width: usize,
     /// `height * width * 3` values, row by row.
     pub pixels: &'a [u8],
 }
 
 impl Image<'_> {
-    /// Its height and width.
+    /// Returns the height and width.
     pub fn size(&self) -> Size {
         Size { height: self.height, width: self.width }
     }
@@ -69,14 +69,14 @@ impl Image<'_> {
 /// The height and the width of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Rows of pixels.
+    /// Height in pixels.
     pub height: usize,
-    /// Pixels per row.
+    /// Width in pixels.
     pub width: usize,
 }
 
 impl Size {
-    /// The number of values of an image of this size.
+    /// Returns the number of values in an image of this size.
     pub fn values(self) -> usize {
         self.height * self.width * CHANNELS
     }
@@ -101,7 +101,7 @@ impl Rectangle {
     }
 }
 
-/// A column of uint8 images, of either kind, for reading.
+/// A view of a column of uint8 images, of either kind.
 #[derive(Debug)]
 pub struct Images<'a> {
     column: Column<'a>,
@@ -115,7 +115,7 @@ enum Column<'a> {
     Variable { offsets: &'a [i32], pixels: &'a [u8], shapes: &'a [i32] },
 }
 
-/// The field of a column of images that share one shape.
+/// Returns the field of a column of images with one shape.
 pub fn fixed_field(name: &str, value: DataType, height: usize, width: usize, nullable: bool) -> Result<Field> {
     match FixedShapeTensor::new(value, vec![height, width, CHANNELS]).named(&DIMENSIONS).field(name, nullable) {
         Some(field) => Ok(field),
@@ -123,7 +123,7 @@ pub fn fixed_field(name: &str, value: DataType, height: usize, width: usize, nul
     }
 }
 
-/// The field of a column of images that each have their own shape.
+/// Returns the field of a column of images with individual shapes.
 pub fn variable_field(name: &str, value: DataType, nullable: bool) -> Field {
     let tensor = VariableShapeTensor {
         names: Some(DIMENSIONS.map(str::to_owned).to_vec()),
@@ -133,7 +133,7 @@ pub fn variable_field(name: &str, value: DataType, nullable: bool) -> Field {
     tensor.field(name, nullable)
 }
 
-/// The field of a column of images of this shape.
+/// Returns the field of a column of images with this shape.
 pub fn field(name: &str, value: DataType, shape: Shape, nullable: bool) -> Result<Field> {
     match shape {
         Shape::Fixed { height, width } => fixed_field(name, value, height, width, nullable),
@@ -141,7 +141,7 @@ pub fn field(name: &str, value: DataType, shape: Shape, nullable: bool) -> Resul
     }
 }
 
-/// The shape and the value type of a field, when it is a column of height x width x 3 tensors.
+/// Returns the shape and the value type of a field, if it is a column of height x width x 3 tensors.
 pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
     match TensorType::of(field)? {
         TensorType::Fixed(tensor) => {
@@ -155,8 +155,8 @@ pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
     }
 }
 
-/// Whether a tensor of variable shape stores its data first and its shape, of 32-bit integers, second: [`Images`] reads
-/// them by position.
+/// Returns whether a variable-shape tensor stores its data first and its shape, as 32-bit integers, second. [`Images`]
+/// reads them by position.
 fn is_in_order(field: &Field) -> bool {
     let DataType::Struct(fields) = field.data_type() else { return false };
     let names = fields.iter().map(|field| field.name());
@@ -164,22 +164,22 @@ fn is_in_order(field: &Field) -> bool {
     names.eq(["data", "shape"]) && fields.last().is_some_and(is_shape)
 }
 
-/// The value type of a field, when it is a column of tensors of any shape.
+/// Returns the value type of a field, if it is a column of tensors of any shape.
 pub(crate) fn value_type(field: &Field) -> Option<DataType> {
     TensorType::of(field).map(|tensor| tensor.value().clone())
 }
 
-/// Whether the field is a column of tensors of bfloat16.
+/// Returns whether the field is a column of bfloat16 tensors.
 pub(crate) fn is_bfloat16(field: &Field) -> bool {
     TensorType::of(field).is_some_and(|tensor| tensor.is_bfloat16())
 }
 
-/// Whether the field is a column of uint8 images.
+/// Returns whether the field is a column of uint8 images.
 pub(crate) fn is_image(field: &Field) -> bool {
     matches!(image_type(field), Some((_, DataType::UInt8)))
 }
 
-/// A field's type as it reads in an error after "got".
+/// Returns the wording of a field's type after "got" in an error.
 pub(crate) fn wording(field: &Field) -> String {
     match (image_type(field), FixedShapeTensor::of_numbers(field)) {
         (Some((Shape::Variable, value)), _) => format!("a {value} tensor of variable shape"),
@@ -188,7 +188,7 @@ pub(crate) fn wording(field: &Field) -> String {
     }
 }
 
-/// The error as DataFusion's, with the name of the operator that failed.
+/// Converts the error to DataFusion's, with the name of the operator that failed.
 pub(crate) fn column_error(operator: &str, error: ColumnError) -> DataFusionError {
     match error {
         ColumnError::Exhausted(message) => DataFusionError::ResourcesExhausted(format!("{operator}: {message}")),
@@ -197,7 +197,7 @@ pub(crate) fn column_error(operator: &str, error: ColumnError) -> DataFusionErro
     }
 }
 
-/// The shape of an image column that has passed the type check.
+/// Returns the shape of an image column that has passed the type check.
 pub(crate) fn shape(field: &Field) -> Result<Shape> {
     match image_type(field) {
         Some((shape, _)) => Ok(shape),
@@ -206,7 +206,7 @@ pub(crate) fn shape(field: &Field) -> Result<Shape> {
 }
 
 impl<'a> Images<'a> {
-    /// Views a column. The field tells its shape, which for a fixed column the array itself does not know.
+    /// Views a column. The field has the shape, which the array of a fixed column does not have.
     pub fn try_new(field: &Field, array: &'a dyn Array) -> Result<Self> {
         let Some((shape, DataType::UInt8)) = image_type(field) else {
             return internal_err!("{} is not a column of uint8 images", field.name());
@@ -238,7 +238,7 @@ impl<'a> Images<'a> {
                     pixels: data.values().as_primitive::<UInt8Type>().values(),
                     shapes: &shape.values().as_primitive::<Int32Type>().values()[..3 * len],
                 };
-                // The specification makes the children non-nullable, but a file may say otherwise.
+                // The specification makes the children non-nullable, but a file may declare them nullable.
                 let nulls = NullBuffer::union(rows.nulls(), data.nulls());
                 (column, NullBuffer::union(nulls.as_ref(), shape.nulls()))
             }
@@ -256,12 +256,12 @@ impl<'a> Images<'a> {
         self.len == 0
     }
 
-    /// Which rows are null.
+    /// Returns the nulls.
     pub fn nulls(&self) -> Option<&NullBuffer> {
         self.nulls.as_ref()
     }
 
-    /// Where a row's image begins in what [`change_pixels`] sees.
+    /// Returns the start of a row's image in the values that [`change_pixels`] passes.
     pub(crate) fn start(&self, row: usize) -> usize {
         match self.column {
             Column::Fixed { height, width, .. } => row * height * width * CHANNELS,
@@ -269,7 +269,7 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// The image in a row, or `None` for a null. An error when a row's shape and its data disagree.
+    /// Returns the image in a row, or `None` for a null. A row whose shape does not match its data is an error.
     pub fn get(&self, row: usize) -> Result<Option<Image<'a>>> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
             return Ok(None);
@@ -294,8 +294,8 @@ impl<'a> Images<'a> {
     }
 }
 
-/// Changes a column's pixels, in their own memory when nobody else holds it and in one copy otherwise. The change sees
-/// the pixels of all rows, one image after the other; nulls of a fixed column take space, those of a variable one may.
+/// Changes a column's pixels, in place if the column has no other owner, and in one copy otherwise. The change receives
+/// the pixels of all rows, concatenated. Nulls of a fixed column take space, and those of a variable column may.
 pub(crate) fn change_pixels(array: ArrayRef, change: impl FnOnce(&mut [u8])) -> Result<ArrayRef> {
     if let Some(list) = array.as_fixed_size_list_opt() {
         let list = list.clone();
@@ -314,7 +314,7 @@ pub(crate) fn change_pixels(array: ArrayRef, change: impl FnOnce(&mut [u8])) -> 
         columns[0] = Arc::new(NullArray::new(0));
         list.into_parts()
     };
-    // A slice of a long column shares all of its pixels: only those of these rows are touched or copied.
+    // A slice shares the pixels of the whole column. Touch or copy only the slice's own rows.
     let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
     let values = match (first as usize, (last - first) as usize) {
         (0, len) if len == values.len() => values,
@@ -335,15 +335,15 @@ fn change_values(values: ArrayRef, change: impl FnOnce(&mut [u8])) -> ArrayRef {
     pixels.finish::<UInt8Type>()
 }
 
-/// Where the images of a column lie that is being made.
+/// The positions of images in a new column.
 ///
-/// A column has as many values at most as 32-bit list offsets can address. This also holds for fixed columns, where it
-/// keeps a mistyped `height => 22400` from asking for terabytes.
+/// A column has at most as many values as 32-bit list offsets can address. The limit also applies to fixed columns,
+/// where it prevents a mistyped `height => 22400` from requesting terabytes.
 #[derive(Debug)]
 pub(crate) enum Layout {
-    /// One after the other, nulls too.
+    /// Contiguous images, including nulls.
     Fixed { rows: usize, size: Size },
-    /// One after the other, where nulls take no space. `shapes` holds three numbers a row.
+    /// Contiguous images; nulls take no space. `shapes` holds three numbers per row.
     Variable { offsets: Vec<i32>, shapes: Vec<i32> },
 }
 
@@ -360,7 +360,7 @@ impl Layout {
         Ok(Self::Fixed { rows, size })
     }
 
-    /// For images of these sizes, `None` for a null.
+    /// Lays out images of these sizes, with `None` for a null.
     pub(crate) fn variable(operator: &str, sizes: impl Iterator<Item = Result<Option<Size>>>) -> Result<Self> {
         let (mut offsets, mut shapes) = (vec![0], Vec::new());
         let mut total = 0i32;
@@ -380,7 +380,7 @@ impl Layout {
         Ok(Self::Variable { offsets, shapes })
     }
 
-    /// The number of values of all images.
+    /// Returns the number of values in all images.
     pub(crate) fn values(&self) -> usize {
         match self {
             Self::Fixed { rows, size } => rows * size.values(),
@@ -388,7 +388,7 @@ impl Layout {
         }
     }
 
-    /// The values of a row's image among all.
+    /// Returns the range of a row's image among all values.
     pub(crate) fn range(&self, row: usize) -> Range<usize> {
         match self {
             Self::Fixed { size, .. } => row * size.values()..(row + 1) * size.values(),
@@ -396,7 +396,7 @@ impl Layout {
         }
     }
 
-    /// The column, of all values.
+    /// Makes the column from all values.
     pub(crate) fn array<T: ArrowPrimitiveType>(
         self,
         values: ScalarBuffer<T::Native>,
@@ -411,7 +411,7 @@ impl Layout {
     }
 }
 
-/// Refuses sizes above [`SIDE_MAX`] and [`PIXELS_MAX`]. The error reads after the operator's name.
+/// Rejects sizes above [`SIDE_MAX`] and [`PIXELS_MAX`]. The error text continues the operator's name.
 pub(crate) fn check_size(height: usize, width: usize) -> std::result::Result<(), String> {
     if height > SIDE_MAX || width > SIDE_MAX || height * width > PIXELS_MAX {
         return Err(format!(
@@ -421,7 +421,7 @@ pub(crate) fn check_size(height: usize, width: usize) -> std::result::Result<(),
     Ok(())
 }
 
-/// A column of images of one shape, around values that are already in place.
+/// Makes a column of images of one shape from values in their final layout.
 pub(crate) fn fixed_array<T: ArrowPrimitiveType>(
     values: ScalarBuffer<T::Native>,
     height: usize,
@@ -436,7 +436,7 @@ pub(crate) fn fixed_array<T: ArrowPrimitiveType>(
     Ok(Arc::new(FixedSizeListArray::try_new(item, size, values, nulls)?))
 }
 
-/// A column of images of any shape, around values that are already in place. `shapes` holds three numbers per row.
+/// Makes a column of images of any shape from values in their final layout. `shapes` holds three numbers per row.
 pub(crate) fn variable_array<T: ArrowPrimitiveType>(
     values: ScalarBuffer<T::Native>,
     offsets: OffsetBuffer<i32>,

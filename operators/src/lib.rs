@@ -1,16 +1,16 @@
-//! Preprocessing functions for training data: what each declares about itself, how it is found, and its kernel.
+//! Preprocessing functions for training data: their declarations, their registry and their kernels.
 //!
 //! # Main types
 //!
-//! An [`Operator`] is a function of one row. Its [`Descriptor`] holds everything that is known about it without running
-//! it: parameters with their defaults, version, determinism, what it does to rows and bytes, documentation. Planner,
-//! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor, and nothing else lists
-//! operators or their properties. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
-//! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry.
+//! An [`Operator`] is a function of one row. Its [`Descriptor`] holds the properties that are known without running it:
+//! parameters with their defaults, version, determinism, effects on rows and bytes, documentation. The planner, the
+//! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor. No other list of
+//! operators or their properties exists. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
+//! DataFusion function of any operator. [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry.
 //!
-//! A [`RowOperator`] is a table operator: a function of rows, called in FROM. It makes a [`RowPlan`] of a call, and
-//! [`MakeRows`] then says which input row each new row derives from. [`TABLE_OPERATORS`] and [`find_table_operator`]
-//! are their registry.
+//! A [`RowOperator`] is a table operator: a function of rows, called in FROM. It makes a [`RowPlan`] from a call, and
+//! [`MakeRows`] then gives the input row from which each new row derives. [`TABLE_OPERATORS`] and
+//! [`find_table_operator`] are the registry of table operators.
 //!
 //! Random operators take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site.
 //! [`image_column`] describes how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
@@ -42,8 +42,8 @@
 //! 3. Add `tests/slt/<name>.slt` with the calls that a user would make.
 //! 4. Run `cargo run -- operators --output markdown > docs/operators.md`.
 //!
-//! The [`conformance`] suite then runs on it without being told: batches, rows, slices and permutations must agree bit
-//! for bit, nulls must stay null, hostile bytes must not panic, and every claim of the descriptor must hold.
+//! The [`conformance`] suite then runs on it automatically: batches, rows, slices and permutations must agree bit for
+//! bit, nulls must stay null, hostile bytes must not panic, and every claim of the descriptor must hold.
 //!
 //! # Adding a table operator
 //!
@@ -56,11 +56,11 @@
 //!
 //! # What this crate does not do
 //!
-//! It knows no storage (a tokenizer that a call names is a small local file, see [`files`]), no pipelines and no feeds:
-//! bytes arrive as a column, and a random key arrives as a column too.
-//! It resolves neither named arguments nor their defaults in SQL text, decides nothing about order, fusion or caching,
-//! and does not skip bad rows: an operator fails with the first row it cannot compute, and the engine chooses what
-//! becomes of it. Kernels run on the calling thread and use no thread pool of their own.
+//! It knows no storage, pipelines or feeds: bytes and random keys arrive as columns. (A tokenizer that a call names is
+//! a small local file, see [`files`].) It does not resolve named arguments or their defaults in SQL text, and it makes
+//! no decisions about order, fusion or caching. It does not skip bad rows: an operator fails with the first row that it
+//! cannot compute, and the engine decides about that row. Kernels run on the calling thread and use no thread pool of
+//! their own.
 
 mod cast_tensor;
 mod center_crop;

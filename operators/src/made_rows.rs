@@ -1,9 +1,8 @@
-//! What a call of a table operator runs over, and the rows it makes.
+//! The input rows of a table operator's call, and the rows that it makes.
 //!
-//! Rows of a window arrive in parts. A new row is described by its *parent*, the input row that it derives from, and by
-//! its *ordinal*, its index among the rows that derive from the same parent. Both together are the row's identity: its
-//! random key follows from them, so they must not depend on how the window is divided into parts, nor on the order in
-//! which its rows arrive.
+//! The rows of a window arrive in parts. A new row is identified by its *parent*, the input row from which it derives,
+//! and its *ordinal*, its index among the rows with the same parent. The row's random key is computed from both, so
+//! they must not depend on the division of the window into parts or on the order in which rows arrive.
 
 use std::fmt::{self, Debug};
 
@@ -12,39 +11,40 @@ use datafusion::common::{DataFusionError, Result};
 
 /// One call of a table operator, ready to run.
 pub trait MakeRows: Debug + Send + Sync {
-    /// The rows made of `window`, or of some of its rows if the operator's scope is one row.
+    /// Makes rows from `window`, or from some of its rows if the operator's scope is one row.
     ///
     /// # Errors
-    /// [`WindowTooLarge`] if the rows of the window are too many for the operator.
+    /// Returns [`WindowTooLarge`] if the window has too many rows for the operator.
     fn make<'a>(&'a self, window: &'a InputRows<'a>) -> Result<MadeRows<'a>>;
 }
 
-/// Rows that were made, in parts of a moderate size.
+/// New rows, in parts of a moderate size.
 pub type MadeRows<'a> = Box<dyn Iterator<Item = Result<Made>> + 'a>;
 
-/// What rows are made of.
+/// The input from which rows are made.
 pub struct InputRows<'a> {
     /// The rows, as they arrived.
     pub parts: Vec<InputPart<'a>>,
-    /// Of the columns that the operator makes itself, those that are read of the result, ascending.
+    /// The indices of the operator's own columns that the result uses, ascending.
     pub wanted: &'a [usize],
-    /// Where a row with some random key comes in the window's order: all rows are equal where the feed is not shuffled.
+    /// A function from a row's random key to its rank in the window's order. All ranks are equal if the feed is not
+    /// shuffled.
     pub order: &'a (dyn Fn(u64) -> u64 + Sync),
     /// The index of the call among those of the query, for draws that no other call repeats.
     pub call: u64,
-    /// How many more bytes of rows the window may hold.
+    /// The number of further bytes that the window may hold.
     pub bytes_max: u64,
 }
 
 /// Some rows of a window.
 pub struct InputPart<'a> {
-    /// What the plan reads of them.
+    /// The values that the plan reads.
     pub reads: &'a [ArrayRef],
     /// Their random keys.
     pub random_keys: &'a UInt64Array,
-    /// Of each the row of the pipeline's table that it derives from.
+    /// The row of the pipeline's table from which each row derives.
     pub origins: &'a UInt64Array,
-    /// Their ids. With the origins they order the rows of a window as its table does.
+    /// The rows' ids. Origins and ids together order the rows of a window like its table.
     pub ids: &'a UInt64Array,
 }
 
@@ -57,32 +57,32 @@ pub struct RowAt {
     pub row: u32,
 }
 
-/// Rows made of others.
+/// Rows made from other rows.
 #[derive(Clone, Debug, Default)]
 pub struct Made {
-    /// The input row that each row derives from.
+    /// The input row from which each row derives.
     pub parents: Vec<RowAt>,
-    /// The index of each row among those of its parent, or `None` for a row that is its parent: it keeps the random
-    /// key.
+    /// The index of each row among those of its parent, or `None` for a row that is its parent. Such a row keeps its
+    /// random key.
     pub ordinals: Vec<Option<u64>>,
     /// A second input row for each row, if the plan has [partners](crate::row_operator::RowPlan::has_partners).
     pub partners: Vec<RowAt>,
-    /// The columns that are [wanted](InputRows::wanted), in that order.
+    /// The [wanted](InputRows::wanted) columns, in that order.
     pub columns: Vec<ArrayRef>,
 }
 
 impl InputRows<'_> {
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.parts.iter().map(InputPart::len).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The positions of all rows, part by part.
+    /// Returns the positions of all rows, part by part.
     pub fn positions(&self) -> impl Iterator<Item = RowAt> {
         let rows = |(part, rows): (usize, &InputPart<'_>)| {
             (0..rows.len()).map(move |row| RowAt { part: part as u32, row: row as u32 })
@@ -90,18 +90,18 @@ impl InputRows<'_> {
         self.parts.iter().enumerate().flat_map(rows)
     }
 
-    /// The part that a row is in, and the row's index there.
+    /// Returns the part of a row, and the row's index in it.
     pub fn at(&self, row: RowAt) -> (&InputPart<'_>, usize) {
         (&self.parts[row.part as usize], row.row as usize)
     }
 
-    /// A row's random key.
+    /// Returns a row's random key.
     pub fn random_key(&self, row: RowAt) -> u64 {
         let (part, row) = self.at(row);
         part.random_keys.value(row)
     }
 
-    /// Where a row comes in its table: no two rows of a window have the same place.
+    /// Returns a row's position in its table. No two rows of a window have the same position.
     pub fn place(&self, row: RowAt) -> (u64, u64) {
         let (part, row) = self.at(row);
         (part.origins.value(row), part.ids.value(row))
@@ -109,19 +109,19 @@ impl InputRows<'_> {
 }
 
 impl InputPart<'_> {
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Made {
-    /// Input rows that stay as they are.
+    /// Makes rows from input rows that stay unchanged.
     pub fn kept(parents: Vec<RowAt>) -> Self {
         Self { ordinals: vec![None; parents.len()], parents, ..Self::default() }
     }
@@ -130,14 +130,14 @@ impl Made {
 /// A window has too many rows for a table operator.
 #[derive(Clone, Debug)]
 pub struct WindowTooLarge {
-    /// What is too much.
+    /// The limit that the window exceeds.
     pub message: String,
-    /// What to do about it.
+    /// The advice to the user.
     pub hint: String,
 }
 
 impl WindowTooLarge {
-    /// The problem that `error` reports, if it is this one.
+    /// Returns the problem if `error` reports this one.
     pub fn of(error: &DataFusionError) -> Option<&Self> {
         match error.find_root() {
             DataFusionError::External(error) => error.downcast_ref(),

@@ -1,8 +1,8 @@
-//! The trait an operator implements, and the one adaptor that makes a DataFusion function of any of them.
+//! The trait of operators, and the adaptor that makes any of them a DataFusion function.
 //!
-//! An operator sees its arguments by name, through [`Arguments`]: fields and constants while a query is planned, arrays
-//! as well when it runs. Named arguments in SQL and their defaults are resolved before planning; a call that was built
-//! by hand may still leave out trailing arguments that have a default.
+//! An operator reads its arguments by name, through [`Arguments`]: fields and constants while a query is planned, and
+//! arrays when it runs. Named arguments in SQL and their defaults are resolved before planning. A call that was built
+//! by hand may leave out trailing arguments that have a default.
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -22,11 +22,11 @@ use crate::keyed::Draws;
 
 /// A preprocessing function of one row.
 pub trait Operator: Debug + Send + Sync {
-    /// What the operator declares about itself.
+    /// Returns the operator's declaration.
     fn descriptor(&self) -> &'static Descriptor;
 
-    /// The types to cast the arguments to before the operator sees them. The default casts nulls, half floats and
-    /// decimals, unpacks dictionaries, and leaves everything else, misfits included, to [`Operator::return_field`].
+    /// Returns the types to which the arguments are cast first. The default casts nulls, half floats and decimals, and
+    /// unpacks dictionaries. It leaves all other types, including wrong ones, to [`Operator::return_field`].
     fn coerce(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         let parameters = self.descriptor().parameters;
         let coerced = types.iter().enumerate().map(|(i, data_type)| match parameters.get(i).map(|p| p.kind) {
@@ -36,15 +36,16 @@ pub trait Operator: Debug + Send + Sync {
         Ok(coerced.collect())
     }
 
-    /// The result's type, nullability and extension type. The field's name does not matter. Constants have been
-    /// checked one by one; what concerns several of them is refused here.
+    /// Returns the result's type, nullability and extension type. The field's name does not matter. Each constant has
+    /// been checked; this method rejects wrong combinations of constants.
     fn return_field(&self, arguments: &Arguments) -> Result<Field>;
 
-    /// The result, one value per row. Arguments are lent mutably so that an operator can take an array out and, when
-    /// nobody else holds it, work in its memory.
+    /// Computes the result, one value per row. Arguments are mutable, so an operator can take an array and change it in
+    /// place if it has no other owner.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
 
-    /// What the operator does with one image, if that is all it does: lets chains of such operators run as one.
+    /// Returns the operator's work on one image, if it is an operator on images. Chains of such operators then run as
+    /// one.
     fn image_step(&self, _arguments: &Arguments) -> Result<Option<Step>> {
         Ok(None)
     }
@@ -52,7 +53,7 @@ pub trait Operator: Debug + Send + Sync {
 
 /// The arguments of one call, by name.
 ///
-/// Asking for a name or a kind that the descriptor does not have is a bug of the operator and an internal error.
+/// A request for a name or a kind that the descriptor does not have is a bug in the operator, and an internal error.
 #[derive(Debug)]
 pub struct Arguments {
     descriptor: &'static Descriptor,
@@ -71,30 +72,30 @@ struct Keys {
 }
 
 impl Arguments {
-    /// The number of rows to compute.
+    /// Returns the number of rows to compute.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The field of an input.
+    /// Returns the field of an input.
     pub fn field(&self, name: &str) -> Result<&FieldRef> {
         let position = self.position(name)?;
         self.fields.get(position).ok_or_else(|| self.undeclared(name, "an input"))
     }
 
-    /// Whether an input that may be left out is there.
+    /// Returns whether an optional input is given.
     pub fn is_given(&self, name: &str) -> bool {
         let field = self.position(name).ok().and_then(|position| self.fields.get(position));
         field.is_some_and(|field| *field.data_type() != DataType::Null)
     }
 
-    /// The values of an input.
+    /// Returns the values of an input.
     pub fn array(&self, name: &str) -> Result<&ArrayRef> {
         let position = self.position(name)?;
         self.arrays.get(position).and_then(Option::as_ref).ok_or_else(|| self.undeclared(name, "an input"))
     }
 
-    /// The values of an input, moved out. A second call for the same name is an internal error.
+    /// Takes the values of an input. A second call for the same name is an internal error.
     pub fn take_array(&mut self, name: &str) -> Result<ArrayRef> {
         let position = self.position(name)?;
         match self.arrays.get_mut(position).and_then(Option::take) {
@@ -103,38 +104,38 @@ impl Arguments {
         }
     }
 
-    /// A positive integer.
+    /// Returns a positive integer.
     pub fn positive(&self, name: &str) -> Result<usize> {
         let value = self.constant(name, "a positive integer", descriptor::integer)?;
         usize::try_from(value).map_err(|_| self.undeclared(name, "a positive integer"))
     }
 
-    /// An integer.
+    /// Returns an integer.
     pub fn integer(&self, name: &str) -> Result<i64> {
         self.constant(name, "an integer", descriptor::integer)
     }
 
-    /// A finite number.
+    /// Returns a finite number.
     pub fn number(&self, name: &str) -> Result<f64> {
         self.constant(name, "a number", descriptor::number)
     }
 
-    /// A list of finite numbers; one number is a list of one.
+    /// Returns a list of finite numbers. A single number is a list of one.
     pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         self.constant(name, "a list of numbers", descriptor::number_or_list)
     }
 
-    /// A list of strings.
+    /// Returns a list of strings.
     pub fn texts(&self, name: &str) -> Result<Vec<String>> {
         self.constant(name, "a list of strings", descriptor::texts)
     }
 
-    /// A string.
+    /// Returns a string.
     pub fn text(&self, name: &str) -> Result<String> {
         self.constant(name, "a string", |value| descriptor::text(value).map(str::to_owned))
     }
 
-    /// True or false.
+    /// Returns a boolean.
     pub fn flag(&self, name: &str) -> Result<bool> {
         self.constant(name, "true or false", |value| match value {
             ScalarValue::Boolean(flag) => *flag,
@@ -142,7 +143,7 @@ impl Arguments {
         })
     }
 
-    /// The random numbers of one row. An error when the call carries no keys, that is outside a feed.
+    /// Returns the random numbers of one row. A call without keys, which means outside a feed, is an error.
     pub fn draws(&self, row: usize) -> Result<Draws> {
         match &self.keys {
             Some(Keys { keys, site }) => Ok(Draws::new(keys.value(row), *site)),
@@ -150,18 +151,18 @@ impl Arguments {
         }
     }
 
-    /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for
+    /// Returns the random numbers of one row, if the call has keys. A deterministic operator also gets some, and uses
     /// none.
     pub(crate) fn draws_of(&self, row: usize) -> Draws {
         self.keys.as_ref().map_or(Draws::new(0, 0), |Keys { keys, site }| Draws::new(keys.value(row), *site))
     }
 
-    /// The longest length that rows of a row's global step may have: 0 where rows are not grouped by length.
+    /// Returns the maximum length of rows in a row's global step, or 0 if rows are not grouped by length.
     pub fn step_length(&self, row: usize) -> u64 {
         self.step_lengths.as_ref().map_or(0, |lengths| lengths.value(row))
     }
 
-    /// A planning error about one argument: `resize: "height" must be below 16384, got 20000`.
+    /// Returns a planning error about one argument: `resize: "height" must be below 16384, got 20000`.
     pub fn refuse<T>(&self, name: &str, problem: impl std::fmt::Display) -> Result<T> {
         plan_err!("{}: \"{name}\" {problem}", self.descriptor.name)
     }
@@ -180,7 +181,7 @@ impl Arguments {
         internal_datafusion_err!("{} asks for \"{name}\" as {kind}, which it does not declare", self.descriptor.name)
     }
 
-    /// Reads a call's arguments: checks how many there are, the inputs' types and each constant on its own.
+    /// Reads a call's arguments. Checks their number, the inputs' types and each constant by itself.
     pub(crate) fn resolve(
         descriptor: &'static Descriptor,
         fields: &[FieldRef],
@@ -258,11 +259,11 @@ impl Keys {
     }
 }
 
-/// Any [`Operator`] as a DataFusion function.
+/// An [`Operator`] as a DataFusion function.
 ///
-/// The function is immutable: what it returns follows from its arguments, for keyed-random operators from the two that
-/// the engine appends ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these a keyed-random call can be planned but
-/// not run.
+/// The function is immutable: its arguments determine its result, including the two that the engine appends for
+/// keyed-random operators ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these two, a keyed-random call can be
+/// planned but not run.
 #[derive(Debug)]
 pub struct OperatorUdf {
     operator: &'static dyn Operator,
@@ -270,12 +271,12 @@ pub struct OperatorUdf {
 }
 
 impl OperatorUdf {
-    /// The function of this operator.
+    /// Makes the function of this operator.
     pub fn new(operator: &'static dyn Operator) -> Self {
         Self { operator, signature: Signature::user_defined(Volatility::Immutable) }
     }
 
-    /// The operator behind the function, for code that holds a plan and wants the descriptor.
+    /// Returns the function's operator, for code that has a plan and needs the descriptor.
     pub fn operator(&self) -> &'static dyn Operator {
         self.operator
     }
@@ -304,7 +305,7 @@ impl ScalarUDFImpl for OperatorUdf {
         self.descriptor().name
     }
 
-    /// Leaves out the key arguments, so that the engine's rewrite does not rename the column.
+    /// Omits the key arguments, so the engine's rewrite does not rename the column.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         let descriptor = self.descriptor();
         let shown = match descriptor.determinism {
@@ -350,7 +351,7 @@ impl ScalarUDFImpl for OperatorUdf {
             Determinism::KeyedRandom if is_complete => {
                 arguments.keys = Some(Keys::read(descriptor, &args.args[descriptor.parameters.len()..], rows)?);
             }
-            // Here and not on the first draw, so that an empty or all-null batch does not hide the mistake.
+            // Check here and not on the first draw. Otherwise an empty or all-null batch would hide the mistake.
             Determinism::KeyedRandom => {
                 arguments.draws(0)?;
             }
@@ -360,7 +361,7 @@ impl ScalarUDFImpl for OperatorUdf {
             }
             Determinism::StepLength | Determinism::Deterministic | Determinism::WindowOrder => {}
         }
-        // The values are moved, not cloned: an operator may reuse the memory of an array that only it holds.
+        // Move the values instead of cloning them. An operator may change an array in place if it is the only owner.
         arguments.arrays = descriptor
             .parameters
             .iter()

@@ -1,4 +1,4 @@
-//! The operators' reference, generated from their descriptors.
+//! The reference of operators, generated from their descriptors.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use crate::descriptor::{Descriptor, Parameter, SizeRatio};
 use crate::registry::OPERATORS;
 use crate::rows::TABLE_OPERATORS;
 
-/// The whole of `docs/operators.md`.
+/// Returns the text of `docs/operators.md`.
 pub fn markdown() -> String {
     let mut text = String::from(
         "# Operators\n\n\
@@ -57,7 +57,7 @@ fn section(descriptor: &Descriptor) -> String {
     text
 }
 
-/// The operators that a call of this one may change places with.
+/// Returns the operators that commute with this one.
 fn commuting(descriptor: &Descriptor) -> String {
     let others = OPERATORS.iter().map(|operator| operator.descriptor()).filter(|other| descriptor.commutes_with(other));
     let names: Vec<_> = others.map(|other| format!("`{}`", other.name)).collect();
@@ -71,7 +71,7 @@ fn argument(parameter: &Parameter) -> String {
     }
 }
 
-/// All descriptors by category, in the order of the registry; those of table operators last.
+/// Returns all descriptors by category, in the order of the registry, with table operators last.
 fn sections() -> Vec<(&'static str, Vec<&'static Descriptor>)> {
     let mut sections: Vec<(&str, Vec<&Descriptor>)> = vec![];
     for operator in OPERATORS {

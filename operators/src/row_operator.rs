@@ -1,14 +1,14 @@
-//! The trait a table operator implements, and the plan it makes of a call.
+//! The trait of table operators, and the plan of a call.
 //!
-//! A table operator is called in FROM and makes rows of rows. It sees a call twice. [`RowOperator::plan`] reads the
-//! constants and the input's columns, and answers with a [`RowPlan`]: what is computed of each input row before any row
-//! is made, what the operator itself computes, and what each column of the result is. [`MakeRows::make`] then runs over
-//! real rows. It only says which input row each new row derives from; the engine copies columns, and gives each new row
-//! its identity and its random key.
+//! A table operator is called in FROM and makes rows from rows. It handles a call in two steps. [`RowOperator::plan`]
+//! reads the constants and the input's columns, and returns a [`RowPlan`]: the functions of each input row that run
+//! first, the columns that the operator computes itself, and the source of each result column. [`MakeRows::make`] then
+//! runs over actual rows. It only names the input row from which each new row derives. The engine copies columns, and
+//! gives each new row its identity and its random key.
 //!
-//! What may fail because of a row's values belongs into the functions of a plan ([`ReadColumn`],
-//! [`ColumnValue::Call`]): they run row by row, so the engine finds the row that fails. `make` fails only when a window
-//! is too large for it.
+//! Work that may fail because of a row's values belongs in the functions of a plan ([`ReadColumn`],
+//! [`ColumnValue::Call`]). They run row by row, so the engine finds the bad row. `make` fails only when a window is too
+//! large for it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use crate::nearest::nearest;
 
 /// A function of rows, called in FROM.
 pub trait RowOperator: Debug + Send + Sync {
-    /// What the operator declares about itself.
+    /// Returns the operator's declaration.
     fn descriptor(&self) -> &'static Descriptor;
 
-    /// Which rows the operator must see before it makes any.
+    /// Returns the rows that the operator must see before it makes any.
     fn scope(&self) -> RowScope;
 
-    /// Plans one call. Constants have been checked one by one; what concerns several of them, or the input's columns,
-    /// is refused here.
+    /// Plans one call. Each constant has been checked; this method rejects wrong combinations of constants, and wrong
+    /// columns.
     fn plan(&self, arguments: &RowArguments<'_>) -> Result<RowPlan>;
 }
 
-/// Which rows a table operator must see before it makes any.
+/// The rows that a table operator must see before it makes any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowScope {
     /// One row at a time: the operator is called whenever rows arrive.
@@ -44,12 +44,12 @@ pub enum RowScope {
     Window,
 }
 
-/// How the engine runs one call of a table operator.
+/// A plan by which the engine runs one call of a table operator.
 #[derive(Clone, Debug)]
 pub struct RowPlan {
-    /// The columns of the input that arguments name, by parameter. They identify the call, with its constants.
+    /// The input columns that arguments name, by parameter. Together with the constants they identify the call.
     pub columns: Vec<(&'static str, usize)>,
-    /// What [`MakeRows::make`] sees of each input row, in this order.
+    /// The values that [`MakeRows::make`] receives for each input row, in this order.
     pub reads: Vec<ReadColumn>,
     /// The columns that [`MakeRows::make`] computes itself.
     pub made: Vec<FieldRef>,
@@ -59,7 +59,7 @@ pub struct RowPlan {
     pub rows: Arc<dyn MakeRows>,
 }
 
-/// What a call reads of a row: a column of the input, or what a function makes of it.
+/// A value that a call reads from a row: an input column, or a function of it.
 #[derive(Clone, Debug)]
 pub struct ReadColumn {
     /// The column's index in the input.
@@ -71,48 +71,48 @@ pub struct ReadColumn {
 /// A column of the result.
 #[derive(Clone, Debug)]
 pub struct ResultColumn {
-    /// Its name and type.
+    /// The column's name and type.
     pub field: FieldRef,
-    /// What it holds.
+    /// The source of the column's values.
     pub value: ColumnValue,
 }
 
-/// Where a value of the result comes from.
+/// The source of a result value.
 #[derive(Clone, Debug)]
 pub enum ColumnValue {
-    /// This column of the input, of the row's parent.
+    /// An input column, from the row's parent.
     Parent(usize),
-    /// This column of the input, of the row's partner: see [`Made::partners`](crate::made_rows::Made::partners).
+    /// An input column, from the row's partner: see [`Made::partners`](crate::made_rows::Made::partners).
     Partner(usize),
-    /// This one of the columns in [`RowPlan::made`].
+    /// A column in [`RowPlan::made`].
     Made(usize),
     /// The row's random key.
     RandomKey,
-    /// The call's site, which together with a random key gives [`Draws`](crate::keyed::Draws).
+    /// The call's site. A site and a random key make [`Draws`](crate::keyed::Draws).
     Site,
     /// A function of these values.
     Call(Arc<ScalarUDF>, Vec<ColumnValue>),
 }
 
 impl RowPlan {
-    /// A plan whose result has the columns of its input, unchanged, and that reads nothing.
+    /// Makes a plan whose result has the input's columns, unchanged, and that reads nothing.
     pub fn keeping(input: &Fields, rows: Arc<dyn MakeRows>) -> Self {
         let kept = |(at, field): (usize, &FieldRef)| ResultColumn::new(Arc::clone(field), ColumnValue::Parent(at));
         let results = input.iter().enumerate().map(kept).collect();
         Self { columns: Vec::new(), reads: Vec::new(), made: Vec::new(), results, rows }
     }
 
-    /// Whether the result holds columns of the input.
+    /// Returns whether the result has columns of the input.
     pub fn keeps_columns(&self) -> bool {
         self.any(&|value| matches!(value, ColumnValue::Parent(_) | ColumnValue::Partner(_)))
     }
 
-    /// Whether each row of the result also holds columns of a second row.
+    /// Returns whether result rows also have columns of a second row.
     pub fn has_partners(&self) -> bool {
         self.any(&|value| matches!(value, ColumnValue::Partner(_)))
     }
 
-    /// Whether the result depends on the call's site.
+    /// Returns whether the result depends on the call's site.
     pub fn has_site(&self) -> bool {
         self.any(&|value| matches!(value, ColumnValue::Site))
     }
@@ -123,14 +123,14 @@ impl RowPlan {
 }
 
 impl ReadColumn {
-    /// The column as it is.
+    /// Reads the column unchanged.
     pub fn plain(column: usize) -> Self {
         Self { column, function: None }
     }
 }
 
 impl ResultColumn {
-    /// A column of this name and type.
+    /// Makes a column of this name and type.
     pub fn new(field: FieldRef, value: ColumnValue) -> Self {
         Self { field, value }
     }
@@ -145,7 +145,7 @@ impl ColumnValue {
     }
 }
 
-/// The arguments of a call while it is planned: constants by name, and the columns of the input.
+/// The arguments of a call during planning: constants by name, and the input's columns.
 #[derive(Clone, Copy, Debug)]
 pub struct RowArguments<'a> {
     descriptor: &'static Descriptor,
@@ -154,32 +154,33 @@ pub struct RowArguments<'a> {
 }
 
 impl<'a> RowArguments<'a> {
-    /// Arguments of a call of the operator that `descriptor` describes: a value for each parameter behind the rows.
+    /// Makes the arguments of a call from a value for each parameter after the rows.
     pub fn new(descriptor: &'static Descriptor, constants: &'a [ScalarValue], input: &'a Fields) -> Self {
         Self { descriptor, constants, input }
     }
 
-    /// The columns of the input.
+    /// Returns the columns of the input.
     pub fn input(&self) -> &'a Fields {
         self.input
     }
 
-    /// A column of the input.
+    /// Returns a column of the input.
     pub fn field(&self, column: usize) -> &'a FieldRef {
         &self.input[column]
     }
 
-    /// The value of a constant.
+    /// Returns the value of a constant.
     ///
     /// # Errors
-    /// An internal error if the descriptor does not declare it, as for the other constants.
+    /// Returns an internal error if the descriptor does not declare the constant. So do the other methods for
+    /// constants.
     pub fn value(&self, name: &str) -> Result<&'a ScalarValue> {
         let at = self.descriptor.position(name).and_then(|at| at.checked_sub(1));
         at.and_then(|at| self.constants.get(at))
             .ok_or_else(|| internal_datafusion_err!("{} is called without {name}", self.descriptor.name))
     }
 
-    /// An integer, or `None` for NULL.
+    /// Returns an integer, or `None` for NULL.
     pub fn integer(&self, name: &str) -> Result<Option<i64>> {
         match (self.value(name)?, descriptor::integer(self.value(name)?)) {
             (_, Some(integer)) => Ok(Some(integer)),
@@ -188,7 +189,7 @@ impl<'a> RowArguments<'a> {
         }
     }
 
-    /// A positive integer.
+    /// Returns a positive integer.
     pub fn positive(&self, name: &str) -> Result<usize> {
         match self.integer(name)?.map(usize::try_from) {
             Some(Ok(integer)) if integer > 0 => Ok(integer),
@@ -196,7 +197,7 @@ impl<'a> RowArguments<'a> {
         }
     }
 
-    /// A finite number.
+    /// Returns a finite number.
     pub fn number(&self, name: &str) -> Result<f64> {
         match descriptor::number(self.value(name)?) {
             Some(number) => Ok(number),
@@ -204,13 +205,13 @@ impl<'a> RowArguments<'a> {
         }
     }
 
-    /// A string, or `None` for NULL.
+    /// Returns a string, or `None` for NULL.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         Ok(descriptor::text(self.value(name)?))
     }
 
-    /// The index of the input's column that the constant `name` names, or of the only one that `fits`. Errors word such
-    /// a column as `what`.
+    /// Returns the index of the input column that the constant `name` names, or of the only one that `fits`. Errors
+    /// describe such a column as `what`.
     pub fn column(&self, name: &str, what: &str, fits: impl Fn(&Field) -> bool) -> Result<usize> {
         let operator = self.descriptor.name;
         let fitting: Vec<(usize, &str)> = (self.input.iter().enumerate())
@@ -240,7 +241,7 @@ impl<'a> RowArguments<'a> {
         }
     }
 
-    /// A planning error about one argument: `pack: "length" must be between 1 and 16777216, got 0`.
+    /// Returns a planning error about one argument: `pack: "length" must be between 1 and 16777216, got 0`.
     pub fn refuse<T>(&self, name: &str, problem: impl std::fmt::Display) -> Result<T> {
         plan_err!("{}: \"{name}\" {problem}", self.descriptor.name)
     }

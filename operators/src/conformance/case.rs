@@ -28,7 +28,7 @@ pub(super) enum Argument {
 }
 
 impl Case {
-    /// The columns that stand for the operator's inputs.
+    /// Returns the columns for the operator's inputs.
     pub(super) fn columns(&self) -> Vec<&ArrayRef> {
         let arguments = self.arguments.iter().take(self.operator.descriptor().parameters.len());
         let columns = arguments.filter_map(|argument| match argument {
@@ -61,7 +61,7 @@ impl Case {
         self.udf().return_field_from_args(args).map_err(|e| e.strip_backtrace())
     }
 
-    /// Runs the call on changed columns and holds the result against the planned field.
+    /// Runs the call on changed columns and compares the result with the planned field.
     pub(super) fn run(&self, change: impl Fn(ArrayRef) -> ArrayRef) -> Result<ArrayRef, String> {
         let return_field = self.plan()?;
         let mut number_rows = ROWS;
@@ -96,8 +96,8 @@ impl Case {
     }
 }
 
-/// A constant other than the default. Numbers rise with the position, so that a minimum stays below its maximum, and
-/// numbers with a default stay near it, since only the operator knows their range.
+/// Returns a constant other than the default. Numbers rise with the position, so a minimum stays below its maximum.
+/// Numbers with a default stay near it, since only the operator knows their range.
 pub(super) fn constant(
     kind: ConstantKind,
     position: usize,

@@ -1,4 +1,4 @@
-//! Columns of every kind, generated: what operators are checked with.
+//! Generated columns of every kind, as inputs of the checks.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::descriptor::TypeClass;
 use crate::image_column::{self, CHANNELS};
 use crate::keyed::Draws;
 
-/// Rows per generated batch: enough for several nulls, few enough to run each row alone.
+/// Rows in a generated batch: enough for several nulls, and few enough to run each row alone.
 pub(super) const ROWS: usize = 13;
 
-/// The classes of columns that table operators are checked with: each operator uses those that it can.
+/// The classes of columns in the checks of table operators. Each operator uses the ones that it can.
 pub(super) const TABLE_CLASSES: [TypeClass; 5] =
     [TypeClass::Binary, TypeClass::FixedImage, TypeClass::FixedTensor, TypeClass::Hashable, TypeClass::NumberList];
 
-/// Columns of every type that the class accepts, about one row in five null.
+/// Returns columns of every type that the class accepts. About one row in five is null.
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
     match class {
@@ -115,10 +115,10 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
                 (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
             });
             let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
-            // Few numbers, so that some lists are alike.
+            // Use few distinct numbers, so that some lists are similar.
             let alike = optional(draws, |draws| [(); 4].map(|()| (draws.below(9) > 0).then(|| draws.below(2) as u32)));
             let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
-            // What every list can be cast to.
+            // Every list can be cast to these types.
             let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
             vec![
                 column(cast_to(DataType::new_large_list(DataType::Float32, true))),
@@ -132,7 +132,7 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
     }
 }
 
-/// Strings of up to eight of these parts.
+/// Returns strings of up to eight of these parts.
 fn texts(parts: &[&str], least: u64, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     let texts = optional(draws, |draws| {
         let count = least + draws.below(9 - least);
@@ -174,7 +174,7 @@ fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// Tensors of floats, as `normalize` makes them.
+/// Returns tensors of floats, like those from `normalize`.
 fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     let (height, width) = (side(draws), side(draws));
     let values: Vec<f32> =
@@ -187,10 +187,10 @@ fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// What the values of [`constant`]'s list of numbers multiply to, so that it is a shape for them.
+/// The product of [`constant`]'s list of numbers, so that the list is a shape of these tensors.
 const TENSOR_LEN: usize = 3 * 5 * 8;
 
-/// Tensors of one length and of all types, some without a shape of their own.
+/// Returns tensors of one length and of all types, some without a declared shape.
 fn fixed_tensors(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     let numbers: Vec<i64> = (0..ROWS * TENSOR_LEN).map(|_| draws.below(1 << 40) as i64 - (1 << 39)).collect();
     let small: ArrayRef = Arc::new(numbers.iter().map(|n| *n as i8).collect::<Int8Array>());
@@ -211,7 +211,7 @@ fn fixed_tensors(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
         let item = Arc::new(Field::new_list_field(value.clone(), false));
         let list = FixedSizeListArray::try_new(item, TENSOR_LEN as i32, values, nulls(draws));
         match (tensor.field("input", true), list) {
-            // A list of fixed size without a shape is a tensor too.
+            // A fixed-size list without a shape is a tensor too.
             (Some(field), Ok(list)) if value == DataType::Int32 => {
                 (field.with_metadata([].into()), Arc::new(list) as ArrayRef)
             }
@@ -234,7 +234,7 @@ fn variable_images(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// A small image file: a PNG of noise, or a JPEG, for which there is no encoder here.
+/// Returns a small image file: a PNG of noise, or a fixed JPEG, since there is no encoder here.
 fn file(draws: &mut Draws) -> Vec<u8> {
     const JPEG: &[u8] = include_bytes!("../../testdata/colour.jpg");
     if draws.below(3) == 0 {
@@ -255,7 +255,7 @@ fn file(draws: &mut Draws) -> Vec<u8> {
     file
 }
 
-/// One file each, so that an error in one does not hide the others.
+/// Returns one file per column, so that an error in one does not hide the others.
 pub(super) fn damaged_files(draws: &mut Draws) -> (Field, ArrayRef) {
     let mut file = file(draws);
     match draws.below(3) {

@@ -1,4 +1,4 @@
-//! Whether operators that say so may change places.
+//! Checks that operators commute as they declare.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::descriptor::{Determinism, ParameterKind, Pixels, TypeClass};
 use crate::keyed::{Draws, random_key};
 use crate::operator::Operator;
 
-/// Runs each two operators of which one says that it commutes with the other over images, in both orders, and compares
-/// the results bit for bit. Each operator that makes such a claim has at least one other that it is checked with.
+/// Runs each pair of operators that is declared to commute over images, in both orders, and compares the results bit
+/// for bit. Each operator that declares this is checked with at least one other.
 pub fn check_pairs(operators: &[&'static dyn Operator], seed: u64) -> Result<(), String> {
     let mut draws = Draws::new(seed, 1);
     for one in operators.iter().filter(|one| one.descriptor().pixels != Pixels::Any) {
@@ -58,7 +58,7 @@ fn call(operator: &'static dyn Operator, draws: &mut Draws) -> ImageCall {
     ImageCall { operator, others }
 }
 
-/// Whether both orders of the calls can be planned; an error if they then differ.
+/// Returns whether both orders of the calls can be planned, or an error if their results differ.
 fn commute([one, other]: &[ImageCall; 2], (field, array): (Field, ArrayRef)) -> Result<bool, String> {
     let column = (Arc::new(field), array);
     let in_order = |calls: [&ImageCall; 2]| -> Result<Option<(FieldRef, ArrayRef)>, String> {

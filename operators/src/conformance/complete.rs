@@ -1,8 +1,8 @@
-//! Whether a descriptor says everything it should.
+//! Checks that a descriptor is complete.
 
 use crate::descriptor::{Descriptor, ParameterKind, SizeRatio};
 
-/// Whether the descriptor says everything it should.
+/// Checks all properties of a descriptor.
 pub(super) fn complete(descriptor: &Descriptor) -> Result<(), String> {
     let Descriptor { name, version, category, summary, returns, docs, source, examples, .. } = descriptor;
     ensure!(

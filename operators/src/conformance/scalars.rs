@@ -48,7 +48,7 @@ impl Case {
         }
         let order = permutation(draws);
         let ordered = |array: &ArrayRef| take(array, &order, None).map_err(|e| e.to_string());
-        // Taking copies, so here the operator alone holds the memory of its input.
+        // `take` copies, so here the operator is the only owner of its input.
         same("a permutation", self.run(|array| ordered(&array).unwrap_or(array))?, ordered(&whole)?)?;
         let empty = self.run(|array| array.slice(0, 0))?;
         ensure!(empty.is_empty(), "no rows became {}", empty.len());
@@ -63,7 +63,7 @@ impl Case {
         self.check_keys()
     }
 
-    /// A keyed-random call without keys can be planned, with the same result type, and not run.
+    /// Checks that a keyed-random call without keys can be planned, with the same result type, but not run.
     fn check_keys(&self) -> Result<(), String> {
         let descriptor = self.operator.descriptor();
         if descriptor.determinism != Determinism::KeyedRandom {
@@ -81,7 +81,7 @@ impl Case {
         }
     }
 
-    /// Key columns are `UInt64`, never null, and stand behind the parameters.
+    /// Returns whether an array is a key column. Key columns are `UInt64`, never null, and follow the parameters.
     fn is_key(&self, array: &ArrayRef) -> bool {
         self.arguments
             .iter()
@@ -90,7 +90,7 @@ impl Case {
     }
 }
 
-/// A call per column type that the first input accepts; further inputs take their first type.
+/// Returns a call per column type that the first input accepts. Other inputs have their first type.
 fn cases(operator: &'static dyn Operator, defaults: bool, draws: &mut Draws) -> Vec<Case> {
     let descriptor = operator.descriptor();
     let variants = descriptor.parameters.iter().map(|p| match p.kind {
@@ -124,7 +124,7 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
         arguments.push(Argument::Column(field, Arc::new(keys)));
         arguments.push(Argument::Constant(ScalarValue::UInt64(Some(99))));
     }
-    // Without its argument such a call runs as well.
+    // Such a call also runs without its appended argument.
     if descriptor.determinism == Determinism::StepLength && !defaults {
         let lengths = UInt64Array::from_iter_values((0..ROWS as u64).map(|row| row % 4));
         let field = Arc::new(Field::new(STEP_ARGUMENT, DataType::UInt64, false));
@@ -133,7 +133,7 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
     Case { name, operator, arguments }
 }
 
-/// A column after the cast that DataFusion inserts.
+/// Returns a column after the cast that DataFusion inserts.
 fn coerced(operator: &'static dyn Operator, position: usize, field: Field, array: ArrayRef) -> Argument {
     let mut types = vec![DataType::Null; operator.descriptor().parameters.len()];
     types[position] = field.data_type().clone();
@@ -144,7 +144,7 @@ fn coerced(operator: &'static dyn Operator, position: usize, field: Field, array
     }
 }
 
-/// Damaged files and images whose shapes lie: any error will do, a panic will not.
+/// Runs damaged files and images with wrong shapes. Any error passes, a panic fails.
 fn garbage(operator: &'static dyn Operator, draws: &mut Draws) -> Result<(), String> {
     for _ in 0..200 {
         let mut case = case(operator, 0, true, draws);

@@ -1,4 +1,4 @@
-//! Whether results are as large as operators declare.
+//! Checks that results have the declared sizes.
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::compute::filter;
@@ -6,7 +6,7 @@ use arrow::datatypes::DataType;
 
 use crate::descriptor::{Descriptor, SizeRatio};
 
-/// Checks the bytes of `result` against those of the only one of `inputs`.
+/// Compares the bytes of `result` with the bytes of the only input.
 pub(super) fn check(descriptor: &Descriptor, inputs: &[&ArrayRef], result: &ArrayRef) -> Result<(), String> {
     let SizeRatio { least, most } = descriptor.size_ratio;
     if descriptor.size_ratio == SizeRatio::UNKNOWN {
@@ -25,7 +25,7 @@ pub(super) fn check(descriptor: &Descriptor, inputs: &[&ArrayRef], result: &Arra
     Ok(())
 }
 
-/// The bytes of an array's values: without nulls, offsets and the shapes of tensors.
+/// Returns the bytes of an array's values, without nulls, offsets and the shapes of tensors.
 fn value_bytes(array: &ArrayRef) -> usize {
     match array.data_type() {
         DataType::List(_) => {

@@ -1,9 +1,8 @@
-//! The checks that every table operator passes, whatever rows it makes.
+//! The checks that every table operator passes.
 //!
-//! A feed computes a window again wherever and whenever it is asked for, so the rows that an operator makes must be a
-//! function of the window's rows alone: not of the parts in which they arrive, nor of the order in which they do.
-//! [`check`] runs an operator over generated windows as the engine would, and compares runs by the identities of the
-//! rows made.
+//! A feed may compute a window again at any time and place. So the rows that an operator makes must depend on the
+//! window's rows only, and not on the parts or the order in which they arrive. [`check`] runs an operator over
+//! generated windows like the engine does, and compares runs by the identities of the new rows.
 
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ pub fn check(operator: &'static dyn RowOperator, seed: u64) -> Result<(), String
     for defaults in [true, false] {
         for window in windows(&mut draws) {
             let constants = constants(operator, defaults, &mut draws);
-            // An operator that finds no column it can use refuses the window.
+            // An operator without a usable column rejects the window.
             let Ok(plan) = operator.plan(&RowArguments::new(descriptor, &constants, &window.fields)) else { continue };
             let case = TableCase { operator, plan, window };
             let wording = crate::image_column::wording(&case.window.fields[0]);
@@ -46,7 +45,7 @@ pub fn check(operator: &'static dyn RowOperator, seed: u64) -> Result<(), String
     Ok(())
 }
 
-/// Windows with a column of every type under test, a label and an id.
+/// Returns windows with a column of every tested type, a label and an id.
 fn windows(draws: &mut Draws) -> Vec<GeneratedWindow> {
     let tested: Vec<_> = TABLE_CLASSES.iter().flat_map(|class| columns(*class, draws)).collect();
     let mut windows = Vec::with_capacity(tested.len());
@@ -74,7 +73,7 @@ fn constants(operator: &dyn RowOperator, defaults: bool, draws: &mut Draws) -> V
     parameters.map(constant).collect()
 }
 
-/// Rows of one window with what the engine knows of them.
+/// The rows of one window, with the engine's data about them.
 #[derive(Clone)]
 struct GeneratedWindow {
     fields: Fields,
@@ -98,7 +97,7 @@ struct Outcome {
     columns: Vec<ArrayRef>,
 }
 
-/// A generated row's parent, ordinal and partner, by their places in the window.
+/// A generated row's parent, ordinal and partner, as indices in the window.
 type Derived = (u32, Option<u64>, Option<u32>);
 
 impl GeneratedWindow {
@@ -106,14 +105,14 @@ impl GeneratedWindow {
         random_key(17, self.epoch, u64::from(row))
     }
 
-    /// Some rows of a column.
+    /// Returns some rows of a column.
     fn rows(&self, column: usize, rows: &[u32]) -> Result<ArrayRef, String> {
         take(&self.columns[column], &UInt32Array::from(rows.to_vec()), None).map_err(|error| error.to_string())
     }
 }
 
 impl TableCase {
-    /// Runs all checks; the number of rows that were made.
+    /// Runs all checks. Returns the number of rows made.
     fn check(&self, draws: &mut Draws) -> Result<usize, String> {
         self.check_plan()?;
         let window = &self.window;
@@ -160,7 +159,7 @@ impl TableCase {
         Ok(whole.identities.len())
     }
 
-    /// Whether the plan refers only to columns that exist.
+    /// Checks that the plan refers only to existing columns.
     fn check_plan(&self) -> Result<(), String> {
         let Self { operator, plan, window } = self;
         let columns = window.fields.len();
@@ -175,7 +174,7 @@ impl TableCase {
         Ok(())
     }
 
-    /// Whether the rows made are what the operator declares, and have identities of their own.
+    /// Checks that the number of rows matches the declaration, and that identities are unique.
     fn check_identities(&self, outcome: &Outcome, input: &[u32]) -> Result<(), String> {
         let identities = &outcome.identities;
         ensure!(identities.windows(2).all(|pair| pair[0] < pair[1]), "two rows have one identity: {identities:?}");
@@ -193,7 +192,7 @@ impl TableCase {
         Ok(())
     }
 
-    /// The rows that can be read. Each of the others fails alone too, so that the engine can name it.
+    /// Returns the rows that can be read. Each other row must fail by itself too, so that the engine can name it.
     fn good_rows(&self, window: &GeneratedWindow) -> Result<Vec<u32>, String> {
         let all: Vec<u32> = (0..ROWS as u32).collect();
         let reads_of = |rows: &[u32]| self.reads(window, rows);
@@ -208,7 +207,7 @@ impl TableCase {
         Ok(readable)
     }
 
-    /// What the plan reads of some rows.
+    /// Returns the values that the plan reads from some rows.
     fn reads(&self, window: &GeneratedWindow, rows: &[u32]) -> Result<Vec<ArrayRef>, String> {
         let read = |read: &crate::ReadColumn| {
             let array = window.rows(read.column, rows)?;
@@ -220,7 +219,7 @@ impl TableCase {
         self.plan.reads.iter().map(read).collect()
     }
 
-    /// Runs the call over parts of a window, as the engine does.
+    /// Runs the call over parts of a window, like the engine does.
     fn run(&self, window: &GeneratedWindow, parts: &[Vec<u32>]) -> Result<Outcome, String> {
         let groups: Vec<&[Vec<u32>]> = match self.operator.scope() {
             RowScope::Row => parts.chunks(1).collect(),
@@ -261,7 +260,7 @@ impl TableCase {
         made.map(|rows| rows.map_err(|error| error.strip_backtrace())).collect()
     }
 
-    /// Whether each column that the operator computes is the same if it alone is asked for.
+    /// Checks that each computed column is the same when it is the only requested one.
     fn check_pruning(&self, window: &GeneratedWindow, parts: &[Vec<u32>]) -> Result<(), String> {
         let all: Vec<usize> = (0..self.plan.made.len()).collect();
         let whole = self.make(window, parts, &all)?;
@@ -276,7 +275,7 @@ impl TableCase {
         Ok(())
     }
 
-    /// Rows that were made of `parts`, by places in the window.
+    /// Returns the rows made from `parts`, as indices in the window.
     fn derived(&self, parts: &[Vec<u32>], rows: &Made) -> Result<Vec<Derived>, String> {
         let count = rows.parents.len();
         ensure!(rows.ordinals.len() == count, "{count} rows have {} ordinals", rows.ordinals.len());
@@ -303,8 +302,8 @@ impl TableCase {
         (0..count).map(row).collect()
     }
 
-    /// The result's columns, in the order of identities. Rows on which a function fails are left out, if it also fails
-    /// for each of them alone.
+    /// Returns the result's columns, in the order of identities. Leaves out rows on which a function fails, if it also
+    /// fails for each of them alone.
     fn outcome(&self, window: &GeneratedWindow, derived: Vec<Derived>, made: &[ArrayRef]) -> Result<Outcome, String> {
         let mut order: Vec<usize> = (0..derived.len()).collect();
         order.sort_by_key(|&at| (derived[at].0, derived[at].1));
@@ -326,7 +325,7 @@ impl TableCase {
 }
 
 impl Outcome {
-    /// The rows that derive from one row.
+    /// Returns the rows that derive from one row.
     fn of_parent(&self, parent: u32) -> Result<Self, String> {
         let rows: Vec<u32> =
             (0..self.identities.len()).filter(|&at| self.identities[at].0 == parent).map(|at| at as u32).collect();
@@ -339,7 +338,7 @@ impl Outcome {
     }
 }
 
-/// Rows that were made, of which results are computed.
+/// The new rows from which results are computed.
 struct MadeWindow<'a> {
     case: &'a TableCase,
     window: &'a GeneratedWindow,
@@ -348,7 +347,7 @@ struct MadeWindow<'a> {
 }
 
 impl MadeWindow<'_> {
-    /// A column of the result, held against its planned field.
+    /// Returns a column of the result, and compares it with its planned field.
     fn result(&self, result: &crate::ResultColumn) -> Result<ArrayRef, String> {
         let (_, array) = self.value(&result.value)?;
         let field = &result.field;

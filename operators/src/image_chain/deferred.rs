@@ -1,4 +1,4 @@
-//! Taking the last step off a plan's output, for the reader of the feed to do.
+//! Moves the last step of a plan's output to the reader of the feed.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use forebay_arrays::DeferredStep;
 use super::Step;
 use crate::operator::{Arguments, OperatorUdf};
 
-/// The input of `expr` and the step that is then left to do, if `expr` only widens an image column. `schema` is that of
-/// the rows that `expr` reads.
+/// Returns the input of `expr` and the remaining step, if `expr` only widens an image column. `schema` is the schema of
+/// the input rows.
 pub fn defer(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Option<(Arc<dyn PhysicalExpr>, DeferredStep)>> {
     let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else { return Ok(None) };
     let Some(udf) = call.fun().inner().downcast_ref::<OperatorUdf>() else { return Ok(None) };

@@ -1,7 +1,6 @@
-//! `drop_near_duplicates`: of rows of a window with similar signatures, the first.
+//! `drop_near_duplicates`: keeps the first of the rows in a window that have similar signatures.
 //!
-//! Which rows stay is a function of the window's signatures in file order, so it does not depend on how the window is
-//! shuffled.
+//! The decision depends on the window's signatures in file order, so shuffling the window does not change it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -50,9 +49,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-/// In place of a row, none.
+/// The absence of a row.
 const NONE: u32 = u32::MAX;
-/// Meetings of rows in a band: some ten seconds.
+/// Maximum number of meetings of rows in a band, some ten seconds of work.
 const MEETINGS_MAX: u64 = 1 << 31;
 
 /// The operator `drop_near_duplicates`.
@@ -118,9 +117,9 @@ impl MakeRows for NearDuplicates {
 /// A call of `drop_near_duplicates`, without its input.
 #[derive(Clone, Copy, Debug)]
 struct NearDuplicates {
-    /// Numbers of a signature.
+    /// Numbers in a signature.
     length: usize,
-    /// How many must be equal.
+    /// Equal numbers from which rows are similar.
     equal: usize,
 }
 
@@ -134,28 +133,28 @@ impl NearDuplicates {
         }
     }
 
-    /// The call over signatures of this field; `None` where the threshold is not above 0 and at most 1, or the field
-    /// holds no signatures.
+    /// Makes the call over signatures of this field. Returns `None` if the threshold is not above 0 and at most 1, or
+    /// the field holds no signatures.
     fn new(threshold: f64, signature: &Field) -> Option<Self> {
         let length = Self::length_of(signature).filter(|_| threshold > 0.0 && threshold <= 1.0)?;
-        // A threshold such as 0.8 is a little above what it is written as.
+        // The float of a threshold such as 0.8 is slightly above its decimal value.
         let equal = (threshold * length as f64 - 1e-9).ceil().max(1.0) as usize;
         Some(Self { length, equal })
     }
 
-    /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows
-    /// share parts of their signatures that comparing them does not end soon.
+    /// Returns whether each row stays. Returns `None` if the index of the rows would exceed `bytes_max`, or if rows
+    /// share so many parts of their signatures that comparing them would take too long.
     fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
-        // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too
-        // often; but there are no more bands than numbers.
+        // Similar rows differ in at most `apart` numbers, so with `apart + 2` bands, two bands are equal. One equal
+        // band is too often a coincidence, but the number of bands is limited by the number of numbers.
         let apart = self.length - self.equal;
         let (bands, meetings_least) = if apart + 2 <= self.length { (apart + 2, 2) } else { (apart + 1, 1) };
         let band = |band: usize| -> Range<usize> { band * self.length / bands..(band + 1) * self.length / bands };
         let mut kept: Vec<&[u32]> = Vec::new();
-        // The last kept row with some band, and of each band of each kept row the one before it.
+        // The last kept row by band, and for each band of each kept row the previous row with it.
         let mut last: HashMap<u64, u32> = HashMap::new();
         let mut before: Vec<u32> = Vec::new();
-        // The row that last met each kept row in a band, and in how many.
+        // For each kept row, the last row that shared a band with it, and the number of shared bands.
         let mut met: Vec<(usize, u32)> = Vec::new();
         let mut meetings = 0_u64;
         let mut stay = Vec::with_capacity(signatures.len());
@@ -257,7 +256,7 @@ mod tests {
 
     #[test]
     fn rows_that_share_a_part_are_bounded_in_memory() {
-        // The first half is the same in all.
+        // The first half is the same in all rows.
         let mut draws = Draws::new(3, 0);
         let rows: Vec<Vec<u32>> = (0..2000)
             .map(|_| (0..64).map(|at| if at < 32 { at } else { draws.below(1 << 32) as u32 }).collect())

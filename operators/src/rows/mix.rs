@@ -1,6 +1,6 @@
-//! `mixup` and `cutmix`: each image blended with that of another row of its window, and their labels with them.
+//! `mixup` and `cutmix`: mix each image, and its label, with those of another row in its window.
 //!
-//! [`Cycle`] gives each row a partner, and two functions make the mixed columns of the row's own values and the
+//! [`Cycle`] gives each row a partner. Two functions compute the mixed columns from the row's own values and the
 //! partner's, row by row. Both functions of a call draw the same numbers, so label and image agree.
 
 mod blend;
@@ -85,7 +85,7 @@ static CUTMIX_DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-/// The longest label.
+/// Maximum length of a label.
 const CLASSES_MAX: usize = 1 << 16;
 
 /// A table operator that mixes images.
@@ -110,7 +110,7 @@ impl RowOperator for MixOperator {
     }
 
     fn plan(&self, arguments: &RowArguments<'_>) -> Result<RowPlan> {
-        // What is wrong with one that is named is said with its type.
+        // If a named column is wrong, the error states its type.
         let named = arguments.text("image")?;
         let fits = |field: &Field| named.map_or_else(|| Mix::is_image(field), |name| field.name() == name);
         let image = arguments.column("image", "a tensor of uint8 or float32 images of one shape", fits)?;
@@ -130,7 +130,7 @@ impl RowOperator for MixOperator {
             ];
             ColumnValue::Call(Arc::new(mix.function(part)), values)
         };
-        // One column may be both; the image comes first.
+        // One column may be both. The image comes first.
         let label_result = Arc::new(mix.label(label_field.name(), label_field.is_nullable())?);
         plan.results[label] = ResultColumn::new(label_result, mixed(MixedColumn::Label, label));
         plan.results[image].value = mixed(MixedColumn::Image, image);
@@ -143,14 +143,14 @@ impl RowOperator for MixOperator {
 struct Mix {
     operator: &'static str,
     way: MixMethod,
-    /// As bits, so that calls can be compared.
+    /// The bits of alpha, so that calls can be compared.
     alpha: u64,
     p: u64,
     classes: usize,
 }
 
 impl Mix {
-    /// The call over columns of these fields.
+    /// Makes the call over columns of these fields.
     fn try_new(operator: &MixOperator, arguments: &RowArguments<'_>, image: &Field, label: &Field) -> Result<Self> {
         let (alpha, p) = (arguments.number("alpha")?, arguments.number("p")?);
         if !(alpha > 0.0 && alpha.is_finite()) {
@@ -216,7 +216,7 @@ impl Mix {
         Ok(Self { operator: operator.descriptor.name, way, alpha: alpha.to_bits(), p: p.to_bits(), classes })
     }
 
-    /// What a column of images must be for either.
+    /// Returns whether both operators accept a column of images.
     fn is_image(field: &Field) -> bool {
         Self::image_of(field).is_some_and(|tensor| tensor.shape.len() == 3)
     }
@@ -228,13 +228,13 @@ impl Mix {
         })
     }
 
-    /// The type of a mixed label.
+    /// Returns the field of a mixed label.
     fn label(&self, name: &str, nullable: bool) -> Result<Field> {
         tensors::field(&FixedShapeTensor::new(DataType::Float32, vec![self.classes]), name, nullable)
     }
 
-    /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's
-    /// site.
+    /// Returns a mixed column as a function of the row's own value, the partner's value, the row's random key and the
+    /// call's site.
     fn function(&self, part: MixedColumn) -> ScalarUDF {
         let name = match part {
             MixedColumn::Image => format!("{}_image", self.operator),
@@ -244,7 +244,7 @@ impl Mix {
     }
 }
 
-/// What is mixed.
+/// The mixed column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum MixedColumn {
     /// The image.
@@ -333,7 +333,7 @@ impl Mix {
                 MixMethod::Mixup => blended(own, partner, blend.own),
                 MixMethod::Cutmix { height, width, interleaved } => {
                     let Rectangle { top, left, height: rows, width: columns } = blend.pasted;
-                    // The rows of an image with planes are those of all planes.
+                    // An image with planes has the rows of all planes.
                     for first in (0..size).step_by(height * width * interleaved) {
                         for y in top..top + rows {
                             let start = first + (y * width + left) * interleaved;
@@ -368,7 +368,7 @@ impl Mix {
         Ok(Arc::new(FixedSizeListArray::try_new(item(DataType::Float32), self.classes as i32, values, nulls)?))
     }
 
-    /// Labels as floats, integers and booleans one-hot.
+    /// Converts labels to floats. Integers and booleans become one-hot.
     fn one_hot(&self, labels: &ArrayRef) -> Result<Vec<f32>> {
         let name = self.operator;
         if let DataType::FixedSizeList(..) = labels.data_type() {

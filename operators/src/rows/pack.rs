@@ -1,8 +1,8 @@
-//! `pack`: token lists of any length to sequences of one length, for a whole window at a time.
+//! `pack`: packs token lists of any length into sequences of one length, one window at a time.
 //!
-//! [`PackLayout`] is the decision which run of which document goes where, made from lengths alone. The sequences'
-//! tokens are put together from that when a window is prepared; what a trainer sees of them ([`columns`]) is computed
-//! later, row by row, for the rows that are asked for.
+//! [`PackLayout`] assigns runs of documents to sequences, from lengths alone. The tokens of the sequences are copied
+//! when a window is prepared. The columns that a trainer receives ([`columns`]) are computed later, row by row, for the
+//! requested rows.
 
 mod columns;
 mod layout;
@@ -51,13 +51,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-/// The longest sequence: a slip of the keyboard should not ask for terabytes.
+/// Maximum length of a sequence. A typing error must not request terabytes.
 const LENGTH_MAX: i64 = 1 << 24;
 /// The name of the column of bounds.
 const BOUNDS: &str = "cu_seq_lens";
-/// Tokens that are put together at a time, so that offsets and arrays stay small.
+/// Tokens copied at a time, so that offsets and arrays stay small.
 const TOKENS_PER_PART: usize = 1 << 20;
-/// The columns that a call computes itself, by their indices.
+/// The indices of the columns that a call computes itself.
 const TOKENS: usize = 0;
 const BOUNDS_AT: usize = 1;
 
@@ -156,7 +156,8 @@ impl MakeRows for Pack {
 }
 
 impl Pack {
-    /// Some sequences. Each derives from the document of its first token, and its ordinal is that token's index there.
+    /// Makes some sequences. Each derives from the document of its first token, and its ordinal is that token's index
+    /// in it.
     fn sequences(
         &self,
         window: &InputRows<'_>,
@@ -180,7 +181,7 @@ impl Pack {
     }
 }
 
-/// The tokens of a row; the plan has made them int32 without nulls.
+/// Returns the tokens of a row. The plan has converted them to int32 without nulls.
 fn document<'a>(window: &InputRows<'a>, row: RowAt) -> &'a [i32] {
     let part = &window.parts[row.part as usize];
     let list = part.reads[0].as_list::<i32>();

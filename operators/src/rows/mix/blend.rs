@@ -1,31 +1,31 @@
-//! How one row is mixed with its partner: the numbers that a call draws for it.
+//! The numbers that a call draws to mix a row with its partner.
 
 use super::Mix;
 use crate::image_column::Rectangle;
 use crate::keyed::Draws;
 
-/// How two images become one.
+/// The way two images are mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MixMethod {
-    /// Every pixel is blended.
+    /// Blends every pixel.
     Mixup,
-    /// A box is pasted.
+    /// Pastes a box.
     Cutmix {
-        /// Rows of pixels.
+        /// Height in pixels.
         height: usize,
-        /// Pixels per row.
+        /// Width in pixels.
         width: usize,
-        /// Values of a pixel that lie side by side: 3, or 1 where each channel is a plane.
+        /// Adjacent values of a pixel: 3, or 1 if each channel is a plane.
         interleaved: usize,
     },
 }
 
-/// How one row is mixed.
+/// The mix of one row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blend {
     /// The weight of the row's own image, out of [`WHOLE`](Self::WHOLE).
     pub(super) own: u32,
-    /// What `cutmix` pastes.
+    /// The box that `cutmix` pastes.
     pub(super) pasted: Rectangle,
 }
 
@@ -36,7 +36,7 @@ impl Blend {
         f64::from(own) / f64::from(Self::WHOLE)
     }
 
-    /// The weight of the row's own label.
+    /// Returns the weight of the row's own label.
     pub(super) fn of_label(&self, way: MixMethod) -> f32 {
         match way {
             MixMethod::Mixup => Self::share(self.own) as f32,
@@ -48,7 +48,7 @@ impl Blend {
 }
 
 impl Mix {
-    /// How a row with this random key is mixed by the call at `site`.
+    /// Draws the mix of a row with this random key, for the call at `site`.
     pub(super) fn blend(&self, key: u64, site: u64) -> Blend {
         let mut draws = Draws::new(key, site);
         let mixes = draws.uniform() < f64::from_bits(self.p);
@@ -69,8 +69,8 @@ impl Mix {
     }
 }
 
-/// A number from Beta(alpha, alpha), as the ratio of two numbers from Gamma(alpha), which are kept as logarithms since
-/// those of a small alpha are too small for a float.
+/// Draws a number from Beta(alpha, alpha), as the ratio of two numbers from Gamma(alpha). These are kept as logarithms,
+/// since for a small alpha they are too small for a float.
 fn beta(alpha: f64, draws: &mut Draws) -> f64 {
     if alpha == 1.0 {
         return draws.uniform();
@@ -79,8 +79,8 @@ fn beta(alpha: f64, draws: &mut Draws) -> f64 {
     1.0 / (1.0 + libm::exp(b - a))
 }
 
-/// The logarithm of a number from Gamma(shape, 1): Marsaglia and Tsang, A Simple Method for Generating Gamma Variables
-/// (2000), with their reduction of shapes below 1.
+/// Draws the logarithm of a number from Gamma(shape, 1): Marsaglia and Tsang, A Simple Method for Generating Gamma
+/// Variables (2000), with their reduction of shapes below 1.
 fn ln_gamma(shape: f64, draws: &mut Draws) -> f64 {
     if shape < 1.0 {
         let uniform = 1.0 - draws.uniform();
@@ -102,7 +102,7 @@ fn ln_gamma(shape: f64, draws: &mut Draws) -> f64 {
     }
 }
 
-/// A number from the standard normal distribution: Marsaglia's polar method.
+/// Draws a number from the standard normal distribution: Marsaglia's polar method.
 fn normal(draws: &mut Draws) -> f64 {
     loop {
         let (x, y) = (draws.uniform_in(-1.0, 1.0), draws.uniform_in(-1.0, 1.0));

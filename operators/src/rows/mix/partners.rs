@@ -1,14 +1,14 @@
-//! Beside each row of a window, another one.
+//! The partner of each row in a window.
 
 use datafusion::common::Result;
 
 use crate::keyed::random_key;
 use crate::made_rows::{InputRows, Made, MadeRows, MakeRows, RowAt};
 
-/// Splits the hash space of the order of partners from that of others.
+/// Separates the hashes for the order of partners from other hashes.
 const PARTNER_DOMAIN: u64 = 0x7061_6972_0000;
 
-/// Puts the rows of a window in a random cycle, in which each is the partner of the one before it.
+/// Arranges the rows of a window in a random cycle. Each row is the partner of the previous one.
 #[derive(Debug)]
 pub(super) struct Cycle;
 

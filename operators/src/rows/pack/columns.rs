@@ -1,4 +1,4 @@
-//! What a trainer sees of packed sequences: functions of one row, computed for the rows that are asked for.
+//! The columns of packed sequences that a trainer receives: functions of one row, computed for the requested rows.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use forebay_arrays::{FixedShapeTensor, item};
 
 use super::layout::{Pack, list_field};
 
-/// A function of a packed sequence, or of a document on its way into one.
+/// A function of a packed sequence, or of a document before it is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PackedColumn {
-    /// Of a document's list: its tokens as int32. A null is an empty document; a null token is an error.
+    /// The tokens of a document's list as int32. A null is an empty document; a null token is an error.
     Document,
-    /// Of tokens: with padding.
+    /// The tokens with padding.
     InputIds,
-    /// Of tokens and bounds: the tokens, without the first of each document and the padding.
+    /// The tokens, except the first of each document and the padding. Computed from tokens and bounds.
     Labels,
-    /// Of bounds: each token's place in its document.
+    /// Each token's index in its document. Computed from bounds.
     PositionIds,
-    /// Of bounds: how many tokens there are.
+    /// The number of tokens. Computed from bounds.
     Tokens,
 }
 
 impl PackedColumn {
-    /// Its name in a query.
+    /// Returns the column's name in a query.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Document => "document",
@@ -41,7 +41,7 @@ impl PackedColumn {
         }
     }
 
-    /// Its type in a query.
+    /// Returns the column's type in a query.
     pub(super) fn field(self, pack: &Pack) -> FieldRef {
         match self {
             Self::Document => list_field(self.name()),
@@ -53,7 +53,7 @@ impl PackedColumn {
         }
     }
 
-    /// It as a function.
+    /// Returns the column as a function.
     pub(super) fn function(self, pack: &Pack) -> ScalarUDF {
         let arguments = if self == Self::Labels { 2 } else { 1 };
         ScalarUDF::from(PackFunction {
@@ -80,7 +80,7 @@ impl PackedColumn {
             _ => 0,
         };
         let values = match lists.all() {
-            // Nothing is missing, so no sequence is padded, and they lie there as they are wanted.
+            // No sequence needs padding, so the tokens are already laid out as wanted.
             all if self == Self::InputIds && all.len() == first.len() * pack.length => all,
             _ => ScalarBuffer::from(self.values(pack, arrays, fill)),
         };
@@ -94,7 +94,7 @@ impl PackedColumn {
         )?))
     }
 
-    /// The values of whole sequences.
+    /// Returns the values of whole sequences.
     fn values(self, pack: &Pack, arrays: &[ArrayRef], fill: i32) -> Vec<i32> {
         let (rows, lists) = (arrays[0].len(), Lists::of(&arrays[0]));
         let mut values = Vec::with_capacity(rows * pack.length);
@@ -112,7 +112,7 @@ impl PackedColumn {
             if self == Self::Labels {
                 let bounds = Lists::of(&arrays[1]);
                 for &start in bounds.row(row) {
-                    // The last bound is the end, which may be that of the sequence.
+                    // The last bound is the end of the tokens, which may be the end of the sequence.
                     if let Some(label) = values[end - pack.length..].get_mut(start as usize) {
                         *label = pack.ignore_index;
                     }
@@ -135,7 +135,7 @@ impl<'a> Lists<'a> {
         Self { offsets: list.value_offsets(), values: list.values().as_primitive::<Int32Type>().values() }
     }
 
-    /// What all rows hold, one after the other.
+    /// Returns the values of all rows, concatenated.
     fn all(&self) -> ScalarBuffer<i32> {
         let (first, last) = (self.offsets[0] as usize, self.offsets[self.offsets.len() - 1] as usize);
         self.values.slice(first, last - first)
@@ -146,7 +146,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Lists of any integers as lists of int32. Fails as a whole; the engine finds the row.
+/// Converts lists of any integers to lists of int32. An error fails all rows; the engine finds the bad one.
 fn document(lists: &ArrayRef) -> Result<ArrayRef> {
     let as_list = DataType::List(Arc::new(Field::new_list_field(DataType::Int64, true)));
     let lists = match lists.data_type() {
@@ -154,7 +154,7 @@ fn document(lists: &ArrayRef) -> Result<ArrayRef> {
         _ => cast(lists, &as_list)?,
     };
     let list = lists.as_list::<i32>();
-    // Only what is in a list: what lies under a null is no token.
+    // Use only values in lists. Values at null positions are not tokens.
     let mut lengths = Vec::with_capacity(list.len());
     let mut runs = Vec::new();
     for row in 0..list.len() {

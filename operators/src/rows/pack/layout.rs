@@ -1,4 +1,4 @@
-//! Which run of which document goes where in the sequences: a decision made from lengths alone.
+//! The assignment of runs of documents to sequences, computed from lengths alone.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,51 +9,51 @@ use arrow::array::{ArrayRef, Int32Array, ListArray};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
-/// How documents are put into sequences.
+/// The way documents are packed into sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PackStrategy {
-    /// Joined, and cut every length tokens.
+    /// Joins all documents and splits them every `length` tokens.
     Concat,
-    /// Documents whole, where they fit a sequence.
+    /// Keeps documents whole if they fit a sequence.
     BestFit,
 }
 
 /// A call of `pack`, without its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pack {
-    /// Tokens of a sequence.
+    /// Tokens in a sequence.
     pub(super) length: usize,
-    /// How documents are put into sequences.
+    /// The way documents are packed into sequences.
     pub(super) strategy: PackStrategy,
-    /// The token behind each document.
+    /// The token after each document.
     pub(super) separator: Option<i32>,
-    /// The token behind the last document of a sequence.
+    /// The token that pads a sequence.
     pub(super) pad_id: i32,
-    /// The label of tokens that are not to be predicted.
+    /// The label of tokens without a prediction.
     pub(super) ignore_index: i32,
 }
 
-/// A run of a document's tokens, its separator among them.
+/// A run of a document's tokens, including its separator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DocumentPiece {
-    /// Which document.
+    /// The document's index.
     pub(super) document: usize,
-    /// Its first token in the document.
+    /// Index of the first token in the document.
     pub(super) start: usize,
-    /// How many.
+    /// Number of tokens.
     pub(super) len: usize,
 }
 
-/// Which pieces make which sequence.
+/// The pieces of each sequence.
 #[derive(Debug)]
 pub(super) struct PackLayout {
     pieces: Vec<DocumentPiece>,
-    /// Where the pieces of each sequence end.
+    /// The end of each sequence among the pieces.
     ends: Vec<usize>,
 }
 
 impl PackLayout {
-    /// Lays out documents of these lengths. Documents without tokens are in no sequence.
+    /// Lays out documents of these lengths. Empty documents are in no sequence.
     pub(super) fn new(pack: &Pack, lengths: impl Iterator<Item = usize>) -> Self {
         let separator = usize::from(pack.separator.is_some());
         let documents =
@@ -86,17 +86,17 @@ impl PackLayout {
         layout
     }
 
-    /// Longest first, each into the fullest sequence that it fits.
+    /// Places the longest pieces first, each in the fullest sequence that it fits.
     fn best_fit(length: usize, documents: impl Iterator<Item = (usize, usize)>) -> Self {
         let cut = |(document, tokens): (usize, usize)| {
             let piece = move |start| DocumentPiece { document, start, len: length.min(tokens - start) };
             (0..tokens).step_by(length).map(piece)
         };
         let mut pieces: Vec<DocumentPiece> = documents.flat_map(cut).collect();
-        // Stable: of equal lengths the first document goes first.
+        // The sort is stable: of documents with equal lengths, the first goes first.
         pieces.sort_by_key(|piece| Reverse(piece.len));
         let mut sequences: Vec<Vec<DocumentPiece>> = Vec::new();
-        // Sequences by the room that is left in them.
+        // Sequences by remaining room.
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for piece in pieces {
             let (room, sequence) = match open.range_mut(piece.len..).next() {
@@ -125,12 +125,12 @@ impl PackLayout {
         Self { ends: ends.collect(), pieces: sequences.concat() }
     }
 
-    /// How many sequences there are.
+    /// Returns the number of sequences.
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The pieces of a sequence; it has at least one.
+    /// Returns the pieces of a sequence, at least one.
     pub(super) fn pieces(&self, sequence: usize) -> &[DocumentPiece] {
         &self.pieces[self.pieces_of(&(sequence..sequence + 1))]
     }
@@ -140,7 +140,7 @@ impl PackLayout {
         end(sequences.start)..end(sequences.end)
     }
 
-    /// The tokens of some sequences, without padding, as a column of [`list_field`]'s type.
+    /// Returns the tokens of some sequences, without padding, as a column of [`list_field`]'s type.
     pub(super) fn tokens(&self, pack: &Pack, documents: &[&[i32]], sequences: Range<usize>) -> ArrayRef {
         let pieces = &self.pieces[self.pieces_of(&sequences)];
         let mut tokens: Vec<i32> = Vec::with_capacity(pieces.iter().map(|piece| piece.len).sum());
@@ -155,7 +155,8 @@ impl PackLayout {
         list(lengths, tokens)
     }
 
-    /// Where the pieces of some sequences begin, and where the last ends, as a column of [`list_field`]'s type.
+    /// Returns the starts of the pieces of some sequences, and the end of the last piece, as a column of
+    /// [`list_field`]'s type.
     pub(super) fn bounds(&self, sequences: Range<usize>) -> ArrayRef {
         let mut bounds: Vec<i32> = Vec::new();
         for sequence in sequences.clone() {
@@ -175,7 +176,7 @@ fn list(lengths: impl Iterator<Item = usize>, values: Vec<i32>) -> ArrayRef {
     Arc::new(ListArray::new(item, OffsetBuffer::from_lengths(lengths), Arc::new(Int32Array::from(values)), None))
 }
 
-/// A column of lists of tokens or of bounds.
+/// Returns the field of a column of lists of tokens or of bounds.
 pub(super) fn list_field(name: &str) -> FieldRef {
     let item = Arc::new(Field::new_list_field(DataType::Int32, false));
     Arc::new(Field::new(name, DataType::List(item), false))
