@@ -9,11 +9,11 @@ use crate::rows::TABLE_OPERATORS;
 /// Returns the text of `docs/operators.md`.
 pub fn markdown() -> String {
     let mut text = String::from(
-        "# Operators\n\n\
-         <!-- Generated from the operators' descriptors by `forebay_operators::reference::markdown`; do not edit. -->\n\n\
-         Functions of one row, for the `SELECT` list and for conditions. Arguments may be given by position or by name with `=>`. \
-         An image is a tensor of height x width x 3 (`HWC`, RGB), either of fixed shape (`arrow.fixed_shape_tensor`) or of \
-         variable shape (`arrow.variable_shape_tensor`). The table operators make rows of rows and are called in `FROM`.\n\n",
+        "# Operators\n\n<!-- Generated from the operators' descriptors by `forebay_operators::reference::markdown`; do \
+         not edit. -->\n\nFunctions of one row, for the `SELECT` list and for conditions. Arguments may be given by \
+         position or by name with `=>`. An image is a tensor of height x width x 3 (`HWC`, RGB), either of fixed shape \
+         (`arrow.fixed_shape_tensor`) or of variable shape (`arrow.variable_shape_tensor`). The table operators make \
+         rows from rows and are called in `FROM`.\n\n",
     );
     for (category, descriptors) in sections() {
         let links: Vec<_> = descriptors.iter().map(|d| format!("[`{name}`](#{name})", name = d.name)).collect();

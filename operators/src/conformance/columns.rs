@@ -26,7 +26,6 @@ pub(super) const TABLE_CLASSES: [TypeClass; 5] =
 
 /// Returns columns of every type that the class accepts. About one row in five is null.
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
-    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
     match class {
         TypeClass::Image => vec![fixed_images(draws), variable_images(draws)],
         TypeClass::Tensor => vec![fixed_images(draws), variable_images(draws), floats(draws)],
@@ -39,59 +38,10 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             all.push(column(Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))));
             all
         }
-        TypeClass::Binary => {
-            let files = optional(draws, file);
-            let files = || files.iter().map(Option::as_deref);
-            let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
-            let paths: ArrayRef = Arc::new(StringArray::from(vec![Some("a.jpg"); ROWS]));
-            let media = StructArray::from(vec![
-                (Arc::new(Field::new("bytes", DataType::Binary, true)), Arc::clone(&bytes)),
-                (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
-            ]);
-            vec![
-                column(bytes),
-                column(Arc::new(files().collect::<LargeBinaryArray>())),
-                column(Arc::new(files().collect::<BinaryViewArray>())),
-                column(Arc::new(media)),
-            ]
-        }
-        TypeClass::Numeric => {
-            let numbers = optional(draws, |draws| draws.below(1 << 32) as i64 - (1 << 31));
-            let all = |number: &dyn Fn(i64) -> f64| numbers.iter().map(|n| n.map(number)).collect::<Vec<_>>();
-            let floats = all(&|n| match n % 7 {
-                0 => f64::NAN,
-                1 => f64::INFINITY,
-                2 => -0.0,
-                3 => -1.0,
-                _ => n as f64 / 1e6,
-            });
-            vec![
-                column(Arc::new(Float64Array::from(floats.clone()))),
-                column(Arc::new(floats.iter().map(|n| n.map(|n| n as f32)).collect::<Float32Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i8)).collect::<Int8Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
-                column(Arc::new(Int64Array::from(numbers.clone()))),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u8)).collect::<UInt8Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u64)).collect::<UInt64Array>())),
-            ]
-        }
-        TypeClass::Hashable => {
-            let texts = optional(draws, |draws| "añ漢".repeat(draws.below(9) as usize));
-            let bytes = optional(draws, |draws| draws.below(1 << 40).to_le_bytes());
-            let flags = optional(draws, |draws| draws.below(2) == 1);
-            let mut all = columns(TypeClass::Numeric, draws);
-            all.extend([
-                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringArray>())),
-                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringViewArray>())),
-                column(Arc::new(bytes.iter().map(Option::as_ref).collect::<BinaryArray>())),
-                column(Arc::new(BooleanArray::from(flags))),
-            ]);
-            all
-        }
-        TypeClass::NumericOrList => {
-            [columns(TypeClass::Numeric, draws), columns(TypeClass::NumberList, draws)].concat()
-        }
+        TypeClass::Binary => binary_columns(draws),
+        TypeClass::Numeric => number_columns(draws),
+        TypeClass::Hashable => hashable_columns(draws),
+        TypeClass::NumericOrList => [number_columns(draws), list_columns(draws)].concat(),
         TypeClass::Integer | TypeClass::IntegerList | TypeClass::IntegerOrList => {
             let all = columns(TypeClass::NumericOrList, draws).into_iter();
             let coerced = |field: &Field| field.clone().with_data_type(class.coerce(field.data_type()));
@@ -103,33 +53,97 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
         }
         TypeClass::Hexadecimal => texts(&["0", "1", "9", "a", "f", "B", "E", "42"], 1, draws),
         TypeClass::Category => {
-            let integers = columns(TypeClass::Numeric, draws).into_iter();
+            let integers = number_columns(draws).into_iter();
             integers
                 .filter(|(field, _)| field.data_type().is_integer())
                 .chain(texts(&["red", "Ñandú", ""], 0, draws))
                 .collect()
         }
-        TypeClass::NumberList => {
-            let lists = optional(draws, |draws| {
-                let len = draws.below(9);
-                (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
-            });
-            let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
-            // Use few distinct numbers, so that some lists are similar.
-            let alike = optional(draws, |draws| [(); 4].map(|()| (draws.below(9) > 0).then(|| draws.below(2) as u32)));
-            let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
-            // Every list can be cast to these types.
-            let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
-            vec![
-                column(cast_to(DataType::new_large_list(DataType::Float32, true))),
-                column(cast_to(DataType::new_list(DataType::Float64, true))),
-                column(cast_to(DataType::new_list(DataType::UInt8, true))),
-                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
-                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(alike, 4))),
-                column(Arc::clone(&list)),
-            ]
-        }
+        TypeClass::NumberList => list_columns(draws),
     }
+}
+
+/// Returns columns of small files, also as media.
+fn binary_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let files = optional(draws, file);
+    let files = || files.iter().map(Option::as_deref);
+    let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
+    let paths: ArrayRef = Arc::new(StringArray::from(vec![Some("a.jpg"); ROWS]));
+    let media = StructArray::from(vec![
+        (Arc::new(Field::new("bytes", DataType::Binary, true)), Arc::clone(&bytes)),
+        (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
+    ]);
+    vec![
+        column(bytes),
+        column(Arc::new(files().collect::<LargeBinaryArray>())),
+        column(Arc::new(files().collect::<BinaryViewArray>())),
+        column(Arc::new(media)),
+    ]
+}
+
+/// Returns columns of numbers, among them NaN, infinity and negative zero.
+fn number_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let numbers = optional(draws, |draws| draws.below(1 << 32) as i64 - (1 << 31));
+    let all = |number: &dyn Fn(i64) -> f64| numbers.iter().map(|n| n.map(number)).collect::<Vec<_>>();
+    let floats = all(&|n| match n % 7 {
+        0 => f64::NAN,
+        1 => f64::INFINITY,
+        2 => -0.0,
+        3 => -1.0,
+        _ => n as f64 / 1e6,
+    });
+    vec![
+        column(Arc::new(Float64Array::from(floats.clone()))),
+        column(Arc::new(floats.iter().map(|n| n.map(|n| n as f32)).collect::<Float32Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i8)).collect::<Int8Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
+        column(Arc::new(Int64Array::from(numbers.clone()))),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u8)).collect::<UInt8Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u64)).collect::<UInt64Array>())),
+    ]
+}
+
+/// Returns columns of numbers, strings, binary values and booleans.
+fn hashable_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let texts = optional(draws, |draws| "añ漢".repeat(draws.below(9) as usize));
+    let bytes = optional(draws, |draws| draws.below(1 << 40).to_le_bytes());
+    let flags = optional(draws, |draws| draws.below(2) == 1);
+    let mut all = number_columns(draws);
+    all.extend([
+        column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringArray>())),
+        column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringViewArray>())),
+        column(Arc::new(bytes.iter().map(Option::as_ref).collect::<BinaryArray>())),
+        column(Arc::new(BooleanArray::from(flags))),
+    ]);
+    all
+}
+
+/// Returns columns of lists of numbers, some with null values.
+fn list_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let lists = optional(draws, |draws| {
+        let len = draws.below(9);
+        (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
+    });
+    let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
+    // Use few distinct numbers, so that some lists are similar.
+    let alike = optional(draws, |draws| [(); 4].map(|()| (draws.below(9) > 0).then(|| draws.below(2) as u32)));
+    let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+    // Every list can be cast to these types.
+    let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
+    vec![
+        column(cast_to(DataType::new_large_list(DataType::Float32, true))),
+        column(cast_to(DataType::new_list(DataType::Float64, true))),
+        column(cast_to(DataType::new_list(DataType::UInt8, true))),
+        column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
+        column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(alike, 4))),
+        column(Arc::clone(&list)),
+    ]
+}
+
+/// Returns an array as a nullable column.
+fn column(array: ArrayRef) -> (Field, ArrayRef) {
+    (Field::new("input", array.data_type().clone(), true), array)
 }
 
 /// Returns strings of up to eight of these parts.
@@ -139,7 +153,6 @@ fn texts(parts: &[&str], least: u64, draws: &mut Draws) -> Vec<(Field, ArrayRef)
         (0..count).map(|_| parts[draws.below(parts.len() as u64) as usize]).collect::<String>()
     });
     let texts = || texts.iter().map(Option::as_deref);
-    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
     vec![
         column(Arc::new(texts().collect::<StringArray>())),
         column(Arc::new(texts().collect::<LargeStringArray>())),

@@ -19,26 +19,23 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "drop_near_duplicates",
     version: 1,
     category: "list",
-    summary: "Drops rows that are similar to an earlier row of their window that stays",
+    summary: "Drops rows that are similar to an earlier kept row of their window",
     parameters: &[
         Parameter::rows("With a signature in each row"),
-        Parameter::constant(
-            "threshold",
-            ConstantKind::Number,
-            "The share of equal numbers from which rows are similar",
-        )
-        .or("0.8"),
-        Parameter::constant("column", ConstantKind::Text, "The column of the signatures, where there are several")
+        Parameter::constant("threshold", ConstantKind::Number, "The minimum share of equal numbers in similar rows")
+            .or("0.8"),
+        Parameter::constant("column", ConstantKind::Text, "The column of the signatures, if there are several")
             .or("NULL"),
     ],
-    returns: "the rows that stay, with all their columns",
+    returns: "the kept rows, with all their columns",
     rows: Rows::Shrinks,
-    docs: "Signatures are those of `minhash_signature`: two rows are similar where at least threshold of their numbers \
-           are equal at the same place, which estimates the Jaccard similarity of their texts. Of similar rows, the first \
-           in file order stays; a row without a signature stays. Candidates share two bands of the signature, so narrow \
-           that no pair above the threshold is missed. Where rows share so much that comparing them does not end soon, \
-           reading fails with resources exhausted and wants smaller windows. Rows meet those of their window only: with shuffling that is \
-           another set each epoch. Duplicates across a dataset are found beforehand.",
+    docs: "Signatures are those of `minhash_signature`. Two rows are similar if at least threshold of their numbers \
+           are equal at the same position, which estimates the Jaccard similarity of their texts. Of similar rows, the \
+           first in file order stays. A row without a signature stays. Candidates share two bands of the signature; \
+           the bands are so narrow that no pair above the threshold is missed. If rows share so much that comparing \
+           them would take too long, reading fails with resources exhausted and asks for smaller windows. Rows are \
+           compared within their window only, and with shuffling a window has different rows in each epoch. To find \
+           duplicates across a dataset, do so beforehand.",
     source: "Broder, On the resemblance and containment of documents (1997); bands as in Leskovec et al., Mining of \
              Massive Datasets, chapter 3",
     examples: &[Example {

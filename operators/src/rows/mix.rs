@@ -31,30 +31,30 @@ const ALPHA: Parameter =
 const NUM_CLASSES: Parameter = Parameter::constant(
     "num_classes",
     ConstantKind::PositiveInteger,
-    "The length of a mixed label, where labels are integers; up to 65536",
+    "The length of a mixed label if labels are integers, up to 65536",
 )
 .or("NULL");
 const P: Parameter = Parameter::constant("p", ConstantKind::Number, "The share of rows that are mixed").or("1.0");
 const IMAGE: Parameter =
-    Parameter::constant("image", ConstantKind::Text, "The column of the images, where there are several").or("NULL");
+    Parameter::constant("image", ConstantKind::Text, "The column of the images, if there are several").or("NULL");
 const LABEL: Parameter = Parameter::constant("label", ConstantKind::Text, "The column of the labels").or("'label'");
 
-const RETURNS: &str = "the columns of rows; the image mixed, the label as float32 of num_classes";
+const RETURNS: &str = "the columns of rows, with the image mixed and the label as float32 of num_classes";
 
 static MIXUP_DESCRIPTOR: Descriptor = Descriptor {
     name: "mixup",
     version: 1,
     category: "image",
-    summary: "Blends each image with that of another row of its window, and their labels",
+    summary: "Blends each image and its label with those of another row in its window",
     parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
     returns: RETURNS,
     determinism: Determinism::KeyedRandom,
-    docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and for \
-           labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are the \
-           window's rows in a random cycle: each is a partner once, and a row that is alone is its own. An integer label, or a boolean one as 0 and 1, is \
-           one-hot before it is mixed; a list of fixed size is mixed as it is. Functions in the subquery's SELECT run for \
-           the row and again for its partner, with the partner's randomness; other columns are the row's own. Null where \
-           either is null.",
+    docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and \
+           for labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are \
+           the window's rows in a random cycle: each row is a partner once, and a single row is its own partner. An \
+           integer label, or a boolean label as 0 and 1, becomes one-hot before it is mixed. A list of fixed size is \
+           mixed unchanged. Functions in the subquery's SELECT run for the row, and again for its partner with the \
+           partner's randomness. Other columns are the row's own. Null if either value is null.",
     source: "Zhang et al., mixup: Beyond Empirical Risk Minimization (2017); torchvision's `MixUp`, with a lambda for each row",
     examples: &[Example {
         sql: "SELECT label FROM mixup((SELECT resize(decode_image(bytes), 1, 1) AS image, ascii(path) - 97 AS label \
@@ -68,14 +68,14 @@ static CUTMIX_DESCRIPTOR: Descriptor = Descriptor {
     name: "cutmix",
     version: 1,
     category: "image",
-    summary: "Pastes a box of another row's image into each image, and mixes their labels by its area",
+    summary: "Pastes a box of another row's image into each image, and mixes their labels by the box's area",
     parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
     returns: RETURNS,
     determinism: Determinism::KeyedRandom,
-    docs: "Each row draws lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16, and the centre of a box whose \
-           sides are sqrt(1 - lambda) of the image's; the box is cut at the image's borders. Labels are mixed by the \
-           share of the image that stays. Partners, labels, the subquery's SELECT and nulls are as in `mixup`. Images are \
-           uint8 or float32, height x width x 3, or 3 x height x width as `to_chw` makes them.",
+    docs: "Each row draws lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16, and the centre of a box \
+           whose sides are sqrt(1 - lambda) of the image's sides. The box is cut at the image's borders. Labels are \
+           mixed by the share of the image that stays. Partners, labels, the subquery's SELECT and nulls are as in \
+           `mixup`. Images are uint8 or float32, height x width x 3, or 3 x height x width as returned by `to_chw`.",
     source: "Yun et al., CutMix (2019); torchvision's `CutMix`, with a lambda and a box for each row",
     examples: &[Example {
         sql: "SELECT label FROM cutmix((SELECT resize(decode_image(bytes), 4, 4) AS image, ascii(path) - 97 AS label \

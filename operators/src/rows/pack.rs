@@ -27,22 +27,20 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Packs token lists into sequences of one length",
     parameters: &[
         Parameter::rows("With a list of integers in each row"),
-        Parameter::constant("length", ConstantKind::PositiveInteger, "Tokens of a sequence"),
+        Parameter::constant("length", ConstantKind::PositiveInteger, "The number of tokens in a sequence"),
         Parameter::constant("strategy", ConstantKind::Text, "'concat' or 'best_fit'").or("'concat'"),
-        Parameter::constant("column", ConstantKind::Text, "The column of the lists, where there are several")
-            .or("NULL"),
-        Parameter::constant("separator", ConstantKind::Integer, "A token put behind each document").or("NULL"),
-        Parameter::constant("pad_id", ConstantKind::Integer, "The token behind the last document of a sequence")
-            .or("0"),
-        Parameter::constant("ignore_index", ConstantKind::Integer, "The label of tokens that are not to be predicted")
+        Parameter::constant("column", ConstantKind::Text, "The column of the lists, if there are several").or("NULL"),
+        Parameter::constant("separator", ConstantKind::Integer, "A token added after each document").or("NULL"),
+        Parameter::constant("pad_id", ConstantKind::Integer, "The token that pads a sequence").or("0"),
+        Parameter::constant("ignore_index", ConstantKind::Integer, "The label of tokens without a prediction")
             .or("-100"),
     ],
     returns: "input_ids, labels and position_ids, tensors of length; cu_seq_lens, a list; tokens, an integer",
     determinism: Determinism::WindowOrder,
     rows: Rows::Grows,
-    docs: "The documents of a window are shuffled, where the feed is, and packed. 'concat' joins them and cuts every \
-           length tokens, so only the last sequence of a window is padded. 'best_fit' (best-fit decreasing) cuts no \
-           document that fits a sequence; longer ones are cut into pieces.",
+    docs: "The documents of a window are packed, in shuffled order if the feed is shuffled. 'concat' joins them and \
+           splits them every length tokens, so only the last sequence of a window is padded. 'best_fit' (best-fit \
+           decreasing) does not split a document that fits a sequence; longer documents are split into pieces.",
     source: "Ding et al., Fewer Truncations Improve Language Modeling (2024), for 'best_fit'",
     examples: &[Example {
         sql: "SELECT input_ids FROM pack((SELECT [id, id + 10] AS tokens FROM numbers), length => 4)",
