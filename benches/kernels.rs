@@ -5,9 +5,13 @@
 
 #![allow(missing_docs, reason = "benchmarks say what they measure by their names")]
 
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, ListArray, UInt64Array};
+use arrow::datatypes::{Field, Int32Type};
 use divan::counter::ItemsCount;
 use divan::{Bencher, Divan};
-use forebay_engine::operators::pack::{Layout, Pack, Strategy};
+use forebay_engine::operators::{InputPart, InputRows, RowArguments, ScalarValue, find_table_operator};
 use forebay_engine::{FeedOptions, ReadOptions, Session};
 use tokio::runtime::Runtime;
 
@@ -58,14 +62,23 @@ fn photographs(bencher: Bencher<'_, '_>, name: &str) {
 /// Lays out a million tokens, in documents of 1 to 1,000, and assembles the sequences.
 #[divan::bench(args = ["concat", "best_fit"], sample_count = 10, sample_size = 1)]
 fn pack(bencher: Bencher<'_, '_>, strategy: &str) {
-    let strategy = if strategy == "concat" { Strategy::Concat } else { Strategy::BestFit };
-    let pack = Pack { length: 2048, strategy, separator: Some(2), pad_id: 0, ignore_index: -100 };
-    let documents: Vec<Vec<i32>> = (0..2_000).map(|n| vec![n; 1 + n as usize * 7919 % 1_000]).collect();
-    let documents: Vec<&[i32]> = documents.iter().map(Vec::as_slice).collect();
-    let tokens: usize = documents.iter().map(|document| document.len() + 1).sum();
+    let operator = find_table_operator("pack").expect("a registered operator");
+    let constants = operator.descriptor().parameters[1..].iter().map(|parameter| match parameter.name {
+        "length" => ScalarValue::from(2048_i64),
+        "strategy" => ScalarValue::from(strategy),
+        "separator" => ScalarValue::from(2_i64),
+        _ => parameter.default_value().expect("the others have defaults"),
+    });
+    let constants: Vec<ScalarValue> = constants.collect();
+    let documents = (0..2_000).map(|n| Some(vec![Some(n); 1 + n as usize * 7919 % 1_000]));
+    let documents: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(documents));
+    let tokens = documents.as_list::<i32>().values().len() + documents.len();
+    let columns = vec![Field::new("tokens", documents.data_type().clone(), true)].into();
+    let plan = operator.plan(&RowArguments::new(operator.descriptor(), &constants, &columns)).expect("a plan");
+    let (ids, reads) = (UInt64Array::from_iter_values(0..documents.len() as u64), [documents]);
+    let part = InputPart { reads: &reads, random_keys: &ids, origins: &ids, ids: &ids };
+    let window = InputRows { parts: vec![part], wanted: &[0, 1], order: &|_| 0, call: 0, bytes_max: 1 << 30 };
     bencher.counter(ItemsCount::new(tokens)).bench_local(|| {
-        let layout = Layout::new(&pack, documents.iter().map(|document| document.len()));
-        let all = 0..layout.len();
-        (layout.tokens(&pack, &documents, all.clone()), layout.bounds(all))
+        plan.rows.make(&window).expect("documents").map(|made| made.expect("sequences")).collect::<Vec<_>>()
     });
 }

@@ -3,9 +3,7 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use forebay_engine::nearest;
-use forebay_engine::operators::{
-    Descriptor, Determinism, OPERATORS, TABLE_OPERATORS, find, find_table_operator, reference,
-};
+use forebay_engine::operators::{Descriptor, Determinism, descriptor, descriptors, reference};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -27,11 +25,10 @@ enum Format {
 }
 
 pub(crate) fn execute(arguments: &Arguments) -> Result<()> {
-    let of_rows = OPERATORS.iter().map(|operator| operator.descriptor());
-    let all: Vec<&Descriptor> = of_rows.chain(TABLE_OPERATORS.iter().copied()).collect();
+    let all: Vec<&Descriptor> = descriptors().collect();
     let chosen = match &arguments.name {
         None => all,
-        Some(name) => match find(name).map(|operator| operator.descriptor()).or_else(|| find_table_operator(name)) {
+        Some(name) => match descriptor(name) {
             Some(descriptor) => vec![descriptor],
             None => {
                 let hint = match nearest(name, all.iter().map(|descriptor| descriptor.name)) {
@@ -70,9 +67,8 @@ fn describe(descriptor: &Descriptor) -> Result<()> {
         output::line(&format!("  {}: {}; {}", parameter.name, parameter.kind.wording(), parameter.docs))?;
     }
     let drawn = match descriptor.determinism {
-        Determinism::Deterministic => "",
         Determinism::KeyedRandom => " Random, by the feed's seed, the epoch and the row.",
-        Determinism::StepLength => "",
+        Determinism::Deterministic | Determinism::StepLength | Determinism::WindowOrder => "",
     };
     output::line(&format!(
         "  returns {}\n\n{}{drawn}\n\nversion {}; follows {}",

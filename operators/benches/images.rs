@@ -13,7 +13,7 @@ use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArg
 use datafusion::scalar::ScalarValue;
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use forebay_operators::mix::{self, Mix, Part};
+use forebay_operators::{ColumnValue, RowArguments, find_table_operator};
 
 const ROWS: usize = 32;
 
@@ -86,16 +86,21 @@ fn interpolations(bencher: Bencher, interpolation: &str) {
 
 #[divan::bench(args = ["mixup", "cutmix"])]
 fn mixed(bencher: Bencher, operator: &str) {
-    let descriptor = if operator == "mixup" { &mix::MIXUP } else { &mix::CUTMIX };
+    let operator = find_table_operator(operator).expect("a registered operator");
     let (image, images) = cropped();
-    let label = Field::new("label", DataType::Int64, false);
-    let mix = Mix::try_new(descriptor, (1.0, 1.0), Some(10), &image, &label).expect("images and labels");
+    let constants = operator.descriptor().parameters[1..].iter().map(|parameter| match parameter.name {
+        "num_classes" => ScalarValue::from(10_i64),
+        _ => parameter.default_value().expect("the others have defaults"),
+    });
+    let constants: Vec<ScalarValue> = constants.collect();
+    let columns = vec![image.as_ref().clone(), Field::new("label", DataType::Int64, false)].into();
+    let plan = operator.plan(&RowArguments::new(operator.descriptor(), &constants, &columns)).expect("a plan");
+    let ColumnValue::Call(function, _) = &plan.results[0].value else { panic!("the image is a function") };
     let keys: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..ROWS as u64));
     let sites: ArrayRef = Arc::new(UInt64Array::from_value(7, ROWS));
     let arguments = [&images, &images, &keys, &sites].map(|array| ColumnarValue::Array(Arc::clone(array)));
     let number = Arc::new(Field::new("key", DataType::UInt64, false));
     let fields = vec![Arc::clone(&image), Arc::clone(&image), Arc::clone(&number), number];
-    let function = mix.function(Part::Image);
     bencher.counter(ItemsCount::new(ROWS)).bench_local(|| {
         let args = ScalarFunctionArgs {
             args: arguments.to_vec(),

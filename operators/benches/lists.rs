@@ -6,15 +6,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ListArray};
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, ListArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Int32Type};
 use datafusion::common::config::ConfigOptions;
 use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
 use datafusion::scalar::ScalarValue;
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use forebay_operators::Draws;
-use forebay_operators::near_duplicates::NearDuplicates;
+use forebay_operators::{Draws, InputPart, InputRows, RowArguments, find_table_operator};
 
 const ROWS: usize = 1024;
 
@@ -59,11 +58,21 @@ fn drop_near_duplicates(bencher: Bencher) {
         }
         rows.push(signature);
     }
-    let field = Field::new_fixed_size_list("g", Field::new_list_field(DataType::UInt32, true), 128, true);
-    let call = NearDuplicates::new(0.8, &field).expect("signatures");
-    let signatures: Vec<_> = rows.iter().map(|row| Some(row.as_slice())).collect();
-    let run = || call.stay(&signatures, 1 << 30).expect("a bounded search");
-    assert_eq!(run().iter().filter(|stays| **stays).count(), ROWS - ROWS / 3);
+    let item = Field::new_list_field(DataType::UInt32, true);
+    let field = Field::new_fixed_size_list("g", item.clone(), 128, true);
+    let numbers = UInt32Array::from(rows.concat());
+    let signatures: ArrayRef = Arc::new(FixedSizeListArray::new(Arc::new(item), 128, Arc::new(numbers), None));
+    let operator = find_table_operator("drop_near_duplicates").expect("a registered operator");
+    let (constants, columns) = ([ScalarValue::Float64(Some(0.8)), ScalarValue::Null], vec![field].into());
+    let plan = operator.plan(&RowArguments::new(operator.descriptor(), &constants, &columns)).expect("a plan");
+    let (ids, reads) = (UInt64Array::from_iter_values(0..ROWS as u64), [signatures]);
+    let part = InputPart { reads: &reads, random_keys: &ids, origins: &ids, ids: &ids };
+    let window = InputRows { parts: vec![part], wanted: &[], order: &|_| 0, call: 0, bytes_max: 1 << 30 };
+    let run = || {
+        let made = plan.rows.make(&window).expect("a bounded search");
+        made.map(|made| made.expect("rows").parents.len()).sum::<usize>()
+    };
+    assert_eq!(run(), ROWS - ROWS / 3);
     bencher.counter(ItemsCount::new(ROWS)).bench_local(run);
 }
 

@@ -182,6 +182,9 @@ impl Arguments {
                     }
                     constants[i] = Some(value.clone());
                 }
+                (ParameterKind::Rows, Some(_)) => {
+                    return internal_err!("{} is called with rows: it is no table operator", descriptor.name);
+                }
                 (_, None) => match parameter.default_value() {
                     Some(value) => constants[i] = Some(value),
                     None => return plan_err!("{}: \"{name}\" is missing", descriptor.name),

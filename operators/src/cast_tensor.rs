@@ -8,7 +8,7 @@ use datafusion::common::{Result, internal_err};
 use forebay_arrays::{BFLOAT16, DTYPE_KEY};
 use half::{bf16, f16};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, Pixels, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::table::on_values;
 
@@ -23,11 +23,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("'float32'"),
     ],
     returns: "a tensor of that type and the same shape, fixed or variable",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes { pixelwise: false, spatial: true },
+    pixels: Pixels::Pointwise,
     docs: "Values are neither scaled nor shifted: 255 becomes 255.0; use `normalize` to scale. Conversion to float16 \
            and bfloat16 rounds to nearest, ties to even; float16 becomes infinite from 65520. Conversion to uint8 \
            truncates the fraction and clamps to 0 to 255; NaN becomes 0.\n\nArrow has no bfloat16. Its bits are stored \
@@ -39,6 +35,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "cast_tensor(normalize(image), type => 'float16')",
         result: "a float16 tensor of the same shape",
     }],
+    ..Descriptor::BASE
 };
 
 /// The operator `cast_tensor`.

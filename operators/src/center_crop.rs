@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::image_chain::{Frame, Span, Step, frame_each};
 use crate::operator::{Arguments, Operator};
 use crate::resize::fixed_return_field;
@@ -16,15 +16,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Crops images to their centre, and pads small ones with black",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
-        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
-        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result").like("224"),
+        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.5,
-    commutes: Commutes::NONE,
     docs: "For an odd margin, the offset is half of it, rounded to the even neighbour. An image that is too small in \
            one direction is first padded with zeros in that direction; an odd row or column goes to the bottom or \
            right. Null in, null out.",
@@ -33,6 +28,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "center_crop(resize(image, height => 256, width => 256), height => 224, width => 224)",
         result: "a tensor of 224 x 224 x 3",
     }],
+    ..Descriptor::BASE
 };
 
 /// The operator `center_crop`.

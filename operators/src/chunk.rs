@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::text::offset;
 
@@ -30,11 +30,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("false"),
     ],
     returns: "a list of lists of the values' type",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.1,
-    commutes: Commutes::NONE,
     docs: "A piece begins every size - overlap values, until one reaches the end. overlap must be from 0 to size - 1. \
            An empty list has no pieces. A row stays one row, with its pieces in a list. Null values stay null. Null \
            in, null out.",
@@ -43,6 +38,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "chunk([1, 2, 3, 4, 5], size => 2)", result: "[[1, 2], [3, 4], [5]]" },
         Example { sql: "chunk([1, 2, 3, 4, 5], size => 3, overlap => 1)", result: "[[1, 2, 3], [3, 4, 5]]" },
     ],
+    ..Descriptor::BASE
 };
 
 /// The operator `chunk`.

@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, downcast_integer};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::reuse;
 
@@ -19,11 +19,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("max", ConstantKind::Number, "The maximum of the result"),
     ],
     returns: "the type of x; Float32 for Float16, Float64 for decimals",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "Smaller values become min, greater ones become max. For an integer column, min and max must be integers \
            that fit the type. A min above max is refused. NaN stays NaN. Null in, null out.",
     source: "NumPy's `clip`, without its type promotion",
@@ -31,6 +26,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "clamp(7.5, min => 0, max => 5)", result: "5.0" },
         Example { sql: "clamp(-3, min => 0, max => 5)", result: "0" },
     ],
+    ..Descriptor::BASE
 };
 
 /// The operator `clamp`.

@@ -1,8 +1,8 @@
-//! What an operator declares about itself, once.
+//! The declaration of an operator: the one description of its properties.
 //!
-//! Planner, cache, reordering, documentation and error texts all read the [`Descriptor`]; no other list of operators or
-//! of their properties exists. Everything here is `'static` data, so a descriptor is written as one `static` item at
-//! the top of the operator's file.
+//! The planner, the cache, reordering, documentation and error texts all read the [`Descriptor`]. No other list of
+//! operators or of their properties exists. All its data are `'static`, so a descriptor is one `static` item at the top
+//! of the operator's file.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use forebay_arrays::FixedShapeTensor;
 use crate::image_column;
 use crate::keyed::KEY_ARGUMENTS;
 
-/// The name of the argument that the engine appends to a call that depends on the step: a column of the longest length
-/// that rows of each row's step may have, 0 where there is none, and the greatest integer where there is no longest.
+/// The name of the argument that the engine appends to a call that depends on the step. It is a column of the maximum
+/// length of rows in each row's step: 0 if there is no step, and the greatest integer if there is no maximum.
 pub const STEP_ARGUMENT: &str = "step_length";
 
-/// Everything that is known about an operator without running it.
+/// The properties of an operator that are known without running it.
 #[derive(Debug)]
 pub struct Descriptor {
     /// The function's name in SQL.
     pub name: &'static str,
-    /// Raised whenever the output for the same input changes. It enters fingerprints, so an artifact computed by an
-    /// older version is not found any more.
+    /// The version, raised whenever the output for the same input changes. It enters fingerprints, so artifacts of an
+    /// older version are not reused.
     pub version: u32,
-    /// The section of the reference that the operator appears in: "image", "number", "category".
+    /// The operator's section in the reference: "image", "number", "category".
     pub category: &'static str,
     /// One sentence without a final period.
     pub summary: &'static str,
@@ -36,14 +36,19 @@ pub struct Descriptor {
     pub returns: &'static str,
     /// What the output depends on.
     pub determinism: Determinism,
-    /// What happens to the number of rows.
+    /// The effect on the number of rows.
     pub rows: Rows,
     /// Whether a row whose inputs are null stays null.
     pub nulls: Nulls,
-    /// Output bytes per input byte, typically.
-    pub size_ratio: f32,
-    /// The neighbours that the operator may change places with.
-    pub commutes: Commutes,
+    /// Bounds on the bytes of a result.
+    pub size_ratio: SizeRatio,
+    /// The pixels of an image that determine each pixel of the result.
+    pub pixels: Pixels,
+    /// Whether a call may decode images at a reduced size, or lets its input do so.
+    pub reduced_decode: ReducedDecode,
+    /// Whether the operator also accepts texts as views, although plans declare them plain, and is cheap per text. It
+    /// then runs once over the distinct texts of a source that knows them.
+    pub takes_views: bool,
     /// Shapes, dtypes, nulls and errors: what a user must know beyond the summary.
     pub docs: &'static str,
     /// The paper or the reference implementation that the output follows.
@@ -57,22 +62,27 @@ pub struct Descriptor {
 pub struct Parameter {
     /// The name used with `=>` and in errors.
     pub name: &'static str,
-    /// What may be passed.
+    /// The accepted arguments.
     pub kind: ParameterKind,
-    /// The default as SQL literal text, such as `0.08` or `[0.485, 0.456, 0.406]`; `None` when the argument is required.
-    /// An input may be left out where it is `NULL`.
+    /// The default as an SQL literal, such as `0.08` or `[0.485, 0.456, 0.406]`; `None` if the argument is required. An
+    /// input with the default `NULL` is optional.
     pub default: Option<&'static str>,
+    /// A value for the hint of an error, if the example for [constants of its kind](ConstantKind::example) does not
+    /// fit.
+    pub example: Option<&'static str>,
     /// One sentence without a final period.
     pub docs: &'static str,
 }
 
-/// What may be passed for a parameter.
+/// The arguments that a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterKind {
     /// A value per row.
     Input(TypeClass),
     /// One value for the whole call, known when the query is planned.
     Constant(ConstantKind),
+    /// The input rows of a table operator: its first parameter.
+    Rows,
 }
 
 /// The types that an input accepts.
@@ -92,9 +102,9 @@ pub enum TypeClass {
     FixedImage,
     /// A tensor of numbers of one fixed shape; a list of fixed size is one.
     FixedTensor,
-    /// The same, or a number.
+    /// Like `FixedTensor`, or a number.
     TensorOrNumber,
-    /// The same, or a list of integers or floats.
+    /// Like `FixedTensor`, or a list of integers or floats.
     TensorOrList,
     /// A list of integers or floats, of any length.
     NumberList,
@@ -146,11 +156,13 @@ pub enum Determinism {
     Deterministic,
     /// The row's random key and the call site. See [`crate::keyed`].
     KeyedRandom,
-    /// The longest length of the row's global step, where the feed groups rows by length.
+    /// The maximum length in the row's global step, if the feed groups rows by length.
     StepLength,
+    /// The rows of the window and their order, which the feed may shuffle. Only table operators declare this.
+    WindowOrder,
 }
 
-/// What an operator does to the number of rows.
+/// An operator's effect on the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rows {
     /// One row out for each row in.
@@ -161,22 +173,49 @@ pub enum Rows {
     Grows,
 }
 
-/// What an operator makes of nulls.
+/// An operator's treatment of nulls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Nulls {
-    /// Where all inputs are null, so is the result.
+    /// The result is null if all inputs are null.
     Kept,
     /// The result is never null.
     Filled,
 }
 
-/// The kinds of neighbours that an operator may change places with without changing a single bit of the result.
+/// Bounds on the bytes of values in a result, per byte of values in the only input.
+///
+/// Nulls, offsets and the shapes of tensors do not count, nor do rows that are null in the input or in the result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SizeRatio {
+    /// The result is not smaller.
+    pub least: f64,
+    /// The result is not larger.
+    pub most: f64,
+}
+
+/// The pixels of an image that determine each pixel of a result.
+///
+/// Of two consecutive operators, one [`Pointwise`](Self::Pointwise) and one [`Moved`](Self::Moved), either may run
+/// first if the types allow both orders. The result is the same, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Commutes {
-    /// With operators that compute each pixel from that pixel alone, such as `normalize`.
-    pub pixelwise: bool,
-    /// With operators that only move or select pixels, such as `random_hflip`.
-    pub spatial: bool,
+pub enum Pixels {
+    /// Any pixels, or the operator does not map images to images.
+    Any,
+    /// Only the pixel at the same position, whatever the position: `posterize`.
+    Pointwise,
+    /// One pixel, copied from a position that does not depend on pixel values: `random_hflip`.
+    Moved,
+}
+
+/// An operator's part in decoding images at a reduced size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReducedDecode {
+    /// The operator has no part in it.
+    Unrelated,
+    /// The operator decodes images. A call whose constant of this name is true accepts a reduced size.
+    Decodes(&'static str),
+    /// The operator shrinks its first input, so it can use images of a reduced size.
+    Shrinks,
 }
 
 /// A call and its result, for the reference.
@@ -189,59 +228,108 @@ pub struct Example {
 }
 
 impl Descriptor {
-    /// The position of the parameter with this name.
+    /// The properties that most operators share. A descriptor states its differences and ends with
+    /// `..Descriptor::BASE`.
+    pub const BASE: Self = Self {
+        name: "",
+        version: 1,
+        category: "",
+        summary: "",
+        parameters: &[],
+        returns: "",
+        determinism: Determinism::Deterministic,
+        rows: Rows::OneToOne,
+        nulls: Nulls::Kept,
+        size_ratio: SizeRatio::UNKNOWN,
+        pixels: Pixels::Any,
+        reduced_decode: ReducedDecode::Unrelated,
+        takes_views: false,
+        docs: "",
+        source: "",
+        examples: &[],
+    };
+
+    /// Returns whether consecutive calls of both operators may swap without changing a bit of the result, if the types
+    /// allow both orders.
+    pub fn commutes_with(&self, other: &Self) -> bool {
+        matches!((self.pixels, other.pixels), (Pixels::Pointwise, Pixels::Moved) | (Pixels::Moved, Pixels::Pointwise))
+    }
+
+    /// Returns the position of the parameter with this name.
     pub fn position(&self, parameter: &str) -> Option<usize> {
         self.parameters.iter().position(|p| p.name == parameter)
     }
 
-    /// The number of arguments that have no default.
+    /// Returns the number of arguments without a default.
     pub fn required(&self) -> usize {
         self.parameters.iter().filter(|p| p.default.is_none()).count()
     }
 }
 
-impl Commutes {
-    /// With no neighbour at all.
-    pub const NONE: Commutes = Commutes { pixelwise: false, spatial: false };
+impl SizeRatio {
+    /// The size depends on values, constants or several inputs.
+    pub const UNKNOWN: Self = Self { least: 0.0, most: f64::INFINITY };
+
+    /// Makes the bounds of an exactly known size.
+    pub const fn exactly(ratio: f64) -> Self {
+        Self { least: ratio, most: ratio }
+    }
+
+    /// Makes the bounds of a result that is at most this many times as large.
+    pub const fn at_most(most: f64) -> Self {
+        Self { least: 0.0, most }
+    }
 }
 
 impl Parameter {
-    /// A required value per row.
+    /// Makes a required input with a value per row.
     pub const fn input(name: &'static str, class: TypeClass, docs: &'static str) -> Self {
-        Self { name, kind: ParameterKind::Input(class), default: None, docs }
+        Self { name, kind: ParameterKind::Input(class), default: None, example: None, docs }
     }
 
-    /// A required constant.
+    /// Makes the rows parameter of a table operator. `docs` describes the columns that the rows need.
+    pub const fn rows(docs: &'static str) -> Self {
+        Self { name: "rows", kind: ParameterKind::Rows, default: None, example: None, docs }
+    }
+
+    /// Makes a required constant.
     pub const fn constant(name: &'static str, kind: ConstantKind, docs: &'static str) -> Self {
-        Self { name, kind: ParameterKind::Constant(kind), default: None, docs }
+        Self { name, kind: ParameterKind::Constant(kind), default: None, example: None, docs }
     }
 
-    /// The same parameter with a default, given as SQL literal text.
+    /// Adds a value for the hint of an error, as an SQL literal.
+    pub const fn like(mut self, example: &'static str) -> Self {
+        self.example = Some(example);
+        self
+    }
+
+    /// Adds a default, as an SQL literal.
     pub const fn or(mut self, default: &'static str) -> Self {
         self.default = Some(default);
         self
     }
 
-    /// The default as a value: `Int64`, `Float64`, `Utf8`, `Boolean`, a list of `Float64`, or `Null`.
+    /// Returns the default as a value: `Int64`, `Float64`, `Utf8`, `Boolean`, a list of `Float64`, or `Null`.
     pub fn default_value(&self) -> Option<ScalarValue> {
         self.default.and_then(parse_literal)
     }
 }
 
 impl ParameterKind {
-    /// What may be passed, as it reads after "must be".
+    /// Returns the wording of the accepted arguments after "must be".
     pub fn wording(&self) -> &'static str {
         match self {
             Self::Input(class) => class.wording(),
             Self::Constant(kind) => kind.wording(),
+            Self::Rows => "a subquery or a table",
         }
     }
 
-    /// Whether the value may be passed for a constant. The error reads after the parameter's name:
+    /// Checks the value of a constant. The error text continues the parameter's name:
     /// `must be a positive integer, got -3`. Inputs accept every value of their type.
     pub fn check(&self, value: &ScalarValue) -> Result<(), String> {
         let fits = match self {
-            Self::Input(_) => true,
+            Self::Input(_) | Self::Rows => true,
             Self::Constant(ConstantKind::PositiveInteger) => integer(value).is_some_and(|n| n > 0),
             Self::Constant(ConstantKind::Integer) => integer(value).is_some(),
             Self::Constant(ConstantKind::Number) => number(value).is_some(),
@@ -270,7 +358,7 @@ impl ParameterKind {
 }
 
 impl TypeClass {
-    /// What may be passed, as it reads after "must be".
+    /// Returns the wording of the accepted arguments after "must be".
     pub fn wording(&self) -> &'static str {
         match self {
             Self::Binary => "binary",
@@ -293,7 +381,7 @@ impl TypeClass {
         }
     }
 
-    /// Whether a column of this field may be passed.
+    /// Returns whether a column of this field is accepted.
     pub fn accepts(&self, field: &Field) -> bool {
         let data_type = field.data_type();
         match self {
@@ -334,8 +422,8 @@ impl TypeClass {
         }
     }
 
-    /// The type to cast to before the operator runs. A type that does not fit comes back unchanged: DataFusion wraps
-    /// errors of coercion in two sentences of its own, so misfits are reported a moment later, by [`Self::accepts`].
+    /// Returns the type to cast to before the operator runs. A type that does not fit is returned unchanged: DataFusion
+    /// wraps coercion errors in two sentences of its own, so [`Self::accepts`] reports them a moment later.
     pub fn coerce(&self, data_type: &DataType) -> DataType {
         match (self, data_type) {
             (Self::Binary | Self::Hashable, DataType::Null) => DataType::Binary,
@@ -366,7 +454,22 @@ impl TypeClass {
 }
 
 impl ConstantKind {
-    /// What may be passed, as it reads after "must be".
+    /// Returns an accepted value, as an SQL literal.
+    pub fn example(&self) -> &'static str {
+        match self {
+            Self::PositiveInteger => "1024",
+            Self::Integer => "0",
+            Self::Number => "0.5",
+            Self::NumberList => "[0.5, 0.5, 0.5]",
+            Self::NumberOrList => "4",
+            Self::Categories | Self::Vocabulary => "['red', 'green']",
+            Self::Text => "'text'",
+            Self::File => "'tokenizer.json'",
+            Self::Boolean => "true",
+        }
+    }
+
+    /// Returns the wording of the accepted arguments after "must be".
     pub fn wording(&self) -> &'static str {
         match self {
             Self::PositiveInteger => "a positive integer",
@@ -384,27 +487,33 @@ impl ConstantKind {
 }
 
 impl Determinism {
-    /// The names of the arguments that the engine appends to a call; each is `UInt64`.
+    /// Returns the names of the arguments that the engine appends to a call. Each is `UInt64`.
     pub fn hidden_arguments(&self) -> &'static [&'static str] {
         match self {
-            Self::Deterministic => &[],
+            Self::Deterministic | Self::WindowOrder => &[],
             Self::KeyedRandom => &KEY_ARGUMENTS,
             Self::StepLength => &[STEP_ARGUMENT],
         }
     }
 
-    /// The property as the reference words it.
+    /// Returns whether a row may differ in each epoch although its window has the same rows in the same order.
+    pub fn varies_by_epoch(&self) -> bool {
+        matches!(self, Self::KeyedRandom | Self::StepLength)
+    }
+
+    /// Returns the wording of the property in the reference.
     pub fn wording(&self) -> &'static str {
         match self {
             Self::Deterministic => "deterministic",
             Self::KeyedRandom => "keyed-random",
             Self::StepLength => "deterministic, with the length bucket of the row's global step",
+            Self::WindowOrder => "deterministic, with the order of the window's rows",
         }
     }
 }
 
 impl Rows {
-    /// The property as the reference words it.
+    /// Returns the wording of the property in the reference.
     pub fn wording(&self) -> &'static str {
         match self {
             Self::OneToOne => "one-to-one",
@@ -422,7 +531,7 @@ fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-/// The position of the binary child `bytes` of encoded media, `struct{bytes, path}`.
+/// Returns the position of the binary child `bytes` in encoded media, `struct{bytes, path}`.
 pub(crate) fn media_bytes(data_type: &DataType) -> Option<usize> {
     let DataType::Struct(fields) = data_type else { return None };
     fields.iter().position(|f| f.name() == "bytes" && is_binary(f.data_type()))
@@ -447,7 +556,7 @@ pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
         ScalarValue::Float32(v) => v.map(f64::from),
         ScalarValue::Float64(v) => *v,
         ScalarValue::Decimal128(Some(v), _, scale) => {
-            // Through text, so that 0.1 becomes the nearest f64 and not a quotient that was rounded twice.
+            // Convert through text, so 0.1 becomes the nearest f64 instead of a quotient that is rounded twice.
             format!("{v}e{}", -i32::from(*scale)).parse().ok()
         }
         other => integer(other).map(|v| v as f64),
@@ -465,7 +574,7 @@ pub(crate) fn numbers(value: &ScalarValue) -> Option<Vec<f64>> {
     (0..list.len()).map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?)).collect()
 }
 
-/// Numbers, or the one number that is given in place of a list.
+/// Returns the numbers of a list, or the single number given in place of a list.
 pub(crate) fn number_or_list(value: &ScalarValue) -> Option<Vec<f64>> {
     numbers(value).or_else(|| number(value).map(|number| vec![number]))
 }

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, internal_err};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -22,11 +22,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("seed", ConstantKind::Integer, "A different seed gives an independent mapping").or("0"),
     ],
     returns: "Int64, from 0 to buckets - 1",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "The bucket is XXH3 (64 bits, with the seed) of the value's bytes, modulo the number of buckets. Integers of \
            any width are hashed as 8 little-endian bytes in two's complement, booleans as the integers 0 and 1, floats \
            as the bits of a float64 (-0.0 as 0.0, all NaNs as one), strings as UTF-8, binary values as their bytes. So \
@@ -37,6 +32,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "hash_bucket('berlin', buckets => 1000)", result: "472" },
         Example { sql: "hash_bucket(42, buckets => 1000, seed => 7)", result: "957" },
     ],
+    takes_views: true,
+    ..Descriptor::BASE
 };
 
 /// The operator `hash_bucket`.
@@ -50,10 +47,6 @@ impl Operator for HashBucket {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         Ok(Field::new("bucket", DataType::Int64, arguments.field("value")?.is_nullable()))
-    }
-
-    fn takes_views(&self) -> bool {
-        true
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

@@ -1,14 +1,19 @@
-//! Preprocessing functions for training data: what each declares about itself, how it is found, and its kernel.
+//! Preprocessing functions for training data: their declarations, their registry and their kernels.
 //!
 //! # Main types
 //!
-//! An [`Operator`] is a function of one row. Its [`Descriptor`] holds everything that is known about it without running
-//! it: parameters with their defaults, version, determinism, what it does to rows and bytes, documentation. Planner,
-//! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor, and nothing else lists
-//! operators or their properties. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
-//! DataFusion function of any operator; [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry. Random operators
-//! take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site. [`image_column`] describes
-//! how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
+//! An [`Operator`] is a function of one row. Its [`Descriptor`] holds the properties that are known without running it:
+//! parameters with their defaults, version, determinism, effects on rows and bytes, documentation. The planner, the
+//! cache, error texts and the generated reference ([`reference::markdown`]) read the descriptor. No other list of
+//! operators or their properties exists. [`Arguments`] gives an operator its arguments by name. [`OperatorUdf`] makes a
+//! DataFusion function of any operator. [`OPERATORS`], [`find`] and [`scalar_udfs`] are the registry.
+//!
+//! A [`RowOperator`] is a table operator: a function of rows, called in FROM. It makes a [`RowPlan`] from a call, and
+//! [`MakeRows`] then gives the input row from which each new row derives. [`TABLE_OPERATORS`] and
+//! [`find_table_operator`] are the registry of table operators.
+//!
+//! Random operators take their numbers from [`Draws`], a pure function of a row's [`random_key`] and the call site.
+//! [`image_column`] describes how images are stored in Arrow; [`image_chain`] runs chains of image operators as one.
 //!
 //! ```
 //! use datafusion::assert_batches_eq;
@@ -31,20 +36,31 @@
 //!
 //! # Adding an operator
 //!
-//! 1. Write `src/<name>.rs`: a `static` descriptor, a unit struct, `impl Operator`, golden tests. `resize.rs` is a short
-//!    one to start from.
-//! 2. Add its line to [`registry`], and the `mod` line here.
-//! 3. Add an `.slt` with the calls a user would make.
+//! 1. Write `src/<name>.rs`: a `static` descriptor that ends with `..Descriptor::BASE`, a unit struct, `impl Operator`,
+//!    golden tests. `resize.rs` is a short one to start from.
+//! 2. Add its line to [`registry`], and its `mod` line here.
+//! 3. Add `tests/slt/<name>.slt` with the calls that a user would make.
+//! 4. Run `cargo run -- operators --output markdown > docs/operators.md`.
 //!
-//! The `conformance` suite then runs on it without being told: batches, rows, slices and permutations must agree bit
-//! for bit, nulls must stay null, hostile bytes must not panic, and the descriptor must be complete.
+//! The [`conformance`] suite then runs on it automatically: batches, rows, slices and permutations must agree bit for
+//! bit, nulls must stay null, hostile bytes must not panic, and every claim of the descriptor must hold.
+//!
+//! # Adding a table operator
+//!
+//! The same four steps in the folder `src/rows/`, with `impl RowOperator`; the `mod` line and the line of
+//! [`TABLE_OPERATORS`] are both in `src/rows/mod.rs`. `drop_near_duplicates.rs` is one that keeps the columns of its
+//! input ([`RowPlan::keeping`]), `pack.rs` one that computes its own. The examples of its descriptor are whole queries
+//! over the tables `numbers` and `pictures` of `tests/slt/data`. The suite in [`conformance::tables`] checks that rows
+//! do not depend on how a window is divided or ordered, that identities are unique, and that windows of no rows, of one
+//! row and with bad rows are computed.
 //!
 //! # What this crate does not do
 //!
-//! It knows no storage (a tokenizer that a call names is a small local file, see [`files`]), no pipelines and no feeds: bytes arrive as a column, and a random key arrives as a column too.
-//! It resolves neither named arguments nor their defaults in SQL text, decides nothing about order, fusion or caching,
-//! and does not skip bad rows: an operator fails with the first row it cannot compute, and the engine chooses what
-//! becomes of it. Kernels run on the calling thread and use no thread pool of their own.
+//! It knows no storage, pipelines or feeds: bytes and random keys arrive as columns. (A tokenizer that a call names is
+//! a small local file, see [`files`].) It does not resolve named arguments or their defaults in SQL text, and it makes
+//! no decisions about order, fusion or caching. It does not skip bad rows: an operator fails with the first row that it
+//! cannot compute, and the engine decides about that row. Kernels run on the calling thread and use no thread pool of
+//! their own.
 
 mod arguments;
 mod cast_tensor;
@@ -60,11 +76,10 @@ pub mod image_chain;
 pub mod image_column;
 pub mod keyed;
 mod log1p;
-pub mod mix;
-pub mod near_duplicates;
+pub mod made_rows;
+pub mod nearest;
 mod normalize;
 pub mod operator;
-pub mod pack;
 mod pad_to;
 mod pixels;
 mod random_hflip;
@@ -74,6 +89,8 @@ pub mod registry;
 mod resample;
 mod resize;
 mod reuse;
+pub mod row_operator;
+mod rows;
 mod sleep;
 mod table;
 mod tensors;
@@ -81,10 +98,15 @@ mod tensors;
 mod testing;
 mod text;
 
+pub use datafusion::scalar::ScalarValue;
 pub use descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, STEP_ARGUMENT,
-    TypeClass,
+    ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,
+    STEP_ARGUMENT, SizeRatio, TypeClass,
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
+pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
+pub use nearest::nearest;
 pub use operator::{Arguments, Operator, OperatorUdf};
-pub use registry::{OPERATORS, TABLE_OPERATORS, find, find_table_operator, scalar_udfs};
+pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
+pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
+pub use rows::TABLE_OPERATORS;

@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Rows, TypeClass};
+use crate::descriptor::{Descriptor, Example, Parameter, ParameterKind, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::reuse::{self, Own};
 
@@ -15,11 +15,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Computes the natural logarithm of 1 + x, exact for small x",
     parameters: &[Parameter::input("x", TypeClass::Numeric, "The numbers")],
     returns: "Float32 for Float16 and Float32, otherwise Float64",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "-1 gives -infinity and smaller numbers give NaN, like in NumPy. No value is an error. Null in, null out. \
            Computed in software, so every machine returns the same bits.",
     source: "FreeBSD's msun `log1p`, through the `libm` crate; NumPy's `log1p` for special values",
@@ -27,6 +22,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "log1p(0.0)", result: "0.0" },
         Example { sql: "log1p(99)", result: "4.605170185988092" },
     ],
+    ..Descriptor::BASE
 };
 
 /// The operator `log1p`.

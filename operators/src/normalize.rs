@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 use forebay_arrays::Widen;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, SizeRatio, TypeClass};
 use crate::image_chain::{Step, widen_each};
 use crate::image_column::{self, CHANNELS};
 use crate::operator::{Arguments, Operator};
@@ -25,11 +25,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("[0.229, 0.224, 0.225]"),
     ],
     returns: "a float32 tensor of the same shape, fixed or variable",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 4.0,
-    commutes: Commutes { pixelwise: false, spatial: true },
+    size_ratio: SizeRatio::exactly(4.0),
     docs: "Computes (x / 255 - mean) / std in float32, separately for red, green and blue. The values stay height x \
            width x 3; a model that needs channels first gets a transposed view, not a copy. The defaults are \
            ImageNet's. A std of 0 is refused. Null in, null out.",
@@ -38,6 +34,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "normalize(image, mean => [0.5, 0.5, 0.5], std => [0.5, 0.5, 0.5])",
         result: "black becomes -1.0, white 1.0",
     }],
+    ..Descriptor::BASE
 };
 
 /// The operator `normalize`.

@@ -1,8 +1,8 @@
-//! The trait an operator implements, and the one adaptor that makes a DataFusion function of any of them.
+//! The trait of operators, and the adaptor that makes any of them a DataFusion function.
 //!
-//! An operator sees its arguments by name, through [`Arguments`]: fields and constants while a query is planned, arrays
-//! as well when it runs. Named arguments in SQL and their defaults are resolved before planning; a call that was built
-//! by hand may still leave out trailing arguments that have a default.
+//! An operator reads its arguments by name, through [`Arguments`]: fields and constants while a query is planned, and
+//! arrays when it runs. Named arguments in SQL and their defaults are resolved before planning. A call that was built
+//! by hand may leave out trailing arguments that have a default.
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -23,11 +23,11 @@ use crate::image_chain::Step;
 
 /// A preprocessing function of one row.
 pub trait Operator: Debug + Send + Sync {
-    /// What the operator declares about itself.
+    /// Returns the operator's declaration.
     fn descriptor(&self) -> &'static Descriptor;
 
-    /// The types to cast the arguments to before the operator sees them. The default casts nulls, half floats and
-    /// decimals, unpacks dictionaries, and leaves everything else, misfits included, to [`Operator::return_field`].
+    /// Returns the types to which the arguments are cast first. The default casts nulls, half floats and decimals, and
+    /// unpacks dictionaries. It leaves all other types, including wrong ones, to [`Operator::return_field`].
     fn coerce(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         let parameters = self.descriptor().parameters;
         let coerced = types.iter().enumerate().map(|(i, data_type)| match parameters.get(i).map(|p| p.kind) {
@@ -37,21 +37,16 @@ pub trait Operator: Debug + Send + Sync {
         Ok(coerced.collect())
     }
 
-    /// The result's type, nullability and extension type. The field's name does not matter. Constants have been
-    /// checked one by one; what concerns several of them is refused here.
+    /// Returns the result's type, nullability and extension type. The field's name does not matter. Each constant has
+    /// been checked; this method rejects wrong combinations of constants.
     fn return_field(&self, arguments: &Arguments) -> Result<Field>;
 
-    /// The result, one value per row. Arguments are lent mutably so that an operator can take an array out and, when
-    /// nobody else holds it, work in its memory.
+    /// Computes the result, one value per row. Arguments are mutable, so an operator can take an array and change it in
+    /// place if it has no other owner.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
 
-    /// Whether [`evaluate`](Self::evaluate) takes texts as views too, though plans say that they are plain, and takes little time for
-    /// a text: it then runs once over the distinct texts of a source that knows them.
-    fn takes_views(&self) -> bool {
-        false
-    }
-
-    /// What the operator does with one image, if that is all it does: lets chains of such operators run as one.
+    /// Returns the operator's work on one image, if it is an operator on images. Chains of such operators then run as
+    /// one.
     fn image_step(&self, _arguments: &Arguments) -> Result<Option<Step>> {
         Ok(None)
     }
@@ -59,8 +54,9 @@ pub trait Operator: Debug + Send + Sync {
 
 /// Any [`Operator`] as a DataFusion function.
 ///
-/// The function is immutable: what it returns follows from its arguments, for keyed-random operators from the two that
-/// the engine appends ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these a keyed-random call can be planned but not run.
+/// The function is immutable: its arguments determine its result, including the two that the engine appends for
+/// keyed-random operators ([`KEY_ARGUMENTS`](crate::KEY_ARGUMENTS)). Without these two, a keyed-random call can be
+/// planned but not run.
 #[derive(Debug)]
 pub struct OperatorUdf {
     operator: &'static dyn Operator,
@@ -68,12 +64,12 @@ pub struct OperatorUdf {
 }
 
 impl OperatorUdf {
-    /// The function of this operator.
+    /// Makes the function of this operator.
     pub fn new(operator: &'static dyn Operator) -> Self {
         Self { operator, signature: Signature::user_defined(Volatility::Immutable) }
     }
 
-    /// The operator behind the function, for code that holds a plan and wants the descriptor.
+    /// Returns the function's operator, for code that has a plan and needs the descriptor.
     pub fn operator(&self) -> &'static dyn Operator {
         self.operator
     }
@@ -102,12 +98,12 @@ impl ScalarUDFImpl for OperatorUdf {
         self.descriptor().name
     }
 
-    /// Leaves out the key arguments, so that the engine's rewrite does not rename the column.
+    /// Omits the key arguments, so the engine's rewrite does not rename the column.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         let descriptor = self.descriptor();
         let shown = match descriptor.determinism {
             Determinism::KeyedRandom | Determinism::StepLength => args.len().min(descriptor.parameters.len()),
-            Determinism::Deterministic => args.len(),
+            Determinism::Deterministic | Determinism::WindowOrder => args.len(),
         };
         let names = args[..shown].iter().map(|arg| Ok(arg.schema_name().to_string())).collect::<Result<Vec<_>>>()?;
         Ok(format!("{}({})", descriptor.name, names.join(",")))
@@ -148,7 +144,7 @@ impl ScalarUDFImpl for OperatorUdf {
             Determinism::KeyedRandom if is_complete => {
                 arguments.keys = Some(Keys::read(descriptor, &args.args[descriptor.parameters.len()..], rows)?);
             }
-            // Here and not on the first draw, so that an empty or all-null batch does not hide the mistake.
+            // Check here and not on the first draw. Otherwise an empty or all-null batch would hide the mistake.
             Determinism::KeyedRandom => {
                 arguments.draws(0)?;
             }
@@ -156,16 +152,16 @@ impl ScalarUDFImpl for OperatorUdf {
                 let lengths = args.args[descriptor.parameters.len()].to_array(rows)?;
                 arguments.step_lengths = Some(lengths.as_primitive::<UInt64Type>().clone());
             }
-            Determinism::StepLength | Determinism::Deterministic => {}
+            Determinism::StepLength | Determinism::Deterministic | Determinism::WindowOrder => {}
         }
-        // The values are moved, not cloned: an operator may reuse the memory of an array that only it holds.
+        // Move the values instead of cloning them. An operator may change an array in place if it is the only owner.
         arguments.arrays = descriptor
             .parameters
             .iter()
             .zip(args.args)
             .map(|(parameter, value)| match parameter.kind {
                 ParameterKind::Input(_) => value.into_array(rows).map(Some),
-                ParameterKind::Constant(_) => Ok(None),
+                ParameterKind::Constant(_) | ParameterKind::Rows => Ok(None),
             })
             .collect::<Result<_>>()?;
         let result = self.operator.evaluate(&mut arguments)?;

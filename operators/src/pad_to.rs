@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::scalar::ScalarValue;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -35,10 +35,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     returns: "the type of list; a variable-size list for one of fixed size",
     determinism: Determinism::StepLength,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.2,
-    commutes: Commutes::NONE,
     docs: "In a feed with `bucket_by_length`, a list is padded to the length of its global step's bucket. If the \
            boundaries here and there are the same, all lists of a step have one length, and the column reshapes to \
            rows x length. Elsewhere, in a condition or without buckets, the list's own length decides. A list longer \
@@ -49,6 +45,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "pad_to([1, 2, 3], boundaries => [2, 4, 8])", result: "[1, 2, 3, 0]" },
         Example { sql: "pad_to([1, 2, 3], boundaries => [2], value => 9, truncate => true)", result: "[1, 2]" },
     ],
+    ..Descriptor::BASE
 };
 
 /// The operator `pad_to`.

@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, Pixels, SizeRatio, TypeClass};
 use crate::image_chain::{PixelChange, Step, change_each};
 use crate::image_column::{self, CHANNELS};
 use crate::operator::{Arguments, Operator};
@@ -20,14 +20,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     returns: "a uint8 tensor of the same shape, fixed or variable",
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes { pixelwise: true, spatial: false },
+    pixels: Pixels::Moved,
+    size_ratio: SizeRatio::exactly(1.0),
     docs: "Each image has one draw, and is mirrored if the draw is below p: never for 0, always for 1. Null in, null \
            out.",
     source: "torchvision's `RandomHorizontalFlip`",
     examples: &[Example { sql: "random_hflip(image, p => 0.5)", result: "half of the images are mirrored" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `random_hflip`.

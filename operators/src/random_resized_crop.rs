@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, ReducedDecode, TypeClass};
 use crate::image_chain::{Frame, Step, frame_each};
 use crate::image_column::Rectangle;
 use crate::keyed::Draws;
@@ -19,8 +19,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Crops a random part of each image and scales it to one height and width",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
-        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
-        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result").like("224"),
+        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
         Parameter::constant("scale_min", ConstantKind::Number, "The minimum share of the image's area to keep")
             .or("0.08"),
         Parameter::constant("scale_max", ConstantKind::Number, "The maximum share of the image's area to keep")
@@ -33,10 +33,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.5,
-    commutes: Commutes::NONE,
     docs: "The operator draws the area uniformly from scale_min to scale_max of the image's area, the ratio \
            log-uniformly from ratio_min to ratio_max, then the position. It draws up to ten times until the part fits. \
            If none fits, it takes the largest central part whose ratio is in the range. The part has whole pixels and \
@@ -46,6 +42,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "random_resized_crop(image, height => 224, width => 224, scale_min => 0.2)",
         result: "a tensor of 224 x 224 x 3",
     }],
+    reduced_decode: ReducedDecode::Shrinks,
+    ..Descriptor::BASE
 };
 
 /// The operator `random_resized_crop`.

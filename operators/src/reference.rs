@@ -1,18 +1,19 @@
-//! The operators' reference, generated from their descriptors.
+//! The reference of operators, generated from their descriptors.
 
 use std::fmt::Write;
 
-use crate::descriptor::{Descriptor, Parameter};
-use crate::registry::{OPERATORS, TABLE_OPERATORS};
+use crate::descriptor::{Descriptor, Parameter, SizeRatio};
+use crate::registry::OPERATORS;
+use crate::rows::TABLE_OPERATORS;
 
-/// The whole of `docs/operators.md`.
+/// Returns the text of `docs/operators.md`.
 pub fn markdown() -> String {
     let mut text = String::from(
-        "# Operators\n\n\
-         <!-- Generated from the operators' descriptors by `forebay_operators::reference::markdown`; do not edit. -->\n\n\
-         Functions of one row, for the `SELECT` list and for conditions. Arguments may be given by position or by name with `=>`. \
-         An image is a tensor of height x width x 3 (`HWC`, RGB), either of fixed shape (`arrow.fixed_shape_tensor`) or of \
-         variable shape (`arrow.variable_shape_tensor`). The table operators make rows of rows and are called in `FROM`.\n\n",
+        "# Operators\n\n<!-- Generated from the operators' descriptors by `forebay_operators::reference::markdown`; do \
+         not edit. -->\n\nFunctions of one row, for the `SELECT` list and for conditions. Arguments may be given by \
+         position or by name with `=>`. An image is a tensor of height x width x 3 (`HWC`, RGB), either of fixed shape \
+         (`arrow.fixed_shape_tensor`) or of variable shape (`arrow.variable_shape_tensor`). The table operators make \
+         rows from rows and are called in `FROM`.\n\n",
     );
     for (category, descriptors) in sections() {
         let links: Vec<_> = descriptors.iter().map(|d| format!("[`{name}`](#{name})", name = d.name)).collect();
@@ -33,7 +34,7 @@ fn section(descriptor: &Descriptor) -> String {
     let arguments: Vec<_> = parameters.iter().map(argument).collect();
     let mut text = format!("### {name}\n\n{summary}.\n\n```sql\n{name}({})\n```\n\n", arguments.join(", "));
     text += "| parameter | must be | default | |\n|---|---|---|---|\n";
-    for Parameter { name, kind, default, docs } in *parameters {
+    for Parameter { name, kind, default, docs, .. } in *parameters {
         let default = default.map_or(String::new(), |default| format!("`{default}`"));
         let _ = writeln!(text, "| `{name}` | {} | {default} | {docs} |", kind.wording());
     }
@@ -41,20 +42,26 @@ fn section(descriptor: &Descriptor) -> String {
     for example in descriptor.examples {
         let _ = writeln!(text, "- `{}` → {}", example.sql, example.result);
     }
-    let commutes = match (descriptor.commutes.pixelwise, descriptor.commutes.spatial) {
-        (true, true) => "; commutes with pixelwise and spatial neighbours",
-        (true, false) => "; commutes with pixelwise neighbours",
-        (false, true) => "; commutes with spatial neighbours",
-        (false, false) => "",
+    let size = match descriptor.size_ratio {
+        SizeRatio { least, most } if least == most => format!("; {least} bytes out per byte in"),
+        SizeRatio { most, .. } if most.is_finite() => format!("; at most {most} bytes out per byte in"),
+        _ => String::new(),
     };
     let _ = writeln!(
         text,
-        "\nFollows {source}. Version {version}; {}; {}; about {} bytes out per byte in{commutes}.",
+        "\nFollows {source}. Version {version}; {}; {}{size}{}.",
         descriptor.determinism.wording(),
         descriptor.rows.wording(),
-        descriptor.size_ratio,
+        commuting(descriptor),
     );
     text
+}
+
+/// Returns the operators that commute with this one.
+fn commuting(descriptor: &Descriptor) -> String {
+    let others = OPERATORS.iter().map(|operator| operator.descriptor()).filter(|other| descriptor.commutes_with(other));
+    let names: Vec<_> = others.map(|other| format!("`{}`", other.name)).collect();
+    if names.is_empty() { String::new() } else { format!("; commutes with {}", names.join(", ")) }
 }
 
 fn argument(parameter: &Parameter) -> String {
@@ -64,7 +71,7 @@ fn argument(parameter: &Parameter) -> String {
     }
 }
 
-/// All descriptors by category, in the order of the registry; those of table operators last.
+/// Returns all descriptors by category, in the order of the registry, with table operators last.
 fn sections() -> Vec<(&'static str, Vec<&'static Descriptor>)> {
     let mut sections: Vec<(&str, Vec<&Descriptor>)> = vec![];
     for operator in OPERATORS {
@@ -74,7 +81,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static Descriptor>)> {
             None => sections.push((descriptor.category, vec![descriptor])),
         }
     }
-    sections.push(("table operators", TABLE_OPERATORS.to_vec()));
+    sections.push(("table operators", TABLE_OPERATORS.iter().map(|operator| operator.descriptor()).collect()));
     sections
 }
 
@@ -94,7 +101,7 @@ mod tests {
             "### random_hflip\n",
             "random_hflip(image, p => 0.5)",
             "| `p` | a number | `0.5` | The probability of mirroring, from 0 to 1 |",
-            "Version 1; keyed-random; one-to-one; about 1 bytes out per byte in; commutes with pixelwise neighbours.",
+            "Version 1; keyed-random; one-to-one; 1 bytes out per byte in; commutes with `posterize`, `random_grayscale`, `solarize`",
         ] {
             assert!(text.contains(part), "{part}\nis not in\n{text}");
         }
@@ -103,8 +110,7 @@ mod tests {
     #[test]
     fn every_operator_has_a_section_and_a_link_to_it() {
         let text = markdown();
-        let names = OPERATORS.iter().map(|operator| operator.descriptor().name);
-        for name in names.chain(TABLE_OPERATORS.iter().map(|descriptor| descriptor.name)) {
+        for name in crate::registry::descriptors().map(|descriptor| descriptor.name) {
             assert!(text.contains(&format!("(#{name})")) && text.contains(&format!("\n### {name}\n")), "{name}");
         }
     }

@@ -1,4 +1,4 @@
-//! The list of all operators: one line each, and nothing else to edit when one is added.
+//! The list of all operators. A new operator adds one line here and changes nothing else in this file.
 
 use datafusion::logical_expr::ScalarUDF;
 
@@ -6,6 +6,8 @@ use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
+use crate::row_operator::RowOperator;
+use crate::rows::TABLE_OPERATORS;
 use crate::table::{floats, integers};
 use crate::tensors::{arithmetic, join};
 use crate::text::measures;
@@ -91,21 +93,28 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::sleep::Sleep,
 ];
 
-/// Every operator that is called in FROM and makes rows of rows.
-pub static TABLE_OPERATORS: &[&Descriptor] =
-    &[&crate::mix::CUTMIX, &crate::near_duplicates::DESCRIPTOR, &crate::mix::MIXUP, &crate::pack::DESCRIPTOR];
-
-/// The table operator with this name. Names are compared without case, as SQL does.
-pub fn find_table_operator(name: &str) -> Option<&'static Descriptor> {
-    TABLE_OPERATORS.iter().copied().find(|descriptor| descriptor.name.eq_ignore_ascii_case(name))
+/// Returns the table operator with this name. Names are case-insensitive, like in SQL.
+pub fn find_table_operator(name: &str) -> Option<&'static dyn RowOperator> {
+    TABLE_OPERATORS.iter().copied().find(|operator| operator.descriptor().name.eq_ignore_ascii_case(name))
 }
 
-/// The operator with this name. Names are compared without case, as SQL does.
+/// Returns the descriptors of all operators, table operators last.
+pub fn descriptors() -> impl Iterator<Item = &'static Descriptor> {
+    let of_tables = TABLE_OPERATORS.iter().map(|operator| operator.descriptor());
+    OPERATORS.iter().map(|operator| operator.descriptor()).chain(of_tables)
+}
+
+/// Returns the descriptor of the operator or table operator with this name. Names are case-insensitive.
+pub fn descriptor(name: &str) -> Option<&'static Descriptor> {
+    descriptors().find(|descriptor| descriptor.name.eq_ignore_ascii_case(name))
+}
+
+/// Returns the operator with this name. Names are case-insensitive, like in SQL.
 pub fn find(name: &str) -> Option<&'static dyn Operator> {
     OPERATORS.iter().copied().find(|operator| operator.descriptor().name.eq_ignore_ascii_case(name))
 }
 
-/// All operators as DataFusion functions, ready for `SessionContext::register_udf`.
+/// Returns all operators as DataFusion functions, ready for `SessionContext::register_udf`.
 pub fn scalar_udfs() -> Vec<ScalarUDF> {
     OPERATORS.iter().map(|operator| ScalarUDF::from(OperatorUdf::new(*operator))).collect()
 }

@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, ReducedDecode, TypeClass};
 use crate::image_chain::{Frame, Step, frame_each};
 use crate::image_column::{self, Rectangle};
 use crate::operator::{Arguments, Operator};
@@ -17,17 +17,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Scales images to one height and width",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
-        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
-        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result").like("224"),
+        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
         INTERPOLATION,
         ANTIALIAS,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.5,
-    commutes: Commutes::NONE,
     docs: "With antialias, the support of bilinear, bicubic and lanczos grows with the scale when shrinking, so fine \
            patterns are averaged instead of sampled. Without it, the support is 2, 4 or 6 pixels wide. Area is the \
            mean of the area that a pixel covers; nearest is the pixel below its centre. The aspect ratio is not kept. \
@@ -39,6 +34,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "resize(decode_image(bytes), height => 224, width => 224)",
         result: "a tensor of 224 x 224 x 3",
     }],
+    reduced_decode: ReducedDecode::Shrinks,
+    ..Descriptor::BASE
 };
 
 /// The operator `resize`.

@@ -6,7 +6,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 /// Maximum delay of a row, a minute. A longer delay is a mistake.
@@ -22,16 +22,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("milliseconds", ConstantKind::Number, "The delay for each row"),
     ],
     returns: "the type of value; Float32 for Float16, Float64 for decimals",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "Use it to test feeds: stragglers, scaling, a trainer that is faster than its data. The computing thread \
            waits and does nothing else, for null rows, too. Pass a column: for a constant, the optimizer calls it \
            once, when the query is planned. From 0 to 60000 milliseconds. Null in, null out.",
     source: "PostgreSQL's `pg_sleep`, with a value to return",
     examples: &[Example { sql: "sleep(label, milliseconds => 40)", result: "label" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `sleep`.

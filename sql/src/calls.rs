@@ -1,9 +1,9 @@
 //! Calls of operators: named arguments and defaults become positions.
 //!
-//! DataFusion's functions take arguments by position, an operator's descriptor names them. So every call of a
-//! registered operator is rewritten here, before planning: `resize(image, width => 8, height => 4)` becomes
-//! `resize(image, 4, 8, …)` with the defaults filled in. Constants are checked at the same time, while the place of
-//! each argument is at hand.
+//! DataFusion's functions take arguments by position, and an operator's descriptor names them. So every call of a
+//! registered operator is rewritten before planning: `resize(image, width => 8, height => 4)` becomes
+//! `resize(image, 4, 8, …)` with the defaults filled in. Constants are checked at the same time, because the places of
+//! arguments are known only here.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,10 +16,12 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Tokenizer;
-use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind};
+use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind, RowOperator};
 
+use crate::error::{Error, Place, Result};
+use crate::literals;
 use crate::tokens::{DIALECT, Tokens};
-use crate::{Error, Place, Result, literals, nearest};
+use forebay_operators::nearest;
 
 /// Where a rewritten call and its arguments were in the text.
 #[derive(Debug)]
@@ -32,8 +34,7 @@ pub(crate) struct Call {
     pub(crate) arguments: Vec<(&'static str, Place)>,
 }
 
-/// Rewrites all calls of operators in a query, subqueries included. A call that is wrong stays as it is and adds to
-/// `errors`.
+/// Rewrites all calls of operators in a query and in its subqueries. A wrong call stays as it is and adds to `errors`.
 pub(crate) fn resolve(query: &mut Query, base: &Path, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<Call> {
     let mut resolver = Resolver { base, tokens, errors, calls: Vec::new() };
     let _ = VisitMut::visit(query, &mut resolver);
@@ -47,13 +48,13 @@ pub(crate) fn operator(name: &ObjectName) -> Option<&'static Descriptor> {
 }
 
 /// The table operator that a name in FROM means, if it is called.
-pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static Descriptor> {
+pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static dyn RowOperator> {
     let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() else { return None };
     forebay_operators::find_table_operator(&ident.value)
 }
 
 struct Resolver<'a> {
-    /// Where relative paths of files begin.
+    /// The folder of relative paths.
     base: &'a Path,
     tokens: &'a Tokens,
     errors: &'a mut Vec<Error>,
@@ -77,9 +78,9 @@ impl VisitorMut for Resolver<'_> {
 
     fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
         if let TableFactor::Table { name, args: Some(args), .. } = factor
-            && let Some(descriptor) = table_operator(name)
+            && let Some(operator) = table_operator(name)
         {
-            match rewrite_table(name, &mut args.args, descriptor, self.base, self.tokens) {
+            match rewrite_table(name, &mut args.args, operator.descriptor(), self.base, self.tokens) {
                 Ok(call) => self.calls.push(call),
                 Err(error) => self.errors.push(error),
             }
@@ -88,7 +89,7 @@ impl VisitorMut for Resolver<'_> {
     }
 }
 
-/// Rewrites the call of a table operator as one of a function, which has the same arguments.
+/// Rewrites the call of a table operator. Its arguments are those of a function.
 fn rewrite_table(
     name: &mut ObjectName,
     args: &mut Vec<FunctionArg>,
@@ -207,7 +208,7 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path
     }
     function.args =
         FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() });
-    // Quoted or not, in any case: it is this function.
+    // The name may be quoted, and in any case.
     if let Some(ObjectNamePart::Identifier(ident)) = function.name.0.first_mut() {
         *ident = Ident { value: operator.to_owned(), quote_style: None, span: ident.span };
     }
@@ -255,7 +256,7 @@ fn too_many(descriptor: &Descriptor, given: usize, place: Place) -> Error {
     Error::new(format!("{}: takes {count} argument{plural} ({names}), got {given}", descriptor.name)).with_place(place)
 }
 
-/// `resize(image, height = 224)` passes a comparison; nobody means that.
+/// `resize(image, height = 224)` passes a comparison, where a named argument is meant.
 fn equals_for_arrow(expr: &Expr, descriptor: &Descriptor) -> Option<Error> {
     let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = expr else { return None };
     let Expr::Identifier(name) = left.as_ref() else { return None };
@@ -291,7 +292,8 @@ fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor, bas
             format!("must be {} written as a constant, got {got}", parameter.kind.wording())
         }
     };
-    let example = parameter.default.filter(|&default| default != "NULL").unwrap_or(example(kind, descriptor));
+    let example =
+        parameter.default.filter(|&default| default != "NULL").or(parameter.example).unwrap_or(kind.example());
     Err(Error::new(format!("{}: \"{}\" {problem}", descriptor.name, parameter.name))
         .with_place(argument.place)
         .with_hint(format!("write `{} => {example}`", parameter.name)))
@@ -308,29 +310,13 @@ fn pinned(kind: ConstantKind, value: &ScalarValue, base: &Path) -> std::result::
     Ok(Some(Expr::Value(Value::SingleQuotedString(text).into())))
 }
 
-fn example(kind: ConstantKind, descriptor: &Descriptor) -> &'static str {
-    match kind {
-        ConstantKind::PositiveInteger if descriptor.category == "image" => "224",
-        ConstantKind::PositiveInteger => "1024",
-        ConstantKind::Integer => "0",
-        ConstantKind::Number => "0.5",
-        ConstantKind::NumberList => "[0.5, 0.5, 0.5]",
-        ConstantKind::NumberOrList => "4",
-        ConstantKind::Categories => "['red', 'green']",
-        ConstantKind::Text => "'text'",
-        ConstantKind::File => "'tokenizer.json'",
-        ConstantKind::Vocabulary => "['red', 'green']",
-        ConstantKind::Boolean => "true",
-    }
-}
-
 fn default(parameter: &Parameter, descriptor: &Descriptor, place: Place) -> Result<Expr> {
     let Some(text) = parameter.default else {
         return Err(Error::new(format!("{}: \"{}\" is missing", descriptor.name, parameter.name))
             .with_place(place)
             .with_hint(signature(descriptor)));
     };
-    // Tokens without places: a default is nowhere in the user's text.
+    // The tokens have no places, because a default is not in the user's text.
     let tokens = Tokenizer::new(&DIALECT, text).tokenize().map_err(|error| error.to_string());
     let expr = tokens
         .and_then(|tokens| Parser::new(&DIALECT).with_tokens(tokens).parse_expr().map_err(|error| error.to_string()));

@@ -1,22 +1,22 @@
-//! How deep a query may nest.
+//! The limits of nesting in a query.
 //!
-//! Whoever parses, visits, copies or plans a query recurses, and overflowing a stack ends the process. Parsing gets a
-//! stack of its own that fits whatever the parser's own limit lets through. What is parsed is then passed around on
-//! threads of two megabytes, so it is refused here if planning it might not fit: `a + a + …` nests once per operator
-//! without any recursion in the parser.
+//! Parsing, visiting, copying and planning a query recurse, and a stack overflow ends the process. Parsing has a stack
+//! of its own, large enough for every text that the parser's own limit accepts. The other steps run on threads with two
+//! megabytes, so a query is refused here if planning it might overflow: `a + a + …` nests once per operator without
+//! recursion in the parser.
 //!
-//! The limits are those of debug builds, whose frames are some ten times larger than in release: a query that one build
-//! accepts and another refuses would be worse than a low limit.
+//! The limits fit debug builds, whose frames are about ten times as large as in release builds. All builds accept the
+//! same queries.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{Expr, Query, Select, Visit, Visitor};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
+use crate::error::{Error, Place, Result};
 use crate::tokens::Tokens;
-use crate::{Error, Place, Result};
 
-/// What nesting may add up to. Measured: with two megabytes, planning overflows between 80 and 95 operators or between
+/// Maximum depth of nesting. Measured: with two megabytes, planning overflows between 80 and 95 operators or between
 /// 15 and 20 calls inside one another.
 const NESTING_MAX: usize = 76;
 const OPERATOR_NESTING: usize = 1;
@@ -24,10 +24,10 @@ const EXPRESSION_NESTING: usize = 5;
 const QUERY_NESTING: usize = 8;
 const JOIN_NESTING: usize = 5;
 
-/// The most operators in a text. Only freeing the tree recurses this deep, with the smallest of frames.
+/// Maximum number of operators in a text. Only freeing the tree recurses this deep, with small frames.
 const OPERATORS_MAX: usize = 4096;
 
-/// The stack for parsing. The parser refuses what nests deeper than fifty levels, which take less than half of this.
+/// The stack for parsing. The parser refuses more than fifty levels, which take less than half of this.
 const STACK_BYTES: usize = 32 << 20;
 
 /// Refuses a text whose tree could be too deep to free.

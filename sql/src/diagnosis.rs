@@ -1,9 +1,9 @@
-//! Our wording of what DataFusion finds wrong in a query, and where it is.
+//! DataFusion's errors in our words, with their places.
 //!
-//! DataFusion knows the place of some of its errors. For the rest there is a slow and simple way that needs no list of
-//! its errors: plan the query again with one expression replaced by NULL. The expression that takes the error with it
-//! holds the mistake; then the same is done to the expressions in it. That costs a planning (well under a millisecond
-//! for a usual pipeline) per expression tried, and only when there is an error to show.
+//! DataFusion knows the place of some of its errors. The others are found in a slow and simple way that needs no list
+//! of errors: the query is planned again with one expression replaced by NULL. If the error disappears, that expression
+//! holds the mistake, and the search continues inside it. Each trial costs a planning, well under a millisecond for a
+//! usual pipeline, and only queries with an error pay for it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -15,14 +15,15 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, Spanned, Value, Visit, VisitM
 use forebay_operators::OPERATORS;
 
 use crate::calls::{self, Call};
+use crate::error::{Error, Place};
 use crate::plan::attempt;
 use crate::tokens::lower_first;
-use crate::{Error, Place, nearest};
+use forebay_operators::nearest;
 
-/// The most plannings spent on finding a place.
+/// Maximum number of plannings in the search for a place.
 const ATTEMPTS_MAX: usize = 300;
 
-/// How many names a hint lists.
+/// Maximum number of names in a hint.
 const NAMES_MAX: usize = 24;
 
 /// Says what is wrong with a query that could not be planned.
@@ -33,7 +34,7 @@ pub(crate) async fn diagnose(error: DataFusionError, query: &Query, mut state: S
     if let Some(call) = calls.iter().find(|call| message_of(&error).starts_with(&format!("{}: ", call.operator))) {
         let message = message_of(&error);
         let place = Search::new(query, &state, &message).call(call.operator, calls).await;
-        // A table operator is no expression, so the search does not meet it.
+        // The search visits expressions only, and a table operator is none.
         return worded.or_place(place.or_else(|| Some(blamed(call, &message))));
     }
     let span = error.diagnostic().and_then(|diagnostic| diagnostic.span);
@@ -182,7 +183,7 @@ fn no_table(name: &str, state: &SessionState) -> Error {
 fn no_function(name: &str, state: &SessionState) -> Error {
     let error = Error::new(format!("function \"{name}\" not found"));
     let operators: Vec<&str> = OPERATORS.iter().map(|operator| operator.descriptor().name).collect();
-    // Operators first: of two names equally near, the one that this product is about.
+    // Operators first: of two names that are equally near, the operator is suggested.
     let mut functions: Vec<&str> = state.scalar_functions().keys().map(String::as_str).collect();
     functions.sort_unstable();
     match nearest(name, operators.iter().copied().chain(functions)) {
@@ -269,7 +270,7 @@ struct Node {
     operator: Option<&'static str>,
 }
 
-/// What planning gives when an expression is NULL: nothing wrong, or a message.
+/// The result of planning with an expression replaced by NULL: no error, or a message.
 type Outcome = Option<String>;
 
 impl<'a> Search<'a> {
@@ -279,7 +280,7 @@ impl<'a> Search<'a> {
         Search { query, state, message, nodes: collect.nodes, attempts: 0 }
     }
 
-    /// The start of the smallest expression that takes the error with it.
+    /// The start of the smallest expression without which the error disappears.
     async fn place(mut self) -> Option<Place> {
         let (mut node, outcome) = self.outermost().await?;
         loop {
@@ -319,7 +320,7 @@ impl<'a> Search<'a> {
         Some(calls.iter().find(|call| call.place == place).map_or(place, |call| blamed(call, self.message)))
     }
 
-    /// The whole expression (of a SELECT list, a WHERE) that takes the error with it, or else changes it.
+    /// The whole expression (of a SELECT list, a WHERE) without which the error disappears, or else changes.
     async fn outermost(&mut self) -> Option<(usize, Outcome)> {
         let mut changed = None;
         for node in self.children(None) {

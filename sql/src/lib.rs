@@ -1,11 +1,11 @@
 //! From text to statements, and from a pipeline's query to a logical plan, with places in errors.
 //!
 //! A text of Forebay is DataFusion's SQL with a few statements about pipelines. [`parse`] turns it into [`Statement`]s:
-//! what to do, by name, with the exact text of each pipeline's query. [`plan`] turns the query of a
-//! [`PipelineDefinition`] into DataFusion's `LogicalPlan` for a session that has the tables, the operators, and
-//! [`expr_planner`] and [`relation_planner`]: it refuses what a feed cannot do, puts the named arguments and defaults of operators into
-//! position, and lets DataFusion do the rest. Whatever is wrong is one [`Error`]: a message, the [`Place`] in the text
-//! and a hint, which [`Error::render`] shows under the source line.
+//! names, options, and the exact text of each pipeline's query. [`plan`] turns the query of a [`PipelineDefinition`]
+//! into DataFusion's `LogicalPlan` for a session that has the tables, the operators, [`expr_planner`] and
+//! [`relation_planner`]. It refuses queries that no feed can run, puts the named arguments and defaults of operators
+//! into position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`] has
+//! a message, the [`Place`] in the text and a hint; [`Error::render`] shows them under the source line.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -37,8 +37,8 @@
 //! # });
 //! ```
 //!
-//! What it deliberately does not do: run or keep anything, know where tables come from, know which options a pipeline
-//! or a table may have (it reads them with their places, the engine and storage judge them), or cut and optimize plans.
+//! This crate does not run or keep anything, does not know where tables come from, and does not cut or optimize plans.
+//! It reads the options of pipelines and tables with their places; the engine and storage check them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod calls;
@@ -46,21 +46,22 @@ mod depth;
 mod diagnosis;
 mod error;
 mod literals;
-mod nearest;
 mod parser;
 mod plan;
 mod refusals;
 mod relations;
+mod rows_node;
 mod sample;
 mod statement;
 mod table;
 mod tokens;
 
 pub use error::{Error, Place, Result};
+pub use forebay_operators::nearest;
 pub use literals::expr_planner;
-pub use nearest::nearest;
 pub use parser::parse;
 pub use plan::plan;
-pub use relations::{BOUNDS, RowsCall, RowsNode, relation_planner};
+pub use relations::relation_planner;
+pub use rows_node::RowsNode;
 pub use sample::SAMPLE;
 pub use statement::{OptionValue, PipelineDefinition, PipelineOption, Statement, TableDefinition};

@@ -1,8 +1,8 @@
-//! Array literals that are literals.
+//! Plans array literals as literals.
 //!
-//! DataFusion plans `[0.485, 0.456]` as a call of `make_array`, which becomes a literal only when the optimizer has
-//! run. An operator looks at its constant parameters earlier, when its output type is computed, so an array whose
-//! elements are all literals is planned as a literal at once.
+//! DataFusion plans `[0.485, 0.456]` as a call of `make_array`, which only the optimizer makes a literal. An operator
+//! reads its constant parameters earlier, when its output type is computed. So an array whose elements are all literals
+//! is planned as a literal at once.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use datafusion::scalar::ScalarValue;
 
 /// The planner of array literals, for every session that plans pipelines.
 ///
-/// It has to come before DataFusion's own, which never pass: give it to `SessionStateBuilder::with_expr_planners` before
-/// `with_default_features`, or insert it at the front of the builder's planners.
+/// It has to come before DataFusion's own, which never pass: give it to `SessionStateBuilder::with_expr_planners`
+/// before `with_default_features`, or insert it at the front of the builder's planners.
 pub fn expr_planner() -> Arc<dyn ExprPlanner> {
     Arc::new(LiteralArrays)
 }

@@ -9,9 +9,11 @@ use datafusion::sql::parser::{DFParser, DFParserBuilder};
 use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Word};
 
+use crate::error::{Error, Place, Result};
 use crate::statement::{OptionValue, PipelineDefinition, PipelineOption, Statement};
 use crate::tokens::{DIALECT, Tokens, is_word, lower_first, slice};
-use crate::{Error, Place, Result, depth, nearest, table};
+use crate::{depth, table};
+use forebay_operators::nearest;
 
 /// The longest text that is read. Parsing is linear, but what it builds is some fifty times the text.
 const TEXT_BYTES_MAX: usize = 1 << 20;

@@ -12,9 +12,10 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::parser::Statement as ParsedStatement;
 use datafusion::sql::sqlparser::ast::{Query, Statement as SqlStatement};
 
+use crate::error::Result;
 use crate::statement::PipelineDefinition;
 use crate::tokens::Tokens;
-use crate::{Result, calls, diagnosis, refusals};
+use crate::{calls, diagnosis, refusals};
 
 /// Plans a pipeline's query against the tables and functions of a session, which has [`crate::expr_planner`] among its
 /// planners of expressions and the operators among its functions.

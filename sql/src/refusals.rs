@@ -1,9 +1,10 @@
-//! What SQL can say and a feed cannot do.
+//! Refuses SQL that a feed cannot run.
 //!
-//! A feed stage computes rows of one table on their own, filters them, looks rows of other tables up for them and keeps
-//! their order. DataFusion would plan much more, and some of it (TABLESAMPLE, FOR UPDATE) it would parse and leave out without a word. So a query is searched
-//! for such constructs before it is planned. Structures are taken apart without `..` where a new field of the syntax
-//! tree could be a new clause: it must be refused or allowed here before the crate compiles with a new parser.
+//! A feed stage computes each row of one table by itself, filters rows, looks up rows of other tables, and keeps the
+//! order of rows. DataFusion plans much more, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without using them.
+//! So a query is searched for such constructs before it is planned. Structures are destructured without `..` where a
+//! new field of the syntax tree could be a new clause. It must then be refused or allowed here before the crate
+//! compiles with a new parser.
 
 mod functions;
 mod joins;
@@ -21,14 +22,15 @@ use datafusion::sql::sqlparser::ast::{
 use datafusion::sql::sqlparser::tokenizer::Span;
 use forebay_operators::TABLE_OPERATORS;
 
+use crate::calls;
+use crate::error::{Error, Place};
 use crate::tokens::Tokens;
-use crate::{Error, Place, calls};
 use search::{
     AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, JOIN_HINT, LIMIT_HINT, ORDER_HINT, SAMPLE, SAMPLE_HINT, SET_HINT,
     SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
 };
 
-/// Everything in the query that a feed cannot do.
+/// Finds everything in the query that a feed cannot run.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
     let mut search = Search {
         state,
@@ -393,7 +395,7 @@ impl Search<'_> {
         self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
     }
 
-    /// Lets the calls of table operators pass, with their subqueries.
+    /// Accepts the calls of table operators, with their subqueries.
     fn table_function(&mut self, name: &ObjectName, args: &[FunctionArg]) {
         if calls::table_operator(name).is_none() {
             return self.unknown_table_function(name);
@@ -410,7 +412,7 @@ impl Search<'_> {
 
     fn unknown_table_function(&mut self, name: &ObjectName) {
         let place = Place::start(name.span()).unwrap_or(self.here);
-        let operators: Vec<_> = TABLE_OPERATORS.iter().map(|operator| operator.name).collect();
+        let operators: Vec<_> = TABLE_OPERATORS.iter().map(|operator| operator.descriptor().name).collect();
         self.refuse_at(
             place,
             &format!("\"{name}\" is called in FROM, and no table operator has that name"),

@@ -1,8 +1,8 @@
-//! TABLESAMPLE: rows that are taken or left by a hash of their number in the table.
+//! TABLESAMPLE: a hash of a row's number in the table decides whether the row is in the sample.
 //!
-//! DataFusion parses it and leaves it out. Here it is a condition, whose function gets the row's id from the engine as a
-//! further argument. It depends on the seed of REPEATABLE, not on the feed's: a sample is a part of the data, and another
-//! order should not be of other data.
+//! DataFusion parses TABLESAMPLE and ignores it. Here it becomes a condition: a function to whose arguments the engine
+//! adds the row's id. The sample depends on the seed of REPEATABLE and not on the feed's seed, so that another order
+//! has the same data.
 
 use std::sync::Arc;
 

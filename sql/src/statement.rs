@@ -1,11 +1,11 @@
-//! What a text can ask for.
+//! The statements of a text.
 //!
-//! Statements carry names and literal text only: nothing here has been looked up anywhere.
+//! Statements carry names and literal text only. Nothing in them has been looked up.
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::sql::sqlparser::ast::Query;
 
-use crate::Place;
+use crate::error::Place;
 
 /// One statement of a script.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub enum Statement {
     DropTable {
         /// The table.
         name: String,
-        /// Whether a missing table is fine.
+        /// Whether a missing table is accepted.
         if_exists: bool,
         /// Where the name is.
         place: Place,
@@ -27,7 +27,7 @@ pub enum Statement {
     DropPipeline {
         /// The pipeline.
         name: String,
-        /// Whether a missing pipeline is fine.
+        /// Whether a missing pipeline is accepted.
         if_exists: bool,
         /// Where the name is.
         place: Place,

@@ -1,7 +1,7 @@
-//! `CREATE EXTERNAL TABLE`: DataFusion's statement, less what Forebay would not keep to.
+//! `CREATE EXTERNAL TABLE`: DataFusion's statement without the clauses that Forebay does not support.
 //!
-//! A clause that is parsed and then ignored is worse than one that is refused, so everything that storage has no
-//! meaning for is refused here, at its place.
+//! A clause that is parsed and then ignored is worse than one that is refused. So every clause without a meaning for
+//! storage is refused here, at its place.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use datafusion::sql::parser::{CreateExternalTable, Statement as ParsedStatement}
 use datafusion::sql::planner::{ParserOptions, SqlToRel};
 use datafusion::sql::sqlparser::ast::{ColumnDef, ColumnOption, Ident, ObjectName, Spanned, Value};
 
+use crate::error::{Error, Place, Result};
 use crate::statement::{Statement, TableDefinition};
 use crate::tokens::{Tokens, lower_first};
-use crate::{Error, Place, Result};
 
-/// Checks what DataFusion parsed and takes what Forebay uses of it.
+/// Checks a parsed statement and takes the parts that Forebay uses.
 pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens) -> Result<Statement> {
     let ParsedStatement::CreateExternalTable(parsed) = parsed else {
         return Err(Error::new("expected EXTERNAL TABLE after CREATE").with_place(place));
     };
-    // Without `..`: a clause that a new version of the parser adds must be taken or refused here.
+    // Destructured without `..`: a clause that a new version of the parser adds must be taken or refused here.
     let CreateExternalTable {
         name,
         columns,

@@ -1,13 +1,12 @@
 //! The tokens of a text, for the places that the syntax tree does not keep.
 //!
-//! The parser remembers where identifiers and literals are, but not where the keywords between them are, and
-//! `ORDER BY` is best refused at `ORDER`. So we look the keywords up: forwards or backwards from something whose place
-//! is known.
+//! The parser keeps the places of identifiers and literals, but not those of the keywords between them. `ORDER BY` is
+//! best refused at `ORDER`, so keywords are searched forwards or backwards from a known place.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
-use crate::{Error, Place, Result};
+use crate::error::{Error, Place, Result};
 
 /// The dialect of every text, the one DataFusion uses unless told otherwise.
 pub(crate) const DIALECT: GenericDialect = GenericDialect {};

@@ -187,3 +187,31 @@ fn the_format_reference_is_fresh() {
         "docs/formats.md is stale: run `cargo run -- formats --output markdown > docs/formats.md`"
     );
 }
+
+/// Folders whose sources may name operators: the operators themselves, tests and benchmarks.
+const NAMING_OPERATORS: &[&str] = &["operators", "tests", "benches", "target", "examples", "docs"];
+
+/// What is known of an operator is in its descriptor, so nothing else needs its name.
+#[test]
+fn only_operators_know_operators_by_name() {
+    let names: BTreeSet<&str> = forebay_engine::operators::descriptors().map(|descriptor| descriptor.name).collect();
+    let mut folders = vec![repository().to_path_buf()];
+    let mut sources = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name in UTF-8").to_owned();
+            if path.is_dir() && !name.starts_with('.') && !NAMING_OPERATORS.contains(&name.as_str()) {
+                folders.push(path);
+            } else if name.ends_with(".rs") && name != "tests.rs" {
+                sources += 1;
+                let text = std::fs::read_to_string(&path).expect("a source");
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                for literal in code.split('"').skip(1) {
+                    assert!(!names.contains(literal), "{} names the operator \"{literal}\"", path.display());
+                }
+            }
+        }
+    }
+    assert!(sources > 100, "only {sources} sources were read");
+}

@@ -213,8 +213,8 @@ fn every_expected_error_says_which() {
 
 #[test]
 fn every_operator_has_an_slt_file() {
-    for operator in forebay_engine::operators::OPERATORS {
-        let name = operator.descriptor().name;
+    for descriptor in forebay_engine::operators::descriptors() {
+        let name = descriptor.name;
         let file = repository().join(format!("tests/slt/{name}.slt"));
         let text = std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{} is missing", file.display()));
         assert!(text.contains(&format!("{name}(")), "{} does not call {name}", file.display());
@@ -253,4 +253,31 @@ fn the_operators_examples_are_true() {
         }
     });
     assert!(run >= EXAMPLES_RUN_MIN, "only {run} examples ran");
+}
+
+/// An example of a table operator is a whole query, and its result is rows.
+#[test]
+fn the_table_operators_examples_are_true() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let base = repository().join("tests/slt");
+        let mut database = Session::builder().base(base).threads(1).build().map(Database).expect("a session");
+        for (table, format, location) in [("numbers", "JSONL", "numbers.jsonl"), ("pictures", "MEDIA", "pictures")] {
+            let create = format!("CREATE EXTERNAL TABLE {table} STORED AS {format} LOCATION 'data/{location}'");
+            database.run(&create).await.expect("the table exists");
+        }
+        for operator in forebay_engine::operators::TABLE_OPERATORS {
+            for example in operator.descriptor().examples {
+                let sql = example.sql;
+                let got = match database.run(sql).await {
+                    Ok(DBOutput::Rows { rows, .. }) => {
+                        rows.iter().map(|row| row.join(" ")).collect::<Vec<_>>().join("; ")
+                    }
+                    Ok(_) => "no rows".to_owned(),
+                    Err(error) => format!("error: {error}"),
+                };
+                assert_eq!(got, example.result, "{sql}");
+            }
+        }
+    });
 }

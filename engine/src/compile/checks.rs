@@ -1,8 +1,8 @@
-//! What a feed stage may hold: row-local and window-local nodes over one table, lookups in others, and functions that are
-//! pure.
+//! The nodes that a feed stage accepts: row-local and window-local nodes over one table, lookups in other tables, and
+//! pure functions.
 //!
-//! The `sql` crate refuses most of this earlier, with the place in the text; this is the gate that plans made any other
-//! way pass too.
+//! The `sql` crate refuses most other plans earlier, with the place in the text. Plans that are made in another way are
+//! checked here too.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use forebay_sql::RowsNode;
 use super::{join, unnest};
 use crate::error::{Error, Result};
 
-/// Refuses a plan that cannot run window by window, saying why; gives the driving table's name.
+/// Returns the driving table's name. Refuses a plan that cannot run window by window, with the reason.
 pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     let mut node = plan;
     loop {
@@ -26,7 +26,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
             LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
             LogicalPlan::Extension(extension) if extension.node.as_any().is::<RowsNode>() => None,
             LogicalPlan::Join(join) => impure_of(node).or_else(|| join::refusal(join)).or_else(|| {
-                // It was read for its shape; here it is for what it calls.
+                // `refusal` checks the shape of the right side, and this the functions that it calls.
                 driving_table(&join.right).err()
             }),
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => impure_of(node),
@@ -42,7 +42,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     }
 }
 
-/// What the rows of `node` are made of; of a join its left side, whose rows are the samples.
+/// The input of `node`; of a join its left side, whose rows become samples.
 fn below(node: &LogicalPlan) -> Option<&LogicalPlan> {
     node.inputs().into_iter().next()
 }
@@ -54,7 +54,7 @@ fn impure_of(node: &LogicalPlan) -> Option<Error> {
     node.expressions().iter().find_map(|expr| impure(expr).or_else(|| forgets(expr)))
 }
 
-/// How many of the driving table's first rows `plan` reads at most.
+/// The number of rows at the start of the driving table that `plan` reads, if it does not read all.
 pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     let mut least: Option<u64> = None;
     let mut node = Some(plan);
@@ -68,7 +68,7 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     Ok(least)
 }
 
-/// The number of a LIMIT that lies over nothing but a table and its columns.
+/// The number of a LIMIT directly over a table and its columns.
 fn limit_of(node: &LogicalPlan) -> Result<u64> {
     let refuse = || {
         Error::invalid("LIMIT counts rows over the whole dataset, and a feed computes one window at a time").with_hint(
@@ -126,7 +126,7 @@ fn impure(expr: &Expr) -> Option<Error> {
     walked.err().map(Error::from).or(refusal)
 }
 
-/// DataFusion's CASE, COALESCE and the like hand on a tensor's values, but not that they are a tensor.
+/// DataFusion's CASE, COALESCE and similar functions return a tensor's values, but lose the mark of a tensor.
 fn forgets_tensor(expr: &Expr, input: &DFSchema) -> Option<Error> {
     let field = |expr: &Expr| expr.to_field(input).ok().map(|(_, field)| field);
     let mut refusal = None;

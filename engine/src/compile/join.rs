@@ -1,8 +1,8 @@
-//! Joins: from DataFusion's node to a lookup, and what is refused of them.
+//! Joins: from DataFusion's node to a lookup, with the joins that a feed refuses.
 //!
-//! The left side is the query so far, whose rows are the samples. Each of its rows looks its keys up in the right side,
-//! which is read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read, other
-//! ones are conditions on the rows that were found.
+//! The left side is the query so far, whose rows become samples. Each of its rows looks its keys up in the right side,
+//! which is read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read.
+//! Other conditions filter the rows that are found.
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinType, NullEquality, plan_err};
@@ -17,14 +17,14 @@ use forebay_operators::Determinism;
 use super::lookup::{Kind, can_be_key};
 use crate::error::Error;
 
-/// What a join says.
+/// The condition of a join, in parts.
 pub(crate) struct Condition {
     pub(crate) kind: Kind,
     /// Expressions over the left and the right side that must be equal, of the same type.
     pub(crate) keys: Vec<(Expr, Expr)>,
-    /// What rows of the right side must be.
+    /// The condition on rows of the right side alone.
     pub(crate) right: Option<Expr>,
-    /// What must hold of the rows that are found.
+    /// The condition on the rows that are found.
     pub(crate) residual: Option<Expr>,
 }
 
@@ -53,7 +53,7 @@ impl Condition {
     }
 }
 
-/// The two sides of an equality of the left and the right side.
+/// The two sides of an equality between a column of the left side and one of the right.
 fn pair(condition: &Expr, left: &DFSchema, right: &DFSchema) -> Result<Option<(Expr, Expr)>> {
     match condition {
         Expr::BinaryExpr(BinaryExpr { left: one, op: Operator::Eq, right: other }) => {
@@ -112,8 +112,8 @@ const KEYS: &str = "write `FROM table JOIN other ON table.id = other.id`";
 const NOT_EXISTS: &str = "write `NOT EXISTS (SELECT * FROM other WHERE other.id = table.id AND …)`";
 const ON: &str = "filter the second table, `LEFT JOIN (SELECT * FROM other WHERE …)`, or the samples with WHERE";
 
-/// Refuses a right side that is more than some columns and rows of a table.
-fn right_side(right: &LogicalPlan) -> crate::Result<()> {
+/// Refuses a right side other than some columns and rows of a table.
+fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
     let refuse = |what: &str| {
         Err(Error::invalid(format!("{what} inside the second table of a join")).with_hint(
             "it is a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \
@@ -139,7 +139,7 @@ fn right_side(right: &LogicalPlan) -> crate::Result<()> {
     }
 }
 
-/// Whether `expr` calls an operator that is given more than its arguments.
+/// Whether `expr` calls an operator that depends on more than its arguments.
 fn depends_on_the_sample(expr: &Expr) -> bool {
     let mut found = false;
     let walked = expr.apply(|expr| {

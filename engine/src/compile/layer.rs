@@ -1,67 +1,64 @@
-//! One operator that makes rows, planned with what lies below it.
+//! An operator that makes rows, planned with the part of the query below it.
 //!
-//! It runs when a window is prepared, since only then the window's rows, and so its offsets, are known. The rows it makes
-//! are kept in the window; they have ids of their own, random keys that follow from the row they come from and their
-//! place in it, and they remember the row of the driving table, which is what messages about bad rows name.
+//! A layer runs when a window is prepared, because a window's offsets follow from the rows that it makes. The window
+//! keeps these rows. They have ids of their own. A row's random key is a hash of its parent's key and its index among
+//! its parent's rows. Each row refers to a row of the driving table, which messages about bad rows name.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::compute::concat_batches;
-use arrow::datatypes::{SchemaRef, UInt64Type};
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
-use forebay_operators::random_key;
 use forebay_storage::Dataset;
 
-use super::changes::{Change, Made};
-use super::conjuncts;
-use super::hidden::{self, SAMPLE_ID, WovenLayer};
+use super::change::Change;
+use super::filters::conjuncts;
+use super::hidden::WovenLayer;
+use super::hidden_columns::{SAMPLE_ID, hidden_column};
+use super::leaf_plan::{LeafPlan, Select, ascending};
 use super::lookup::{Lookup, LookupPlan};
-use super::pack::{Packing, Sequences};
-use super::pair::Pairs;
-use super::stage::{BadRow, LeafPlan, Select, SourceRows, Stage, ascending};
+use super::source_rows::{DerivedRows, SourceRows, slice_bytes};
+use super::table_call::TableCall;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most that the rows made in one window may take.
+/// Maximum bytes of the rows made in one window.
 const MADE_BYTES_MAX: u64 = 1 << 30;
-/// Ids of made rows begin here, above those of any table.
+/// The first id of a made row, above the ids of any table.
 const MADE_IDS: u64 = 1 << 63;
-/// Splits the hash space of the keys of made rows from that of others.
-const MADE_DOMAIN: u64 = 0x6d61_6465_0000;
 
 /// An operator that makes rows, ready to run over any rows of the layer or table below.
 pub(crate) struct Layer {
-    /// Its input's rows that pass the filters below it: the columns that it needs, then the sample id.
+    /// The input's rows that pass the filters below the operator: the columns that it needs, then the sample id.
     below: Select,
-    /// The columns that this reads of the layer or table below, ascending.
+    /// The columns that the layer reads of the layer or table below, ascending.
     columns: Vec<usize>,
     change: Change,
-    /// What a join looks its rows up in.
+    /// The table that a join looks rows up in.
     lookup: Option<LookupPlan>,
-    /// The columns that are read of what it makes, ascending.
+    /// The columns of the made rows that are read, ascending.
     made: Vec<usize>,
     schema: SchemaRef,
 }
 
-/// Rows that reached an operator, in order, and those that could not.
-pub(crate) struct Passed {
-    pub(crate) rows: SourceRows,
-    pub(crate) bad: Vec<BadRow>,
-}
-
-/// What was made in a window so far.
+/// The rows made in a window so far.
 #[derive(Default)]
 pub(crate) struct MadeSoFar {
     rows: u64,
     bytes: u64,
 }
 
+impl MadeSoFar {
+    /// How many more bytes of rows the window may hold.
+    fn room(&self) -> u64 {
+        MADE_BYTES_MAX.saturating_sub(self.bytes)
+    }
+}
+
 impl Layer {
-    /// Plans a layer of which the columns `made` are read, over what has the columns of `source`. `tables` are those that
-    /// joins may look rows up in.
+    /// Plans a layer of which the columns `made` are read, over a table or layer with the columns of `source`. Joins
+    /// look rows up in `tables`.
     pub(crate) async fn plan(
         woven: WovenLayer,
         made: Vec<usize>,
@@ -70,7 +67,7 @@ impl Layer {
         state: &SessionState,
     ) -> Result<Self> {
         let WovenLayer { input, change, made: schema } = woven;
-        let id = Expr::Column(hidden::hidden_column(&input, SAMPLE_ID)?);
+        let id = Expr::Column(hidden_column(&input, SAMPLE_ID)?);
         let needed =
             change.needs(&made).into_iter().map(|column| Expr::Column(input.schema().columns()[column].clone()));
         let exprs: Vec<Expr> = needed.chain([id]).collect();
@@ -91,7 +88,7 @@ impl Layer {
         Ok(Self { columns: ascending(below.columns()), below, change, lookup, made, schema: Arc::new(schema) })
     }
 
-    /// The columns that are to be read of the layer or table below, ascending.
+    /// The columns to read of the layer or table below, ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
     }
@@ -101,110 +98,81 @@ impl Layer {
         format!("{}:\n{}{lookup}", self.change.name(), self.below.whole.display())
     }
 
-    /// What it looks its rows up in, if it does.
+    /// The table that it looks rows up in, if it is a join.
     pub(crate) fn lookup(&self) -> Option<&LookupPlan> {
         self.lookup.as_ref()
     }
 
+    /// The rows of the input that pass the filters below the operator.
+    pub(super) fn below(&self) -> &Select {
+        &self.below
+    }
+
+    fn call(&self) -> Option<&TableCall> {
+        match &self.change {
+            Change::Call(call) => Some(call),
+            Change::Unnest(_) | Change::Join(_) => None,
+        }
+    }
+
     /// Whether it makes one row of each row of the layer or table below.
     pub(crate) fn is_one_to_one(&self) -> bool {
-        self.pairs() && self.below.conjuncts.is_empty()
+        self.call().is_some_and(TableCall::is_one_to_one) && self.below.conjuncts.is_empty()
     }
 
     /// Whether its rows have the columns of others beside their own.
-    pub(crate) fn pairs(&self) -> bool {
-        matches!(self.change, Change::Pair(..))
+    pub(crate) fn has_partners(&self) -> bool {
+        self.call().is_some_and(TableCall::has_partners)
     }
 
     /// Whether it needs all rows of a window before it makes any.
     pub(crate) fn is_of_window(&self) -> bool {
-        self.change.is_of_window()
+        self.call().is_some_and(TableCall::is_of_window)
     }
 
-    /// The rows made of `passed`, or of all that passed in a window. `order` says where a row with some random key comes;
-    /// `lookup` is what [`lookup`](Self::lookup) plans, once it was read.
+    /// Makes rows of `passed`: some rows of a window, or all of them if the operator [needs all](Self::is_of_window).
+    /// `order` maps a row's random key to its place in the window. `lookup` is the table of a [join](Self::lookup).
     pub(crate) fn make(
         &self,
         passed: &[SourceRows],
-        order: impl Fn(u64) -> u64,
+        order: impl Fn(u64) -> u64 + Sync,
         lookup: Option<&Lookup>,
         so_far: &mut MadeSoFar,
     ) -> Result<Vec<SourceRows>> {
         match &self.change {
             Change::Unnest(unnest) => {
-                let make = |rows: &SourceRows, room| unnest.make(&rows.batch, &self.made, room);
-                passed.iter().map(|rows| self.derived(rows, make, so_far)).collect()
+                let make = |rows: &SourceRows| {
+                    let made = unnest.make(&rows.batch, &self.made, so_far.room())?;
+                    self.identified(made.of(rows), so_far)
+                };
+                passed.iter().map(make).collect()
             }
             Change::Join(join) => {
                 let lookup = lookup.ok_or_else(|| Error::internal("a join's table was not read"))?;
-                let make = |rows: &SourceRows, room| join.make(lookup, &rows.batch, &self.made, room);
-                passed.iter().map(|rows| self.derived(rows, make, so_far)).collect()
-            }
-            Change::Pack(pack) => {
-                let packing = Packing::new(pack, passed, order);
-                let part = |part: Range<usize>| self.packed(packing.sequences(&part, &self.made)?, so_far);
-                packing.parts().map(part).collect()
-            }
-            Change::Pair(_, pair) => {
-                let pairs = Pairs::new(pair, passed);
-                // The columns of the partners are those of the window once more.
-                let own: u64 = passed.iter().flat_map(|rows| rows.batch.columns()).map(slice_bytes).sum();
-                if so_far.bytes.saturating_add(own.saturating_mul(2)) > MADE_BYTES_MAX {
-                    return Err(self.too_large());
-                }
-                let make = |(source, rows)| self.derived(rows, |_, _| pairs.make(source, &self.made), so_far);
-                passed.iter().enumerate().map(make).collect()
-            }
-            Change::NearDuplicates(distinct) => {
-                let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
-                let stay = distinct.stay(passed, room).ok_or_else(|| {
-                    let message =
-                        "DROP_NEAR_DUPLICATES finds too many rows in one window that share parts of their signatures";
-                    Error::new(ErrorKind::Exhausted, message)
-                        .with_hint("lower window_rows or window_bytes, or raise threshold")
-                })?;
-                let mut stay = stay.into_iter();
-                let make =
-                    |rows| self.derived(rows, |rows, _| distinct.make(&rows.batch, &self.made, &mut stay), so_far);
+                let make = |rows: &SourceRows| {
+                    let made = join.make(lookup, &rows.batch, &self.made, so_far.room())?;
+                    self.identified(made.of(rows), so_far)
+                };
                 passed.iter().map(make).collect()
+            }
+            Change::Call(call) => {
+                let mut all = Vec::new();
+                let groups = if call.is_of_window() { passed.len().max(1) } else { 1 };
+                for group in passed.chunks(groups) {
+                    let room = so_far.room();
+                    call.make(group, &self.made, &order, room, &|| self.too_large(), |derived| {
+                        all.push(self.identified(derived, so_far)?);
+                        Ok(so_far.room())
+                    })?;
+                }
+                Ok(all)
             }
         }
     }
 
-    /// Rows that each come from one of `rows`, as `make` makes them in so many bytes.
-    fn derived(
-        &self,
-        rows: &SourceRows,
-        make: impl FnOnce(&SourceRows, u64) -> Result<Made>,
-        so_far: &mut MadeSoFar,
-    ) -> Result<SourceRows> {
-        let room = MADE_BYTES_MAX.saturating_sub(so_far.bytes);
-        let Made { columns, parents, ordinals } = make(rows, room)?;
-        let keys = parents.iter().zip(ordinals);
-        let key = |(&parent, ordinal): (&u32, Option<u64>)| {
-            let parent = rows.random_keys.value(parent as usize);
-            ordinal.map_or(parent, |ordinal| made_key(parent, ordinal))
-        };
-        let origin = |&parent: &u32| rows.origin(parent as usize);
-        let (keys, origins) = (keys.map(key).collect(), parents.iter().map(origin).collect());
-        self.identified(columns, keys, origins, so_far)
-    }
-
-    fn packed(&self, sequences: Sequences, so_far: &mut MadeSoFar) -> Result<SourceRows> {
-        let Sequences { columns, firsts } = sequences;
-        let keys = firsts.iter().map(|(key, _, start)| made_key(*key, *start)).collect();
-        let origins = firsts.iter().map(|(_, origin, _)| *origin).collect();
-        self.identified(columns, keys, origins, so_far)
-    }
-
-    /// Gives rows that were made their ids.
-    fn identified(
-        &self,
-        columns: Vec<ArrayRef>,
-        keys: Vec<u64>,
-        origins: Vec<u64>,
-        so_far: &mut MadeSoFar,
-    ) -> Result<SourceRows> {
+    /// Gives ids to made rows.
+    fn identified(&self, rows: DerivedRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
+        let DerivedRows { columns, random_keys: keys, origins } = rows;
         let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|error| Error::internal(format!("rows made do not fit the plan: {error}")))?;
@@ -229,45 +197,4 @@ impl Layer {
         Error::new(ErrorKind::Exhausted, message)
             .with_hint("lower window_rows or window_bytes, or select fewer columns")
     }
-}
-
-/// The random key of a row, made of that of the row it comes from and its place there.
-fn made_key(parent: u64, ordinal: u64) -> u64 {
-    random_key(parent, MADE_DOMAIN, ordinal)
-}
-
-impl Stage {
-    /// The rows of `rows` that reach the operator of `layer`, with the columns that it needs.
-    pub(crate) async fn rise(&self, layer: &Layer, rows: &SourceRows) -> Result<Passed> {
-        let passed = self.passed(&layer.below, &layer.columns, rows).await?;
-        let batch = concat_batches(&layer.below.whole.plan.schema(), &passed.batches)
-            .map_err(|error| Error::internal(format!("cannot join rows: {error}")))?;
-        let (id_column, width) = (batch.num_columns() - 1, batch.num_columns());
-        let ids = batch.column(id_column).as_primitive::<UInt64Type>();
-        // Rows pass in order, so one walk finds each id's row.
-        let mut at = 0;
-        let mut found = Vec::with_capacity(ids.len());
-        for id in ids.values() {
-            while rows.sample_ids.value(at) != *id {
-                at += 1;
-            }
-            found.push(at);
-        }
-        let of = |values: &UInt64Array| UInt64Array::from_iter_values(found.iter().map(|&at| values.value(at)));
-        let columns: Vec<usize> = (0..width - 1).collect();
-        let rows = SourceRows {
-            sample_ids: ids.clone(),
-            random_keys: of(&rows.random_keys),
-            origins: rows.origins.as_ref().map(of),
-            step_lengths: None,
-            batch: batch.project(&columns).map_err(|error| Error::internal(format!("cannot project rows: {error}")))?,
-        };
-        Ok(Passed { rows, bad: passed.bad })
-    }
-}
-
-/// The bytes of a column's own rows: it may be a slice of a much longer one.
-pub(crate) fn slice_bytes(column: &ArrayRef) -> u64 {
-    let sliced = column.to_data().get_slice_memory_size();
-    sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
 }

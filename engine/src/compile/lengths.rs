@@ -1,7 +1,7 @@
-//! The third plan of a feed that is grouped by length: each row's sample id and the one column that decides.
+//! The third plan of a feed that is grouped by length: each row's sample id and the column that is measured.
 //!
-//! It is a plan of its own because groups must be known before a window's rows have offsets, and so before they are
-//! transformed. What it computes, the transform computes again.
+//! Groups determine offsets, so they must be known before a window's rows are transformed. The transform computes the
+//! column again.
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt64Array};
 use arrow::compute::{cast, take, take_record_batch};
@@ -11,25 +11,30 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::displayable;
 use futures::FutureExt;
 
-use super::stage::{BadRow, LeafPlan, SourceRows, Stage};
-use super::{hidden, plain, unfiltered};
+use super::filters::unfiltered;
+use super::hidden;
+use super::hidden_columns::{SAMPLE_ID, hidden_column};
+use super::leaf_plan::LeafPlan;
+use super::output::plain;
+use super::source_rows::SourceRows;
+use super::stage::{BadRow, Stage};
 use crate::error::{Error, Result};
 
-/// How long rows are.
+/// The plan of rows' lengths.
 pub(crate) struct Lengths {
     plan: LeafPlan,
     /// The columns of the table that it reads, ascending.
     columns: Vec<usize>,
 }
 
-/// Rows that have a length, in order, and those for which it cannot be computed.
+/// The lengths of rows, in order, and the rows whose length cannot be computed.
 pub(crate) struct Measured {
     pub(crate) sample_ids: UInt64Array,
     pub(crate) lengths: Vec<u64>,
     pub(crate) bad: Vec<BadRow>,
 }
 
-/// Refuses a column that is not there, or that has no length.
+/// Refuses a column that does not exist, or that has no length.
 pub(crate) fn check(schema: &Schema, column: &str) -> Result<()> {
     let Ok(field) = schema.field_with_name(column) else {
         let names = || schema.fields().iter().map(|field| field.name().as_str());
@@ -58,9 +63,9 @@ pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, stat
     let woven = unfiltered(woven.top)?;
     let found = plan.schema().iter().find(|(_, field)| field.name() == column);
     let (qualifier, field) = found.ok_or_else(|| Error::internal(format!("column \"{column}\" was not checked")))?;
-    let id = Expr::Column(hidden::hidden_column(&woven, hidden::SAMPLE_ID)?);
+    let id = Expr::Column(hidden_column(&woven, SAMPLE_ID)?);
     let measured = LogicalPlanBuilder::from(woven).project([id, plain(qualifier, field)])?.build()?;
-    // Feeds are opened by functions that do not wait, and planning over one table has nothing to wait for.
+    // The functions that open feeds are not async, and planning over one table never waits.
     let planned = state.create_physical_plan(&measured).now_or_never();
     let plan = planned.ok_or_else(|| Error::internal("planning waits for something"))??;
     let plan = LeafPlan::new(plan, &source)?;
@@ -78,7 +83,7 @@ impl Lengths {
 }
 
 impl Stage {
-    /// How long the rows with the ids `kept` are, which `rows` has in the same order.
+    /// The lengths of the rows with the ids `kept`. `rows` has them in the same order.
     pub(crate) async fn measure(&self, lengths: &Lengths, rows: &SourceRows, kept: &UInt64Array) -> Result<Measured> {
         let rows = self.narrowed(lengths, rows, kept)?;
         let done = self.run(&lengths.plan, &lengths.columns, &rows, false).await?;
@@ -94,7 +99,7 @@ impl Stage {
     /// Only the rows and columns that are needed.
     fn narrowed(&self, lengths: &Lengths, rows: &SourceRows, kept: &UInt64Array) -> Result<SourceRows> {
         let cannot = |error| Error::internal(format!("cannot narrow rows: {error}"));
-        // A column that the transform has no need of is no part of its output.
+        // The measured column is a column of the samples, so the transform reads its inputs too.
         let at = |column: &usize| {
             self.columns().binary_search(column).map_err(|_| Error::internal("the length needs a column of its own"))
         };
@@ -120,8 +125,8 @@ impl Stage {
     }
 }
 
-/// Adds the length of each value: of a list its items, of a string its characters, of a binary value its bytes, of an
-/// integer itself. A null and a negative number have none, which is 0.
+/// Adds the length of each value: the items of a list, the characters of a string, the bytes of a binary value, and the
+/// value of an integer. The length of a null and of a negative number is 0.
 fn append(lengths: &mut Vec<u64>, array: &ArrayRef) -> Result<()> {
     let valid = |row: usize, length: u64| if array.is_null(row) { 0 } else { length };
     let fixed = |width: i32| (0..array.len()).map(move |row| valid(row, width as u64));

@@ -1,8 +1,9 @@
-//! The right side of a join: planned with the pipeline, read once for a feed, looked up by every window.
+//! The right side of a join: planned with the pipeline, read once for a feed, used by every window.
 //!
-//! Its rows stay in the snapshot's order, and so do those that one key finds. Beside them is an index: the hashes of their
-//! keys in ascending order, and for each value of a hash's first bits where those begin. It takes some 30 bytes a row and
-//! is read by all threads without a lock. DataFusion's hash join would build its table anew for each window.
+//! Its rows stay in the snapshot's order, also those of one key. The index beside them holds the hashes of the keys in
+//! ascending order, and for each value of a hash's first bits the position of the first such hash. The index takes
+//! about 30 bytes per row, and all threads read it without a lock. DataFusion's hash join would build its table again
+//! for each window.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,12 +18,11 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use forebay_storage::Dataset;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::changes::Made;
-use super::layer::slice_bytes;
-use super::stage::{LeafPlan, ascending};
+use super::leaf_plan::{LeafPlan, ascending};
+use super::source_rows::{Expansion, slice_bytes};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What becomes of a row of the left side.
+/// The kind of a join: the rows that it makes of a row of the left side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A row with each row that is found.
@@ -33,14 +33,14 @@ pub(crate) enum Kind {
     Semi,
     /// It is kept if none is found.
     Anti,
-    /// It is kept if its key is known to be none of the right side's, which may hold nulls.
+    /// It is kept if its key certainly differs from all keys of the right side, which may hold nulls.
     NotIn,
 }
 
-/// A join as it is looked up.
+/// A join that looks rows up.
 pub(crate) struct Join {
     pub(crate) kind: Kind,
-    /// Columns of the left side, which its keys follow.
+    /// The number of columns of the left side. Its keys follow them.
     pub(crate) left: usize,
     pub(crate) keys: usize,
     pub(crate) right: Right,
@@ -55,11 +55,11 @@ pub(crate) struct Right {
     pub(crate) limit: Option<u64>,
 }
 
-/// The right side, planned: its keys, then those of its columns that are read of it.
+/// The right side, planned: its keys, then those of its columns that are read.
 pub(crate) struct LookupPlan {
     pub(crate) table: String,
     pub(crate) dataset: Dataset,
-    /// How many of the table's first rows are read, if not all.
+    /// The number of rows at the start of the table that are read, if not all.
     pub(crate) limit: Option<u64>,
     pub(crate) plan: LeafPlan,
     /// The columns that are read of the table, ascending.
@@ -67,7 +67,7 @@ pub(crate) struct LookupPlan {
     keys: usize,
 }
 
-/// Whether rows can be found by values of a type.
+/// Whether values of this type can be keys.
 pub(crate) fn can_be_key(data_type: &DataType) -> bool {
     RowConverter::supports_fields(&[SortField::new(data_type.clone())]) && !data_type.is_null()
 }
@@ -99,7 +99,13 @@ impl Join {
     }
 
     /// Looks up the rows of `input`, whose first columns are the keys, in `lookup`.
-    pub(crate) fn make(&self, lookup: &Lookup, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Made> {
+    pub(crate) fn make(
+        &self,
+        lookup: &Lookup,
+        input: &RecordBatch,
+        made: &[usize],
+        bytes_max: u64,
+    ) -> Result<Expansion> {
         let left = &input.columns()[self.keys..];
         let beside = left.iter().map(slice_bytes).sum::<u64>() as usize;
         let row_bytes = (beside / input.num_rows().max(1) + lookup.row_bytes + MADE_ROW_BYTES) as u64;
@@ -114,35 +120,36 @@ impl Join {
             let values = if is_left { left.next() } else { right.next() };
             let values = values.ok_or_else(|| Error::internal("a join lacks a column"))?;
             match is_left {
-                // Most joins find one row for each: what lies beside, such as pictures, is then not copied.
+                // Most joins find one row for each row. The columns of the left side, such as images, are then not
+                // copied.
                 true if is_all => Ok(Arc::clone(values)),
                 true => take(values, &parents, None).map_err(cannot),
                 false => take(values, &found.rows, None).map_err(cannot),
             }
         });
-        Ok(Made { columns: columns.collect::<Result<_>>()?, parents: found.parents, ordinals: found.ordinals })
+        Ok(Expansion { columns: columns.collect::<Result<_>>()?, parents: found.parents, ordinals: found.ordinals })
     }
 }
 
-/// What a row that is made takes beside its columns: its id, key and origin, and what finds it.
+/// Bytes of a made row without its columns: its id, key and origin, and the numbers that find it.
 const MADE_ROW_BYTES: usize = 48;
-/// What the index takes for a row of the right side beside its key: a hash, a row number, its place in the directory, and
-/// where its key begins.
+/// Bytes of a row of the right side in the index without its key: a hash, a row number, an entry of the directory, and
+/// the start of its key.
 const INDEX_ROW_BYTES: usize = 24;
 
 /// Rows of the right side in memory, to be found by their keys.
 pub(crate) struct Lookup {
     converter: RowConverter,
     keys: Rows,
-    /// Of the rows whose keys have no null, ascending.
+    /// The hashes of the keys that have no null, ascending.
     hashes: Vec<u64>,
-    /// The row of each hash; those of equal hashes ascend.
+    /// The row of each hash; rows of equal hashes ascend.
     rows: Vec<u32>,
-    /// Where hashes begin whose first bits are the index, and the end.
+    /// For each value of a hash's first bits the position of the first such hash, and last the number of hashes.
     directory: Vec<u32>,
     has_nulls: bool,
     columns: Vec<ArrayRef>,
-    /// Of a row's columns, on average.
+    /// Average bytes of a row's columns.
     row_bytes: usize,
 }
 
@@ -150,7 +157,7 @@ pub(crate) struct Lookup {
 struct Found {
     parents: Vec<u32>,
     ordinals: Vec<Option<u64>>,
-    /// Null for a row of the left side that is kept without any.
+    /// Null for a row of the left side that is kept though none is found.
     rows: UInt32Array,
 }
 
@@ -159,7 +166,7 @@ impl LookupPlan {
         format!("lookup in {}:\n{}", self.table, self.plan.display())
     }
 
-    /// What some of its rows take, once they are in memory with their index.
+    /// The bytes of some of its rows in memory, with their index.
     pub(crate) fn bytes(&self, rows: &[RecordBatch]) -> u64 {
         let of_column = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
         let of_rows = |batch: &RecordBatch| {
@@ -170,7 +177,7 @@ impl LookupPlan {
         rows.iter().map(of_rows).fold(0, u64::saturating_add)
     }
 
-    /// Indexes what the plan made of the table's rows, in their order.
+    /// Indexes the plan's results for the table's rows, in their order.
     pub(crate) fn index(&self, batches: &[RecordBatch]) -> Result<Lookup> {
         let cannot = |error| {
             let message = format!("the rows of \"{}\" cannot be kept for a join: {error}", self.table);
@@ -227,7 +234,7 @@ impl Lookup {
         rows.filter(move |&row| self.keys.row(row as usize) == key)
     }
 
-    /// What is found for `keys`; at most `rows_max` rows.
+    /// Finds rows for `keys`: at most `rows_max`.
     fn find(&self, kind: Kind, keys: &[ArrayRef], rows_max: u64) -> Result<Found> {
         let nulls = nulls(keys);
         let cannot = |error| Error::internal(format!("cannot look keys up: {error}"));
@@ -245,7 +252,8 @@ impl Lookup {
             };
             match (kind, first) {
                 (Kind::Inner | Kind::Left, Some(first)) => match matches.next() {
-                    // The only one: it is the same sample, and random operators treat it as without the join.
+                    // A row with a single match stays the same sample: random operators draw as they would without the
+                    // join.
                     None => add(Some(first), None),
                     Some(second) => {
                         for (row, ordinal) in [first, second].into_iter().chain(matches).zip(0..) {

@@ -1,84 +1,89 @@
 //! From a logical plan to a [`Stage`]: checked, woven, cut in two, optimised and planned once.
 //!
-//! A feed stage runs as two physical plans over the same leaf. *Select* is what lies below the topmost filter and gives
-//! the ids of the rows that pass; it is cheap and tells a window's row count, hence every offset. *Transform* is the whole
-//! query without its filters, a one-to-one function of rows; it is expensive and runs only for the rows that a reader
-//! is about to be handed. A feed that is grouped by length has a third, [`lengths`], which runs for the whole window.
+//! A feed stage runs as two physical plans over the same leaf. *Select* is the part of the query below the topmost
+//! filter. It returns the ids of the rows that pass: it is cheap, and it determines a window's row count and so every
+//! offset. *Transform* is the query without its filters, a one-to-one function of rows. It is expensive, and runs only
+//! for the rows that a reader is about to receive. A feed that is grouped by length has a third plan, [`lengths`],
+//! which runs for the whole window.
 //!
-//! Operators that make rows lie below these two: each is a [`Layer`] that runs when a window is prepared, and the rows of
-//! the topmost are what the two plans read. So do joins, which look rows up in a table that the feed holds in memory.
+//! Operators that make rows run below these two plans. Each is a [`Layer`], which runs when a window is prepared; the
+//! two plans read the rows of the topmost one. Joins are layers too. They look rows up in a table that the feed holds
+//! in memory.
 
-mod changes;
+mod change;
 mod checks;
 mod deferred;
-mod distinct;
-mod fast;
+mod dictionary;
+mod filters;
 mod hidden;
+mod hidden_columns;
 mod identity;
 mod join;
 mod layer;
+mod leaf_plan;
 mod lengths;
 mod lookup;
-mod near_duplicates;
-mod pack;
-mod pair;
+mod output;
+mod reduced_decode;
+mod source_rows;
 mod stage;
+mod table_call;
 mod unnest;
 mod window_exec;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use arrow::datatypes::{DataType, FieldRef, SchemaRef};
-use datafusion::common::TableReference;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan, LogicalPlanBuilder, cast};
+use datafusion::logical_expr::LogicalPlan;
 use forebay_storage::Dataset;
 
-use hidden::SAMPLE_ID;
-pub(crate) use hidden::{FeedTable, HIDDEN};
+pub(crate) use hidden::FeedTable;
+pub(crate) use hidden_columns::HIDDEN;
 pub(crate) use identity::{files, fingerprint, function_versions, operator_versions, uncacheable_calls};
-pub(crate) use layer::{Layer, MadeSoFar, slice_bytes};
+pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
-pub(crate) use stage::{BadRow, SourceRows, Stage, Transformed as TransformedRows};
+pub(crate) use source_rows::{SourceRows, slice_bytes};
+pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
 
 use crate::error::{Error, Result};
-use stage::{LeafPlan, Select};
+use filters::{conjuncts, ids, topmost_filter, unfiltered};
+use leaf_plan::{LeafPlan, Select};
+use output::output;
 
-/// The name of the one table that `plan` reads; refuses a plan that no feed stage can run.
+/// Returns the name of the driving table of `plan`. Refuses a plan that no feed stage can run.
 pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     checks::driving_table(plan)
 }
 
-/// How many of the first rows of its table `plan` reads, if not all.
+/// The number of rows at the start of its table that `plan` reads, if it does not read all.
 pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     checks::limit(plan)
 }
 
-/// `plan` as the rest of this module takes it: with the types of its expressions settled, and subqueries in conditions as
-/// joins.
+/// Settles the types of expressions in `plan`, and makes joins of subqueries in conditions. The rest of this module
+/// expects such a plan.
 pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     Ok(join::resolved(plan, state)?)
 }
 
-/// Who is handed a stage's samples.
+/// The reader of a stage's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Audience {
-    /// Whoever asked for them.
+    /// The program that asked for them.
     User,
-    /// A trainer over the wire, who does the last steps with them: see [`finish_deferred`](forebay_arrays::finish_deferred).
+    /// A trainer over the wire, which computes their last steps: see
+    /// [`finish_deferred`](forebay_arrays::finish_deferred).
     Trainer,
 }
 
-/// Plans the feed stage of `plan` over `tables`; with `only` the rows are the same, and of their columns those at these
-/// places are computed.
+/// Plans the feed stage of `plan` over `tables`. With `only`, the stage has the same rows, but computes only the
+/// columns at these places.
 ///
-/// What is read, filtered and made of rows is then that of all columns: a bad row takes one offset wherever it is found to be
-/// bad, so which rows are bad before they are samples must not depend on what is asked for. Only a stage of one sample a
-/// row reads less, unless `reads_all`.
+/// Such a stage still reads, filters and makes rows for all columns. A bad row takes one offset, wherever it is found
+/// to be bad, so the rows that are bad before they become samples must not depend on the columns asked for. A stage of
+/// one sample per row reads only the columns it computes, unless `reads_all`.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
@@ -99,7 +104,7 @@ pub(crate) async fn compile(
         }
         None => None,
     };
-    // Woven as a whole, so that calls keep their sites whatever is left out.
+    // The whole query is woven, so that call sites do not depend on the columns asked for.
     let is_one_to_one = select.is_none() && woven.layers.is_empty();
     let narrow = match only {
         Some(_) => {
@@ -119,7 +124,7 @@ pub(crate) async fn compile(
         Some(narrow) => Stage::new(select, whole, state.task_ctx()).giving(narrow),
         None => Stage::new(select, whole, state.task_ctx()),
     };
-    // From the top down: a layer makes only what is read above it.
+    // From the top down: a layer makes only the columns that are read above it.
     let mut made = stage.columns().to_vec();
     let sources: Vec<SchemaRef> =
         std::iter::once(source).chain(woven.layers.iter().map(|layer| &layer.made)).cloned().collect();
@@ -131,93 +136,5 @@ pub(crate) async fn compile(
     match tables[&table].has_dictionaries() {
         true => stage.with_categories(),
         false => Ok(stage),
-    }
-}
-
-/// Plans each condition that rows must meet at any level of `plan` by itself.
-async fn conjuncts(plan: &LogicalPlan, source: &SchemaRef, state: &SessionState) -> Result<Vec<LeafPlan>> {
-    let mut conjuncts = Vec::new();
-    for conjunct in conjuncts_of(plan)? {
-        conjuncts.push(LeafPlan::new(state.create_physical_plan(&ids(conjunct)?).await?, source)?);
-    }
-    Ok(conjuncts)
-}
-
-/// The ids of the rows that come out of `plan`.
-fn ids(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let id = Expr::Column(hidden::hidden_column(&plan, SAMPLE_ID)?);
-    Ok(LogicalPlanBuilder::from(plan).project([id])?.build()?)
-}
-
-/// Each condition that rows must meet at any level of `plan`, as a filter by itself.
-fn conjuncts_of(plan: &LogicalPlan) -> Result<Vec<LogicalPlan>> {
-    let mut conjuncts = Vec::new();
-    plan.apply(|node| {
-        if let LogicalPlan::Filter(filter) = node {
-            let input = Arc::new(unfiltered(filter.input.as_ref().clone())?);
-            for condition in split_conjunction(&filter.predicate) {
-                conjuncts.push(LogicalPlan::Filter(Filter::try_new(condition.clone(), Arc::clone(&input))?));
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(conjuncts)
-}
-
-fn topmost_filter(plan: &LogicalPlan) -> Option<LogicalPlan> {
-    match plan {
-        LogicalPlan::Filter(_) => Some(plan.clone()),
-        _ => plan.inputs().into_iter().find_map(topmost_filter),
-    }
-}
-
-fn unfiltered(plan: LogicalPlan) -> datafusion::error::Result<LogicalPlan> {
-    plan.transform_up(|node| {
-        Ok(match node {
-            LogicalPlan::Filter(filter) => Transformed::yes(Arc::unwrap_or_clone(filter.input)),
-            other => Transformed::no(other),
-        })
-    })
-    .data()
-}
-
-/// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
-fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usize]>) -> Result<LogicalPlan> {
-    let mut columns: Vec<Expr> = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field)).collect();
-    if let Some(only) = only {
-        columns = only.iter().map(|&at| columns[at].clone()).collect();
-    }
-    let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
-    match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
-        Some(field) => {
-            Err(Error::invalid(format!("column \"{}\" holds dictionaries inside a nested type", field.name()))
-                .with_hint("cast it to a plain type in the SELECT"))
-        }
-        None => Ok(output),
-    }
-}
-
-/// A column that the user asked for, in a type that every Arrow reader has.
-fn plain(qualifier: Option<&TableReference>, field: &FieldRef) -> Expr {
-    let column = Expr::Column((qualifier, field).into());
-    let plain = match field.data_type() {
-        DataType::Dictionary(_, values) => cast(column, values.as_ref().clone()),
-        DataType::Utf8View => cast(column, DataType::Utf8),
-        DataType::BinaryView => cast(column, DataType::Binary),
-        _ => column,
-    };
-    plain.alias(field.name())
-}
-
-/// Whether a type holds what not every reader of Arrow knows.
-fn is_exotic(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView => true,
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            is_exotic(item.data_type())
-        }
-        DataType::Struct(fields) => fields.iter().any(|field| is_exotic(field.data_type())),
-        DataType::Map(entries, _) => is_exotic(entries.data_type()),
-        _ => false,
     }
 }

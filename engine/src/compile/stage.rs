@@ -1,85 +1,50 @@
-//! A planned feed stage, and running it over rows with bad rows found by bisection.
+//! A planned feed stage, which finds bad rows by bisection.
 //!
-//! When a plan fails over some rows, it is run over each half, down to the single rows that fail. So any function names
-//! its bad rows, DataFusion's own casts and divisions too, without knowing that rows have names; and the cost, about
-//! twice the batch's for one bad row and two runs for each of many, is paid only where rows are bad.
+//! When a plan fails over some rows, it runs again over each half, down to the single rows that fail. So the bad rows
+//! of any function are found, also those of DataFusion's own casts and divisions, and functions need not know of rows'
+//! ids. One bad row costs about as much as its batch again, and many bad rows cost two runs each. Good rows cost
+//! nothing.
 
-use std::any::Any;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::datatypes::{DataType, SchemaRef, UInt64Type};
-use datafusion::common::tree_node::{Transformed as Rewritten, TransformedResult, TreeNode};
+use arrow::array::{AsArray, RecordBatch, UInt64Array};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
-use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
-use forebay_operators::image_chain::fuse;
+use datafusion::physical_plan::collect;
 use futures::FutureExt;
 
-use super::deferred::defer_last_steps;
-use super::distinct;
-use super::hidden::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
+use super::dictionary;
 use super::layer::Layer;
+use super::leaf_plan::{LeafPlan, Select, ascending};
 use super::lookup::LookupPlan;
-use super::window_exec::{WindowExec, bind};
+use super::source_rows::SourceRows;
+use super::window_exec::bind;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::panic_text;
 use crate::function;
 
 /// A feed stage that is ready to run over any rows of its table.
 pub(crate) struct Stage {
-    /// What makes the rows that the rest reads, from the table upwards.
+    /// The layers that make the rows for the other plans, from the table upwards.
     layers: Vec<Layer>,
     select: Option<Select>,
     transform: LeafPlan,
     columns: Vec<usize>,
-    /// Of these, texts that are read as dictionaries: see [`distinct`].
+    /// The text columns among them that are read as dictionaries: see [`dictionary`].
     categories: Vec<usize>,
     context: Arc<TaskContext>,
 }
 
-/// Which rows pass the filters.
-pub(crate) struct Select {
-    /// All conditions at once, as the optimizer ordered them: whether a row fails may depend on that order.
-    pub(crate) whole: LeafPlan,
-    /// Each condition by itself, for rows that fail.
-    pub(crate) conjuncts: Vec<LeafPlan>,
+/// Rows that reached an operator, in order, and bad rows.
+pub(crate) struct Passed {
+    pub(crate) rows: SourceRows,
+    pub(crate) bad: Vec<BadRow>,
 }
 
-/// Rows of the driving table, or made of them, with their hidden columns. `batch` has the columns that are to be read.
-#[derive(Clone)]
-pub(crate) struct SourceRows {
-    pub(crate) batch: RecordBatch,
-    pub(crate) sample_ids: UInt64Array,
-    pub(crate) random_keys: UInt64Array,
-    /// The rows of the driving table that they were made of; `None` if they are these.
-    pub(crate) origins: Option<UInt64Array>,
-    /// How long rows of the same global step may be, once they are grouped by length; 0 for all where they are not.
-    pub(crate) step_lengths: Option<UInt64Array>,
-}
-
-impl SourceRows {
-    /// The row of the driving table that row `at` is, or was made of.
-    pub(crate) fn origin(&self, at: usize) -> u64 {
-        self.origins.as_ref().unwrap_or(&self.sample_ids).value(at)
-    }
-
-    /// Some of them, not copied.
-    pub(crate) fn slice(&self, from: usize, rows: usize) -> Self {
-        let slice = |array: &UInt64Array| array.slice(from, rows);
-        Self {
-            batch: self.batch.slice(from, rows),
-            sample_ids: slice(&self.sample_ids),
-            random_keys: slice(&self.random_keys),
-            origins: self.origins.as_ref().map(slice),
-            step_lengths: self.step_lengths.as_ref().map(slice),
-        }
-    }
-}
-
-/// What became of some rows: those that went through, in order, and those that could not.
+/// The results of some rows, in order, and bad rows.
 pub(crate) struct Transformed {
     pub(crate) batches: Vec<RecordBatch>,
     pub(crate) bad: Vec<BadRow>,
@@ -89,24 +54,9 @@ pub(crate) struct Transformed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadRow {
     pub(crate) sample_id: u64,
-    /// The row of the driving table that it was made of, or is.
+    /// The row of the driving table that it is, or derives from.
     pub(crate) origin: u64,
     pub(crate) reason: String,
-}
-
-impl Select {
-    /// The columns of its leaf that it reads.
-    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
-        self.conjuncts.iter().chain([&self.whole]).flat_map(LeafPlan::columns)
-    }
-}
-
-/// Ascending, each once.
-pub(crate) fn ascending(columns: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut columns: Vec<usize> = columns.collect();
-    columns.sort_unstable();
-    columns.dedup();
-    columns
 }
 
 impl Stage {
@@ -115,7 +65,7 @@ impl Stage {
         Self { layers: Vec::new(), select, transform, columns, categories: Vec::new(), context }
     }
 
-    /// The same stage with samples of fewer columns. It reads as much as before.
+    /// The same stage with fewer columns in its samples. It reads the same columns.
     pub(crate) fn giving(self, transform: LeafPlan) -> Self {
         Self { transform, ..self }
     }
@@ -125,7 +75,7 @@ impl Stage {
         self.layers.insert(0, layer);
     }
 
-    /// What makes rows, from the table upwards.
+    /// The layers, from the table upwards.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers
     }
@@ -145,38 +95,39 @@ impl Stage {
         self.layers.first().map_or(&self.columns, Layer::columns)
     }
 
-    /// Of the columns that are to be read, those to be read as dictionaries.
+    /// The columns among them that are to be read as dictionaries.
     pub(crate) fn read_categories(&self) -> &[usize] {
         &self.categories
     }
 
-    /// The same stage, with dictionaries in place of texts of which only its transform makes numbers.
+    /// The same stage with dictionaries in place of text columns, where only its transform reads a column, and only to
+    /// compute numbers.
     pub(crate) fn with_categories(mut self) -> Result<Self> {
         if !self.layers.is_empty() {
             return Ok(self);
         }
         let selected: Vec<usize> = self.select.iter().flat_map(Select::columns).collect();
-        let mut categories = distinct::categories(&self.transform.plan);
+        let mut categories = dictionary::categories(&self.transform.plan);
         categories.retain(|&at| self.transform.inputs[at].column().is_some_and(|column| !selected.contains(&column)));
         if !categories.is_empty() {
             self.categories = ascending(categories.iter().filter_map(|&at| self.transform.inputs[at].column()));
-            let (plan, leaf_schema) = distinct::over_dictionaries(Arc::clone(&self.transform.plan), &categories)?;
+            let (plan, leaf_schema) = dictionary::over_dictionaries(Arc::clone(&self.transform.plan), &categories)?;
             self.transform = LeafPlan { plan, leaf_schema, ..self.transform };
         }
         Ok(self)
     }
 
-    /// The columns of the topmost layer, or of the driving table, that select and transform need, ascending.
+    /// The columns of the topmost layer, or of the driving table, that select and transform read, ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
     }
 
-    /// Whether each source row gives one sample, so that offsets are known before anything is read.
+    /// Whether each source row becomes one sample. Offsets are then known before anything is read.
     pub(crate) fn is_one_to_one(&self) -> bool {
         self.select.is_none() && self.layers.iter().all(Layer::is_one_to_one)
     }
 
-    /// The ids of the rows that pass the filters, as `None` if there are none to pass.
+    /// The ids of the rows that pass the filters, or `None` for a query without filters.
     pub(crate) async fn select(&self, rows: &SourceRows) -> Result<Option<(UInt64Array, Vec<BadRow>)>> {
         let Some(select) = &self.select else { return Ok(None) };
         let selected = self.passed(select, &self.columns, rows).await?;
@@ -184,7 +135,7 @@ impl Stage {
         Ok(Some((UInt64Array::from_iter_values(ids.copied()), selected.bad)))
     }
 
-    /// What `select` gives for `rows`, which have the columns `read`.
+    /// Runs `select` over `rows`, which have the columns `read`.
     pub(crate) async fn passed(&self, select: &Select, read: &[usize], rows: &SourceRows) -> Result<Transformed> {
         let mut passed = self.run(&select.whole, read, rows, false).await?;
         let mut bad = Vec::with_capacity(passed.bad.len());
@@ -198,7 +149,7 @@ impl Stage {
         Ok(passed)
     }
 
-    /// Whether a condition by itself keeps the row out.
+    /// Whether a single condition excludes the row.
     async fn is_excluded(&self, select: &Select, read: &[usize], rows: &SourceRows, sample_id: u64) -> Result<bool> {
         let at = rows.sample_ids.values().iter().position(|&id| id == sample_id).expect("a bad row is one of the rows");
         for conjunct in &select.conjuncts {
@@ -212,7 +163,35 @@ impl Stage {
         Ok(false)
     }
 
-    /// The samples that `rows` become. With `stop_at_bad`, what comes after the first bad row is not computed.
+    /// Returns those of `rows` that reach the operator of `layer`, with the columns that it needs.
+    pub(crate) async fn rise(&self, layer: &Layer, rows: &SourceRows) -> Result<Passed> {
+        let passed = self.passed(layer.below(), layer.columns(), rows).await?;
+        let batch = concat_batches(&layer.below().whole.plan.schema(), &passed.batches)
+            .map_err(|error| Error::internal(format!("cannot join rows: {error}")))?;
+        let (id_column, width) = (batch.num_columns() - 1, batch.num_columns());
+        let ids = batch.column(id_column).as_primitive::<UInt64Type>();
+        // Rows pass in order, so one walk finds each id's row.
+        let mut at = 0;
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids.values() {
+            while rows.sample_ids.value(at) != *id {
+                at += 1;
+            }
+            found.push(at);
+        }
+        let of = |values: &UInt64Array| UInt64Array::from_iter_values(found.iter().map(|&at| values.value(at)));
+        let columns: Vec<usize> = (0..width - 1).collect();
+        let rows = SourceRows {
+            sample_ids: ids.clone(),
+            random_keys: of(&rows.random_keys),
+            origins: rows.origins.as_ref().map(of),
+            step_lengths: None,
+            batch: batch.project(&columns).map_err(|error| Error::internal(format!("cannot project rows: {error}")))?,
+        };
+        Ok(Passed { rows, bad: passed.bad })
+    }
+
+    /// Computes the samples of `rows`. With `stop_at_bad`, computing ends at the first bad row.
     pub(crate) async fn transform(&self, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
         let mut done = self.run(&self.transform, &self.columns, rows, stop_at_bad).await?;
         if let Some(schema) = &self.transform.unfinished {
@@ -247,7 +226,7 @@ impl Stage {
                 }
                 Err(error) if error.kind() == ErrorKind::Data => {
                     let mut reason = error.message().trim_end().to_owned();
-                    if self.layers.last().is_some_and(Layer::pairs) {
+                    if self.layers.last().is_some_and(Layer::has_partners) {
                         reason += " (in this row, or in the one that it is mixed with)";
                     }
                     let (sample_id, origin) = (rows.sample_ids.value(range.start), rows.origin(range.start));
@@ -276,8 +255,7 @@ impl Stage {
             Ok(Err(error)) if let Some(by) = function::stopped(&error) => Err(Error::of_stop(by)),
             Ok(Err(error)) => match Error::from(error) {
                 error if error.kind() == ErrorKind::Exhausted => Err(error),
-                // The plan was good when it was made and its rows are in memory: whatever a function calls its failure,
-                // it is about these rows.
+                // Planning succeeded and the rows are in memory, so a failure of any kind is about these rows.
                 error => Err(Error::new(ErrorKind::Data, error.message())),
             },
             Ok(batches) => Ok(batches?),
@@ -293,125 +271,4 @@ impl Stage {
         }
         text + &format!("transform:\n{}", self.transform.display())
     }
-}
-
-/// A physical plan over a [`WindowExec`], and what each column of that leaf is.
-pub(crate) struct LeafPlan {
-    pub(crate) plan: Arc<dyn ExecutionPlan>,
-    /// The schema of its rows that says what is left to be done with them, if anything is.
-    unfinished: Option<SchemaRef>,
-    leaf_schema: SchemaRef,
-    inputs: Vec<Input>,
-}
-
-enum Input {
-    Column(usize),
-    SampleId,
-    RandomKey,
-    StepLength,
-}
-
-impl Input {
-    /// The column of the table or layer that it is.
-    fn column(&self) -> Option<usize> {
-        match self {
-            Self::Column(column) => Some(*column),
-            Self::SampleId | Self::RandomKey | Self::StepLength => None,
-        }
-    }
-}
-
-impl LeafPlan {
-    pub(crate) fn new(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
-        Self::of(plan, None, source)
-    }
-
-    /// The same plan without what its reader can do.
-    pub(crate) fn sending(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
-        match defer_last_steps(&plan)? {
-            Some((plan, schema)) => Self::of(plan, Some(schema), source),
-            None => Self::of(plan, None, source),
-        }
-    }
-
-    fn of(plan: Arc<dyn ExecutionPlan>, unfinished: Option<SchemaRef>, source: &SchemaRef) -> Result<Self> {
-        let plan = fused(plan)?;
-        let mut leaf = &plan;
-        while let [child] = leaf.children()[..] {
-            leaf = child;
-        }
-        if !leaf.is::<WindowExec>() {
-            // An optimiser that proves a filter false leaves a plan without a leaf.
-            return Err(Error::invalid("no row of the table can pass this query's filters"));
-        }
-        let leaf_schema = leaf.schema();
-        let inputs = leaf_schema
-            .fields()
-            .iter()
-            .map(|field| match field.name().as_str() {
-                SAMPLE_ID => Ok(Input::SampleId),
-                RANDOM_KEY => Ok(Input::RandomKey),
-                STEP_LENGTH => Ok(Input::StepLength),
-                name => source.index_of(name).map(Input::Column),
-            })
-            .collect::<std::result::Result<_, _>>()
-            .map_err(|error| Error::internal(format!("a planned column is not in the table: {error}")))?;
-        Ok(Self { plan, unfinished, leaf_schema, inputs })
-    }
-
-    pub(crate) fn display(&self) -> String {
-        displayable(self.plan.as_ref()).indent(false).to_string()
-    }
-
-    /// The columns of its leaf that it reads.
-    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
-        self.inputs.iter().filter_map(Input::column)
-    }
-
-    fn leaf_rows(&self, rows: &SourceRows, read: &[usize], start: usize, len: usize) -> Result<RecordBatch> {
-        let columns = self.inputs.iter().map(|input| -> ArrayRef {
-            match input {
-                Input::Column(index) => {
-                    let at = read.binary_search(index).expect("a stage reads every column of its plans");
-                    rows.batch.column(at).slice(start, len)
-                }
-                Input::SampleId => Arc::new(rows.sample_ids.slice(start, len)),
-                Input::RandomKey => Arc::new(rows.random_keys.slice(start, len)),
-                Input::StepLength => Arc::new(match &rows.step_lengths {
-                    Some(lengths) => lengths.slice(start, len),
-                    None => UInt64Array::from_value(0, len),
-                }),
-            }
-        });
-        // What is read as a dictionary for one plan may be plain text to another.
-        let columns = columns.zip(self.leaf_schema.fields()).map(|(column, field)| match field.data_type() {
-            DataType::Utf8 => distinct::plain(&column),
-            _ => Ok(column),
-        });
-        RecordBatch::try_new_with_options(
-            Arc::clone(&self.leaf_schema),
-            columns.collect::<std::result::Result<_, _>>().map_err(|error| Error::internal(error.to_string()))?,
-            &RecordBatchOptions::new().with_row_count(Some(len)),
-        )
-        .map_err(|error| Error::internal(format!("rows read do not fit the plan: {error}")))
-    }
-}
-
-/// The plan with each chain of image operators as one call. This comes last, so that what several chains share is computed
-/// once, as the optimizer arranged it.
-fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let fused = plan.transform_up(|node| {
-        let Some(projection) = (node.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else {
-            return Ok(Rewritten::no(node));
-        };
-        let input = projection.input();
-        let exprs = projection.expr().iter().map(|output| {
-            let expr = fuse(Arc::clone(&output.expr), &input.schema())?;
-            Ok(ProjectionExpr { expr, alias: output.alias.clone() })
-        });
-        let exprs = exprs.collect::<datafusion::error::Result<Vec<_>>>()?;
-        let fused = ProjectionExec::try_new_with_schema_metadata(exprs, Arc::clone(input), &projection.schema())?;
-        Ok(Rewritten::yes(Arc::new(fused) as Arc<dyn ExecutionPlan>))
-    });
-    Ok(fused.data()?)
 }

@@ -8,10 +8,10 @@ use arrow::datatypes::DataType;
 use datafusion::common::{NullHandling, internal_err};
 use datafusion::logical_expr as plan;
 
-use super::changes::Made;
+use super::source_rows::Expansion;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The list column of the input, which the items take the place of.
+/// An UNNEST: the items replace the list column of the input.
 pub(crate) struct Unnest {
     list: usize,
 }
@@ -48,7 +48,7 @@ impl Unnest {
         std::iter::once(self.list).chain(made.iter().copied().filter(|&column| column != self.list)).collect()
     }
 
-    pub(crate) fn make(&self, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Made> {
+    pub(crate) fn make(&self, input: &RecordBatch, made: &[usize], bytes_max: u64) -> Result<Expansion> {
         let list = input.column(0);
         let (mut parents, mut ordinals) = (Vec::new(), Vec::new());
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -66,7 +66,7 @@ impl Unnest {
             }
         }
         let cannot = |error| Error::internal(format!("cannot unnest: {error}"));
-        // What lies beside a long list may be a picture: it would be copied for each item.
+        // A column beside a long list may hold images, which would be copied for each item.
         let beside: usize = input.columns()[1..].iter().map(|column| column.get_array_memory_size()).sum();
         if (beside / list.len().max(1)).saturating_mul(parents.len()) as u64 > bytes_max {
             return Err(too_large(bytes_max));
@@ -88,14 +88,14 @@ impl Unnest {
             let other = others.next().ok_or_else(|| Error::internal("an UNNEST lacks a column"))?;
             take(other, &indices, None).map_err(cannot)
         });
-        Ok(Made { columns: columns.collect::<Result<_>>()?, parents, ordinals })
+        Ok(Expansion { columns: columns.collect::<Result<_>>()?, parents, ordinals })
     }
 }
 
-/// Rows of a window are counted in 32 bits, with some numbers to spare.
+/// Maximum number of rows: they are counted in 32 bits, with some numbers to spare.
 const ROWS_MAX: usize = 1 << 31;
 
-/// Why a window cannot be made.
+/// The error for a window that would be too large.
 pub(crate) fn too_large(bytes_max: u64) -> Error {
     Error::new(ErrorKind::Exhausted, format!("UNNEST makes more than {} MiB of rows in one window", bytes_max >> 20))
         .with_hint("lower window_rows or window_bytes, or select fewer columns beside the list")
@@ -110,7 +110,7 @@ fn values(list: &ArrayRef) -> Result<ArrayRef> {
     })
 }
 
-/// Where the items of a row's list are among all items; none for a null, whatever lies under it.
+/// The range of a row's items among all items. It is empty for a null, even if values lie under it.
 fn items(list: &ArrayRef, row: usize) -> Result<Range<usize>> {
     if list.is_null(row) {
         return Ok(0..0);

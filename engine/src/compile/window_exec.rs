@@ -1,8 +1,8 @@
-//! The leaf of a feed stage: some rows of a window, handed in.
+//! The leaf of a feed stage: some rows of a window.
 //!
-//! A stage is planned once per feed with an empty leaf. To run it over rows, [`bind`] copies the plan around a leaf that
-//! holds them; nothing is planned again. DataFusion's own sources will not do: since version 54 the partitions of one
-//! `DataSourceExec` steal files from each other, so which rows a partition reads is not fixed.
+//! A stage is planned once per feed with an empty leaf. To run it over rows, [`bind`] copies the plan around a leaf
+//! that holds them, without planning again. DataFusion's own sources do not fit: since version 54 the partitions of one
+//! `DataSourceExec` steal files from each other, so the rows that a partition reads are not fixed.
 
 use std::fmt;
 use std::sync::Arc;

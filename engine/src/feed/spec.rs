@@ -125,9 +125,7 @@ impl Feed {
 
 /// Every operator of this build, with its version.
 pub fn operator_versions() -> BTreeMap<String, u32> {
-    let descriptors = forebay_operators::OPERATORS.iter().map(|operator| operator.descriptor());
-    let of_tables = forebay_operators::TABLE_OPERATORS.iter().copied();
-    descriptors.chain(of_tables).map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
+    forebay_operators::descriptors().map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
 }
 
 /// The differences between the operators of two builds, in words; empty if there are none.

@@ -1,4 +1,4 @@
-//! Columns of every kind, generated: what operators are checked with.
+//! Generated columns of every kind, as inputs of the checks.
 
 use std::sync::Arc;
 
@@ -9,18 +9,23 @@ use arrow::array::{
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type};
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
 
-use super::ROWS;
 use forebay_arrays::FixedShapeTensor;
 
 use crate::descriptor::TypeClass;
 use crate::image_column::{self, CHANNELS};
 use crate::keyed::Draws;
 
-/// Columns of every type that the class accepts, about one row in five null.
+/// Rows in a generated batch: enough for several nulls, and few enough to run each row alone.
+pub(super) const ROWS: usize = 13;
+
+/// The classes of columns in the checks of table operators. Each operator uses the ones that it can.
+pub(super) const TABLE_CLASSES: [TypeClass; 5] =
+    [TypeClass::Binary, TypeClass::FixedImage, TypeClass::FixedTensor, TypeClass::Hashable, TypeClass::NumberList];
+
+/// Returns columns of every type that the class accepts. About one row in five is null.
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
-    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
     match class {
         TypeClass::Image => vec![fixed_images(draws), variable_images(draws)],
         TypeClass::Tensor => vec![fixed_images(draws), variable_images(draws), floats(draws)],
@@ -33,59 +38,10 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             all.push(column(Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))));
             all
         }
-        TypeClass::Binary => {
-            let files = optional(draws, file);
-            let files = || files.iter().map(Option::as_deref);
-            let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
-            let paths: ArrayRef = Arc::new(StringArray::from(vec![Some("a.jpg"); ROWS]));
-            let media = StructArray::from(vec![
-                (Arc::new(Field::new("bytes", DataType::Binary, true)), Arc::clone(&bytes)),
-                (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
-            ]);
-            vec![
-                column(bytes),
-                column(Arc::new(files().collect::<LargeBinaryArray>())),
-                column(Arc::new(files().collect::<BinaryViewArray>())),
-                column(Arc::new(media)),
-            ]
-        }
-        TypeClass::Numeric => {
-            let numbers = optional(draws, |draws| draws.below(1 << 32) as i64 - (1 << 31));
-            let all = |number: &dyn Fn(i64) -> f64| numbers.iter().map(|n| n.map(number)).collect::<Vec<_>>();
-            let floats = all(&|n| match n % 7 {
-                0 => f64::NAN,
-                1 => f64::INFINITY,
-                2 => -0.0,
-                3 => -1.0,
-                _ => n as f64 / 1e6,
-            });
-            vec![
-                column(Arc::new(Float64Array::from(floats.clone()))),
-                column(Arc::new(floats.iter().map(|n| n.map(|n| n as f32)).collect::<Float32Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i8)).collect::<Int8Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
-                column(Arc::new(Int64Array::from(numbers.clone()))),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u8)).collect::<UInt8Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
-                column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u64)).collect::<UInt64Array>())),
-            ]
-        }
-        TypeClass::Hashable => {
-            let texts = optional(draws, |draws| "añ漢".repeat(draws.below(9) as usize));
-            let bytes = optional(draws, |draws| draws.below(1 << 40).to_le_bytes());
-            let flags = optional(draws, |draws| draws.below(2) == 1);
-            let mut all = columns(TypeClass::Numeric, draws);
-            all.extend([
-                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringArray>())),
-                column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringViewArray>())),
-                column(Arc::new(bytes.iter().map(Option::as_ref).collect::<BinaryArray>())),
-                column(Arc::new(BooleanArray::from(flags))),
-            ]);
-            all
-        }
-        TypeClass::NumericOrList => {
-            [columns(TypeClass::Numeric, draws), columns(TypeClass::NumberList, draws)].concat()
-        }
+        TypeClass::Binary => binary_columns(draws),
+        TypeClass::Numeric => number_columns(draws),
+        TypeClass::Hashable => hashable_columns(draws),
+        TypeClass::NumericOrList => [number_columns(draws), list_columns(draws)].concat(),
         TypeClass::Integer | TypeClass::IntegerList | TypeClass::IntegerOrList => {
             let all = columns(TypeClass::NumericOrList, draws).into_iter();
             let coerced = |field: &Field| field.clone().with_data_type(class.coerce(field.data_type()));
@@ -97,40 +53,106 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
         }
         TypeClass::Hexadecimal => texts(&["0", "1", "9", "a", "f", "B", "E", "42"], 1, draws),
         TypeClass::Category => {
-            let integers = columns(TypeClass::Numeric, draws).into_iter();
+            let integers = number_columns(draws).into_iter();
             integers
                 .filter(|(field, _)| field.data_type().is_integer())
                 .chain(texts(&["red", "Ñandú", ""], 0, draws))
                 .collect()
         }
-        TypeClass::NumberList => {
-            let lists = optional(draws, |draws| {
-                let len = draws.below(9);
-                (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
-            });
-            let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
-            let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
-            // What every list can be cast to.
-            let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
-            vec![
-                column(cast_to(DataType::new_large_list(DataType::Float32, true))),
-                column(cast_to(DataType::new_list(DataType::Float64, true))),
-                column(cast_to(DataType::new_list(DataType::UInt8, true))),
-                column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
-                column(Arc::clone(&list)),
-            ]
-        }
+        TypeClass::NumberList => list_columns(draws),
     }
 }
 
-/// Strings of up to eight of these parts.
+/// Returns columns of small files, also as media.
+fn binary_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let files = optional(draws, file);
+    let files = || files.iter().map(Option::as_deref);
+    let bytes: ArrayRef = Arc::new(files().collect::<BinaryArray>());
+    let paths: ArrayRef = Arc::new(StringArray::from(vec![Some("a.jpg"); ROWS]));
+    let media = StructArray::from(vec![
+        (Arc::new(Field::new("bytes", DataType::Binary, true)), Arc::clone(&bytes)),
+        (Arc::new(Field::new("path", DataType::Utf8, true)), paths),
+    ]);
+    vec![
+        column(bytes),
+        column(Arc::new(files().collect::<LargeBinaryArray>())),
+        column(Arc::new(files().collect::<BinaryViewArray>())),
+        column(Arc::new(media)),
+    ]
+}
+
+/// Returns columns of numbers, among them NaN, infinity and negative zero.
+fn number_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let numbers = optional(draws, |draws| draws.below(1 << 32) as i64 - (1 << 31));
+    let all = |number: &dyn Fn(i64) -> f64| numbers.iter().map(|n| n.map(number)).collect::<Vec<_>>();
+    let floats = all(&|n| match n % 7 {
+        0 => f64::NAN,
+        1 => f64::INFINITY,
+        2 => -0.0,
+        3 => -1.0,
+        _ => n as f64 / 1e6,
+    });
+    vec![
+        column(Arc::new(Float64Array::from(floats.clone()))),
+        column(Arc::new(floats.iter().map(|n| n.map(|n| n as f32)).collect::<Float32Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i8)).collect::<Int8Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as i32)).collect::<Int32Array>())),
+        column(Arc::new(Int64Array::from(numbers.clone()))),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u8)).collect::<UInt8Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u32)).collect::<UInt32Array>())),
+        column(Arc::new(numbers.iter().map(|n| n.map(|n| n as u64)).collect::<UInt64Array>())),
+    ]
+}
+
+/// Returns columns of numbers, strings, binary values and booleans.
+fn hashable_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let texts = optional(draws, |draws| "añ漢".repeat(draws.below(9) as usize));
+    let bytes = optional(draws, |draws| draws.below(1 << 40).to_le_bytes());
+    let flags = optional(draws, |draws| draws.below(2) == 1);
+    let mut all = number_columns(draws);
+    all.extend([
+        column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringArray>())),
+        column(Arc::new(texts.iter().map(Option::as_deref).collect::<StringViewArray>())),
+        column(Arc::new(bytes.iter().map(Option::as_ref).collect::<BinaryArray>())),
+        column(Arc::new(BooleanArray::from(flags))),
+    ]);
+    all
+}
+
+/// Returns columns of lists of numbers, some with null values.
+fn list_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let lists = optional(draws, |draws| {
+        let len = draws.below(9);
+        (0..len).map(|_| (draws.below(5) > 0).then(|| draws.below(100) as i32)).collect::<Vec<_>>()
+    });
+    let pairs = optional(draws, |draws| [Some(draws.below(100) as u8), None]);
+    // Use few distinct numbers, so that some lists are similar.
+    let alike = optional(draws, |draws| [(); 4].map(|()| (draws.below(9) > 0).then(|| draws.below(2) as u32)));
+    let list: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists));
+    // Every list can be cast to these types.
+    let cast_to = |data_type| cast(&list, &data_type).unwrap_or_else(|_| Arc::clone(&list));
+    vec![
+        column(cast_to(DataType::new_large_list(DataType::Float32, true))),
+        column(cast_to(DataType::new_list(DataType::Float64, true))),
+        column(cast_to(DataType::new_list(DataType::UInt8, true))),
+        column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>(pairs, 2))),
+        column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(alike, 4))),
+        column(Arc::clone(&list)),
+    ]
+}
+
+/// Returns an array as a nullable column.
+fn column(array: ArrayRef) -> (Field, ArrayRef) {
+    (Field::new("input", array.data_type().clone(), true), array)
+}
+
+/// Returns strings of up to eight of these parts.
 fn texts(parts: &[&str], least: u64, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     let texts = optional(draws, |draws| {
         let count = least + draws.below(9 - least);
         (0..count).map(|_| parts[draws.below(parts.len() as u64) as usize]).collect::<String>()
     });
     let texts = || texts.iter().map(Option::as_deref);
-    let column = |array: ArrayRef| (Field::new("input", array.data_type().clone(), true), array);
     vec![
         column(Arc::new(texts().collect::<StringArray>())),
         column(Arc::new(texts().collect::<LargeStringArray>())),
@@ -165,7 +187,7 @@ fn fixed_images(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// Tensors of floats, as `normalize` makes them.
+/// Returns tensors of floats, like those from `normalize`.
 fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     let (height, width) = (side(draws), side(draws));
     let values: Vec<f32> =
@@ -178,10 +200,10 @@ fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// What the values of [`constant`]'s list of numbers multiply to, so that it is a shape for them.
+/// The product of [`constant`]'s list of numbers, so that the list is a shape of these tensors.
 const TENSOR_LEN: usize = 3 * 5 * 8;
 
-/// Tensors of one length and of all types, some without a shape of their own.
+/// Returns tensors of one length and of all types, some without a declared shape.
 fn fixed_tensors(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     let numbers: Vec<i64> = (0..ROWS * TENSOR_LEN).map(|_| draws.below(1 << 40) as i64 - (1 << 39)).collect();
     let small: ArrayRef = Arc::new(numbers.iter().map(|n| *n as i8).collect::<Int8Array>());
@@ -202,7 +224,7 @@ fn fixed_tensors(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
         let item = Arc::new(Field::new_list_field(value.clone(), false));
         let list = FixedSizeListArray::try_new(item, TENSOR_LEN as i32, values, nulls(draws));
         match (tensor.field("input", true), list) {
-            // A list of fixed size without a shape is a tensor too.
+            // A fixed-size list without a shape is a tensor too.
             (Some(field), Ok(list)) if value == DataType::Int32 => {
                 (field.with_metadata([].into()), Arc::new(list) as ArrayRef)
             }
@@ -225,7 +247,7 @@ fn variable_images(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// A small image file: a PNG of noise, or a JPEG, for which there is no encoder here.
+/// Returns a small image file: a PNG of noise, or a fixed JPEG, since there is no encoder here.
 fn file(draws: &mut Draws) -> Vec<u8> {
     const JPEG: &[u8] = include_bytes!("../../testdata/colour.jpg");
     if draws.below(3) == 0 {
@@ -246,7 +268,7 @@ fn file(draws: &mut Draws) -> Vec<u8> {
     file
 }
 
-/// One file each, so that an error in one does not hide the others.
+/// Returns one file per column, so that an error in one does not hide the others.
 pub(super) fn damaged_files(draws: &mut Draws) -> (Field, ArrayRef) {
     let mut file = file(draws);
     match draws.below(3) {

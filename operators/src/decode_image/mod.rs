@@ -20,9 +20,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 use forebay_arrays::pool;
 use forebay_jpeg::Scale;
 
-use crate::descriptor::{
-    Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass, media_bytes,
-};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, ReducedDecode, TypeClass, media_bytes};
 use crate::image_chain::{Step, TakenPart};
 use crate::image_column::{self, Image, ImageLayout, Rectangle, Size};
 use crate::operator::{Arguments, Operator};
@@ -48,11 +46,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         .or("false"),
     ],
     returns: "a uint8 tensor of variable shape height x width x 3",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 12.0,
-    commutes: Commutes::NONE,
     docs: "The first bytes determine the format. Greyscale, palette, CMYK and YCCK images become RGB. 16-bit samples \
            keep their upper 8 bits. Transparency is dropped without blending, and colour profiles are ignored. An \
            animation gives its first image. EXIF orientation is applied for JPEG, PNG, WebP and TIFF, so images are \
@@ -74,6 +67,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             result: "error: decode_image: not an image of a known format (starts with \"hello wor\")",
         },
     ],
+    reduced_decode: ReducedDecode::Decodes("fast"),
+    ..Descriptor::BASE
 };
 
 /// The operator `decode_image`.

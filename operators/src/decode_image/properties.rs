@@ -8,7 +8,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 
 use super::image_format::format;
 use super::{Files, ImageHeader, header, is_nullable};
-use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 /// An operator that reads headers.
@@ -54,46 +54,51 @@ impl Operator for Property {
     }
 }
 
-macro_rules! properties {
-    ($($constant:ident $name:literal $function:expr, $returns:literal, $summary:literal, $docs:literal, $result:literal;)+) => {
-        $(pub(crate) static $constant: Property = Property {
-            descriptor: {
-                static DESCRIPTOR: Descriptor = Descriptor {
-                    name: $name,
-                    version: 1,
-                    category: "image",
-                    summary: $summary,
-                    parameters: &[Parameter::input("bytes", TypeClass::Binary, "The files' contents, or `struct{bytes, path}`")],
-                    returns: $returns,
-                    determinism: Determinism::Deterministic,
-                    rows: Rows::OneToOne,
-                    nulls: Nulls::Kept,
-                    size_ratio: 0.001,
-                    commutes: Commutes::NONE,
-                    docs: concat!($docs, " Null in, null out."),
-                    source: "the formats' specifications, as in `decode_image`",
-                    examples: &[Example { sql: concat!($name, "(bytes)"), result: $result }],
-                };
-                &DESCRIPTOR
-            },
-            function: $function,
-        };)+
-    };
-}
+/// What all properties declare alike.
+const PROPERTY: Descriptor = Descriptor {
+    category: "image",
+    parameters: &[Parameter::input("bytes", TypeClass::Binary, "The files' contents, or `struct{bytes, path}`")],
+    source: "the formats' specifications, as in `decode_image`",
+    ..Descriptor::BASE
+};
 
-properties! {
-    IMAGE_FORMAT "image_format" PropertyFunction::Format, "Utf8",
-        "Returns the format of an image file, from its first bytes",
-        "Returns `jpeg`, `png`, `webp`, `gif`, `bmp` or `tiff`. Other bytes are an error. The rest of the file is not \
-         checked.", "jpeg";
-    IMAGE_HEIGHT "image_height" PropertyFunction::Side(|header| header.shown().height), "Int32",
-        "Returns the height of an image file, from its header",
-        "The height of the image that `decode_image` returns, with EXIF orientation applied. Only the header is read, \
-         so a filter on sizes decodes nothing, and a file with damaged pixels still has a height. Bytes that are not \
-         an image are an error.", "375";
-    IMAGE_WIDTH "image_width" PropertyFunction::Side(|header| header.shown().width), "Int32",
-        "Returns the width of an image file, from its header",
-        "The width of the image that `decode_image` returns, with EXIF orientation applied. Only the header is read, \
-         so a filter on sizes decodes nothing, and a file with damaged pixels still has a width. Bytes that are not an \
-         image are an error.", "500";
-}
+pub(crate) static IMAGE_FORMAT: Property = Property {
+    descriptor: &Descriptor {
+        name: "image_format",
+        summary: "Returns the format of an image file, from its first bytes",
+        returns: "Utf8",
+        docs: "Returns `jpeg`, `png`, `webp`, `gif`, `bmp` or `tiff`. Other bytes are an error. The rest of the \
+             file is not checked. Null in, null out.",
+        examples: &[Example { sql: "image_format(bytes)", result: "jpeg" }],
+        ..PROPERTY
+    },
+    function: PropertyFunction::Format,
+};
+
+pub(crate) static IMAGE_HEIGHT: Property = Property {
+    descriptor: &Descriptor {
+        name: "image_height",
+        summary: "Returns the height of an image file, from its header",
+        returns: "Int32",
+        docs: "The height of the image that `decode_image` returns, with EXIF orientation applied. Only the header \
+             is read, so a filter on sizes decodes nothing, and a file with damaged pixels still has a height. \
+             Bytes that are not an image are an error. Null in, null out.",
+        examples: &[Example { sql: "image_height(bytes)", result: "375" }],
+        ..PROPERTY
+    },
+    function: PropertyFunction::Side(|header| header.shown().height),
+};
+
+pub(crate) static IMAGE_WIDTH: Property = Property {
+    descriptor: &Descriptor {
+        name: "image_width",
+        summary: "Returns the width of an image file, from its header",
+        returns: "Int32",
+        docs: "The width of the image that `decode_image` returns, with EXIF orientation applied. Only the header \
+             is read, so a filter on sizes decodes nothing, and a file with damaged pixels still has a width. \
+             Bytes that are not an image are an error. Null in, null out.",
+        examples: &[Example { sql: "image_width(bytes)", result: "500" }],
+        ..PROPERTY
+    },
+    function: PropertyFunction::Side(|header| header.shown().width),
+};

@@ -13,7 +13,7 @@ use super::adjustments::{Adjustment, FACTOR_MAX};
 use super::affine::Affine;
 use super::blur::Blur;
 use super::policy::Policy;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, SizeRatio, TypeClass};
 use crate::image_chain::{self, PixelChange, change_each};
 use crate::image_column::{self, CHANNELS, Size};
 use crate::keyed::Draws;
@@ -147,20 +147,12 @@ const KERNEL_MAX: usize = 255;
 
 /// The descriptor fields that these operators share.
 pub(super) const AUGMENTATION: Descriptor = Descriptor {
-    name: "",
     version: 1,
     category: "image",
-    summary: "",
-    parameters: &[],
     returns: "a uint8 tensor of the same shape, fixed or variable",
+    size_ratio: SizeRatio::exactly(1.0),
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
-    docs: "",
-    source: "",
-    examples: &[],
+    ..Descriptor::BASE
 };
 
 pub(super) const IMAGE: Parameter = Parameter::input("image", TypeClass::Image, "The images");
@@ -249,7 +241,6 @@ static RANDOM_ERASING_DESCRIPTOR: Descriptor = Descriptor {
         sql: "random_erasing(image, p => 0.25)",
         result: "a quarter of the images have a black part",
     }],
-    commutes: Commutes { pixelwise: false, spatial: false },
     ..AUGMENTATION
 };
 

@@ -10,7 +10,7 @@ use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use png::Compression;
 
 use super::augment::{IMAGE, whole};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter};
 use crate::image_column::{Image, Images};
 use crate::operator::{Arguments, Operator};
 use crate::text::offset;
@@ -82,22 +82,7 @@ impl FileEncoding {
     }
 }
 
-const FILE: Descriptor = Descriptor {
-    name: "",
-    version: 1,
-    category: "image",
-    summary: "",
-    parameters: &[],
-    returns: "Binary",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.1,
-    commutes: Commutes::NONE,
-    docs: "",
-    source: "",
-    examples: &[],
-};
+const FILE: Descriptor = Descriptor { version: 1, category: "image", returns: "Binary", ..Descriptor::BASE };
 
 static JPEG_DESCRIPTOR: Descriptor = Descriptor {
     name: "encode_jpeg",
@@ -124,7 +109,6 @@ static PNG_DESCRIPTOR: Descriptor = Descriptor {
     docs: "RGB with 8 bits per channel, lossless: `decode_image` returns the same pixels. Null in, null out.",
     source: "the PNG specification, implemented by the crate `png`",
     examples: &[Example { sql: "encode_png(image)", result: "the bytes of a file" }],
-    size_ratio: 0.6,
     ..FILE
 };
 

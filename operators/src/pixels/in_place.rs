@@ -10,7 +10,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, Pixels, SizeRatio, TypeClass};
 use crate::image_chain::{self, Step, change_each};
 use crate::image_column::{self, CHANNELS, Size};
 use crate::keyed::Draws;
@@ -146,64 +146,106 @@ const IMAGE: Parameter = Parameter::input("image", TypeClass::Image, "The images
 
 const P: Parameter = Parameter::constant("p", ConstantKind::Number, "The probability of the change, from 0 to 1");
 
-macro_rules! in_place {
-    ($($constant:ident $name:literal ($($parameter:expr),*), $prepare:path, $determinism:ident, $commutes:expr, $summary:literal,
-       $docs:literal, $source:literal, $example:literal = $result:literal;)+) => {
-        $(pub(crate) static $constant: InPlace = InPlace {
-            descriptor: {
-                static DESCRIPTOR: Descriptor = Descriptor {
-                    name: $name,
-                    version: 1,
-                    category: "image",
-                    summary: $summary,
-                    parameters: &[IMAGE, $($parameter),*],
-                    returns: "a uint8 tensor of the same shape, fixed or variable",
-                    determinism: Determinism::$determinism,
-                    rows: Rows::OneToOne,
-                    nulls: Nulls::Kept,
-                    size_ratio: 1.0,
-                    commutes: $commutes,
-                    docs: concat!($docs, " Null in, null out."),
-                    source: $source,
-                    examples: &[Example { sql: $example, result: $result }],
-                };
-                &DESCRIPTOR
-            },
-            prepare: $prepare,
-        };)+
-    };
-}
+/// What all operators of this file declare alike.
+const IN_PLACE: Descriptor = Descriptor {
+    category: "image",
+    parameters: &[IMAGE],
+    returns: "a uint8 tensor of the same shape, fixed or variable",
+    size_ratio: SizeRatio::exactly(1.0),
+    ..Descriptor::BASE
+};
 
-in_place! {
-    AUTO_CONTRAST "auto_contrast" (), auto_contrast, Deterministic, Commutes::NONE,
-        "Stretches each channel so that its darkest value becomes 0 and its brightest 255",
-        "Computed in float32 and truncated, so the brightest value may become 254. A channel of one value stays \
-         unchanged.",
-        "torchvision's `autocontrast`", "auto_contrast(image)" = "an image of full contrast";
-    EQUALIZE "equalize" (), equalize, Deterministic, Commutes::NONE,
-        "Spreads the values of each channel so that all values are about equally frequent",
-        "Maps values by an integer table computed from the channel's histogram. A channel with few pixels or one value \
-         stays unchanged.",
-        "torchvision's and Pillow's `equalize`", "equalize(image)" = "an image with a flat histogram";
-    POSTERIZE "posterize" (Parameter::constant("bits", ConstantKind::Integer, "The number of upper bits to keep, from 0 to 8").or("4")),
-        posterize, Deterministic, Commutes { pixelwise: false, spatial: true },
-        "Keeps only the upper bits of each value",
-        "The other bits become 0.", "torchvision's `posterize`", "posterize(image, bits => 2)" = "values of 0, 64, 128 and 192";
-    RANDOM_GRAYSCALE "random_grayscale" (P.or("0.1")), random_grayscale, KeyedRandom, Commutes { pixelwise: false, spatial: true },
-        "Turns each image grey with a given probability",
-        "Each image has one draw, and changes if the draw is below p: never for 0, always for 1. All channels become \
-         0.2989 red + 0.587 green + 0.114 blue, in float32, truncated.",
-        "torchvision's `RandomGrayscale`", "random_grayscale(image, p => 0.1)" = "a tenth of the images are grey";
-    RANDOM_VFLIP "random_vflip" (P.or("0.5")), random_vflip, KeyedRandom, Commutes { pixelwise: true, spatial: false },
-        "Mirrors each image top to bottom with a given probability",
-        "Each image has one draw, and is mirrored if the draw is below p: never for 0, always for 1.",
-        "torchvision's `RandomVerticalFlip`", "random_vflip(image, p => 0.5)" = "half of the images are mirrored";
-    SOLARIZE "solarize" (Parameter::constant("threshold", ConstantKind::Number, "The lowest value to invert, up to 255").or("128")),
-        solarize, Deterministic, Commutes { pixelwise: false, spatial: true },
-        "Inverts values that reach a threshold",
-        "A value x of at least threshold becomes 255 - x.", "torchvision's `solarize`",
-        "solarize(image, threshold => 128)" = "200 becomes 55, 100 stays";
-}
+pub(crate) static AUTO_CONTRAST: InPlace = InPlace {
+    descriptor: &Descriptor {
+        name: "auto_contrast",
+        summary: "Stretches each channel so that its darkest value becomes 0 and its brightest 255",
+        docs: "Computed in float32 and truncated, so the brightest value may become 254. A channel of one value \
+             stays unchanged. Null in, null out.",
+        source: "torchvision's `autocontrast`",
+        examples: &[Example { sql: "auto_contrast(image)", result: "an image of full contrast" }],
+        ..IN_PLACE
+    },
+    prepare: auto_contrast,
+};
+
+pub(crate) static EQUALIZE: InPlace = InPlace {
+    descriptor: &Descriptor {
+        name: "equalize",
+        summary: "Spreads the values of each channel so that all values are about equally frequent",
+        docs: "Maps values by an integer table computed from the channel's histogram. A channel with few pixels or \
+             one value stays unchanged. Null in, null out.",
+        source: "torchvision's and Pillow's `equalize`",
+        examples: &[Example { sql: "equalize(image)", result: "an image with a flat histogram" }],
+        ..IN_PLACE
+    },
+    prepare: equalize,
+};
+
+pub(crate) static POSTERIZE: InPlace = InPlace {
+    descriptor: &Descriptor {
+        name: "posterize",
+        summary: "Keeps only the upper bits of each value",
+        parameters: &[
+            IMAGE,
+            Parameter::constant("bits", ConstantKind::Integer, "The number of upper bits to keep, from 0 to 8").or("4"),
+        ],
+        pixels: Pixels::Pointwise,
+        docs: "The other bits become 0. Null in, null out.",
+        source: "torchvision's `posterize`",
+        examples: &[Example { sql: "posterize(image, bits => 2)", result: "values of 0, 64, 128 and 192" }],
+        ..IN_PLACE
+    },
+    prepare: posterize,
+};
+
+pub(crate) static RANDOM_GRAYSCALE: InPlace = InPlace {
+    descriptor: &Descriptor {
+        name: "random_grayscale",
+        summary: "Turns each image grey with a given probability",
+        parameters: &[IMAGE, P.or("0.1")],
+        determinism: Determinism::KeyedRandom,
+        pixels: Pixels::Pointwise,
+        docs: "Each image has one draw, and changes if the draw is below p: never for 0, always for 1. All \
+             channels become 0.2989 red + 0.587 green + 0.114 blue, in float32, truncated. Null in, null out.",
+        source: "torchvision's `RandomGrayscale`",
+        examples: &[Example { sql: "random_grayscale(image, p => 0.1)", result: "a tenth of the images are grey" }],
+        ..IN_PLACE
+    },
+    prepare: random_grayscale,
+};
+
+pub(crate) static RANDOM_VFLIP: InPlace = InPlace {
+    descriptor: &Descriptor {
+        name: "random_vflip",
+        summary: "Mirrors each image top to bottom with a given probability",
+        parameters: &[IMAGE, P.or("0.5")],
+        determinism: Determinism::KeyedRandom,
+        pixels: Pixels::Moved,
+        docs: "Each image has one draw, and is mirrored if the draw is below p: never for 0, always for 1. Null \
+             in, null out.",
+        source: "torchvision's `RandomVerticalFlip`",
+        examples: &[Example { sql: "random_vflip(image, p => 0.5)", result: "half of the images are mirrored" }],
+        ..IN_PLACE
+    },
+    prepare: random_vflip,
+};
+
+pub(crate) static SOLARIZE: InPlace = InPlace {
+    descriptor: &Descriptor {
+        name: "solarize",
+        summary: "Inverts values that reach a threshold",
+        parameters: &[
+            IMAGE,
+            Parameter::constant("threshold", ConstantKind::Number, "The lowest value to invert, up to 255").or("128"),
+        ],
+        pixels: Pixels::Pointwise,
+        docs: "A value x of at least threshold becomes 255 - x. Null in, null out.",
+        source: "torchvision's `solarize`",
+        examples: &[Example { sql: "solarize(image, threshold => 128)", result: "200 becomes 55, 100 stays" }],
+        ..IN_PLACE
+    },
+    prepare: solarize,
+};
 
 fn auto_contrast(_: &Arguments) -> Result<InPlaceChange> {
     Ok(InPlaceChange::AutoContrast)

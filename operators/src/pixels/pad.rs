@@ -6,7 +6,7 @@ use datafusion::common::{Result, exec_err};
 use forebay_arrays::pool;
 
 use super::augment::{IMAGE, colour};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter};
 use crate::image_column::{self, CHANNELS, Image, ImageLayout, Images, Shape, Size};
 use crate::operator::{Arguments, Operator};
 
@@ -31,11 +31,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         .or("[0, 0, 0]"),
     ],
     returns: "a uint8 tensor, of fixed shape if the input's shape is fixed, otherwise of variable shape",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.2,
-    commutes: Commutes::NONE,
     docs: "'edge' repeats the outermost pixels. 'reflect' mirrors the image without repeating them, so the padding \
            must be less than the side that it mirrors. Padding is whole numbers from 0. A list of two numbers is left \
            and right, then top and bottom. Null in, null out.",
@@ -44,6 +39,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "pad(image, padding => 4, mode => 'reflect')",
         result: "8 pixels more in each direction",
     }],
+    ..Descriptor::BASE
 };
 
 /// The operator `pad`.

@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, TypeClass};
 use crate::image_chain::{Frame, Span, Step, frame_each};
 use crate::operator::{Arguments, Operator};
 use crate::resize::fixed_return_field;
@@ -16,17 +16,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Crops each image to a given size at a random position",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
-        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result"),
-        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result"),
+        Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result").like("224"),
+        Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
         Parameter::constant("padding", ConstantKind::Integer, "The width of a black border that is added first")
             .or("0"),
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.5,
-    commutes: Commutes::NONE,
     docs: "Two draws: the top, then the left, with all positions equally likely. An image that is too small is padded \
            with black on both sides by the missing pixels. `padding => 4` with the image's own size is the usual \
            augmentation for CIFAR. Null in, null out.",
@@ -35,6 +31,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "random_crop(image, height => 32, width => 32, padding => 4)",
         result: "a tensor of 32 x 32 x 3",
     }],
+    ..Descriptor::BASE
 };
 
 /// Maximum padding in pixels, equal to the maximum side of an image.

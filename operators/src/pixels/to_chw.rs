@@ -8,7 +8,7 @@ use arrow::datatypes::{ArrowNativeType, Field};
 use datafusion::common::{Result, internal_err};
 use forebay_arrays::FixedShapeTensor;
 
-use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{Descriptor, Example, Parameter, Pixels, SizeRatio, TypeClass};
 use crate::image_column::{CHANNELS, Shape, shape};
 use crate::operator::{Arguments, Operator};
 use crate::tensors::{self, bytes, values};
@@ -20,16 +20,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Stores the channels of images as separate planes",
     parameters: &[Parameter::input("image", TypeClass::FixedImage, "The images")],
     returns: "a tensor of fixed shape 3 x height x width, of the same type",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes { pixelwise: true, spatial: false },
+    pixels: Pixels::Moved,
+    size_ratio: SizeRatio::exactly(1.0),
     docs: "The values may have any type, including bfloat16. Most models do not need this operator: in PyTorch, \
            `permute(0, 3, 1, 2)` gives the same shape as a view, in the layout `channels_last`, which is also faster \
            for convolutions. Operators on images need height x width x 3, so apply this one last. Null in, null out.",
     source: "NumPy's `transpose(2, 0, 1)` as a copy",
     examples: &[Example { sql: "to_chw(normalize(image))", result: "a tensor of 3 x height x width" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `to_chw`.

@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::hash_bucket::hashes;
 use crate::operator::{Arguments, Operator};
 
@@ -25,16 +25,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("seed", ConstantKind::Integer, "A different seed gives an independent mapping").or("0"),
     ],
     returns: "Int64, from 0 to buckets - 1",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.5,
-    commutes: Commutes::NONE,
     docs: "The bucket is XXH3 (64 bits, with the seed) of the two values' hashes as 16 little-endian bytes, modulo the \
            number of buckets. Each value is hashed like by `hash_bucket` with the same seed. The order of the two \
            matters. To cross more than two values, nest calls with many buckets inside. Null if either value is null.",
     source: "TensorFlow's `crossed_column`, with XXH3 as the hash",
     examples: &[Example { sql: "cross('berlin', 42, buckets => 1000)", result: "813" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `cross`.

@@ -8,7 +8,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float64Type};
 use datafusion::common::Result;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -21,15 +21,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("period", ConstantKind::Number, "The length of the period, such as 24"),
     ],
     returns: "FixedSizeList(Float32) of 2: sine, then cosine",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "Removes whole periods, then computes sin and cos of 2 pi x / period in float64, in software. period must be \
            above 0. NaN and infinities give NaN. Null in, null out.",
     source: "the usual encoding of cyclic features, as in scikit-learn's example on time-related features",
     examples: &[Example { sql: "cyclic(6, period => 24)", result: "[1.0, 0.0]" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `cyclic`.

@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, downcast_primit
 use arrow::datatypes::Field;
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Nulls, Parameter, SizeRatio, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::pad_to::padding;
 use crate::reuse::Own;
@@ -19,17 +19,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("value", ConstantKind::Number, "The number that replaces null").or("0"),
     ],
     returns: "the type of x, without nulls; Float32 for Float16, Float64 for decimals",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
     nulls: Nulls::Filled,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "value must fit the type of x. Unlike with `coalesce`, the type never changes. NaN is a number and stays.",
     source: "TorchArrow's `fill_null`",
     examples: &[
         Example { sql: "fill_null(NULL, value => 0.5)", result: "0.5" },
         Example { sql: "fill_null(7)", result: "7" },
     ],
+    size_ratio: SizeRatio::exactly(1.0),
+    ..Descriptor::BASE
 };
 
 /// The operator `fill_null`.

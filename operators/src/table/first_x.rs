@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, internal_err};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, SizeRatio, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -21,14 +21,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("x", ConstantKind::PositiveInteger, "The maximum number of values to keep"),
     ],
     returns: "the type of list; a variable-size list for one of fixed size",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.5,
-    commutes: Commutes::NONE,
     docs: "A shorter list stays unchanged. Null values count, and stay null. Null in, null out.",
     source: "TorchArrow's and DPP's `firstx`",
     examples: &[Example { sql: "first_x([5, 6, 7], x => 2)", result: "[5, 6]" }],
+    size_ratio: SizeRatio::at_most(1.0),
+    ..Descriptor::BASE
 };
 
 /// The operator `first_x`.

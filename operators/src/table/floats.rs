@@ -11,7 +11,7 @@ use arrow::datatypes::{DataType, Field, Float32Type, Float64Type};
 use datafusion::common::Result;
 
 use super::{on_values, value_type, with_value_type};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 /// An operator that maps numbers to floats.
@@ -74,73 +74,110 @@ fn apply(values: &ArrayRef, function: impl Fn(f64) -> f64) -> Result<ArrayRef> {
 
 const X: Parameter = Parameter::input("x", TypeClass::NumericOrList, "The numbers, or lists of numbers");
 
-macro_rules! float_maps {
-    ($($constant:ident $name:literal ($($parameter:expr),+), $prepare:path, $summary:literal, $docs:literal, $source:literal,
-       $($example:literal = $result:literal),+;)+) => {
-        $(pub(crate) static $constant: FloatMap = FloatMap {
-            descriptor: {
-                static DESCRIPTOR: Descriptor = Descriptor {
-                    name: $name,
-                    version: 1,
-                    category: "number",
-                    summary: $summary,
-                    parameters: &[X, $($parameter),+],
-                    returns: "Float32 for Float16 and Float32, otherwise Float64; lists of it for lists",
-                    determinism: Determinism::Deterministic,
-                    rows: Rows::OneToOne,
-                    nulls: Nulls::Kept,
-                    size_ratio: 1.0,
-                    commutes: Commutes::NONE,
-                    docs: concat!($docs, " NaN stays NaN. Null in, null out, in lists as well."),
-                    source: $source,
-                    examples: &[$(Example { sql: $example, result: $result }),+],
-                };
-                &DESCRIPTOR
-            },
-            prepare: $prepare,
-        };)+
-    };
-}
+/// What all operators of this file declare alike.
+const FLOAT_MAP: Descriptor = Descriptor {
+    category: "number",
+    returns: "Float32 for Float16 and Float32, otherwise Float64; lists of it for lists",
+    ..Descriptor::BASE
+};
 
-float_maps! {
-    BOXCOX "boxcox" (Parameter::constant("lambda", ConstantKind::Number, "The exponent; 0 is the logarithm")), boxcox,
-        "Applies the Box-Cox transform, which makes skewed positive numbers more normal",
-        "Computes ln(x) for lambda 0, otherwise (x^lambda - 1) / lambda; exact for small lambda, too. A number below 0 \
-         gives NaN. 0 gives -1 / lambda, or -infinity for a lambda of 0 or less.",
-        "SciPy's `special.boxcox`, TorchArrow's `boxcox`",
-        "boxcox(4.0, lambda => 0.5)" = "2.0", "boxcox(1, lambda => 0)" = "0.0";
-    LOG_SHIFT "log_shift" (Parameter::constant("shift", ConstantKind::Number, "The number to add first").or("3")), log_shift,
-        "Computes the natural logarithm of x + shift",
-        "The result is -infinity if x + shift is 0, and NaN if it is below 0. The default is the usual transform for \
-         Criteo's integers, whose minimum is -2. For numbers near 0, `log1p` is exact.",
-        "TorchRec's preprocessing of Criteo, `log(x + 3)`",
-        "log_shift(-2)" = "0.0", "log_shift(97)" = "4.605170185988092";
-    LOGIT "logit" (
-            Parameter::constant("eps", ConstantKind::Number, "The bounds eps and 1 - eps to which x is clamped first; 0 for no clamping")
-            .or("0")
-        ),
-        logit, "Computes the logarithm of the odds: ln(x / (1 - x))",
-        "0 gives -infinity, 1 gives infinity, and numbers outside 0 to 1 give NaN, unless eps clamps them. eps must be \
-         from 0 to 0.5.",
-        "PyTorch's `logit`, TorchArrow's `logit`",
-        "logit(0.5)" = "0.0", "logit(1.0, eps => 0.25)" = "1.0986122886681096";
-    MIN_MAX "min_max" (
+pub(crate) static BOXCOX: FloatMap = FloatMap {
+    descriptor: &Descriptor {
+        name: "boxcox",
+        summary: "Applies the Box-Cox transform, which makes skewed positive numbers more normal",
+        parameters: &[X, Parameter::constant("lambda", ConstantKind::Number, "The exponent; 0 is the logarithm")],
+        docs: "Computes ln(x) for lambda 0, otherwise (x^lambda - 1) / lambda; exact for small lambda, too. A \
+             number below 0 gives NaN. 0 gives -1 / lambda, or -infinity for a lambda of 0 or less. NaN stays \
+             NaN. Null in, null out, in lists as well.",
+        source: "SciPy's `special.boxcox`, TorchArrow's `boxcox`",
+        examples: &[
+            Example { sql: "boxcox(4.0, lambda => 0.5)", result: "2.0" },
+            Example { sql: "boxcox(1, lambda => 0)", result: "0.0" },
+        ],
+        ..FLOAT_MAP
+    },
+    prepare: boxcox,
+};
+
+pub(crate) static LOG_SHIFT: FloatMap = FloatMap {
+    descriptor: &Descriptor {
+        name: "log_shift",
+        summary: "Computes the natural logarithm of x + shift",
+        parameters: &[X, Parameter::constant("shift", ConstantKind::Number, "The number to add first").or("3")],
+        docs: "The result is -infinity if x + shift is 0, and NaN if it is below 0. The default is the usual \
+             transform for Criteo's integers, whose minimum is -2. For numbers near 0, `log1p` is exact. NaN \
+             stays NaN. Null in, null out, in lists as well.",
+        source: "TorchRec's preprocessing of Criteo, `log(x + 3)`",
+        examples: &[
+            Example { sql: "log_shift(-2)", result: "0.0" },
+            Example { sql: "log_shift(97)", result: "4.605170185988092" },
+        ],
+        ..FLOAT_MAP
+    },
+    prepare: log_shift,
+};
+
+pub(crate) static LOGIT: FloatMap = FloatMap {
+    descriptor: &Descriptor {
+        name: "logit",
+        summary: "Computes the logarithm of the odds: ln(x / (1 - x))",
+        parameters: &[
+            X,
+            Parameter::constant(
+                "eps",
+                ConstantKind::Number,
+                "The bounds eps and 1 - eps to which x is clamped first; 0 for no clamping",
+            )
+            .or("0"),
+        ],
+        docs: "0 gives -infinity, 1 gives infinity, and numbers outside 0 to 1 give NaN, unless eps clamps them. \
+             eps must be from 0 to 0.5. NaN stays NaN. Null in, null out, in lists as well.",
+        source: "PyTorch's `logit`, TorchArrow's `logit`",
+        examples: &[
+            Example { sql: "logit(0.5)", result: "0.0" },
+            Example { sql: "logit(1.0, eps => 0.25)", result: "1.0986122886681096" },
+        ],
+        ..FLOAT_MAP
+    },
+    prepare: logit,
+};
+
+pub(crate) static MIN_MAX: FloatMap = FloatMap {
+    descriptor: &Descriptor {
+        name: "min_max",
+        summary: "Scales numbers linearly so that a given range becomes 0 to 1",
+        parameters: &[
+            X,
             Parameter::constant("min", ConstantKind::Number, "The number that becomes 0"),
-            Parameter::constant("max", ConstantKind::Number, "The number that becomes 1")
-        ), min_max, "Scales numbers linearly so that a given range becomes 0 to 1",
-        "Computes (x - min) / (max - min). Numbers outside the range give results outside 0 to 1; use `clamp` to limit \
-         them. max must be above min. The statistics are constants: fit them over the dataset beforehand.",
-        "scikit-learn's `MinMaxScaler` with given statistics",
-        "min_max(15, min => 10, max => 20)" = "0.5";
-    STANDARDIZE "standardize" (
+            Parameter::constant("max", ConstantKind::Number, "The number that becomes 1"),
+        ],
+        docs: "Computes (x - min) / (max - min). Numbers outside the range give results outside 0 to 1; use \
+             `clamp` to limit them. max must be above min. The statistics are constants: fit them over the \
+             dataset beforehand. NaN stays NaN. Null in, null out, in lists as well.",
+        source: "scikit-learn's `MinMaxScaler` with given statistics",
+        examples: &[Example { sql: "min_max(15, min => 10, max => 20)", result: "0.5" }],
+        ..FLOAT_MAP
+    },
+    prepare: min_max,
+};
+
+pub(crate) static STANDARDIZE: FloatMap = FloatMap {
+    descriptor: &Descriptor {
+        name: "standardize",
+        summary: "Scales numbers to mean 0 and standard deviation 1, with given statistics",
+        parameters: &[
+            X,
             Parameter::constant("mean", ConstantKind::Number, "The mean of the numbers"),
-            Parameter::constant("std", ConstantKind::Number, "The standard deviation of the numbers")
-        ), standardize, "Scales numbers to mean 0 and standard deviation 1, with given statistics",
-        "Computes (x - mean) / std. std must be above 0. The statistics are constants: fit them over the dataset \
-         beforehand.",
-        "scikit-learn's `StandardScaler` with given statistics",
-        "standardize(15, mean => 10, std => 2)" = "2.5";
-}
+            Parameter::constant("std", ConstantKind::Number, "The standard deviation of the numbers"),
+        ],
+        docs: "Computes (x - mean) / std. std must be above 0. The statistics are constants: fit them over the \
+             dataset beforehand. NaN stays NaN. Null in, null out, in lists as well.",
+        source: "scikit-learn's `StandardScaler` with given statistics",
+        examples: &[Example { sql: "standardize(15, mean => 10, std => 2)", result: "2.5" }],
+        ..FLOAT_MAP
+    },
+    prepare: standardize,
+};
 
 fn boxcox(arguments: &Arguments) -> Result<FloatFunction> {
     Ok(FloatFunction::Boxcox(arguments.number("lambda")?))

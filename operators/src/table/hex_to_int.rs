@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, StringView
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_err};
 
-use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::text::Texts;
 
@@ -17,16 +17,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Parses hexadecimal text as an integer",
     parameters: &[Parameter::input("text", TypeClass::Hexadecimal, "The digits, such as Criteo's `68fd1e64`")],
     returns: "Int64",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.7,
-    commutes: Commutes::NONE,
     docs: "The text has one to sixteen digits in either case, without sign or prefix. Sixteen digits are the bits of \
            the integer, so the result is negative from 8000000000000000. Any other text, including the empty one, is \
            an error; `nullif(text, '')` turns it into null. Null in, null out.",
     source: "TorchRec's and NVTabular's preprocessing of Criteo, `int(text, 16)`",
     examples: &[Example { sql: "hex_to_int('68fd1e64')", result: "1761418852" }],
+    takes_views: true,
+    ..Descriptor::BASE
 };
 
 /// The operator `hex_to_int`.
@@ -40,10 +37,6 @@ impl Operator for HexToInt {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         Ok(Field::new("id", DataType::Int64, arguments.field("text")?.is_nullable()))
-    }
-
-    fn takes_views(&self) -> bool {
-        true
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use super::vocab_apply::Vocabulary;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -21,11 +21,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("other", ConstantKind::Integer, "The result for values that are not in the list").or("-1"),
     ],
     returns: "Int64, from 0",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.7,
-    commutes: Commutes::NONE,
     docs: "The first index is 0; SQL's `array_position` begins with 1. Values are compared like by `vocab_apply`: \
            strings byte by byte, and the integer 7 equals the string '7'. A list with a repeated value is refused. For \
            a list that is too long to write out, use a file with `vocab_apply`. Null in, null out.",
@@ -35,6 +30,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "index_of(30, values => [10, 20, 30])", result: "2" },
         Example { sql: "index_of('cow', values => ['cat', 'dog'], other => -100)", result: "-100" },
     ],
+    takes_views: true,
+    ..Descriptor::BASE
 };
 
 /// The operator `index_of`.
@@ -49,10 +46,6 @@ impl Operator for IndexOf {
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         vocabulary(arguments)?;
         Ok(Field::new("index", DataType::Int64, arguments.field("value")?.is_nullable()))
-    }
-
-    fn takes_views(&self) -> bool {
-        true
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

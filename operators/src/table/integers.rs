@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Float64Type, Int32Type, Int64Type, UInt8
 use datafusion::common::Result;
 
 use super::{on_values, with_value_type};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::reuse;
 
@@ -129,75 +129,114 @@ const NUMBERS: Parameter = Parameter::input("x", TypeClass::NumericOrList, "The 
 
 const IDS: Parameter = Parameter::input("x", TypeClass::IntegerOrList, "The ids, or lists of ids");
 
-macro_rules! integer_maps {
-    ($($constant:ident $name:literal ($x:ident, $($parameter:expr),+) -> $value:ident, $prepare:path, $category:literal, $returns:literal,
-       $summary:literal, $docs:literal, $source:literal, $($example:literal = $result:literal),+;)+) => {
-        $(pub(crate) static $constant: IntegerMap = IntegerMap {
-            descriptor: {
-                static DESCRIPTOR: Descriptor = Descriptor {
-                    name: $name,
-                    version: 1,
-                    category: $category,
-                    summary: $summary,
-                    parameters: &[$x, $($parameter),+],
-                    returns: concat!($returns, "; lists of it for lists"),
-                    determinism: Determinism::Deterministic,
-                    rows: Rows::OneToOne,
-                    nulls: Nulls::Kept,
-                    size_ratio: 1.0,
-                    commutes: Commutes::NONE,
-                    docs: concat!($docs, " Null in, null out, in lists as well."),
-                    source: $source,
-                    examples: &[$(Example { sql: $example, result: $result }),+],
-                };
-                &DESCRIPTOR
-            },
-            value: DataType::$value,
-            prepare: $prepare,
-        };)+
-    };
-}
+/// What most operators of this file declare alike.
+const INTEGER_MAP: Descriptor = Descriptor { category: "category", ..Descriptor::BASE };
 
-integer_maps! {
-    BUCKETIZE "bucketize" (NUMBERS, Parameter::constant("borders", ConstantKind::NumberList, "The upper bounds of the buckets, ascending")) -> Int32,
-        bucketize, "number", "Int32, from 0 to the number of borders",
-        "Maps numbers to the index of the bucket that holds them",
-        "The index is the number of borders below x, so a border belongs to the bucket that it ends. NaN is in the \
-         last bucket. Numbers are compared as float64.",
-        "PyTorch's `bucketize`, TorchArrow's `bucketize`",
-        "bucketize(3, borders => [1, 3, 5])" = "1", "bucketize([0.5, 9], borders => [1, 3, 5])" = "[0, 3]";
-    MAP_ID "map_id" (IDS, Parameter::constant("sources", ConstantKind::NumberList, "The ids to map, each once"),
+pub(crate) static BUCKETIZE: IntegerMap = IntegerMap {
+    descriptor: &Descriptor {
+        name: "bucketize",
+        category: "number",
+        summary: "Maps numbers to the index of the bucket that holds them",
+        parameters: &[
+            NUMBERS,
+            Parameter::constant("borders", ConstantKind::NumberList, "The upper bounds of the buckets, ascending"),
+        ],
+        returns: "Int32, from 0 to the number of borders; lists of it for lists",
+        docs: "The index is the number of borders below x, so a border belongs to the bucket that it ends. NaN is \
+             in the last bucket. Numbers are compared as float64. Null in, null out, in lists as well.",
+        source: "PyTorch's `bucketize`, TorchArrow's `bucketize`",
+        examples: &[
+            Example { sql: "bucketize(3, borders => [1, 3, 5])", result: "1" },
+            Example { sql: "bucketize([0.5, 9], borders => [1, 3, 5])", result: "[0, 3]" },
+        ],
+        ..INTEGER_MAP
+    },
+    value: DataType::Int32,
+    prepare: bucketize,
+};
+
+pub(crate) static MAP_ID: IntegerMap = IntegerMap {
+    descriptor: &Descriptor {
+        name: "map_id",
+        summary: "Replaces ids by others with a given table",
+        parameters: &[
+            IDS,
+            Parameter::constant("sources", ConstantKind::NumberList, "The ids to map, each once"),
             Parameter::constant("targets", ConstantKind::NumberList, "The new id of each source"),
-            Parameter::constant("other", ConstantKind::Integer, "The new id of all other ids").or("0")
-        ) -> Int64, map_id, "category", "Int64",
-        "Replaces ids by others with a given table",
-        "sources and targets must be lists of integers of the same length. For tables of strings, or in files, use \
-         `vocab_apply`.",
-        "TorchArrow's `map_id`, with a value for ids that are not in the table",
-        "map_id(7, sources => [5, 7], targets => [50, 70])" = "70";
-    POSITIVE_MOD "positive_mod" (IDS, Parameter::constant("divisor", ConstantKind::PositiveInteger, "The number of values")) -> Int64,
-        positive_mod, "category", "Int64, from 0 to divisor - 1",
-        "Computes the non-negative remainder of a division",
-        "It maps ids to an embedding table of divisor rows without a hash.",
-        "Velox's DPP function `positive_modulus`, Python's `%`",
-        "positive_mod(-1, divisor => 10)" = "9";
-    QUANTIZE "quantize" (NUMBERS, Parameter::constant("scale", ConstantKind::Number, "The difference of x between two neighbouring results"),
-            Parameter::constant("zero_point", ConstantKind::Integer, "The result for 0").or("0")
-        ) -> UInt8, quantize, "number", "UInt8",
-        "Converts numbers to bytes with a scale and a zero point",
-        "Computes round(x / scale) + zero_point, ties to even, clamped to 0 to 255. NaN becomes 0. scale must be above \
-         0, and zero_point from 0 to 255. The inverse is (q - zero_point) * scale.",
-        "PyTorch's `quantize_per_tensor` with quint8, in float64",
-        "quantize(0.5, scale => 0.1, zero_point => 10)" = "15", "quantize([-9.0, 90.0], scale => 0.1)" = "[0, 255]";
-    SIGRID_HASH "sigrid_hash" (IDS, Parameter::constant("salt", ConstantKind::Integer, "A different salt gives a different mapping"),
-            Parameter::constant("max_value", ConstantKind::PositiveInteger, "The number of values")
-        ) -> Int64, sigrid, "category", "Int64, from 0 to max_value - 1",
-        "Maps ids to a fixed number of values with the hash of TorchArrow and DPP",
-        "Unsigned 64-bit integers are hashed by their bits. For new models, `hash_bucket` is the faster and better \
-         hash. Use this one for models whose tables were trained with it.",
-        "TorchArrow's `sigrid_hash`: Wang's mix and CityHash's combination, as in folly",
-        "sigrid_hash(5, salt => 0, max_value => 100)" = "4";
-}
+            Parameter::constant("other", ConstantKind::Integer, "The new id of all other ids").or("0"),
+        ],
+        returns: "Int64; lists of it for lists",
+        docs: "sources and targets must be lists of integers of the same length. For tables of strings, or in \
+             files, use `vocab_apply`. Null in, null out, in lists as well.",
+        source: "TorchArrow's `map_id`, with a value for ids that are not in the table",
+        examples: &[Example { sql: "map_id(7, sources => [5, 7], targets => [50, 70])", result: "70" }],
+        ..INTEGER_MAP
+    },
+    value: DataType::Int64,
+    prepare: map_id,
+};
+
+pub(crate) static POSITIVE_MOD: IntegerMap = IntegerMap {
+    descriptor: &Descriptor {
+        name: "positive_mod",
+        summary: "Computes the non-negative remainder of a division",
+        parameters: &[IDS, Parameter::constant("divisor", ConstantKind::PositiveInteger, "The number of values")],
+        returns: "Int64, from 0 to divisor - 1; lists of it for lists",
+        docs: "It maps ids to an embedding table of divisor rows without a hash. Null in, null out, in lists as \
+             well.",
+        source: "Velox's DPP function `positive_modulus`, Python's `%`",
+        examples: &[Example { sql: "positive_mod(-1, divisor => 10)", result: "9" }],
+        ..INTEGER_MAP
+    },
+    value: DataType::Int64,
+    prepare: positive_mod,
+};
+
+pub(crate) static QUANTIZE: IntegerMap = IntegerMap {
+    descriptor: &Descriptor {
+        name: "quantize",
+        category: "number",
+        summary: "Converts numbers to bytes with a scale and a zero point",
+        parameters: &[
+            NUMBERS,
+            Parameter::constant("scale", ConstantKind::Number, "The difference of x between two neighbouring results"),
+            Parameter::constant("zero_point", ConstantKind::Integer, "The result for 0").or("0"),
+        ],
+        returns: "UInt8; lists of it for lists",
+        docs: "Computes round(x / scale) + zero_point, ties to even, clamped to 0 to 255. NaN becomes 0. scale \
+             must be above 0, and zero_point from 0 to 255. The inverse is (q - zero_point) * scale. Null in, \
+             null out, in lists as well.",
+        source: "PyTorch's `quantize_per_tensor` with quint8, in float64",
+        examples: &[
+            Example { sql: "quantize(0.5, scale => 0.1, zero_point => 10)", result: "15" },
+            Example { sql: "quantize([-9.0, 90.0], scale => 0.1)", result: "[0, 255]" },
+        ],
+        ..INTEGER_MAP
+    },
+    value: DataType::UInt8,
+    prepare: quantize,
+};
+
+pub(crate) static SIGRID_HASH: IntegerMap = IntegerMap {
+    descriptor: &Descriptor {
+        name: "sigrid_hash",
+        summary: "Maps ids to a fixed number of values with the hash of TorchArrow and DPP",
+        parameters: &[
+            IDS,
+            Parameter::constant("salt", ConstantKind::Integer, "A different salt gives a different mapping"),
+            Parameter::constant("max_value", ConstantKind::PositiveInteger, "The number of values"),
+        ],
+        returns: "Int64, from 0 to max_value - 1; lists of it for lists",
+        docs: "Unsigned 64-bit integers are hashed by their bits. For new models, `hash_bucket` is the faster and \
+             better hash. Use this one for models whose tables were trained with it. Null in, null out, in lists \
+             as well.",
+        source: "TorchArrow's `sigrid_hash`: Wang's mix and CityHash's combination, as in folly",
+        examples: &[Example { sql: "sigrid_hash(5, salt => 0, max_value => 100)", result: "4" }],
+        ..INTEGER_MAP
+    },
+    value: DataType::Int64,
+    prepare: sigrid,
+};
 
 fn bucketize(arguments: &Arguments) -> Result<IntegerFunction> {
     let borders = arguments.numbers("borders")?;

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, internal_err};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::hash_bucket::hashes;
 use crate::operator::{Arguments, Operator};
 use crate::text::offset;
@@ -25,17 +25,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("seed", ConstantKind::Integer, "A different seed gives an independent mapping").or("0"),
     ],
     returns: "a list of Int64, from 0 to buckets - 1",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.5,
-    commutes: Commutes::NONE,
     docs: "A list of m values has m - n + 1 runs, in order; a shorter list has none. The bucket is XXH3 (64 bits, with \
            the seed) of the values' hashes, 8 little-endian bytes each, modulo the number of buckets. Each value is \
            hashed like by `hash_bucket` with the same seed. So a run of two values has the bucket that `cross` gives \
            them. A run with a null is left out. Null in, null out.",
     source: "DPP's NGram (Zhao et al., 2022), with XXH3 as the hash",
     examples: &[Example { sql: "ngram([42, 7, 42], n => 2, buckets => 1000)", result: "[298, 263]" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `ngram`.

@@ -7,7 +7,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use datafusion::common::{DataFusionError, Result};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -20,14 +20,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("size", ConstantKind::PositiveInteger, "The length of the lists, up to 65536"),
     ],
     returns: "FixedSizeList(UInt8) of that size",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 2.0,
-    commutes: Commutes::NONE,
     docs: "An index below 0, or not below size, gives only zeros. Null in, null out.",
     source: "TensorFlow's `one_hot`, as bytes",
     examples: &[Example { sql: "one_hot(1, size => 3)", result: "[0, 1, 0]" }],
+    ..Descriptor::BASE
 };
 
 const SIZE_MAX: usize = 1 << 16;

@@ -11,7 +11,7 @@ use datafusion::common::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::entries::Entries;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::files::Loaded;
 use crate::operator::{Arguments, Operator};
 use crate::text::Texts;
@@ -32,11 +32,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("other", ConstantKind::Integer, "The result for values that are not an entry").or("-1"),
     ],
     returns: "Int64",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.7,
-    commutes: Commutes::NONE,
     docs: "Strings are compared byte by byte. An integer matches the entry that spells it. A vocabulary with a \
            repeated entry is refused. A file is UTF-8 with lines that end with \\n or \\r\\n, and an empty line is an \
            entry. The file is read, and identifies the query, like with `tokenize`. Vocabularies are constants: fit \
@@ -46,6 +41,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "vocab_apply('green', vocabulary => ['red', 'green'])", result: "1" },
         Example { sql: "vocab_apply('blue', vocabulary => ['red', 'green'], start => 1, other => 0)", result: "0" },
     ],
+    takes_views: true,
+    ..Descriptor::BASE
 };
 
 /// Maximum number of cached vocabularies. A table may have one for each column.
@@ -68,10 +65,6 @@ impl Operator for VocabApply {
             return arguments.refuse("start", format_args!("leaves no room for {entries} entries, got {start}"));
         }
         Ok(Field::new("index", DataType::Int64, arguments.field("value")?.is_nullable()))
-    }
-
-    fn takes_views(&self) -> bool {
-        true
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {

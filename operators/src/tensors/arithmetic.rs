@@ -19,7 +19,7 @@ use half::f16;
 use super::{field, whole};
 use forebay_arrays::FixedShapeTensor;
 
-use crate::descriptor::{Commutes, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 use crate::reuse::Own;
 
@@ -39,26 +39,19 @@ enum ArithmeticKind {
 }
 
 const ARITHMETIC: Descriptor = Descriptor {
-    name: "",
     version: 1,
     category: "tensor",
-    summary: "",
     parameters: &[
         Parameter::input("a", TypeClass::FixedTensor, "The tensor"),
         Parameter::input("b", TypeClass::TensorOrNumber, "A tensor of the same type and shape, or a number"),
     ],
     returns: "a tensor of the type and shape of a",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "Computes value by value. Floats follow IEEE 754, with NaN and infinities, in a's type; float16 is computed \
            in float32 and rounded. A number is first rounded to a's type. For integer tensors, the number must be an \
            integer, and the exact result is then clamped to the type's range, where NumPy wraps around. `cast_tensor` \
            gives floats. Null if either argument is null.",
     source: "NumPy's arithmetic on arrays of one type, except for integer overflow",
-    examples: &[],
+    ..Descriptor::BASE
 };
 
 static ADD: Descriptor = Descriptor {

@@ -10,7 +10,7 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use super::{bytes, field, len, values, whole};
 use forebay_arrays::FixedShapeTensor;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 /// An operator that joins tensors along an existing dimension or a new one.
@@ -27,10 +27,8 @@ const fn another(name: &'static str) -> Parameter {
 }
 
 const JOIN: Descriptor = Descriptor {
-    name: "",
     version: 1,
     category: "tensor",
-    summary: "",
     parameters: &[
         Parameter::input("a", TypeClass::FixedTensor, "The first tensor"),
         Parameter::input("b", TypeClass::FixedTensor, "The second tensor"),
@@ -48,14 +46,7 @@ const JOIN: Descriptor = Descriptor {
         .or("0"),
     ],
     returns: "a tensor of fixed shape of the same type",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
-    docs: "",
-    source: "",
-    examples: &[],
+    ..Descriptor::BASE
 };
 
 static STACK_DESCRIPTOR: Descriptor = Descriptor {

@@ -10,7 +10,7 @@ use datafusion::common::{Result, exec_err, internal_err};
 use super::{bytes, field, len, values, whole};
 use forebay_arrays::FixedShapeTensor;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, SizeRatio, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -27,16 +27,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ),
     ],
     returns: "a tensor of this shape and the values' type",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "The values keep their order; the last dimension varies fastest. -1 stands for the size that the other \
            dimensions leave. A list is a bad row if its length does not match the shape, or if it contains a null. A \
            tensor of height x width x 3 is an image again. Null in, null out.",
     source: "NumPy's `reshape` in C order",
     examples: &[Example { sql: "reshape([1, 2, 3, 4, 5, 6], shape => [2, 3])", result: "[2,3] 1 2 3 4 5 6" }],
+    size_ratio: SizeRatio::exactly(1.0),
+    ..Descriptor::BASE
 };
 
 /// Maximum number of dimensions.

@@ -9,7 +9,7 @@ use datafusion::common::Result;
 
 use super::{Texts, offset};
 use crate::chunk::Splitter;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -31,11 +31,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("false"),
     ],
     returns: "a list of Utf8",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.1,
-    commutes: Commutes::NONE,
     docs: "A piece begins every size - overlap units, until one reaches the end, like with `chunk`. overlap must be \
            from 0 to size - 1. White space separates words. A piece of words keeps the white space between them, but \
            not around them. A character is a Unicode scalar value. A text without units has no pieces. A row stays one \
@@ -48,6 +43,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         },
         Example { sql: "chunk_text('Ñandú', size => 2, unit => 'characters')", result: "[Ña, nd, ú]" },
     ],
+    ..Descriptor::BASE
 };
 
 /// The operator `chunk_text`.

@@ -10,7 +10,7 @@ use datafusion::common::{Result, exec_datafusion_err, exec_err, internal_err};
 use super::offset;
 use super::tiktoken;
 use super::tokenizer::Tokenizer;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -29,16 +29,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("true"),
     ],
     returns: "Utf8",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "An id that is negative or above 2^32 - 1 is an error. A null id, or one that is not in the vocabulary, is \
            left out. Invalid UTF-8 becomes U+FFFD. Hugging Face's libraries do the same. The file is read, and \
            identifies the query, like with `tokenize`. Null in, null out.",
     source: "Hugging Face's `tokenizers` 1.0.0-rc.3; texts tested against 0.23",
     examples: &[Example { sql: "detokenize([493, 439], tokenizer => 'tokenizer.json')", result: "to be" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `detokenize`.

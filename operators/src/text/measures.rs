@@ -10,7 +10,7 @@ use datafusion::common::Result;
 
 use super::Texts;
 use super::repetition::{self, Words};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 /// An operator that measures texts.
@@ -66,100 +66,207 @@ const TEXT: Parameter = Parameter::input("text", TypeClass::Text, "The texts");
 
 const GOPHER: &str = "Gopher's quality rules (Rae et al., 2021, table A1), as datatrove computes them";
 
-macro_rules! measures {
-    ($($constant:ident $name:literal $kind:ident($function:path) $(+ $parameter:expr)?,
-       $summary:literal, $returns:literal, $docs:literal, $source:expr, $example:literal = $result:literal;)+) => {
-        $(pub(crate) static $constant: Measure = Measure {
-            descriptor: {
-                static DESCRIPTOR: Descriptor = Descriptor {
-                    name: $name,
-                    version: 1,
-                    category: "text",
-                    summary: $summary,
-                    parameters: &[TEXT $(, $parameter)?],
-                    returns: $returns,
-                    determinism: Determinism::Deterministic,
-                    rows: Rows::OneToOne,
-                    nulls: Nulls::Kept,
-                    size_ratio: 0.01,
-                    commutes: Commutes::NONE,
-                    docs: concat!($docs, " Null in, null out."),
-                    source: $source,
-                    examples: &[Example { sql: $example, result: $result }],
-                };
-                &DESCRIPTOR
-            },
-            function: TextFunction::$kind($function),
-        };)+
+/// What all measures declare alike.
+const MEASURE: Descriptor = Descriptor { category: "text", parameters: &[TEXT], source: GOPHER, ..Descriptor::BASE };
 
-        #[cfg(test)]
-        static MEASURES: &[&Measure] = &[$(&$constant),+];
-    };
-}
+pub(crate) static WORD_COUNT: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "word_count",
+        summary: "Counts the words of a text",
+        returns: "Int64",
+        docs: "White space separates words. Null in, null out.",
+        examples: &[Example { sql: "word_count('to be or not')", result: "4" }],
+        ..MEASURE
+    },
+    function: TextFunction::Count(word_count),
+};
 
-measures! {
-    WORD_COUNT "word_count" Count(word_count),
-        "Counts the words of a text", "Int64",
-        "White space separates words.",
-        GOPHER, "word_count('to be or not')" = "4";
-    MEAN_WORD_LENGTH "mean_word_length" Ratio(mean_word_length),
-        "Computes the mean length of a text's words, in characters", "Float64",
-        "White space separates words. 0 for a text without words.",
-        GOPHER, "mean_word_length('to be or not')" = "2.25";
-    ALPHA_WORD_RATIO "alpha_word_ratio" Ratio(alpha_word_ratio),
-        "Computes the share of words that contain a letter", "Float64, from 0 to 1",
-        "White space separates words. A letter is a character that Unicode calls alphabetic. 0 for a text without \
-         words.",
-        GOPHER, "alpha_word_ratio('1 + 1 = two')" = "0.2";
-    ALPHA_RATIO "alpha_ratio" Ratio(alpha_ratio),
-        "Computes the share of characters that are letters", "Float64, from 0 to 1",
-        "A letter is a character that Unicode calls alphabetic. 0 for an empty text.",
-        "datatrove's document statistics", "alpha_ratio('a1b2')" = "0.5";
-    DIGIT_RATIO "digit_ratio" Ratio(digit_ratio),
-        "Computes the share of characters that are digits or other numbers", "Float64, from 0 to 1",
-        "Counts characters in Unicode's categories Nd, Nl and No, including ½. 0 for an empty text.",
-        "datatrove's document statistics", "digit_ratio('a1b2')" = "0.5";
-    UPPERCASE_RATIO "uppercase_ratio" Ratio(uppercase_ratio),
-        "Computes the share of upper-case characters", "Float64, from 0 to 1",
-        "Counts characters that Unicode calls upper case. 0 for an empty text.",
-        "datatrove's document statistics", "uppercase_ratio('NASA!')" = "0.8";
-    WHITESPACE_RATIO "whitespace_ratio" Ratio(whitespace_ratio),
-        "Computes the share of white-space characters", "Float64, from 0 to 1",
-        "Counts characters that Unicode calls white space. 0 for an empty text.",
-        "datatrove's document statistics", "whitespace_ratio('a b ')" = "0.5";
-    BULLET_LINE_RATIO "bullet_line_ratio" Ratio(bullet_line_ratio),
-        "Computes the share of lines that begin with a bullet", "Float64, from 0 to 1",
-        "A bullet is • or -, optionally after white space. Lines end with \\n or \\r\\n. 0 for an empty text.",
-        GOPHER, "bullet_line_ratio('- one')" = "1.0";
-    ELLIPSIS_LINE_RATIO "ellipsis_line_ratio" Ratio(ellipsis_line_ratio),
-        "Computes the share of lines that end with an ellipsis", "Float64, from 0 to 1",
-        "An ellipsis is ... or …, optionally before white space. Lines end with \\n or \\r\\n. 0 for an empty text.",
-        GOPHER, "ellipsis_line_ratio('read more...')" = "1.0";
-    DUPLICATE_LINE_RATIO "duplicate_line_ratio" Lines(repetition::duplicate_lines),
-        "Computes the share of duplicate lines", "Float64, from 0 to 1",
-        "A line is a duplicate if an earlier line is equal. One or more \\n separate lines, and lines are compared by \
-         their 64-bit XXH3. 0 for an empty text.",
-        GOPHER, "duplicate_line_ratio('one line')" = "0.0";
-    DUPLICATE_LINE_CHAR_RATIO "duplicate_line_char_ratio" Lines(repetition::duplicate_line_chars),
-        "Computes the share of characters in duplicate lines", "Float64, from 0 to 1",
-        "A line is a duplicate if an earlier line is equal. One or more \\n separate lines, and lines are compared by \
-         their 64-bit XXH3. 0 for an empty text.",
-        GOPHER, "duplicate_line_char_ratio('one line')" = "0.0";
-    TOP_NGRAM_CHAR_RATIO "top_ngram_char_ratio"
-        Ngrams(repetition::top_ngram) + Parameter::constant("n", ConstantKind::PositiveInteger, "The number of words in an n-gram"),
-        "Computes the share of characters in the most frequent n-gram of words", "Float64; above 1 if n-grams overlap a lot",
-        "White space separates words. The result is the number of characters in the n-gram, with single spaces between \
-         words, times its number of occurrences, divided by the number of characters in the text. Of equally frequent \
-         n-grams, the first counts. 0 for a text with fewer words. N-grams are compared by 64-bit hashes.",
-        GOPHER, "top_ngram_char_ratio('to be or not to be', n => 2)" = "0.5555555555555556";
-    DUPLICATE_NGRAM_CHAR_RATIO "duplicate_ngram_char_ratio"
-        Ngrams(repetition::duplicate_ngrams) + Parameter::constant("n", ConstantKind::PositiveInteger, "The number of words in an n-gram"),
-        "Computes the share of characters in duplicate n-grams of words", "Float64, from 0 to 1",
-        "White space separates words. The text is read from the start. An n-gram that occurred before adds the \
-         characters of its words, and reading continues after it. 0 for a text with fewer words. N-grams are compared \
-         by 64-bit hashes; unlike in datatrove, 'ab c' is not 'a bc'.",
-        GOPHER, "duplicate_ngram_char_ratio('a b c a b c', n => 3)" = "0.2727272727272727";
-}
+pub(crate) static MEAN_WORD_LENGTH: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "mean_word_length",
+        summary: "Computes the mean length of a text's words, in characters",
+        returns: "Float64",
+        docs: "White space separates words. 0 for a text without words. Null in, null out.",
+        examples: &[Example { sql: "mean_word_length('to be or not')", result: "2.25" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(mean_word_length),
+};
+
+pub(crate) static ALPHA_WORD_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "alpha_word_ratio",
+        summary: "Computes the share of words that contain a letter",
+        returns: "Float64, from 0 to 1",
+        docs: "White space separates words. A letter is a character that Unicode calls alphabetic. 0 for a text \
+             without words. Null in, null out.",
+        examples: &[Example { sql: "alpha_word_ratio('1 + 1 = two')", result: "0.2" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(alpha_word_ratio),
+};
+
+pub(crate) static ALPHA_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "alpha_ratio",
+        summary: "Computes the share of characters that are letters",
+        returns: "Float64, from 0 to 1",
+        docs: "A letter is a character that Unicode calls alphabetic. 0 for an empty text. Null in, null out.",
+        source: "datatrove's document statistics",
+        examples: &[Example { sql: "alpha_ratio('a1b2')", result: "0.5" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(alpha_ratio),
+};
+
+pub(crate) static DIGIT_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "digit_ratio",
+        summary: "Computes the share of characters that are digits or other numbers",
+        returns: "Float64, from 0 to 1",
+        docs: "Counts characters in Unicode's categories Nd, Nl and No, including ½. 0 for an empty text. Null in, \
+             null out.",
+        source: "datatrove's document statistics",
+        examples: &[Example { sql: "digit_ratio('a1b2')", result: "0.5" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(digit_ratio),
+};
+
+pub(crate) static UPPERCASE_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "uppercase_ratio",
+        summary: "Computes the share of upper-case characters",
+        returns: "Float64, from 0 to 1",
+        docs: "Counts characters that Unicode calls upper case. 0 for an empty text. Null in, null out.",
+        source: "datatrove's document statistics",
+        examples: &[Example { sql: "uppercase_ratio('NASA!')", result: "0.8" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(uppercase_ratio),
+};
+
+pub(crate) static WHITESPACE_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "whitespace_ratio",
+        summary: "Computes the share of white-space characters",
+        returns: "Float64, from 0 to 1",
+        docs: "Counts characters that Unicode calls white space. 0 for an empty text. Null in, null out.",
+        source: "datatrove's document statistics",
+        examples: &[Example { sql: "whitespace_ratio('a b ')", result: "0.5" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(whitespace_ratio),
+};
+
+pub(crate) static BULLET_LINE_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "bullet_line_ratio",
+        summary: "Computes the share of lines that begin with a bullet",
+        returns: "Float64, from 0 to 1",
+        docs: "A bullet is • or -, optionally after white space. Lines end with \\n or \\r\\n. 0 for an empty \
+             text. Null in, null out.",
+        examples: &[Example { sql: "bullet_line_ratio('- one')", result: "1.0" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(bullet_line_ratio),
+};
+
+pub(crate) static ELLIPSIS_LINE_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "ellipsis_line_ratio",
+        summary: "Computes the share of lines that end with an ellipsis",
+        returns: "Float64, from 0 to 1",
+        docs: "An ellipsis is ... or …, optionally before white space. Lines end with \\n or \\r\\n. 0 for an \
+             empty text. Null in, null out.",
+        examples: &[Example { sql: "ellipsis_line_ratio('read more...')", result: "1.0" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ratio(ellipsis_line_ratio),
+};
+
+pub(crate) static DUPLICATE_LINE_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "duplicate_line_ratio",
+        summary: "Computes the share of duplicate lines",
+        returns: "Float64, from 0 to 1",
+        docs: "A line is a duplicate if an earlier line is equal. One or more \\n separate lines, and lines are \
+             compared by their 64-bit XXH3. 0 for an empty text. Null in, null out.",
+        examples: &[Example { sql: "duplicate_line_ratio('one line')", result: "0.0" }],
+        ..MEASURE
+    },
+    function: TextFunction::Lines(repetition::duplicate_lines),
+};
+
+pub(crate) static DUPLICATE_LINE_CHAR_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "duplicate_line_char_ratio",
+        summary: "Computes the share of characters in duplicate lines",
+        returns: "Float64, from 0 to 1",
+        docs: "A line is a duplicate if an earlier line is equal. One or more \\n separate lines, and lines are \
+             compared by their 64-bit XXH3. 0 for an empty text. Null in, null out.",
+        examples: &[Example { sql: "duplicate_line_char_ratio('one line')", result: "0.0" }],
+        ..MEASURE
+    },
+    function: TextFunction::Lines(repetition::duplicate_line_chars),
+};
+
+pub(crate) static TOP_NGRAM_CHAR_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "top_ngram_char_ratio",
+        summary: "Computes the share of characters in the most frequent n-gram of words",
+        parameters: &[
+            TEXT,
+            Parameter::constant("n", ConstantKind::PositiveInteger, "The number of words in an n-gram"),
+        ],
+        returns: "Float64; above 1 if n-grams overlap a lot",
+        docs: "White space separates words. The result is the number of characters in the n-gram, with single \
+             spaces between words, times its number of occurrences, divided by the number of characters in the \
+             text. Of equally frequent n-grams, the first counts. 0 for a text with fewer words. N-grams are \
+             compared by 64-bit hashes. Null in, null out.",
+        examples: &[Example {
+            sql: "top_ngram_char_ratio('to be or not to be', n => 2)",
+            result: "0.5555555555555556",
+        }],
+        ..MEASURE
+    },
+    function: TextFunction::Ngrams(repetition::top_ngram),
+};
+
+pub(crate) static DUPLICATE_NGRAM_CHAR_RATIO: Measure = Measure {
+    descriptor: &Descriptor {
+        name: "duplicate_ngram_char_ratio",
+        summary: "Computes the share of characters in duplicate n-grams of words",
+        parameters: &[
+            TEXT,
+            Parameter::constant("n", ConstantKind::PositiveInteger, "The number of words in an n-gram"),
+        ],
+        returns: "Float64, from 0 to 1",
+        docs: "White space separates words. The text is read from the start. An n-gram that occurred before adds \
+             the characters of its words, and reading continues after it. 0 for a text with fewer words. N-grams \
+             are compared by 64-bit hashes; unlike in datatrove, 'ab c' is not 'a bc'. Null in, null out.",
+        examples: &[Example { sql: "duplicate_ngram_char_ratio('a b c a b c', n => 3)", result: "0.2727272727272727" }],
+        ..MEASURE
+    },
+    function: TextFunction::Ngrams(repetition::duplicate_ngrams),
+};
+
+#[cfg(test)]
+static MEASURES: &[&Measure] = &[
+    &WORD_COUNT,
+    &MEAN_WORD_LENGTH,
+    &ALPHA_WORD_RATIO,
+    &ALPHA_RATIO,
+    &DIGIT_RATIO,
+    &UPPERCASE_RATIO,
+    &WHITESPACE_RATIO,
+    &BULLET_LINE_RATIO,
+    &ELLIPSIS_LINE_RATIO,
+    &DUPLICATE_LINE_RATIO,
+    &DUPLICATE_LINE_CHAR_RATIO,
+    &TOP_NGRAM_CHAR_RATIO,
+    &DUPLICATE_NGRAM_CHAR_RATIO,
+];
 
 /// Returns `part / whole`, or 0 if `whole` is 0.
 pub(super) fn share(part: usize, whole: usize) -> f64 {

@@ -8,7 +8,7 @@ use datafusion::common::{DataFusionError, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Texts;
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 
@@ -30,11 +30,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("1"),
     ],
     returns: "FixedSizeList(UInt32) of that length",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 0.3,
-    commutes: Commutes::NONE,
     docs: "White space separates words. A shingle is ngram consecutive words joined by single spaces, or all words of \
            a text that has fewer. Case and accents matter: apply `lower` and `normalize_text` first. A shingle's hash \
            h is the lower 32 bits of XXH3, mixed by MurmurHash3's finalizer. Number i of the signature is the minimum \
@@ -46,6 +41,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         sql: "minhash_signature('the cat sat on the mat', permutations => 4, ngram => 2)",
         result: "[694424266, 86710673, 633415711, 712112757]",
     }],
+    ..Descriptor::BASE
 };
 
 /// The operator `minhash_signature`.

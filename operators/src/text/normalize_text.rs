@@ -11,7 +11,7 @@ use unicode_normalization::{
 };
 
 use super::{Texts, offset};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -24,17 +24,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("form", ConstantKind::Text, "`'nfc'`, `'nfd'`, `'nfkc'` or `'nfkd'`").or("'nfc'"),
     ],
     returns: "Utf8",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "NFC composes and NFD decomposes characters. The K forms also replace characters that only look different, \
            such as ligatures and full-width letters. To change case, strip text or replace patterns, use `lower`, \
            `btrim` and `regexp_replace`. Null in, null out.",
     source: "Unicode Standard Annex 15, implemented by the `unicode-normalization` crate; tested against Python's \
              `unicodedata`",
     examples: &[Example { sql: "normalize_text('ﬁne', form => 'nfkc')", result: "fine" }],
+    ..Descriptor::BASE
 };
 
 /// The operator `normalize_text`.

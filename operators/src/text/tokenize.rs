@@ -9,7 +9,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 
 use super::tokenizer::{Encoding, Tokenizer, Truncation};
 use super::{Texts, offset, tiktoken};
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -51,11 +51,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         .or("'cl100k_base'"),
     ],
     returns: "List(Int32)",
-    determinism: Determinism::Deterministic,
-    rows: Rows::OneToOne,
-    nulls: Nulls::Kept,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
     docs: "The file may describe any model, normalizer, pre-tokenizer and template. Special tokens in the text become \
            their ids. Padding and truncation in the file are ignored: they are settings of whoever saved it. If \
            max_length is below the number of special tokens, every row is an error.\n\nA tiktoken vocabulary has a \
@@ -69,6 +64,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Example { sql: "tokenize('to be', tokenizer => 'tokenizer.json')", result: "[493, 439]" },
         Example { sql: "tokenize('to be or not', tokenizer => 'tokenizer.json', max_length => 1)", result: "[493]" },
     ],
+    ..Descriptor::BASE
 };
 
 /// The operator `tokenize`.

@@ -1,7 +1,7 @@
-//! Functions that a feed cannot call: of other rows, of the clock, and of generators with state.
+//! Functions that a feed cannot call: aggregates and window functions, clocks, and random generators with state.
 //!
-//! The session's functions say how volatile they are and whether they aggregate. The names listed here are refused for
-//! the same reasons in sessions that do not know them, since "not found" would be a poor reason.
+//! A session's functions declare their volatility and whether they aggregate. The names listed here are refused for the
+//! same reasons in sessions that do not know them, because the error "not found" would mislead.
 
 use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};

@@ -1,6 +1,6 @@
-//! Joins: what is looked up for each row, and in what.
+//! Joins, and subqueries that are conditions.
 //!
-//! The rows of a feed are those of the first table. Whatever stands to the right of a JOIN, or in a subquery of WHERE, is
+//! The rows of a feed are those of the first table. The table to the right of a JOIN, or in a subquery of WHERE, is
 //! read whole and kept in memory, and its rows are found by equal keys.
 
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use forebay_operators::Determinism;
 use super::search::{JOIN_HINT, Search};
 use crate::{Place, calls};
 
-/// The most joins in one FROM. Plans nest once for each.
+/// Maximum number of joins in one FROM. Plans nest once for each join.
 const JOINS_MAX: usize = 8;
 
 const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
@@ -30,8 +30,9 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a `*` that DataFusion would take the wrong key for: of the columns of USING it keeps that of the table whose
-    /// name comes first in the alphabet, and that of the second table of a LEFT JOIN is null where nothing is found.
+    /// Refuses a `*` for which DataFusion would take the wrong key. Of the columns of USING it keeps the one of the
+    /// table whose name comes first in the alphabet, and that of a LEFT JOIN's second table is null where no row is
+    /// found.
     pub(super) fn wildcard(&mut self, projection: &[SelectItem], item: &TableWithJoins) {
         let Some(star) = projection.iter().find(|item| matches!(item, SelectItem::Wildcard(_))) else { return };
         let first = name(&item.relation);
@@ -107,7 +108,7 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses what the query of a second table cannot have.
+    /// Refuses clauses that the query of a second table cannot have.
     fn right_side(&mut self, query: &Query) {
         let mut found = Vec::new();
         let _ = Visit::visit(query, &mut RightSide { found: &mut found, here: self.here });
@@ -126,7 +127,7 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a subquery that is no condition of a SELECT, and what such a one cannot have.
+    /// Refuses a subquery that is no condition of a SELECT, and clauses that such a condition cannot have.
     pub(super) fn membership(&mut self, expr: &Expr, query: &Query) {
         let place = Place::start(query.span()).unwrap_or(self.here);
         let word = if matches!(expr, Expr::Exists { .. }) { "EXISTS" } else { "IN (SELECT …)" };
@@ -144,7 +145,7 @@ impl Search<'_> {
 
 const PAIRS: &str = "a join without a condition makes a row of each pair of rows";
 
-/// What columns of a table are called by, as DataFusion folds it.
+/// The qualifier of a table's columns, as DataFusion folds its case.
 fn name(factor: &TableFactor) -> Option<String> {
     let folded = |name: &Ident| match name.quote_style {
         Some(_) => name.value.clone(),
@@ -180,7 +181,7 @@ fn has_equality(condition: &Expr) -> bool {
     conjuncts(condition).iter().any(|condition| matches!(condition, Expr::BinaryOp { op: BinaryOperator::Eq, .. }))
 }
 
-/// What AND holds together.
+/// The conditions that AND connects.
 fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     let (mut todo, mut found) = (vec![condition], Vec::new());
     while let Some(condition) = todo.pop() {
@@ -193,7 +194,7 @@ fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     found
 }
 
-/// What rows that are read once cannot depend on, and what would need more than reading them.
+/// The functions that rows which are read once cannot call.
 struct RightSide<'a> {
     found: &'a mut Vec<(Place, &'static str)>,
     here: Place,
@@ -234,7 +235,7 @@ fn not_of_a_right_side(function: &Function) -> Option<&'static str> {
         return Some("UNNEST inside the second table of a join");
     }
     match calls::operator(&function.name)?.determinism {
-        Determinism::Deterministic => None,
+        Determinism::Deterministic | Determinism::WindowOrder => None,
         Determinism::KeyedRandom => Some("a random operator inside the second table of a join, which is read once"),
         Determinism::StepLength => Some("an operator that depends on the step, inside the second table of a join"),
     }

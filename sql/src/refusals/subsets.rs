@@ -1,7 +1,7 @@
-//! LIMIT and TABLESAMPLE: where a feed knows what they mean.
+//! LIMIT and TABLESAMPLE, where a feed supports them.
 //!
-//! Of a table they are functions of a row's number in it, so a window knows by itself which rows it has. Of anything else
-//! LIMIT would count over all windows before.
+//! Over a table they are functions of a row's number, so each window knows its rows by itself. Over anything else,
+//! LIMIT would have to count the rows of all earlier windows.
 
 use datafusion::sql::sqlparser::ast::{
     Expr, LimitClause, Query, SetExpr, TableFactor, TableSample, TableSampleKind, TableSampleMethod,

@@ -1,6 +1,6 @@
 //! UNNEST: one list in the columns of a SELECT, and nowhere else.
 //!
-//! DataFusion would pad the shorter of two lists with nulls, which nobody who trains wants to find out from a loss curve.
+//! DataFusion would pad the shorter of two lists with nulls, which would silently become training data.
 
 use std::ops::ControlFlow;
 

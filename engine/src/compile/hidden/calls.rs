@@ -14,8 +14,8 @@ use forebay_operators::Determinism;
 use forebay_sql::SAMPLE;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
-use crate::compile::fast;
+use crate::compile::hidden_columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
+use crate::compile::reduced_decode;
 
 /// The call sites of a query so far.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl CallSites {
         let name = expr.schema_name().to_string();
         let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
         let id = hidden_column(input, SAMPLE_ID)?;
-        let woven = fast::settled(expr, &mut self.fast)?
+        let woven = reduced_decode::settled(expr, &mut self.fast)?
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
                 let mut args = call.args.clone();
@@ -48,7 +48,7 @@ impl CallSites {
                         );
                     }
                     None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
-                    Some(Determinism::Deterministic) | None => {
+                    Some(Determinism::Deterministic | Determinism::WindowOrder) | None => {
                         return Ok(Transformed::no(Expr::ScalarFunction(call)));
                     }
                 }

@@ -6,10 +6,10 @@ use datafusion::common::plan_datafusion_err;
 use datafusion::error::Result;
 use datafusion::logical_expr::{self as plan, Expr, Filter, LogicalPlan, Projection};
 
-use super::columns::hidden_columns;
 use super::layers::Layers;
-use crate::compile::changes::Change;
+use crate::compile::change::Change;
 use crate::compile::checks;
+use crate::compile::hidden_columns::hidden_columns;
 use crate::compile::join::Condition;
 use crate::compile::lookup::{Join, Right};
 

@@ -9,9 +9,9 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Projection};
 
 use super::calls::CallSites;
-use super::columns::{HIDDEN, hidden_columns};
 use super::table::FeedTable;
-use crate::compile::changes::Change;
+use crate::compile::change::Change;
+use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 
 /// A query with its hidden columns, cut where rows are made.
 pub(crate) struct Woven {

@@ -8,7 +8,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::columns::HIDDEN;
+use crate::compile::hidden_columns::HIDDEN;
 use crate::compile::window_exec::WindowExec;
 
 /// A table to plan over, with or without the hidden columns. The feed reads it.

@@ -5,18 +5,15 @@ use std::sync::Arc;
 use datafusion::common::plan_err;
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, UserDefinedLogicalNodeCore as _,
-};
-use forebay_sql::{RowsCall, RowsNode};
+use datafusion::logical_expr::{Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias};
+use forebay_sql::RowsNode;
 
-use super::columns::{HIDDEN, hidden_columns};
 use super::layers::{Layers, Woven};
 use super::table::FeedTable;
-use super::{join, mix, pack};
-use crate::compile::changes::Change;
+use super::{join, table_call};
+use crate::compile::change::Change;
+use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 use crate::compile::join::Condition;
-use crate::compile::near_duplicates::NearDuplicates;
 
 /// Weaves the hidden columns into `plan`, whose output then has them as well.
 pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
@@ -69,14 +66,7 @@ fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
         LogicalPlan::Extension(extension) if extension.node.as_any().is::<RowsNode>() => {
             let node = extension.node.as_any().downcast_ref::<RowsNode>().expect("looked at above");
             let input = weave_node(layers, node.input())?;
-            match node.call() {
-                RowsCall::Pack { pack, column } => pack::weave(layers, node, pack, *column, input),
-                RowsCall::Mix { mix, image, label } => mix::weave(layers, node, mix, (*image, *label), input),
-                RowsCall::NearDuplicates { call, column } => {
-                    let distinct = NearDuplicates::new(*call, *column);
-                    layers.cut(input, Change::NearDuplicates(distinct), node.schema())
-                }
-            }
+            table_call::weave(layers, node, input)
         }
         other => plan_err!("{} cannot run in a feed stage", other.display()),
     }

@@ -7,8 +7,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use forebay_operators::{ConstantKind, Determinism, ParameterKind};
-use forebay_sql::{RowsCall, RowsNode};
+use forebay_operators::{ConstantKind, ParameterKind};
+use forebay_sql::RowsNode;
 
 use crate::function::FunctionUdf;
 
@@ -33,9 +33,10 @@ pub(crate) fn operator_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, u
     })?;
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Extension(extension) = node
-            && let Some(operator) = forebay_operators::find_table_operator(extension.node.name())
+            && let Some(node) = extension.node.as_any().downcast_ref::<RowsNode>()
         {
-            versions.insert(operator.name.to_owned(), operator.version);
+            let descriptor = node.operator().descriptor();
+            versions.insert(descriptor.name.to_owned(), descriptor.version);
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
@@ -59,12 +60,12 @@ pub(crate) fn files(plan: &LogicalPlan) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// The calls whose results must not be kept: of keyed-random operators, and of functions without a version.
+/// The calls whose results must not be kept: those that differ from epoch to epoch, and those of functions without a version.
 pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     let mut calls = BTreeSet::new();
     visit_calls(plan, &mut |call| {
         if forebay_operators::find(call.name())
-            .is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic)
+            .is_some_and(|operator| operator.descriptor().determinism.varies_by_epoch())
         {
             calls.insert(call.name().to_owned());
         }
@@ -72,9 +73,9 @@ pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Extension(extension) = node
             && let Some(node) = extension.node.as_any().downcast_ref::<RowsNode>()
-            && let RowsCall::Mix { mix, .. } = node.call()
+            && node.operator().descriptor().determinism.varies_by_epoch()
         {
-            calls.insert(mix.descriptor().name.to_owned());
+            calls.insert(node.operator().descriptor().name.to_owned());
         }
         Ok(TreeNodeRecursion::Continue)
     })?;

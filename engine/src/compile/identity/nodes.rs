@@ -3,10 +3,11 @@
 use datafusion::common::{JoinConstraint, JoinType, NullEquality, NullHandling, UnnestOptions};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Join, LogicalPlan, TableScan, Unnest};
-use forebay_sql::{RowsCall, RowsNode};
+use forebay_sql::RowsNode;
 
 use super::expressions::{column, expression, expressions, relation_form};
 use super::form::{Form, without_form};
+use super::values::value;
 
 /// Raised with the form, and when a new DataFusion may plan or compute something else for the same form.
 const VERSION: &str = "forebay query 1, datafusion 55";
@@ -127,25 +128,23 @@ fn joined(form: &mut Form, join: &Join) -> Result<()> {
     node(form, &join.right)
 }
 
-/// Writes a call of a table operator: its version, the columns and the constants that it is called with.
+/// Writes a call of a table operator: its version, the columns that its arguments name, and its other constants.
 fn rows(form: &mut Form, call: &RowsNode) -> Result<()> {
-    let name = |at: usize| call.input().schema().field(at).name().as_str();
-    let (descriptor, columns, constants) = match call.call() {
-        RowsCall::Pack { pack, column } => {
-            (&forebay_operators::pack::DESCRIPTOR, vec![name(*column)], format!("{pack:?}"))
-        }
-        RowsCall::Mix { mix, image, label } => (mix.descriptor(), vec![name(*image), name(*label)], format!("{mix:?}")),
-        RowsCall::NearDuplicates { call, column } => {
-            (&forebay_operators::near_duplicates::DESCRIPTOR, vec![name(*column)], format!("{call:?}"))
-        }
-    };
+    let (descriptor, columns) = (call.operator().descriptor(), &call.plan().columns);
     form.tag("table operator");
     form.text(descriptor.name);
     form.number(u64::from(descriptor.version));
-    form.list(columns, |form, name| {
-        form.text(name);
+    form.list(columns, |form, (parameter, column)| {
+        form.text(parameter);
+        form.text(call.input().schema().field(*column).name());
         Ok(())
     })?;
-    form.text(&constants);
+    let is_constant = |name: &str| !columns.iter().any(|(parameter, _)| *parameter == name);
+    let constants = descriptor.parameters[1..].iter().zip(call.constants());
+    let constants: Vec<_> = constants.filter(|(parameter, _)| is_constant(parameter.name)).collect();
+    form.list(constants, |form, (parameter, constant)| {
+        form.text(parameter.name);
+        value(form, constant)
+    })?;
     node(form, call.input())
 }

@@ -1,73 +1,126 @@
-//! `drop_near_duplicates`: of rows of a window with similar signatures, the first.
+//! `drop_near_duplicates`: keeps the first of the rows in a window that have similar signatures.
 //!
-//! It is a table operator, called in FROM. Which rows stay is a function of the window's signatures in file order, so it does
-//! not depend on how the window is shuffled.
+//! The decision depends on the window's signatures in file order, so shuffling the window does not change it.
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field};
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Field, UInt32Type};
+use datafusion::common::Result;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, Rows};
+use crate::made_rows::{InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
+use crate::row_operator::{ReadColumn, RowArguments, RowOperator, RowPlan, RowScope};
 
-/// What `drop_near_duplicates` declares about itself.
-pub static DESCRIPTOR: Descriptor = Descriptor {
+static DESCRIPTOR: Descriptor = Descriptor {
     name: "drop_near_duplicates",
     version: 1,
     category: "list",
-    summary: "Drops rows that are similar to an earlier row of their window that stays",
+    summary: "Drops rows that are similar to an earlier kept row of their window",
     parameters: &[
-        Parameter::input("rows", TypeClass::NumberList, "A subquery or a table with a signature in each row"),
-        Parameter::constant(
-            "threshold",
-            ConstantKind::Number,
-            "The share of equal numbers from which rows are similar",
-        )
-        .or("0.8"),
-        Parameter::constant("column", ConstantKind::Text, "The column of the signatures, where there are several")
+        Parameter::rows("With a signature in each row"),
+        Parameter::constant("threshold", ConstantKind::Number, "The minimum share of equal numbers in similar rows")
+            .or("0.8"),
+        Parameter::constant("column", ConstantKind::Text, "The column of the signatures, if there are several")
             .or("NULL"),
     ],
-    returns: "the rows that stay, with all their columns",
-    nulls: Nulls::Kept,
-    determinism: Determinism::Deterministic,
+    returns: "the kept rows, with all their columns",
     rows: Rows::Shrinks,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
-    docs: "Signatures are those of `minhash_signature`: two rows are similar where at least threshold of their numbers \
-           are equal at the same place, which estimates the Jaccard similarity of their texts. Of similar rows, the first \
-           in file order stays; a row without a signature stays. Candidates share two bands of the signature, so narrow \
-           that no pair above the threshold is missed. Where rows share so much that comparing them does not end soon, \
-           reading fails with resources exhausted and wants smaller windows. Rows meet those of their window only: with shuffling that is \
-           another set each epoch. Duplicates across a dataset are found beforehand.",
+    docs: "Signatures are those of `minhash_signature`. Two rows are similar if at least threshold of their numbers \
+           are equal at the same position, which estimates the Jaccard similarity of their texts. Of similar rows, the \
+           first in file order stays. A row without a signature stays. Candidates share two bands of the signature; \
+           the bands are so narrow that no pair above the threshold is missed. If rows share so much that comparing \
+           them would take too long, reading fails with resources exhausted and asks for smaller windows. Rows are \
+           compared within their window only, and with shuffling a window has different rows in each epoch. To find \
+           duplicates across a dataset, do so beforehand.",
     source: "Broder, On the resemblance and containment of documents (1997); bands as in Leskovec et al., Mining of \
              Massive Datasets, chapter 3",
     examples: &[Example {
-        sql: "SELECT text FROM drop_near_duplicates((SELECT text, minhash_signature(text) AS signature FROM texts))",
-        result: "the texts, without near-duplicates",
+        sql: "SELECT id FROM drop_near_duplicates((SELECT id, minhash_signature(s || ' fish', ngram => 1) AS signature \
+              FROM numbers))",
+        result: "0; 1; 2; 3",
     }],
+    ..Descriptor::BASE
 };
 
-/// In place of a row, none.
+/// The absence of a row.
 const NONE: u32 = u32::MAX;
-/// Meetings of rows in a band: some ten seconds.
+/// Maximum number of meetings of rows in a band, some ten seconds of work.
 const MEETINGS_MAX: u64 = 1 << 31;
 
+/// The operator `drop_near_duplicates`.
+#[derive(Debug)]
+pub(crate) struct DropNearDuplicates;
+
+impl RowOperator for DropNearDuplicates {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn scope(&self) -> RowScope {
+        RowScope::Window
+    }
+
+    fn plan(&self, arguments: &RowArguments<'_>) -> Result<RowPlan> {
+        let what = "a signature of minhash_signature";
+        let column = arguments.column("column", what, |field| NearDuplicates::length_of(field).is_some())?;
+        let threshold = arguments.number("threshold")?;
+        let Some(call) = NearDuplicates::new(threshold, arguments.field(column)) else {
+            return arguments.refuse("threshold", format_args!("must be above 0 and at most 1, got {threshold}"));
+        };
+        Ok(RowPlan {
+            columns: vec![("column", column)],
+            reads: vec![ReadColumn::plain(column)],
+            ..RowPlan::keeping(arguments.input(), Arc::new(call))
+        })
+    }
+}
+
+impl MakeRows for NearDuplicates {
+    fn make<'a>(&'a self, window: &'a InputRows<'a>) -> Result<MadeRows<'a>> {
+        let mut rows: Vec<(RowAt, Option<&[u32]>)> = Vec::with_capacity(window.len());
+        let mut positions = window.positions();
+        for part in &window.parts {
+            let lists = part.reads[0].as_fixed_size_list();
+            let (size, values) = (lists.value_length() as usize, lists.values().as_primitive::<UInt32Type>());
+            for (at, row) in (0..lists.len()).zip(&mut positions) {
+                let numbers = at * size..(at + 1) * size;
+                let is_whole = lists.is_valid(at)
+                    && values.nulls().is_none_or(|nulls| nulls.slice(numbers.start, size).null_count() == 0);
+                rows.push((row, is_whole.then(|| &values.values()[numbers])));
+            }
+        }
+        rows.sort_unstable_by_key(|(row, _)| window.place(*row));
+        let signatures: Vec<_> = rows.iter().map(|(_, signature)| *signature).collect();
+        let stay = self.stay(&signatures, window.bytes_max).ok_or_else(|| WindowTooLarge {
+            message: "DROP_NEAR_DUPLICATES finds too many rows in one window that share parts of their signatures"
+                .to_owned(),
+            hint: "lower window_rows or window_bytes, or raise threshold".to_owned(),
+        })?;
+        let mut stay: Vec<RowAt> =
+            rows.iter().zip(stay).filter_map(|((row, _), stays)| stays.then_some(*row)).collect();
+        stay.sort_unstable();
+        let parts = 0..window.parts.len() as u32;
+        Ok(Box::new(parts.map(move |part| {
+            let rows = stay.partition_point(|row| row.part < part)..stay.partition_point(|row| row.part <= part);
+            Ok(Made::kept(stay[rows].to_vec()))
+        })))
+    }
+}
+
 /// A call of `drop_near_duplicates`, without its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
-pub struct NearDuplicates {
-    /// Numbers of a signature.
+#[derive(Clone, Copy, Debug)]
+struct NearDuplicates {
+    /// Numbers in a signature.
     length: usize,
-    /// How many must be equal.
+    /// Equal numbers from which rows are similar.
     equal: usize,
 }
 
 impl NearDuplicates {
-    /// Whether a field holds signatures.
-    pub fn is_signature(field: &Field) -> bool {
-        Self::length_of(field).is_some()
-    }
-
     fn length_of(field: &Field) -> Option<usize> {
         match field.data_type() {
             DataType::FixedSizeList(item, length) if *item.data_type() == DataType::UInt32 && *length > 0 => {
@@ -77,28 +130,28 @@ impl NearDuplicates {
         }
     }
 
-    /// The call over signatures of this field; `None` where the threshold is not above 0 and at most 1, or the field holds
-    /// no signatures.
-    pub fn new(threshold: f64, signature: &Field) -> Option<Self> {
+    /// Makes the call over signatures of this field. Returns `None` if the threshold is not above 0 and at most 1, or
+    /// the field holds no signatures.
+    fn new(threshold: f64, signature: &Field) -> Option<Self> {
         let length = Self::length_of(signature).filter(|_| threshold > 0.0 && threshold <= 1.0)?;
-        // A threshold such as 0.8 is a little above what it is written as.
+        // The float of a threshold such as 0.8 is slightly above its decimal value.
         let equal = (threshold * length as f64 - 1e-9).ceil().max(1.0) as usize;
         Some(Self { length, equal })
     }
 
-    /// Whether each row stays; `None` where the index of the rows would take more than `bytes_max`, or so many rows share parts of
-    /// their signatures that comparing them does not end soon.
-    pub fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
-        // Similar rows differ in so few numbers that of two bands more, two are equal. One is equal by chance too often; but
-        // there are no more bands than numbers.
+    /// Returns whether each row stays. Returns `None` if the index of the rows would exceed `bytes_max`, or if rows
+    /// share so many parts of their signatures that comparing them would take too long.
+    fn stay(&self, signatures: &[Option<&[u32]>], bytes_max: u64) -> Option<Vec<bool>> {
+        // Similar rows differ in at most `apart` numbers, so with `apart + 2` bands, two bands are equal. One equal
+        // band is too often a coincidence, but the number of bands is limited by the number of numbers.
         let apart = self.length - self.equal;
         let (bands, meetings_least) = if apart + 2 <= self.length { (apart + 2, 2) } else { (apart + 1, 1) };
         let band = |band: usize| -> Range<usize> { band * self.length / bands..(band + 1) * self.length / bands };
         let mut kept: Vec<&[u32]> = Vec::new();
-        // The last kept row with some band, and of each band of each kept row the one before it.
+        // The last kept row by band, and for each band of each kept row the previous row with it.
         let mut last: HashMap<u64, u32> = HashMap::new();
         let mut before: Vec<u32> = Vec::new();
-        // The row that last met each kept row in a band, and in how many.
+        // For each kept row, the last row that shared a band with it, and the number of shared bands.
         let mut met: Vec<(usize, u32)> = Vec::new();
         let mut meetings = 0_u64;
         let mut stay = Vec::with_capacity(signatures.len());
@@ -200,7 +253,7 @@ mod tests {
 
     #[test]
     fn rows_that_share_a_part_are_bounded_in_memory() {
-        // The first half is the same in all.
+        // The first half is the same in all rows.
         let mut draws = Draws::new(3, 0);
         let rows: Vec<Vec<u32>> = (0..2000)
             .map(|_| (0..64).map(|at| if at < 32 { at } else { draws.below(1 << 32) as u32 }).collect())

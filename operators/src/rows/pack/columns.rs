@@ -1,4 +1,4 @@
-//! What a trainer sees of packed sequences: functions of one row, computed for the rows that are asked for.
+//! The columns of packed sequences that a trainer receives: functions of one row, computed for the requested rows.
 
 use std::sync::Arc;
 
@@ -12,29 +12,26 @@ use datafusion::logical_expr::{
 };
 use forebay_arrays::{FixedShapeTensor, item};
 
-use super::{Pack, list_field};
+use super::layout::{Pack, list_field};
 
-/// A function of a packed sequence, or of a document on its way into one.
+/// A function of a packed sequence, or of a document before it is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Column {
-    /// Of a document's list: its tokens as int32. A null is an empty document; a null token is an error.
+pub(super) enum PackedColumn {
+    /// The tokens of a document's list as int32. A null is an empty document; a null token is an error.
     Document,
-    /// Of tokens: with padding.
+    /// The tokens with padding.
     InputIds,
-    /// Of tokens and bounds: the tokens, without the first of each document and the padding.
+    /// The tokens, except the first of each document and the padding. Computed from tokens and bounds.
     Labels,
-    /// Of bounds: each token's place in its document.
+    /// Each token's index in its document. Computed from bounds.
     PositionIds,
-    /// Of bounds: how many tokens there are.
+    /// The number of tokens. Computed from bounds.
     Tokens,
 }
 
-impl Column {
-    /// The columns that a query sees, but for `cu_seq_lens`, which are the bounds.
-    pub const OUTPUTS: [Self; 4] = [Self::InputIds, Self::Labels, Self::PositionIds, Self::Tokens];
-
-    /// Its name in a query.
-    pub fn name(self) -> &'static str {
+impl PackedColumn {
+    /// Returns the column's name in a query.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Document => "document",
             Self::InputIds => "input_ids",
@@ -44,8 +41,8 @@ impl Column {
         }
     }
 
-    /// Its type in a query.
-    pub fn field(self, pack: &Pack) -> FieldRef {
+    /// Returns the column's type in a query.
+    pub(super) fn field(self, pack: &Pack) -> FieldRef {
         match self {
             Self::Document => list_field(self.name()),
             Self::Tokens => Arc::new(Field::new(self.name(), DataType::Int32, false)),
@@ -56,10 +53,10 @@ impl Column {
         }
     }
 
-    /// It as a function.
-    pub fn function(self, pack: &Pack) -> ScalarUDF {
+    /// Returns the column as a function.
+    pub(super) fn function(self, pack: &Pack) -> ScalarUDF {
         let arguments = if self == Self::Labels { 2 } else { 1 };
-        ScalarUDF::from(PackColumn {
+        ScalarUDF::from(PackFunction {
             name: format!("pack_{}", self.name()),
             column: self,
             pack: *pack,
@@ -83,7 +80,7 @@ impl Column {
             _ => 0,
         };
         let values = match lists.all() {
-            // Nothing is missing, so no sequence is padded, and they lie there as they are wanted.
+            // No sequence needs padding, so the tokens are already laid out as wanted.
             all if self == Self::InputIds && all.len() == first.len() * pack.length => all,
             _ => ScalarBuffer::from(self.values(pack, arrays, fill)),
         };
@@ -97,7 +94,7 @@ impl Column {
         )?))
     }
 
-    /// The values of whole sequences.
+    /// Returns the values of whole sequences.
     fn values(self, pack: &Pack, arrays: &[ArrayRef], fill: i32) -> Vec<i32> {
         let (rows, lists) = (arrays[0].len(), Lists::of(&arrays[0]));
         let mut values = Vec::with_capacity(rows * pack.length);
@@ -115,7 +112,7 @@ impl Column {
             if self == Self::Labels {
                 let bounds = Lists::of(&arrays[1]);
                 for &start in bounds.row(row) {
-                    // The last bound is the end, which may be that of the sequence.
+                    // The last bound is the end of the tokens, which may be the end of the sequence.
                     if let Some(label) = values[end - pack.length..].get_mut(start as usize) {
                         *label = pack.ignore_index;
                     }
@@ -138,7 +135,7 @@ impl<'a> Lists<'a> {
         Self { offsets: list.value_offsets(), values: list.values().as_primitive::<Int32Type>().values() }
     }
 
-    /// What all rows hold, one after the other.
+    /// Returns the values of all rows, concatenated.
     fn all(&self) -> ScalarBuffer<i32> {
         let (first, last) = (self.offsets[0] as usize, self.offsets[self.offsets.len() - 1] as usize);
         self.values.slice(first, last - first)
@@ -149,7 +146,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Lists of any integers as lists of int32. Fails as a whole; the engine finds the row.
+/// Converts lists of any integers to lists of int32. An error fails all rows; the engine finds the bad one.
 fn document(lists: &ArrayRef) -> Result<ArrayRef> {
     let as_list = DataType::List(Arc::new(Field::new_list_field(DataType::Int64, true)));
     let lists = match lists.data_type() {
@@ -157,7 +154,7 @@ fn document(lists: &ArrayRef) -> Result<ArrayRef> {
         _ => cast(lists, &as_list)?,
     };
     let list = lists.as_list::<i32>();
-    // Only what is in a list: what lies under a null is no token.
+    // Use only values in lists. Values at null positions are not tokens.
     let mut lengths = Vec::with_capacity(list.len());
     let mut runs = Vec::new();
     for row in 0..list.len() {
@@ -189,14 +186,14 @@ fn document(lists: &ArrayRef) -> Result<ArrayRef> {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct PackColumn {
+struct PackFunction {
     name: String,
-    column: Column,
+    column: PackedColumn,
     pack: Pack,
     signature: Signature,
 }
 
-impl ScalarUDFImpl for PackColumn {
+impl ScalarUDFImpl for PackFunction {
     fn name(&self) -> &str {
         &self.name
     }
@@ -225,20 +222,21 @@ mod tests {
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::Int64Type;
 
-    use super::super::{Layout, Strategy};
+    use super::super::layout::{PackLayout, PackStrategy};
     use super::*;
 
     #[test]
     fn columns_restart_with_each_document_and_ignore_padding() {
-        let pack = Pack { length: 6, strategy: Strategy::Concat, separator: Some(9), pad_id: -1, ignore_index: -100 };
+        let pack =
+            Pack { length: 6, strategy: PackStrategy::Concat, separator: Some(9), pad_id: -1, ignore_index: -100 };
         let documents: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6, 7, 8, 10, 11, 12]];
-        let layout = Layout::new(&pack, documents.iter().map(|document| document.len()));
+        let layout = PackLayout::new(&pack, documents.iter().map(|document| document.len()));
         let all = 0..layout.len();
         let (tokens, bounds) = (layout.tokens(&pack, &documents, all.clone()), layout.bounds(all));
         for taken in [0..3, 0..2, 1..2, 1..3, 2..3] {
             let slice = |array: &ArrayRef| array.slice(taken.start, taken.len());
             let (tokens, bounds) = (slice(&tokens), slice(&bounds));
-            let column = |column: Column, arrays: &[&ArrayRef]| {
+            let column = |column: PackedColumn, arrays: &[&ArrayRef]| {
                 let arrays: Vec<ArrayRef> = arrays.iter().map(|array| Arc::clone(array)).collect();
                 let made = column.compute(&pack, &arrays).unwrap();
                 assert_eq!(made.data_type(), column.field(&pack).data_type());
@@ -249,18 +247,18 @@ mod tests {
             let expect =
                 |array: ArrayRef, expected: [[i32; 6]; 3]| assert_eq!(rows(array), expected[taken.clone()].concat());
             expect(
-                column(Column::InputIds, &[&tokens]),
+                column(PackedColumn::InputIds, &[&tokens]),
                 [[1, 2, 3, 9, 4, 9], [5, 6, 7, 8, 10, 11], [12, 9, -1, -1, -1, -1]],
             );
             expect(
-                column(Column::Labels, &[&tokens, &bounds]),
+                column(PackedColumn::Labels, &[&tokens, &bounds]),
                 [[-100, 2, 3, 9, -100, 9], [-100, 6, 7, 8, 10, 11], [-100, 9, -100, -100, -100, -100]],
             );
             expect(
-                column(Column::PositionIds, &[&bounds]),
+                column(PackedColumn::PositionIds, &[&bounds]),
                 [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4, 5], [0, 1, 0, 0, 0, 0]],
             );
-            let used = column(Column::Tokens, &[&bounds]);
+            let used = column(PackedColumn::Tokens, &[&bounds]);
             assert_eq!(used.as_primitive::<Int32Type>().values()[..], [6, 6, 2][taken.clone()]);
         }
     }

@@ -1,8 +1,10 @@
-//! `mixup` and `cutmix`: each image blended with that of another row of its window, and their labels with them.
+//! `mixup` and `cutmix`: mix each image, and its label, with those of another row in its window.
 //!
-//! They are table operators, called in FROM: the engine finds each row a partner, and the functions here ([`Part`]) make
-//! the mixed columns of the row's own values and the partner's, row by row. Both parts of a call draw the same numbers,
-//! so label and image agree.
+//! [`Cycle`] gives each row a partner. Two functions compute the mixed columns from the row's own values and the
+//! partner's, row by row. Both functions of a call draw the same numbers, so label and image agree.
+
+mod blend;
+mod partners;
 
 use std::sync::Arc;
 
@@ -10,147 +12,173 @@ use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, P
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Float32Type, Int64Type, UInt8Type, UInt64Type};
-use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use forebay_arrays::{FixedShapeTensor, item};
 
-use crate::descriptor::{Commutes, ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, Rows, TypeClass};
+use self::blend::{Blend, MixMethod};
+use self::partners::Cycle;
+use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter};
 use crate::image_column::{CHANNELS, Rectangle, value_type, wording};
-use crate::keyed::Draws;
+use crate::row_operator::{ColumnValue, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 use crate::tensors::{self, whole};
 
-const ROWS: Parameter =
-    Parameter::input("rows", TypeClass::FixedImage, "A subquery with an image and a label in each row");
+const ROWS: Parameter = Parameter::rows("With an image and a label in each row");
 const ALPHA: Parameter =
     Parameter::constant("alpha", ConstantKind::Number, "Both parameters of the Beta distribution").or("1.0");
 const NUM_CLASSES: Parameter = Parameter::constant(
     "num_classes",
     ConstantKind::PositiveInteger,
-    "The length of a mixed label, where labels are integers; up to 65536",
+    "The length of a mixed label if labels are integers, up to 65536",
 )
 .or("NULL");
 const P: Parameter = Parameter::constant("p", ConstantKind::Number, "The share of rows that are mixed").or("1.0");
 const IMAGE: Parameter =
-    Parameter::constant("image", ConstantKind::Text, "The column of the images, where there are several").or("NULL");
+    Parameter::constant("image", ConstantKind::Text, "The column of the images, if there are several").or("NULL");
 const LABEL: Parameter = Parameter::constant("label", ConstantKind::Text, "The column of the labels").or("'label'");
 
-const RETURNS: &str = "the columns of rows; the image mixed, the label as float32 of num_classes";
+const RETURNS: &str = "the columns of rows, with the image mixed and the label as float32 of num_classes";
 
-/// What `mixup` declares about itself.
-pub static MIXUP: Descriptor = Descriptor {
+static MIXUP_DESCRIPTOR: Descriptor = Descriptor {
     name: "mixup",
     version: 1,
     category: "image",
-    summary: "Blends each image with that of another row of its window, and their labels",
+    summary: "Blends each image and its label with those of another row in its window",
     parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
     returns: RETURNS,
-    nulls: Nulls::Kept,
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
-    docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and for \
-           labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are the \
-           window's rows in a random cycle: each is a partner once, and a row that is alone is its own. An integer label, or a boolean one as 0 and 1, is \
-           one-hot before it is mixed; a list of fixed size is mixed as it is. Functions in the subquery's SELECT run for \
-           the row and again for its partner, with the partner's randomness; other columns are the row's own. Null where \
-           either is null.",
+    docs: "The result is lambda * own + (1 - lambda) * partner, for images (uint8, rounded half up, or float32) and \
+           for labels. Each row draws its lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16. Partners are \
+           the window's rows in a random cycle: each row is a partner once, and a single row is its own partner. An \
+           integer label, or a boolean label as 0 and 1, becomes one-hot before it is mixed. A list of fixed size is \
+           mixed unchanged. Functions in the subquery's SELECT run for the row, and again for its partner with the \
+           partner's randomness. Other columns are the row's own. Null if either value is null.",
     source: "Zhang et al., mixup: Beyond Empirical Risk Minimization (2017); torchvision's `MixUp`, with a lambda for each row",
     examples: &[Example {
-        sql: "SELECT image, label FROM mixup((SELECT resize(decode_image(bytes), 224, 224) AS image, label FROM photos), \
-              num_classes => 10)",
-        result: "images of 224 x 224 and labels of 10 floats",
+        sql: "SELECT label FROM mixup((SELECT resize(decode_image(bytes), 1, 1) AS image, ascii(path) - 97 AS label \
+              FROM pictures), num_classes => 3)",
+        result: "[3] 0.3743744 0.0 0.6256256; [3] 0.12605286 0.87394714 0.0; [3] 0.0 0.29756165 0.70243835",
     }],
+    ..Descriptor::BASE
 };
 
-/// What `cutmix` declares about itself.
-pub static CUTMIX: Descriptor = Descriptor {
+static CUTMIX_DESCRIPTOR: Descriptor = Descriptor {
     name: "cutmix",
     version: 1,
     category: "image",
-    summary: "Pastes a box of another row's image into each image, and mixes their labels by its area",
+    summary: "Pastes a box of another row's image into each image, and mixes their labels by the box's area",
     parameters: &[ROWS, ALPHA, NUM_CLASSES, P, IMAGE, LABEL],
     returns: RETURNS,
-    nulls: Nulls::Kept,
     determinism: Determinism::KeyedRandom,
-    rows: Rows::OneToOne,
-    size_ratio: 1.0,
-    commutes: Commutes::NONE,
-    docs: "Each row draws lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16, and the centre of a box whose \
-           sides are sqrt(1 - lambda) of the image's; the box is cut at the image's borders. Labels are mixed by the \
-           share of the image that stays. Partners, labels, the subquery's SELECT and nulls are as in `mixup`. Images are \
-           uint8 or float32, height x width x 3, or 3 x height x width as `to_chw` makes them.",
+    docs: "Each row draws lambda from Beta(alpha, alpha), rounded to a multiple of 2^-16, and the centre of a box \
+           whose sides are sqrt(1 - lambda) of the image's sides. The box is cut at the image's borders. Labels are \
+           mixed by the share of the image that stays. Partners, labels, the subquery's SELECT and nulls are as in \
+           `mixup`. Images are uint8 or float32, height x width x 3, or 3 x height x width as returned by `to_chw`.",
     source: "Yun et al., CutMix (2019); torchvision's `CutMix`, with a lambda and a box for each row",
     examples: &[Example {
-        sql: "SELECT image, label FROM cutmix((SELECT resize(decode_image(bytes), 224, 224) AS image, label FROM photos), \
-              num_classes => 10)",
-        result: "images of 224 x 224 and labels of 10 floats",
+        sql: "SELECT label FROM cutmix((SELECT resize(decode_image(bytes), 4, 4) AS image, ascii(path) - 97 AS label \
+              FROM pictures), num_classes => 3)",
+        result: "[3] 0.875 0.0 0.125; [3] 0.25 0.75 0.0; [3] 0.0 0.25 0.75",
     }],
+    ..Descriptor::BASE
 };
 
-/// The longest label.
+/// Maximum length of a label.
 const CLASSES_MAX: usize = 1 << 16;
 
-/// How two images become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
-pub enum Way {
-    /// Every pixel is blended.
-    Mixup,
-    /// A box is pasted.
-    Cutmix {
-        /// Rows of pixels.
-        height: usize,
-        /// Pixels per row.
-        width: usize,
-        /// Values of a pixel that lie side by side: 3, or 1 where each channel is a plane.
-        interleaved: usize,
-    },
+/// A table operator that mixes images.
+#[derive(Debug)]
+pub(crate) struct MixOperator {
+    descriptor: &'static Descriptor,
+    pastes: bool,
+}
+
+/// The operator `mixup`.
+pub(crate) static MIXUP: MixOperator = MixOperator { descriptor: &MIXUP_DESCRIPTOR, pastes: false };
+/// The operator `cutmix`.
+pub(crate) static CUTMIX: MixOperator = MixOperator { descriptor: &CUTMIX_DESCRIPTOR, pastes: true };
+
+impl RowOperator for MixOperator {
+    fn descriptor(&self) -> &'static Descriptor {
+        self.descriptor
+    }
+
+    fn scope(&self) -> RowScope {
+        RowScope::Window
+    }
+
+    fn plan(&self, arguments: &RowArguments<'_>) -> Result<RowPlan> {
+        // If a named column is wrong, the error states its type.
+        let named = arguments.text("image")?;
+        let fits = |field: &Field| named.map_or_else(|| Mix::is_image(field), |name| field.name() == name);
+        let image = arguments.column("image", "a tensor of uint8 or float32 images of one shape", fits)?;
+        let label = arguments.column("label", "a label", |_| true)?;
+        let (image_field, label_field) = (arguments.field(image), arguments.field(label));
+        let mix = Mix::try_new(self, arguments, image_field, label_field)?;
+        let mut plan = RowPlan {
+            columns: vec![("image", image), ("label", label)],
+            ..RowPlan::keeping(arguments.input(), Arc::new(Cycle))
+        };
+        let mixed = |part: MixedColumn, column: usize| {
+            let values = vec![
+                ColumnValue::Parent(column),
+                ColumnValue::Partner(column),
+                ColumnValue::RandomKey,
+                ColumnValue::Site,
+            ];
+            ColumnValue::Call(Arc::new(mix.function(part)), values)
+        };
+        // One column may be both. The image comes first.
+        let label_result = Arc::new(mix.label(label_field.name(), label_field.is_nullable())?);
+        plan.results[label] = ResultColumn::new(label_result, mixed(MixedColumn::Label, label));
+        plan.results[image].value = mixed(MixedColumn::Image, image);
+        Ok(plan)
+    }
 }
 
 /// A call of `mixup` or `cutmix`, without its input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
-pub struct Mix {
-    way: Way,
-    /// As bits, so that calls can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Mix {
+    operator: &'static str,
+    way: MixMethod,
+    /// The bits of alpha, so that calls can be compared.
     alpha: u64,
     p: u64,
     classes: usize,
 }
 
 impl Mix {
-    /// The call of `descriptor`, [`MIXUP`] or [`CUTMIX`], over columns of these fields; an error names the argument.
-    pub fn try_new(
-        descriptor: &Descriptor,
-        (alpha, p): (f64, f64),
-        num_classes: Option<usize>,
-        image: &Field,
-        label: &Field,
-    ) -> Result<Self> {
-        let refuse = |message: String| Err(DataFusionError::Plan(format!("{}: {message}", descriptor.name)));
+    /// Makes the call over columns of these fields.
+    fn try_new(operator: &MixOperator, arguments: &RowArguments<'_>, image: &Field, label: &Field) -> Result<Self> {
+        let (alpha, p) = (arguments.number("alpha")?, arguments.number("p")?);
         if !(alpha > 0.0 && alpha.is_finite()) {
-            return refuse(format!("\"alpha\" must be above 0, got {alpha}"));
+            return arguments.refuse("alpha", format_args!("must be above 0, got {alpha}"));
         }
         if !(0.0..=1.0).contains(&p) {
-            return refuse(format!("\"p\" must be between 0 and 1, got {p}"));
+            return arguments.refuse("p", format_args!("must be between 0 and 1, got {p}"));
         }
-        let wrong = |what: &str| format!("\"image\" must be {what}, and \"{}\" is {}", image.name(), wording(image));
-        let Some(tensor) = Self::image_of(image) else {
-            return refuse(wrong("a tensor of uint8 or float32, all of one shape; `resize` makes one"));
+        let num_classes = arguments.integer("num_classes")?.and_then(|classes| usize::try_from(classes).ok());
+        let wrong = |what: &str| {
+            let problem = format!("must be {what}, and \"{}\" is {}", image.name(), wording(image));
+            arguments.refuse("image", problem)
         };
-        let way = if descriptor.name == MIXUP.name {
-            Way::Mixup
+        let Some(tensor) = Self::image_of(image) else {
+            return wrong("a tensor of uint8 or float32, all of one shape; `resize` makes one");
+        };
+        let way = if !operator.pastes {
+            MixMethod::Mixup
         } else {
             match tensor.shape[..] {
                 [_, height, width] if tensor.has_names(&["C", "H", "W"]) => {
-                    Way::Cutmix { height, width, interleaved: 1 }
+                    MixMethod::Cutmix { height, width, interleaved: 1 }
                 }
-                [height, width, CHANNELS] => Way::Cutmix { height, width, interleaved: CHANNELS },
+                [height, width, CHANNELS] => MixMethod::Cutmix { height, width, interleaved: CHANNELS },
                 _ => {
-                    return refuse(wrong(
+                    return wrong(
                         "height x width x 3, or 3 x height x width with dimensions named as `to_chw` names them",
-                    ));
+                    );
                 }
             }
         };
@@ -158,33 +186,38 @@ impl Mix {
         let classes = match (label.data_type(), num_classes) {
             (data_type, Some(classes)) if is_class(data_type) && classes <= CLASSES_MAX => classes,
             (data_type, Some(classes)) if is_class(data_type) => {
-                return refuse(format!("\"num_classes\" must be at most {CLASSES_MAX}, got {classes}"));
+                return arguments.refuse("num_classes", format_args!("must be at most {CLASSES_MAX}, got {classes}"));
             }
             (data_type, None) if is_class(data_type) => {
-                return refuse(format!(
-                    "\"num_classes\" is missing: labels are mixed as one-hot, and \"{}\" is {data_type}",
-                    label.name()
-                ));
+                let name = label.name();
+                return arguments.refuse(
+                    "num_classes",
+                    format_args!("is missing: labels are mixed as one-hot, and \"{name}\" is {data_type}"),
+                );
             }
             (data_type, given) => match (FixedShapeTensor::of_numbers(label).map(|label| label.shape), given) {
                 (Some(shape), None) if shape.len() == 1 => shape[0],
                 (Some(shape), Some(classes)) if shape == [classes] => classes,
                 (Some(shape), Some(classes)) if shape.len() == 1 => {
-                    return refuse(format!("\"num_classes\" is {classes}, and \"{}\" has {}", label.name(), shape[0]));
+                    let (name, has) = (label.name(), shape[0]);
+                    return arguments.refuse("num_classes", format_args!("is {classes}, and \"{name}\" has {has}"));
                 }
                 _ => {
-                    return refuse(format!(
-                        "\"label\" must be an integer, a boolean or a list of fixed size, and \"{}\" is {data_type}",
-                        label.name()
-                    ));
+                    let name = label.name();
+                    return arguments.refuse(
+                        "label",
+                        format_args!(
+                            "must be an integer, a boolean or a list of fixed size, and \"{name}\" is {data_type}"
+                        ),
+                    );
                 }
             },
         };
-        Ok(Self { way, alpha: alpha.to_bits(), p: p.to_bits(), classes })
+        Ok(Self { operator: operator.descriptor.name, way, alpha: alpha.to_bits(), p: p.to_bits(), classes })
     }
 
-    /// What a column of images must be for either.
-    pub fn is_image(field: &Field) -> bool {
+    /// Returns whether both operators accept a column of images.
+    fn is_image(field: &Field) -> bool {
         Self::image_of(field).is_some_and(|tensor| tensor.shape.len() == 3)
     }
 
@@ -195,130 +228,36 @@ impl Mix {
         })
     }
 
-    /// What declares it.
-    pub fn descriptor(&self) -> &'static Descriptor {
-        if self.way == Way::Mixup { &MIXUP } else { &CUTMIX }
-    }
-
-    /// The type of a mixed label.
-    pub fn label(&self, name: &str, nullable: bool) -> Result<Field> {
+    /// Returns the field of a mixed label.
+    fn label(&self, name: &str, nullable: bool) -> Result<Field> {
         tensors::field(&FixedShapeTensor::new(DataType::Float32, vec![self.classes]), name, nullable)
     }
 
-    /// One of its columns as a function of the row's own value, the partner's, the row's random key and the call's site.
-    pub fn function(&self, part: Part) -> ScalarUDF {
+    /// Returns a mixed column as a function of the row's own value, the partner's value, the row's random key and the
+    /// call's site.
+    fn function(&self, part: MixedColumn) -> ScalarUDF {
         let name = match part {
-            Part::Image => format!("{}_image", self.descriptor().name),
-            Part::Label => format!("{}_label", self.descriptor().name),
+            MixedColumn::Image => format!("{}_image", self.operator),
+            MixedColumn::Label => format!("{}_label", self.operator),
         };
         ScalarUDF::from(MixPart { name, mix: *self, part, signature: Signature::any(4, Volatility::Immutable) })
     }
-
-    fn blend(&self, key: u64, site: u64) -> Blend {
-        let mut draws = Draws::new(key, site);
-        let mixes = draws.uniform() < f64::from_bits(self.p);
-        let lambda = if mixes { beta(f64::from_bits(self.alpha), &mut draws) } else { 1.0 };
-        let own = (lambda * f64::from(Blend::WHOLE)).round() as u32;
-        let Way::Cutmix { height, width, .. } = self.way else {
-            return Blend { own, pasted: Rectangle { top: 0, left: 0, height: 0, width: 0 } };
-        };
-        let half = 0.5 * (1.0 - Blend::share(own)).sqrt();
-        let side = |length: usize, draws: &mut Draws| {
-            let (centre, half) = (draws.below(length as u64) as usize, (half * length as f64) as usize);
-            let first = centre.saturating_sub(half);
-            (first, (centre + half).min(length) - first)
-        };
-        let (left, width) = side(width, &mut draws);
-        let (top, height) = side(height, &mut draws);
-        Blend { own, pasted: Rectangle { top, left, height, width } }
-    }
 }
 
-/// What is mixed.
+/// The mixed column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+enum MixedColumn {
     /// The image.
     Image,
     /// The label.
     Label,
 }
 
-/// How one row is mixed.
-#[derive(Clone, Copy, Debug)]
-struct Blend {
-    /// The weight of the row's own image, out of [`WHOLE`](Self::WHOLE).
-    own: u32,
-    /// What `cutmix` pastes.
-    pasted: Rectangle,
-}
-
-impl Blend {
-    const WHOLE: u32 = 1 << 16;
-
-    fn share(own: u32) -> f64 {
-        f64::from(own) / f64::from(Self::WHOLE)
-    }
-
-    /// The weight of the row's own label.
-    fn of_label(&self, way: Way) -> f32 {
-        match way {
-            Way::Mixup => Self::share(self.own) as f32,
-            Way::Cutmix { height, width, .. } => {
-                1.0 - (self.pasted.height * self.pasted.width) as f32 / (height * width) as f32
-            }
-        }
-    }
-}
-
-/// A number from Beta(alpha, alpha), as the ratio of two numbers from Gamma(alpha), which are kept as logarithms since
-/// those of a small alpha are too small for a float.
-fn beta(alpha: f64, draws: &mut Draws) -> f64 {
-    if alpha == 1.0 {
-        return draws.uniform();
-    }
-    let (a, b) = (ln_gamma(alpha, draws), ln_gamma(alpha, draws));
-    1.0 / (1.0 + libm::exp(b - a))
-}
-
-/// The logarithm of a number from Gamma(shape, 1): Marsaglia and Tsang, A Simple Method for Generating Gamma Variables
-/// (2000), with their reduction of shapes below 1.
-fn ln_gamma(shape: f64, draws: &mut Draws) -> f64 {
-    if shape < 1.0 {
-        let uniform = 1.0 - draws.uniform();
-        return ln_gamma(shape + 1.0, draws) + libm::log(uniform) / shape;
-    }
-    let d = shape - 1.0 / 3.0;
-    let c = 1.0 / (9.0 * d).sqrt();
-    loop {
-        let x = normal(draws);
-        let v = 1.0 + c * x;
-        if v <= 0.0 {
-            continue;
-        }
-        let v = v * v * v;
-        let uniform = 1.0 - draws.uniform();
-        if libm::log(uniform) < 0.5 * x * x + d - d * v + d * libm::log(v) {
-            return libm::log(d) + libm::log(v);
-        }
-    }
-}
-
-/// A number from the standard normal distribution: Marsaglia's polar method.
-fn normal(draws: &mut Draws) -> f64 {
-    loop {
-        let (x, y) = (draws.uniform_in(-1.0, 1.0), draws.uniform_in(-1.0, 1.0));
-        let square = x * x + y * y;
-        if square > 0.0 && square < 1.0 {
-            return x * (-2.0 * libm::log(square) / square).sqrt();
-        }
-    }
-}
-
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct MixPart {
     name: String,
     mix: Mix,
-    part: Part,
+    part: MixedColumn,
     signature: Signature,
 }
 
@@ -339,8 +278,8 @@ impl ScalarUDFImpl for MixPart {
         let [own, partner, ..] = args.arg_fields else { return internal_err!("{} lacks arguments", self.name) };
         let nullable = own.is_nullable() || partner.is_nullable();
         match self.part {
-            Part::Image => Ok(Arc::new(own.as_ref().clone().with_nullable(nullable))),
-            Part::Label => Ok(Arc::new(self.mix.label(own.name(), nullable)?)),
+            MixedColumn::Image => Ok(Arc::new(own.as_ref().clone().with_nullable(nullable))),
+            MixedColumn::Label => Ok(Arc::new(self.mix.label(own.name(), nullable)?)),
         }
     }
 
@@ -350,8 +289,8 @@ impl ScalarUDFImpl for MixPart {
         let (keys, sites) = (keys.as_primitive::<UInt64Type>(), sites.as_primitive::<UInt64Type>());
         let blends = keys.values().iter().zip(sites.values()).map(|(key, site)| self.mix.blend(*key, *site));
         let mixed = match self.part {
-            Part::Image => self.mix.images(own, partner, blends),
-            Part::Label => self.mix.labels(own, partner, blends),
+            MixedColumn::Image => self.mix.images(own, partner, blends),
+            MixedColumn::Label => self.mix.labels(own, partner, blends),
         };
         mixed.map(ColumnarValue::Array)
     }
@@ -359,7 +298,7 @@ impl ScalarUDFImpl for MixPart {
 
 impl Mix {
     fn images(&self, own: &ArrayRef, partner: &ArrayRef, blends: impl Iterator<Item = Blend>) -> Result<ArrayRef> {
-        let name = self.descriptor().name;
+        let name = self.operator;
         let (own, partner) = (whole(name, own)?, whole(name, partner)?);
         match own.value_type() {
             DataType::UInt8 => self.mixed::<UInt8Type>(own, partner, blends, |own, partner, weight| {
@@ -391,10 +330,10 @@ impl Mix {
         let (mut out, partners) = (values(own).to_vec(), values(partner));
         for ((own, partner), blend) in out.chunks_exact_mut(size).zip(partners.chunks_exact(size)).zip(blends) {
             match self.way {
-                Way::Mixup => blended(own, partner, blend.own),
-                Way::Cutmix { height, width, interleaved } => {
+                MixMethod::Mixup => blended(own, partner, blend.own),
+                MixMethod::Cutmix { height, width, interleaved } => {
                     let Rectangle { top, left, height: rows, width: columns } = blend.pasted;
-                    // The rows of an image with planes are those of all planes.
+                    // An image with planes has the rows of all planes.
                     for first in (0..size).step_by(height * width * interleaved) {
                         for y in top..top + rows {
                             let start = first + (y * width + left) * interleaved;
@@ -429,9 +368,9 @@ impl Mix {
         Ok(Arc::new(FixedSizeListArray::try_new(item(DataType::Float32), self.classes as i32, values, nulls)?))
     }
 
-    /// Labels as floats, integers and booleans one-hot.
+    /// Converts labels to floats. Integers and booleans become one-hot.
     fn one_hot(&self, labels: &ArrayRef) -> Result<Vec<f32>> {
-        let name = self.descriptor().name;
+        let name = self.operator;
         if let DataType::FixedSizeList(..) = labels.data_type() {
             let floats = cast(whole(name, labels)?.values(), &DataType::Float32)?;
             return Ok(floats.as_primitive::<Float32Type>().values().to_vec());
@@ -456,6 +395,8 @@ impl Mix {
 #[cfg(test)]
 mod tests {
     use arrow::array::{Int64Array, UInt8Array};
+    use arrow::datatypes::Fields;
+    use datafusion::scalar::ScalarValue;
 
     use super::*;
 
@@ -463,9 +404,25 @@ mod tests {
         FixedShapeTensor::new(value, shape).named(names).field("image", true).unwrap()
     }
 
-    fn call(descriptor: &Descriptor, alpha: f64, image: &Field) -> Mix {
-        let label = Field::new("label", DataType::Int64, true);
-        Mix::try_new(descriptor, (alpha, 1.0), Some(3), image, &label).unwrap()
+    fn planned(
+        operator: &MixOperator,
+        (alpha, p): (f64, f64),
+        classes: Option<i64>,
+        image: &Field,
+        label: &Field,
+    ) -> Result<Mix> {
+        let constants = operator.descriptor.parameters[1..].iter().map(|parameter| match parameter.name {
+            "alpha" => ScalarValue::from(alpha),
+            "p" => ScalarValue::from(p),
+            "num_classes" => ScalarValue::from(classes),
+            _ => ScalarValue::Null,
+        });
+        let (constants, fields) = (constants.collect::<Vec<_>>(), Fields::from(vec![image.clone(), label.clone()]));
+        Mix::try_new(operator, &RowArguments::new(operator.descriptor, &constants, &fields), image, label)
+    }
+
+    fn call(operator: &MixOperator, alpha: f64, image: &Field) -> Mix {
+        planned(operator, (alpha, 1.0), Some(3), image, &Field::new("label", DataType::Int64, true)).unwrap()
     }
 
     fn list(values: ArrayRef, size: usize) -> ArrayRef {
@@ -549,8 +506,8 @@ mod tests {
     fn soft_labels_are_mixed_as_they_are_and_others_are_refused() {
         let image = images(DataType::UInt8, vec![1, 2, 3], &["H", "W", "C"]);
         let soft = Field::new_fixed_size_list("soft", Field::new_list_field(DataType::Float32, true), 2, true);
-        let refusal = |alpha: f64, p: f64, classes: Option<usize>, image: &Field, label: &Field| {
-            let refused = Mix::try_new(&CUTMIX, (alpha, p), classes, image, label);
+        let refusal = |alpha: f64, p: f64, classes: Option<i64>, image: &Field, label: &Field| {
+            let refused = planned(&CUTMIX, (alpha, p), classes, image, label);
             refused.map(|mix| mix.classes).map_err(|error| error.strip_backtrace())
         };
         let text = Field::new("text", DataType::Utf8, true);

@@ -19,7 +19,7 @@ pub(crate) fn hidden_column(plan: &LogicalPlan, name: &str) -> Result<Column> {
 }
 
 /// All hidden columns of `plan`.
-pub(super) fn hidden_columns(plan: &LogicalPlan) -> Result<[Expr; 3]> {
+pub(crate) fn hidden_columns(plan: &LogicalPlan) -> Result<[Expr; 3]> {
     let [id, key, length] = HIDDEN.map(|name| hidden_column(plan, name).map(Expr::Column));
     Ok([id?, key?, length?])
 }

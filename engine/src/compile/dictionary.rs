@@ -1,8 +1,8 @@
-//! Texts of categories: what operators make of them is computed once for each distinct text.
+//! Text columns of categories: expressions run once for each distinct text.
 //!
-//! A Parquet file holds the texts of a category once, and a number for each row. Columns of which no sample shows the texts,
-//! but only numbers that operators make of them, are read as such dictionaries: rows then move as numbers of four bytes, and
-//! an expression runs over some thousand texts where it ran over each row's.
+//! A Parquet file holds each text of a category once, and a number for each row. A column is read as such a dictionary
+//! if samples hold only numbers that operators compute from its texts. Rows then move as numbers of four bytes, and an
+//! expression runs over some thousand texts instead of one text per row.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -28,8 +28,8 @@ use forebay_storage::{dictionary_of_texts, retyped};
 use super::window_exec::WindowExec;
 use crate::error::Result;
 
-/// For how many texts of a window an expression may run, for each row of the first piece that asks: a piece is a small part of a
-/// window, but may be all of it that a rank takes, or that passes a filter.
+/// Maximum number of texts in a window's dictionary, per row of the first piece that asks for results. A piece is a
+/// small part of a window, but it may be the only part that a rank takes or that passes a filter.
 const TEXTS_PER_ROW_MAX: usize = 4;
 
 /// The columns of the plan's leaf that may be dictionaries.
@@ -41,7 +41,7 @@ pub(super) fn categories(plan: &Arc<dyn ExecutionPlan>) -> BTreeSet<usize> {
     use_of.by_operators.difference(&use_of.by_others).copied().collect()
 }
 
-/// The same plan over a leaf of which these columns are dictionaries.
+/// The same plan over a leaf with dictionaries in these columns.
 pub(super) fn over_dictionaries(
     plan: Arc<dyn ExecutionPlan>,
     columns: &BTreeSet<usize>,
@@ -67,7 +67,7 @@ pub(super) fn over_dictionaries(
     Ok((rewritten.data()?, schema))
 }
 
-/// The projection that reads the leaf, if the plan is projections all the way down.
+/// The projection that reads the leaf, if the plan consists of projections only.
 fn bottom(plan: &Arc<dyn ExecutionPlan>) -> Option<&ProjectionExec> {
     bottom_itself(plan).or_else(|| {
         let projection = (plan.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>()?;
@@ -89,7 +89,7 @@ fn below(projection: &ProjectionExec) -> &Arc<dyn ExecutionPlan> {
     input
 }
 
-/// What becomes of columns.
+/// The columns that operators read as texts, and those that anything else reads.
 #[derive(Default)]
 struct Uses {
     by_operators: BTreeSet<usize>,
@@ -108,8 +108,8 @@ impl Uses {
     }
 }
 
-/// The text column of which an expression makes a number, if it makes it of nothing else but constants, by operators of which the
-/// first takes views.
+/// The text column from which an expression computes a number, if it reads nothing else but constants, and the
+/// innermost operator takes views.
 fn category_of<'a>(expr: &'a Arc<dyn PhysicalExpr>, leaf: &Schema) -> Option<&'a Column> {
     let is_number = expr.data_type(leaf).is_ok_and(|it| it.is_primitive() || it == DataType::Boolean);
     let operator = expr.downcast_ref::<ScalarFunctionExpr>().and_then(|call| forebay_operators::find(call.name()));
@@ -125,20 +125,20 @@ fn category_of<'a>(expr: &'a Arc<dyn PhysicalExpr>, leaf: &Schema) -> Option<&'a
     match only.downcast_ref::<Column>() {
         Some(column) => {
             let is_text = *leaf.field(column.index()).data_type() == DataType::Utf8;
-            (is_text && operator.is_some_and(|operator| operator.takes_views())).then_some(column)
+            (is_text && operator.is_some_and(|operator| operator.descriptor().takes_views)).then_some(column)
         }
         None => category_of(only, leaf),
     }
 }
 
-/// The expression with what it makes of these columns' texts computed by [`PerText`].
+/// The expression with each part that reads only one of these columns as a [`DictionaryEval`].
 fn by_text(
     expr: &Arc<dyn PhysicalExpr>,
     columns: &BTreeSet<usize>,
     leaf: &SchemaRef,
 ) -> PlanResult<Arc<dyn PhysicalExpr>> {
     if let Some(column) = category_of(expr, leaf).filter(|column| columns.contains(&column.index())) {
-        return Ok(Arc::new(PerText::new(column, expr, leaf)?));
+        return Ok(Arc::new(DictionaryEval::new(column, expr, leaf)?));
     }
     let children = expr.children().into_iter().map(|child| by_text(child, columns, leaf));
     match children.collect::<PlanResult<Vec<_>>>()? {
@@ -147,11 +147,11 @@ fn by_text(
     }
 }
 
-/// An expression of a column of texts that is a dictionary.
+/// An expression over a dictionary of texts, computed once per text.
 #[derive(Debug, Clone)]
-struct PerText {
+struct DictionaryEval {
     column: Arc<dyn PhysicalExpr>,
-    /// The same expression over a batch of nothing but that column.
+    /// The same expression over a batch with that column only.
     of_text: Arc<dyn PhysicalExpr>,
     /// That batch's only field, as plain text.
     text: FieldRef,
@@ -159,15 +159,16 @@ struct PerText {
     known: Arc<Mutex<Vec<Known>>>,
 }
 
-/// What the expression gives for each text of a dictionary that somebody still holds, and last for a null: nothing while it is
-/// found out, or if finding out panicked; `None` if it fails on one of the texts, which may be no row's that is asked for.
+/// The expression's results for a dictionary that is still in use: one for each text, and last one for a null. They are
+/// not set while they are computed, nor if computing them panicked. They are `None` if the expression fails on one of
+/// the texts, which need not be the text of a row that is asked for.
 #[derive(Debug)]
 struct Known {
     texts: Weak<dyn Array>,
     results: Arc<OnceLock<Option<ArrayRef>>>,
 }
 
-impl PerText {
+impl DictionaryEval {
     fn new(column: &Column, expr: &Arc<dyn PhysicalExpr>, leaf: &SchemaRef) -> PlanResult<Self> {
         let only = |node: Arc<dyn PhysicalExpr>| match node.downcast_ref::<Column>() {
             Some(column) => Ok(Rewritten::yes(Arc::new(Column::new(column.name(), 0)) as Arc<dyn PhysicalExpr>)),
@@ -189,8 +190,8 @@ impl PerText {
         self.of_text.evaluate(&batch)?.into_array(rows)
     }
 
-    /// What the expression gives for each of these texts and last for a null, if it is known or worth to be found out for so many
-    /// rows, and it fails on none. Nobody waits for another's finding out.
+    /// The results for each of these texts, and last for a null. `None` if the expression fails on one of them, if
+    /// another thread is still computing them, or if there are too many texts for this number of rows.
     fn results(&self, texts: &ArrayRef, rows: usize) -> Option<ArrayRef> {
         let results = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +213,7 @@ impl PerText {
     }
 }
 
-/// Texts as such, which may be read as a dictionary.
+/// Plain texts of a column that may be a dictionary.
 pub(super) fn plain(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     match texts.as_dictionary_opt() {
         Some(dictionary) => cast(&of_rows(dictionary)?, &DataType::Utf8),
@@ -231,7 +232,7 @@ fn of_rows(texts: &DictionaryArray<Int32Type>) -> Result<ArrayRef, ArrowError> {
     }
 }
 
-/// The results at these numbers, and the last one for nulls.
+/// The results at these numbers, and the last result for nulls.
 fn pick(results: &ArrayRef, numbers: &Int32Array) -> Result<ArrayRef, ArrowError> {
     let null = results.len() - 1;
     let Some(nulls) = numbers.nulls().filter(|_| results.is_valid(null)) else { return take(results, numbers, None) };
@@ -244,7 +245,7 @@ fn pick(results: &ArrayRef, numbers: &Int32Array) -> Result<ArrayRef, ArrowError
     take(results, &Int32Array::from(all), None)
 }
 
-impl PhysicalExpr for PerText {
+impl PhysicalExpr for DictionaryEval {
     fn data_type(&self, _: &Schema) -> PlanResult<DataType> {
         Ok(self.returns.data_type().clone())
     }
@@ -284,21 +285,21 @@ impl PhysicalExpr for PerText {
     }
 }
 
-impl Display for PerText {
+impl Display for DictionaryEval {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "per distinct text of {}: {}", self.column, self.of_text)
     }
 }
 
-impl PartialEq for PerText {
+impl PartialEq for DictionaryEval {
     fn eq(&self, other: &Self) -> bool {
         self.column.eq(&other.column) && self.of_text.eq(&other.of_text)
     }
 }
 
-impl Eq for PerText {}
+impl Eq for DictionaryEval {}
 
-impl Hash for PerText {
+impl Hash for DictionaryEval {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.column.hash(state);
         self.of_text.hash(state);
@@ -443,7 +444,7 @@ mod tests {
         ]));
         let column = Column::new("t", 1);
         let lengths: Arc<dyn PhysicalExpr> = Arc::new(CastExpr::new(Arc::new(column.clone()), DataType::Int64, None));
-        let numbers = PerText::new(&column, &lengths, &leaf).unwrap();
+        let numbers = DictionaryEval::new(&column, &lengths, &leaf).unwrap();
         let texts = |texts: Vec<&str>| Arc::new(StringViewArray::from(texts)) as ArrayRef;
         let (first, wrong) = (texts(vec!["1", "2"]), texts(vec!["3", "x"]));
         let known = |texts: &ArrayRef, rows| {

@@ -1,0 +1,162 @@
+//! A physical plan over some rows of a window.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+use forebay_operators::image_chain::fuse;
+
+use super::deferred::defer_last_steps;
+use super::dictionary;
+use super::hidden_columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH};
+use super::source_rows::SourceRows;
+use super::window_exec::WindowExec;
+use crate::error::{Error, Result};
+
+/// A physical plan over a [`WindowExec`], and the origin of each column of that leaf.
+pub(crate) struct LeafPlan {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    /// The schema of its rows with the steps that a reader computes, if there are any.
+    pub(super) unfinished: Option<SchemaRef>,
+    pub(super) leaf_schema: SchemaRef,
+    pub(super) inputs: Vec<LeafColumn>,
+}
+
+pub(super) enum LeafColumn {
+    Column(usize),
+    SampleId,
+    RandomKey,
+    StepLength,
+}
+
+impl LeafColumn {
+    /// The column of the table or layer, if it is one.
+    pub(super) fn column(&self) -> Option<usize> {
+        match self {
+            Self::Column(column) => Some(*column),
+            Self::SampleId | Self::RandomKey | Self::StepLength => None,
+        }
+    }
+}
+
+impl LeafPlan {
+    pub(crate) fn new(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
+        Self::of(plan, None, source)
+    }
+
+    /// The plan for a reader that computes the last steps itself.
+    pub(crate) fn sending(plan: Arc<dyn ExecutionPlan>, source: &SchemaRef) -> Result<Self> {
+        match defer_last_steps(&plan)? {
+            Some((plan, schema)) => Self::of(plan, Some(schema), source),
+            None => Self::of(plan, None, source),
+        }
+    }
+
+    fn of(plan: Arc<dyn ExecutionPlan>, unfinished: Option<SchemaRef>, source: &SchemaRef) -> Result<Self> {
+        let plan = fused(plan)?;
+        let mut leaf = &plan;
+        while let [child] = leaf.children()[..] {
+            leaf = child;
+        }
+        if !leaf.is::<WindowExec>() {
+            // An optimiser that proves a filter false leaves a plan without a leaf.
+            return Err(Error::invalid("no row of the table can pass this query's filters"));
+        }
+        let leaf_schema = leaf.schema();
+        let inputs = leaf_schema
+            .fields()
+            .iter()
+            .map(|field| match field.name().as_str() {
+                SAMPLE_ID => Ok(LeafColumn::SampleId),
+                RANDOM_KEY => Ok(LeafColumn::RandomKey),
+                STEP_LENGTH => Ok(LeafColumn::StepLength),
+                name => source.index_of(name).map(LeafColumn::Column),
+            })
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|error| Error::internal(format!("a planned column is not in the table: {error}")))?;
+        Ok(Self { plan, unfinished, leaf_schema, inputs })
+    }
+
+    pub(crate) fn display(&self) -> String {
+        displayable(self.plan.as_ref()).indent(false).to_string()
+    }
+
+    /// The columns of its leaf that it reads.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
+        self.inputs.iter().filter_map(LeafColumn::column)
+    }
+
+    pub(super) fn leaf_rows(&self, rows: &SourceRows, read: &[usize], start: usize, len: usize) -> Result<RecordBatch> {
+        let columns = self.inputs.iter().map(|input| -> ArrayRef {
+            match input {
+                LeafColumn::Column(index) => {
+                    let at = read.binary_search(index).expect("a stage reads every column of its plans");
+                    rows.batch.column(at).slice(start, len)
+                }
+                LeafColumn::SampleId => Arc::new(rows.sample_ids.slice(start, len)),
+                LeafColumn::RandomKey => Arc::new(rows.random_keys.slice(start, len)),
+                LeafColumn::StepLength => Arc::new(match &rows.step_lengths {
+                    Some(lengths) => lengths.slice(start, len),
+                    None => UInt64Array::from_value(0, len),
+                }),
+            }
+        });
+        // A column that one plan reads as a dictionary may be plain text to another.
+        let columns = columns.zip(self.leaf_schema.fields()).map(|(column, field)| match field.data_type() {
+            DataType::Utf8 => dictionary::plain(&column),
+            _ => Ok(column),
+        });
+        RecordBatch::try_new_with_options(
+            Arc::clone(&self.leaf_schema),
+            columns.collect::<std::result::Result<_, _>>().map_err(|error| Error::internal(error.to_string()))?,
+            &RecordBatchOptions::new().with_row_count(Some(len)),
+        )
+        .map_err(|error| Error::internal(format!("rows read do not fit the plan: {error}")))
+    }
+}
+
+/// The plan with each chain of image operators as one call. This comes after the optimizer, which has arranged that a
+/// call shared by several chains is computed once.
+fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let fused = plan.transform_up(|node| {
+        let Some(projection) = (node.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else {
+            return Ok(Transformed::no(node));
+        };
+        let input = projection.input();
+        let exprs = projection.expr().iter().map(|output| {
+            let expr = fuse(Arc::clone(&output.expr), &input.schema())?;
+            Ok(ProjectionExpr { expr, alias: output.alias.clone() })
+        });
+        let exprs = exprs.collect::<datafusion::error::Result<Vec<_>>>()?;
+        let fused = ProjectionExec::try_new_with_schema_metadata(exprs, Arc::clone(input), &projection.schema())?;
+        Ok(Transformed::yes(Arc::new(fused) as Arc<dyn ExecutionPlan>))
+    });
+    Ok(fused.data()?)
+}
+
+/// A plan of the rows that pass filters.
+pub(crate) struct Select {
+    /// All conditions at once, as the optimizer ordered them: whether a row fails may depend on that order.
+    pub(crate) whole: LeafPlan,
+    /// Each condition by itself, for rows that fail.
+    pub(crate) conjuncts: Vec<LeafPlan>,
+}
+
+impl Select {
+    /// The columns of its leaf that it reads.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
+        self.conjuncts.iter().chain([&self.whole]).flat_map(LeafPlan::columns)
+    }
+}
+
+/// These columns in ascending order, each once.
+pub(crate) fn ascending(columns: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut columns: Vec<usize> = columns.collect();
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}

@@ -1,0 +1,48 @@
+//! The columns that a query returns, in types that every reader of Arrow has.
+
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::TableReference;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
+
+use crate::error::{Error, Result};
+
+/// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
+pub(super) fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usize]>) -> Result<LogicalPlan> {
+    let mut columns: Vec<Expr> = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field)).collect();
+    if let Some(only) = only {
+        columns = only.iter().map(|&at| columns[at].clone()).collect();
+    }
+    let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
+    match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
+        Some(field) => {
+            Err(Error::invalid(format!("column \"{}\" holds dictionaries inside a nested type", field.name()))
+                .with_hint("cast it to a plain type in the SELECT"))
+        }
+        None => Ok(output),
+    }
+}
+
+/// A column that the user asked for, in a type that every Arrow reader has.
+pub(super) fn plain(qualifier: Option<&TableReference>, field: &FieldRef) -> Expr {
+    let column = Expr::Column((qualifier, field).into());
+    let plain = match field.data_type() {
+        DataType::Dictionary(_, values) => cast(column, values.as_ref().clone()),
+        DataType::Utf8View => cast(column, DataType::Utf8),
+        DataType::BinaryView => cast(column, DataType::Binary),
+        _ => column,
+    };
+    plain.alias(field.name())
+}
+
+/// Whether a type holds what not every reader of Arrow knows.
+fn is_exotic(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView => true,
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            is_exotic(item.data_type())
+        }
+        DataType::Struct(fields) => fields.iter().any(|field| is_exotic(field.data_type())),
+        DataType::Map(entries, _) => is_exotic(entries.data_type()),
+        _ => false,
+    }
+}

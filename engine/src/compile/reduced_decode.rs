@@ -1,0 +1,52 @@
+//! Decoding at reduced size: which calls may do so is settled on the query, before the optimizer.
+//!
+//! A call decodes a smaller image where it stands inside the call that shrinks the image. Whether it still does after
+//! the optimizer depends on what else is asked for: an image that two columns share is decoded once, by itself. So each
+//! call that may decode at reduced size is made unlike any other, and all others are made exact.
+
+use std::collections::HashMap;
+
+use datafusion::common::metadata::FieldMetadata;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{Expr, lit};
+use datafusion::scalar::ScalarValue;
+use forebay_operators::ReducedDecode;
+
+/// The metadata of a literal that settles a call, with a number of its own.
+const SITE: &str = "forebay:site";
+
+/// `expr` with the flag of each decoding call settled. `sites` grows by the calls that may decode at reduced size.
+pub(super) fn settled(expr: Expr, sites: &mut u64) -> Result<Expr> {
+    expr.transform_down(|expr| {
+        let Expr::ScalarFunction(mut call) = expr else { return Ok(Transformed::no(expr)) };
+        if let Some(flag) = open_flag(&call) {
+            call.args[flag] = lit(false);
+            return Ok(Transformed::yes(Expr::ScalarFunction(call)));
+        }
+        if role(&call) == ReducedDecode::Shrinks
+            && let Some(Expr::ScalarFunction(decode)) = call.args.first_mut()
+            && let Some(flag) = open_flag(decode)
+        {
+            let metadata = HashMap::from([(SITE.to_owned(), sites.to_string())]);
+            decode.args[flag] = Expr::Literal(ScalarValue::Boolean(Some(true)), Some(FieldMetadata::from(metadata)));
+            *sites += 1;
+            return Ok(Transformed::yes(Expr::ScalarFunction(call)));
+        }
+        Ok(Transformed::no(Expr::ScalarFunction(call)))
+    })
+    .data()
+}
+
+fn role(call: &ScalarFunction) -> ReducedDecode {
+    let operator = forebay_operators::find(call.name());
+    operator.map_or(ReducedDecode::Unrelated, |operator| operator.descriptor().reduced_decode)
+}
+
+/// The position of the argument by which a call agrees to a reduced size, unless it does not or is settled.
+fn open_flag(call: &ScalarFunction) -> Option<usize> {
+    let ReducedDecode::Decodes(flag) = role(call) else { return None };
+    let at = forebay_operators::find(call.name())?.descriptor().position(flag)?;
+    matches!(call.args.get(at), Some(Expr::Literal(ScalarValue::Boolean(Some(true)), None))).then_some(at)
+}

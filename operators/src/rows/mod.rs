@@ -1,0 +1,11 @@
+//! Table operators: functions of rows, called in FROM.
+
+mod drop_near_duplicates;
+mod mix;
+mod pack;
+
+use crate::row_operator::RowOperator;
+
+/// Every table operator, by name. A new one is a file in this folder and two lines here.
+pub static TABLE_OPERATORS: &[&dyn RowOperator] =
+    &[&mix::CUTMIX, &drop_near_duplicates::DropNearDuplicates, &mix::MIXUP, &pack::PackOperator];
