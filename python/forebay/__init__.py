@@ -71,6 +71,18 @@ def load(
     pipeline: Any,
     *,
     # begin: options of load
+    batch_size: int | None = None,
+    drop_last: bool | None = None,
+    delivery: str | None = None,
+    job: str | None = None,
+    seed: int | None = None,
+    shuffle: bool | None = None,
+    window_bytes: int | str | None = None,
+    window_rows: int | None = None,
+    on_error: str | None = None,
+    bucket_by_length: str | None = None,
+    bucket_boundaries: list[int] | None = None,
+    global_batch_size: int | None = None,
     # end: options of load
     epochs: int | float | None = None,
     rank: int | None = None,
@@ -91,7 +103,20 @@ def load(
 
     Options, as in SQL and on the command line:
 
-    x
+    - `batch_size` (32): samples per batch of one rank; with length buckets, the rank's share of the global batch.
+    - `drop_last` (False): whether to leave out an incomplete global batch at the end of an epoch.
+    - `delivery` ("ordered"): which batches a rank gets: its share of each step (ordered), or the next that no rank has
+      taken (dynamic): "ordered", "dynamic".
+    - `job`: name of the job, for dynamic delivery; all ranks of a job give the same name, and no other job does.
+    - `seed` (0): seed of order and augmentation.
+    - `shuffle` (False): whether samples come in a keyed random order; otherwise they come in the files' order.
+    - `window_bytes` ("32MiB"): source bytes that are shuffled together.
+    - `window_rows` (262144): approximate number of source rows that are shuffled together; a window never splits a row
+      range.
+    - `on_error` ("raise"): what to do with rows that cannot be processed: "raise", "skip", "quarantine".
+    - `bucket_by_length`: column by whose length rows are grouped, so that each global step is of one length bucket.
+    - `bucket_boundaries`: the longest length of each bucket, ascending.
+    - `global_batch_size`: samples of all ranks in a step, which rows are grouped into.
 
     Arguments of Python:
 

@@ -62,6 +62,18 @@ class Cluster:
         pipeline: str,
         *,
         # begin: options of load
+        batch_size: int | None = None,
+        drop_last: bool | None = None,
+        delivery: str | None = None,
+        job: str | None = None,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        window_bytes: int | str | None = None,
+        window_rows: int | None = None,
+        on_error: str | None = None,
+        bucket_by_length: str | None = None,
+        bucket_boundaries: list[int] | None = None,
+        global_batch_size: int | None = None,
         # end: options of load
         epochs: int | float | None = None,
         rank: int | None = None,

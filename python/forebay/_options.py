@@ -18,4 +18,27 @@ def checked(checks: dict[str, Callable[[str, Any], Any]], given: dict[str, Any])
 
 
 # begin: checks
+FEED = {
+    "seed": arguments.integer,
+    "shuffle": arguments.boolean,
+    "window_bytes": arguments.size,
+    "window_rows": arguments.positive,
+    "on_error": arguments.one_of("raise", "skip", "quarantine"),
+    "bucket_by_length": arguments.text,
+    "bucket_boundaries": arguments.ascending,
+    "global_batch_size": arguments.positive,
+}
+READ = {
+    "batch_size": arguments.positive,
+    "drop_last": arguments.boolean,
+    "delivery": arguments.one_of("ordered", "dynamic"),
+    "job": arguments.text,
+}
+SESSION = {
+    "threads": arguments.positive,
+    "base": arguments.path,
+    "root": arguments.path,
+    "window_memory_limit": arguments.size,
+    "lookup_memory_limit": arguments.size,
+}
 # end: checks

@@ -26,7 +26,12 @@ class Session:
 
     Options, as on the command line:
 
-    x
+    - `threads`: number of threads that compute; all cores by default.
+    - `base`: folder that relative locations are relative to; the current folder by default.
+    - `root` (".forebay"): folder or URL for what Forebay writes, such as quarantined rows.
+    - `window_memory_limit` ("128MiB"): memory for windows held ahead of the reader; the window being read is always
+      held.
+    - `lookup_memory_limit` ("1GiB"): memory for all tables that one feed joins; a feed that needs more is refused.
 
     Sizes are bytes, or text such as "64MiB".
     """
@@ -35,6 +40,11 @@ class Session:
         self,
         *,
         # begin: options of a session
+        threads: int | None = None,
+        base: str | os.PathLike[str] | None = None,
+        root: str | os.PathLike[str] | None = None,
+        window_memory_limit: int | str | None = None,
+        lookup_memory_limit: int | str | None = None,
         # end: options of a session
     ):
         given = dict(locals())
@@ -246,6 +256,18 @@ class Pipeline:
         self,
         *,
         # begin: options of load
+        batch_size: int | None = None,
+        drop_last: bool | None = None,
+        delivery: str | None = None,
+        job: str | None = None,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        window_bytes: int | str | None = None,
+        window_rows: int | None = None,
+        on_error: str | None = None,
+        bucket_by_length: str | None = None,
+        bucket_boundaries: list[int] | None = None,
+        global_batch_size: int | None = None,
         # end: options of load
         epochs: int | float | None = None,
         rank: int | None = None,
