@@ -106,7 +106,7 @@ def load(
     - `batch_size` (32): samples per batch of one rank; with length buckets, the rank's share of the global batch.
     - `drop_last` (False): whether to leave out an incomplete global batch at the end of an epoch.
     - `delivery` ("ordered"): which batches a rank gets: its share of each step (ordered), or the next that no rank has
-      taken (dynamic): "ordered", "dynamic".
+      taken (dynamic).
     - `job`: name of the job, for dynamic delivery; all ranks of a job give the same name, and no other job does.
     - `seed` (0): seed of order and augmentation.
     - `shuffle` (False): whether samples come in a keyed random order; otherwise they come in the files' order.

@@ -2,7 +2,7 @@
 
 use forebay_protocol::{FeedOptions, Kind, OptionSet, OptionSpec, ReadOptions, SessionOptions};
 
-use crate::{Block, in_a_sentence, of_load, of_session, python};
+use crate::{Block, in_a_sentence, names_all, of_load, of_session, python};
 
 pub(crate) fn blocks() -> Vec<Block> {
     let block = |file, begin, end, lines| Block { file, begin, end, lines };
@@ -98,7 +98,7 @@ fn default(spec: &OptionSpec, quote: &str) -> Option<String> {
 /// The documentation for a table of `file`, with the words of a choice in these quotes, if any, and with a link.
 fn docs(spec: &OptionSpec, file: &str, quote: Option<&str>) -> String {
     let words = match (spec.kind, quote) {
-        (Kind::Choice(words), Some(quote)) => format!(": {}", listed(words, quote)),
+        (Kind::Choice(words), Some(quote)) if !names_all(spec, words) => format!(": {}", listed(words, quote)),
         _ => String::new(),
     };
     let guide = spec.guide.map(|(title, section)| {

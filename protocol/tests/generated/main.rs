@@ -59,6 +59,11 @@ fn of_session() -> Vec<OptionSpec> {
     SessionOptions::TABLE.iter().filter(|spec| spec.in_python).copied().collect()
 }
 
+/// Whether the documentation explains all words of a choice, which then need no list.
+fn names_all(spec: &OptionSpec, words: &[&str]) -> bool {
+    words.iter().all(|word| spec.docs.contains(word))
+}
+
 /// The documentation without its period, to follow a colon.
 fn in_a_sentence(spec: &OptionSpec) -> String {
     let (first, rest) = spec.docs.trim_end_matches('.').split_at(1);

@@ -2,7 +2,7 @@
 
 use forebay_protocol::{Kind, OptionSpec, Scope};
 
-use crate::{Block, in_a_sentence, of_load, of_session};
+use crate::{Block, in_a_sentence, names_all, of_load, of_session};
 
 pub(crate) fn blocks() -> Vec<Block> {
     let block = |file, begin, end, lines| Block { file, begin, end, lines };
@@ -52,7 +52,7 @@ fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
     for spec in specs {
         let default = default(spec).map(|default| format!(" ({default})")).unwrap_or_default();
         let words = match spec.kind {
-            Kind::Choice(words) => format!(": \"{}\"", words.join("\", \"")),
+            Kind::Choice(words) if !names_all(spec, words) => format!(": \"{}\"", words.join("\", \"")),
             _ => String::new(),
         };
         let text = format!("- `{}`{default}: {}{words}.", spec.name, in_a_sentence(spec));
