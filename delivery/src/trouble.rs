@@ -48,7 +48,8 @@ pub fn no_workers(dispatcher: &str) -> Report {
 pub(crate) fn awaited(ranks: &[u64]) -> Report {
     let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
     names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
-    let hint = "with dynamic delivery every rank must say what it holds: start them all, with one --job";
+    let hint =
+        "with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"";
     Report {
         kind: ErrorKind::Unavailable,
         message: format!("nothing is handed out before rank {} is there", names.join(", ")),
