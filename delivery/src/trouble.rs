@@ -1,6 +1,7 @@
 //! What stands in a reader's way: kept with the time since when, and forgotten when it passes.
 //!
-//! A reader retries whatever may pass by itself. Only trouble that lasts for longer than a reader's patience is an error.
+//! A reader retries whatever may pass by itself. Only trouble that lasts for longer than a reader's patience is an
+//! error.
 
 use crate::clock::Millis;
 use crate::error::ErrorKind;

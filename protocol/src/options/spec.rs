@@ -1,7 +1,7 @@
 //! The description of an option, and the one conversion from text for each kind of value.
 //!
-//! A value on its way into an options struct is JSON, as in a request on the wire. So `WITH`, the command line and Python
-//! only collect values by name; [`OptionSet::of`] makes the struct of them.
+//! A value on its way into an options struct is JSON, as in a request on the wire. So `WITH`, the command line and
+//! Python only collect values by name; [`OptionSet::of`] makes the struct of them.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
