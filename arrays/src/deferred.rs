@@ -45,8 +45,8 @@ impl Widen {
     /// The float32 images of a column of uint8 images. Rows that are null stay null.
     ///
     /// # Errors
-    /// [`ColumnError::Internal`] if the column does not hold uint8 images of three channels, [`ColumnError::Damaged`] if
-    /// an image does not have its shape, [`ColumnError::Exhausted`] if the floats exceed one array.
+    /// [`ColumnError::Internal`] if the column does not hold uint8 images of three channels, [`ColumnError::Damaged`]
+    /// if an image does not have its shape, [`ColumnError::Exhausted`] if the floats exceed one array.
     pub fn apply(&self, field: &Field, column: &ArrayRef) -> Result<ArrayRef, ColumnError> {
         match TensorType::of(field).filter(is_image) {
             Some(TensorType::Fixed(tensor)) => self.apply_fixed(tensor.values(), column.as_ref()),

@@ -78,10 +78,10 @@ impl Pool {
 
 /// Lets glibc keep pages for what goes round outside the pool: the frames that come, of some hundred kilobytes.
 ///
-/// It gives free memory back, and takes large allocations from the system, above thresholds that begin low and follow the
-/// largest allocation that was ever freed. A pool that frees none would leave them low, and every frame would come from
-/// fresh pages, which doubles what receiving costs. So one is freed here; no page of it is touched. Tables without a pool
-/// gain as much.
+/// It gives free memory back, and takes large allocations from the system, above thresholds that begin low and follow
+/// the largest allocation that was ever freed. A pool that frees none would leave them low, and every frame would come
+/// from fresh pages, which doubles what receiving costs. So one is freed here; no page of it is touched. Tables without
+/// a pool gain as much.
 pub fn settle_allocator() {
     drop(black_box(Vec::<u8>::with_capacity(LEARNT_FROM)));
 }

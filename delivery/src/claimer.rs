@@ -53,8 +53,8 @@ impl Claimer {
         settings.batch_size * BATCHES_PER_CLAIM
     }
 
-    /// A rank of `job` that goes on from `marks`, or begins at `begin`. Its `session` should be greater than those of the
-    /// processes that were this rank before: it should begin with the time, and end in 16 random bits.
+    /// A rank of `job` that goes on from `marks`, or begins at `begin`. Its `session` should be greater than those of
+    /// the processes that were this rank before: it should begin with the time, and end in 16 random bits.
     ///
     /// # Errors
     /// If the marks are not this rank's, nor all of another job's.
@@ -132,8 +132,8 @@ impl Claimer {
         }
     }
 
-    /// A first message to every dispatcher but the one that it asks next: whichever an older process of this rank asks then
-    /// knows that it is one. Its answer is nothing.
+    /// A first message to every dispatcher but the one that it asks next: whichever an older process of this rank asks
+    /// then knows that it is one. Its answer is nothing.
     pub fn announce(&mut self) -> ClaimMessage {
         let message = self.sync();
         self.turn();
@@ -147,17 +147,17 @@ impl Claimer {
         message
     }
 
-    /// The next message goes to another dispatcher, or to one that may be another by now. What the last one may still answer
-    /// is nothing any more.
+    /// The next message goes to another dispatcher, or to one that may be another by now. What the last one may still
+    /// answer is nothing any more.
     pub fn turn(&mut self) {
         self.known = 0;
         self.since = self.seq + 1;
         (self.awaits_at, self.turn_at) = (None, None);
     }
 
-    /// Whether to go on to the next dispatcher now, because ranks that are awaited may be there. All ranks at a dispatcher
-    /// leave at the same moments of its clock, seldom where the list of dispatchers begins (`is_first`); so those that met
-    /// once mostly stay together, and all are at the first at the same time, if they can reach it.
+    /// Whether to go on to the next dispatcher now, because ranks that are awaited may be there. All ranks at a
+    /// dispatcher leave at the same moments of its clock, seldom where the list of dispatchers begins (`is_first`); so
+    /// those that met once mostly stay together, and all are at the first at the same time, if they can reach it.
     pub fn should_turn(&mut self, is_first: bool, dispatchers: usize) -> bool {
         let Some(clock) = self.awaits_at else {
             self.turn_at = None;
@@ -172,8 +172,8 @@ impl Claimer {
         clock >= *self.turn_at.get_or_insert((clock + STAY_MS).next_multiple_of(every))
     }
 
-    /// Takes the dispatcher's answer. One to an older message than was answered before, or of a dispatcher that was left,
-    /// changes nothing.
+    /// Takes the dispatcher's answer. One to an older message than was answered before, or of a dispatcher that was
+    /// left, changes nothing.
     pub fn reply(&mut self, answer: ClaimAnswer) {
         let ClaimAnswer { version, seq, clock_ms, reply } = answer;
         if !self.is_heard(seq) || (seq, version) < (self.answered, self.known) {
@@ -196,7 +196,8 @@ impl Claimer {
         self.latest = Some(reply);
     }
 
-    /// Whether message `seq` went to the dispatcher that is asked now: what another may still answer is nothing any more.
+    /// Whether message `seq` went to the dispatcher that is asked now: what another may still answer is nothing any
+    /// more.
     pub(crate) fn is_heard(&self, seq: u64) -> bool {
         seq >= self.since || !holds(Rule::LeftDispatchersAreNotHeard)
     }

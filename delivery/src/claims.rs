@@ -1,15 +1,17 @@
 //! Dynamic delivery: which rank takes which batches is decided as they come.
 //!
-//! An epoch is cut into *claims*, runs of as many batches as a rank takes at a time. Whichever rank asks next gets the next
-//! claim; so a rank that is slow takes fewer. A claim belongs to its rank, not to a connection or for a time: a rank that
-//! was lost finds its claims when it comes back, and only a rank that comes back *without* one (because it resumed from
-//! before it) gives it up to the others. So each sample is taken once in the history that survives, with no clock involved.
+//! An epoch is cut into *claims*, runs of as many batches as a rank takes at a time. Whichever rank asks next gets the
+//! next claim; so a rank that is slow takes fewer. A claim belongs to its rank, not to a connection or for a time: a
+//! rank that was lost finds its claims when it comes back, and only a rank that comes back *without* one (because it
+//! resumed from before it) gives it up to the others. So each sample is taken once in the history that survives, with
+//! no clock involved.
 //!
-//! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until every
-//! rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with it.
+//! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until
+//! every rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with
+//! it.
 //!
-//! What is long done is only added up (see [`CompletedPrefix`]). A rank that resumes from before it would have to be given
-//! what nobody remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
+//! What is long done is only added up (see [`CompletedPrefix`]). A rank that resumes from before it would have to be
+//! given what nobody remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +24,8 @@ use crate::rules::{Rule, holds};
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
 
-/// So many claims for each rank are remembered when they are done; twice as many before that is looked at again. A rank may
-/// resume alone from so far back.
+/// So many claims for each rank are remembered when they are done; twice as many before that is looked at again. A rank
+/// may resume alone from so far back.
 const REMEMBERED: u64 = if cfg!(test) { 2 } else { 1 << 10 };
 
 #[derive(Debug, Default)]

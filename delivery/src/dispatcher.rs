@@ -1,5 +1,5 @@
-//! The dispatcher: one sequencer a feed, and who is in contact. Soft state only: a new dispatcher learns all of it from the
-//! first message of each worker and trainer.
+//! The dispatcher: one sequencer a feed, and who is in contact. Soft state only: a new dispatcher learns all of it from
+//! the first message of each worker and trainer.
 
 pub(crate) mod groups;
 pub(crate) mod status;
@@ -394,8 +394,8 @@ impl<P: Plan> Dispatcher<P> {
             (window, state.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &state.about)))
         });
         let (workers, refusal) = computing(&self.workers, feed);
-        // With nobody left to compute it, the reason why they do not is the reader's to know; but others may be on their
-        // way to a young dispatcher.
+        // With nobody left to compute it, the reason why they do not is the reader's to know; but others may be on
+        // their way to a young dispatcher.
         let refusal = refusal.filter(|_| failed.is_none() && routes.is_empty() && !self.young);
         let refused = refusal.is_some();
         let told = (routes, failed.or_else(|| Some((window, refusal?.clone()))), workers, refused);
@@ -500,8 +500,8 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Takes in what a worker says it holds. What was leased before it was known here (`is_new`) is taken over; else what is
-    /// not leased any more is what it has not been told yet to drop.
+    /// Takes in what a worker says it holds. What was leased before it was known here (`is_new`) is taken over; else
+    /// what is not leased any more is what it has not been told yet to drop.
     fn take_stock(&mut self, id: WorkerId, held: Vec<Held>, is_new: bool, now: Millis) {
         let mut unknown = Vec::new();
         for held in held {

@@ -1,8 +1,9 @@
-//! A trainer's side of dynamic delivery: one rank that claims batches as they come, and reads each claim as a run of offsets.
+//! A trainer's side of dynamic delivery: one rank that claims batches as they come, and reads each claim as a run of
+//! offsets.
 //!
-//! The sister of [`Trainer`] for ordered delivery, and like it without I/O or clock. It owns the rank's [`Claimer`] and one
-//! trainer for each claim that is being read. The caller sends the messages that it makes, gives it the answers, follows the
-//! routes of each claim's trainer, and asks it for the loop's next batch. The rules:
+//! The sister of [`Trainer`] for ordered delivery, and like it without I/O or clock. It owns the rank's [`Claimer`] and
+//! one trainer for each claim that is being read. The caller sends the messages that it makes, gives it the answers,
+//! follows the routes of each claim's trainer, and asks it for the loop's next batch. The rules:
 //!
 //! - An answer of a dispatcher that the rank has left changes nothing.
 //! - A dispatcher that does not answer, or has no workers, is left for the next one after a pause.
@@ -56,8 +57,8 @@ pub struct DynamicTrainer<R> {
 }
 
 impl<R> DynamicTrainer<R> {
-    /// The rank of `claimer`, which may ask any of `dispatchers`. About `buffer_bytes` are received ahead of the loop, over
-    /// all claims; trouble that lasts for longer than `patience_ms` is an error.
+    /// The rank of `claimer`, which may ask any of `dispatchers`. About `buffer_bytes` are received ahead of the loop,
+    /// over all claims; trouble that lasts for longer than `patience_ms` is an error.
     pub fn new(claimer: Claimer, dispatchers: usize, buffer_bytes: u64, patience_ms: Millis) -> Self {
         Self {
             claimer,
@@ -77,17 +78,17 @@ impl<R> DynamicTrainer<R> {
 
     /// What each claim may receive at a time.
     ///
-    /// All streams of a rank share one connection, and so one flow-control window. A stream that stands still because its
-    /// claim's buffer is full keeps its part of that window. **The bound on what may stand still, over all claims, belongs
-    /// here**: no other code decides how many streams a rank has, or how much it buffers. Today each claim has as many
-    /// streams as a rank with ordered delivery, and its part of the rank's buffer.
+    /// All streams of a rank share one connection, and so one flow-control window. A stream that stands still because
+    /// its claim's buffer is full keeps its part of that window. **The bound on what may stand still, over all claims,
+    /// belongs here**: no other code decides how many streams a rank has, or how much it buffers. Today each claim has
+    /// as many streams as a rank with ordered delivery, and its part of the rank's buffer.
     fn limits(&self) -> ReceiveLimits {
         let parts = if holds(Rule::ClaimsShareTheBuffer) { CLAIMS_HELD_MAX as u64 } else { 1 };
         ReceiveLimits { buffered_bytes: self.limits.buffered_bytes / parts, ..self.limits }
     }
 
-    /// A first message to every dispatcher but the one that is asked: whichever of them an older process of this rank asks
-    /// then knows that there is a newer one. Its answer says nothing, unless it is a refusal: see
+    /// A first message to every dispatcher but the one that is asked: whichever of them an older process of this rank
+    /// asks then knows that there is a newer one. Its answer says nothing, unless it is a refusal: see
     /// [`refused`](Self::refused).
     pub fn announce(&mut self) -> Option<ClaimMessage> {
         (self.dispatchers > 1).then(|| self.claimer.announce())
@@ -182,7 +183,8 @@ impl<R> DynamicTrainer<R> {
         &self.claimer
     }
 
-    /// Begins to read a claim that was granted; `session` should be drawn at random. The caller follows the routes of its
+    /// Begins to read a claim that was granted; `session` should be drawn at random. The caller follows the routes of
+    /// its
     /// [`trainer`](Self::trainer) from now on. `None` if all claims that were granted are being read.
     pub fn begin(&mut self, session: impl FnOnce() -> u64) -> Option<Claim> {
         let (granted, from) = self.claimer.take()?;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What the caller should do about an error. This is the kind that reaches the wire, as snake case in JSON; a kind that a
-/// newer process sends and this one does not know is read as `Internal`.
+/// What the caller should do about an error. This is the kind that reaches the wire, as snake case in JSON; a kind that
+/// a newer process sends and this one does not know is read as `Internal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {

@@ -2,9 +2,9 @@
 //!
 //! A feed is a log that is computed on demand (see ARCHITECTURE.md). Here is everything that makes its delivery exact:
 //! the [`Sequencer`] leases windows, the [`Dispatcher`] keeps one for each feed and talks to each [`Worker`] and
-//! [`Trainer`] in [`messages`], the [`Cutter`] and [`Slice`] say which offsets are whose, and a [`Token`] is what a trainer
-//! keeps. The engine drives the sequencer in process; `flight-server` and `flight-client` drive the rest over the network;
-//! the simulation drives all of them by the million, with every fault there is.
+//! [`Trainer`] in [`messages`], the [`Cutter`] and [`Slice`] say which offsets are whose, and a [`Token`] is what a
+//! trainer keeps. The engine drives the sequencer in process; `flight-server` and `flight-client` drive the rest over
+//! the network; the simulation drives all of them by the million, with every fault there is.
 //!
 //! It knows nothing of Arrow, files, threads or sockets.
 

@@ -1,7 +1,7 @@
 //! What dispatcher, workers and trainers say to each other.
 //!
-//! Every message states all that its sender knows, and every answer all that should be: so a message may be lost, late or
-//! doubled, and a dispatcher may be a new one, without anything to repair.
+//! Every message states all that its sender knows, and every answer all that should be: so a message may be lost, late
+//! or doubled, and a dispatcher may be a new one, without anything to repair.
 
 use std::sync::Arc;
 

@@ -165,9 +165,9 @@ impl RankMarks {
 
 impl ClaimMarks {
     /// As text without dots: `BATCH-WORLD-ORIGIN-EPOCH-RUN-PASSED_EPOCH-CLAIMS…_SESSIONS`, and for each rank
-    /// `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`: the runs that are
-    /// done, what is done in part, and the furthest. A plus sign separates several. The sessions, see [`sessions`], are
-    /// left out where none is known.
+    /// `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`: the runs that
+    /// are done, what is done in part, and the furthest. A plus sign separates several. The sessions, see [`sessions`],
+    /// are left out where none is known.
     fn body(&self) -> String {
         fn list(items: impl Iterator<Item = String>) -> String {
             items.collect::<Vec<_>>().join("+")
@@ -245,8 +245,8 @@ impl ClaimMarks {
         true
     }
 
-    /// What `rank` of a job of `world_size` goes on with, and what the job began with: its own, or its share of what the
-    /// ranks of a job of another size had taken.
+    /// What `rank` of a job of `world_size` goes on with, and what the job began with: its own, or its share of what
+    /// the ranks of a job of another size had taken.
     ///
     /// # Errors
     /// If that is not in here, or the tokens do not go together.

@@ -1,4 +1,5 @@
-//! The rules that delivery rests on. The simulation breaks them one at a time: whoever tests the tests must find it out.
+//! The rules that delivery rests on. The simulation breaks them one at a time: whoever tests the tests must find it
+//! out.
 
 /// A rule, as kept.
 #[cfg_attr(not(test), expect(dead_code, reason = "some are broken by the simulation's own nodes"))]
@@ -130,7 +131,7 @@ mod broken {
     ];
 
     /// The same, but it takes two dispatchers, or two processes of a rank, at the wrong time.
-    /// That tokens name the newest processes, and that a dispatcher that was left is not heard, take more than chance does in
-    /// so few seeds: unit tests break these.
+    /// That tokens name the newest processes, and that a dispatcher that was left is not heard, take more than chance
+    /// does in so few seeds: unit tests break these.
     pub(crate) const RARE: [Rule; 3] = [Rule::ReturnsAreWhole, Rule::AVisitBeginsAnEra, Rule::TokensAreOfOneHistory];
 }

@@ -1,17 +1,18 @@
 //! Which window is computed when, by whom, and how long it is kept: a state machine without I/O, clock or randomness.
 //!
 //! Events go in; [`Sequencer::leases`] then says what each worker should hold, and [`Sequencer::copies`] where a window
-//! can be read. Whoever drives it makes the world so: in process that is the feed's runner with itself as the only worker,
+//! can be read. Whoever drives it makes the world so: in process that is the feed's runner with itself as the only
+//! worker,
 //! on a cluster the [dispatcher](crate::Dispatcher). The rules:
 //!
 //! - A reader's current window is always leased, whatever the memory limit says: without it nobody would move.
 //! - Windows ahead of the readers are leased in order while workers have room, so computing overlaps reading.
-//! - A window is kept until every reader has passed it. When a current window needs room, or one that is much nearer to a
-//!   reader, the windows whose readers are furthest away go first; they are computed again when their reader comes, never
-//!   skipped.
+//! - A window is kept until every reader has passed it. When a current window needs room, or one that is much nearer to
+//!   a reader, the windows whose readers are furthest away go first; they are computed again when their reader comes,
+//!   never skipped.
 //! - The windows of a worker that is lost are leased to others. A window that keeps losing its workers is given up.
-//! - A window whose reader waits too long is leased a second time; whichever is ready first is right, for both are equal.
-//!   So is one whose only worker cannot be reached, before anybody waits for it.
+//! - A window whose reader waits too long is leased a second time; whichever is ready first is right, for both are
+//!   equal. So is one whose only worker cannot be reached, before anybody waits for it.
 //! - A report about a window that the worker does not lease (a late or duplicate one) changes nothing.
 
 mod leasing;
@@ -246,7 +247,8 @@ impl<P: Plan> Sequencer<P> {
     /// Takes one event. Most only say what is known already: what they cost does not grow with the readers there are.
     ///
     /// # Errors
-    /// [`NonDeterministicWindow`], if a window has another row count than it had before; the event then changed nothing.
+    /// [`NonDeterministicWindow`], if a window has another row count than it had before; the event then changed
+    /// nothing.
     pub fn handle(&mut self, event: Event) -> Result<(), NonDeterministicWindow> {
         if self.take(event)? {
             self.settle();
@@ -453,8 +455,8 @@ impl<P: Plan> Sequencer<P> {
         self.windows.get_mut(&window)?.copies.iter_mut().find(|copy| copy.lease == lease)
     }
 
-    /// Removes copies, and says whether there were any; with `lost`, a window that was still being computed is a step nearer
-    /// to being given up: it may be what its workers die of.
+    /// Removes copies, and says whether there were any; with `lost`, a window that was still being computed is a step
+    /// nearer to being given up: it may be what its workers die of.
     fn drop_copies(&mut self, which: impl Fn(&Replica) -> bool, lost: bool) -> bool {
         let mut dropped = false;
         for (&window, held) in &mut self.windows {
@@ -482,8 +484,8 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// Takes over a window that a worker was leased by a dispatcher that is gone, or before it was thought lost: if nobody
-    /// else is leased it, or if it is computed here and not yet there.
+    /// Takes over a window that a worker was leased by a dispatcher that is gone, or before it was thought lost: if
+    /// nobody else is leased it, or if it is computed here and not yet there.
     pub fn adopt(&mut self, worker: WorkerId, window: WindowId, lease: LeaseId, is_computed: bool) {
         let is_needed = self.keeps_all || self.distance(window).is_some();
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;

@@ -1,7 +1,8 @@
-//! The newest process of each rank of a job, as text for tokens: ranks begin at about one time, so only differences are said.
+//! The newest process of each rank of a job, as text for tokens: ranks begin at about one time, so only differences are
+//! said.
 //!
-//! `LEAST+D0+D1…`, in base 36: what the session of each rank in turn is above the least. Nothing stands for a rank that is
-//! not known. That is some seven characters a rank.
+//! `LEAST+D0+D1…`, in base 36: what the session of each rank in turn is above the least. Nothing stands for a rank that
+//! is not known. That is some seven characters a rank.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What one rank takes of one window: arithmetic on offsets, the same on the worker that sends and the trainer that cuts.
+//! What one rank takes of one window: arithmetic on offsets, the same on the worker that sends and the trainer that
+//! cuts.
 
 use std::ops::Range;
 

@@ -299,8 +299,8 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of before
-    /// something changed.
+    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of
+    /// before something changed.
     pub fn reply(&mut self, reply: ReaderReply) {
         if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return;
@@ -384,7 +384,8 @@ impl<R> Trainer<R> {
         closed.map(|(_, stream)| stream.retry_at).min()
     }
 
-    /// Whether more of this window's stream should be received now: while there is room, and whatever the loop waits for.
+    /// Whether more of this window's stream should be received now: while there is room, and whatever the loop waits
+    /// for.
     pub fn wants(&self, window: WindowId) -> bool {
         let is_awaited =
             || self.waiting_since.is_some() && window == self.needed() && holds(Rule::AwaitedComesOverTheLimit);
@@ -397,8 +398,8 @@ impl<R> Trainer<R> {
         part.map_or_else(|| self.at(), |(window, _)| *window)
     }
 
-    /// Takes rows from a stream. `false` if they are not the ones that come next, or from a stream that was replaced: they
-    /// are then forgotten, and the stream should be closed.
+    /// Takes rows from a stream. `false` if they are not the ones that come next, or from a stream that was replaced:
+    /// they are then forgotten, and the stream should be closed.
     pub fn received(&mut self, window: WindowId, lease: LeaseId, fragment: Fragment<R>) -> bool {
         let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.open == Some(lease)) else {
             return false;

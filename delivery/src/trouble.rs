@@ -1,6 +1,7 @@
 //! What stands in a reader's way: kept with the time since when, and forgotten when it passes.
 //!
-//! A reader retries whatever may pass by itself. Only trouble that lasts for longer than a reader's patience is an error.
+//! A reader retries whatever may pass by itself. Only trouble that lasts for longer than a reader's patience is an
+//! error.
 
 use crate::clock::Millis;
 use crate::error::ErrorKind;
@@ -48,7 +49,8 @@ pub fn no_workers(dispatcher: &str) -> Report {
 pub(crate) fn awaited(ranks: &[u64]) -> Report {
     let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
     names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
-    let hint = "with dynamic delivery every rank must say what it holds: start them all, with one --job";
+    let hint =
+        "with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"";
     Report {
         kind: ErrorKind::Unavailable,
         message: format!("nothing is handed out before rank {} is there", names.join(", ")),

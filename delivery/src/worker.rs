@@ -87,8 +87,8 @@ impl Worker {
         }
     }
 
-    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of before
-    /// something changed.
+    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of
+    /// before something changed.
     pub fn reply(&mut self, reply: &WorkerReply) -> Vec<WorkerAction> {
         if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return Vec::new();

@@ -17,12 +17,13 @@ use forebay_arrays::digest;
 const PIECE_ROWS: usize = 1 << 16;
 
 impl Session {
-    /// Creates or replaces the table `name` of the files at `location`, as `CREATE OR REPLACE EXTERNAL TABLE` does. Without
+    /// Creates or replaces the table `name` of the files at `location`, as `CREATE OR REPLACE EXTERNAL TABLE` does.
+    /// Without
     /// the name of a [format](crate::formats), the files' extensions tell it.
     ///
     /// # Errors
-    /// `Invalid` for a format that is unknown or cannot be told, those of looking for the files, and those of columns that no
-    /// table may have.
+    /// `Invalid` for a format that is unknown or cannot be told, those of looking for the files, and those of columns
+    /// that no table may have.
     pub async fn add_files(&self, name: &str, location: &str, format: Option<&str>) -> Result<()> {
         let _executing = self.executing.lock().await;
         let format = match format {
@@ -35,8 +36,9 @@ impl Session {
         self.catalog.add_table(name, dataset)
     }
 
-    /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it gets one
-    /// that says what is in it, so that equal rows are the same table in every process, until as many as registered it have
+    /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it
+    /// gets one that says what is in it, so that equal rows are the same table in every process, until as many as
+    /// registered it have
     /// [released](Self::release) it. Gives the name.
     ///
     /// # Errors
@@ -85,7 +87,8 @@ fn without_views(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRe
     Ok((schema, batches))
 }
 
-/// Rows in pieces whose bounds depend on their number alone: how a frame happens to be chunked is no part of its identity.
+/// Rows in pieces whose bounds depend on their number alone: how a frame happens to be chunked is no part of its
+/// identity.
 fn in_pieces(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, ArrowError> {
     let mut pieces = Vec::new();
     let mut piece: Vec<RecordBatch> = Vec::new();

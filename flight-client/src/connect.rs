@@ -21,7 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without keep-alive a client whose server's machine vanished would wait for ever.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What comes at a time: each frame is a system call of the server, and should stay in a core's cache until it is copied.
+/// What comes at a time: each frame is a system call of the server, and should stay in a core's cache until it is
+/// copied.
 const FRAME_BYTES: u32 = 512 << 10;
 
 /// Received ahead of a loop, about, over all streams, if nothing is said.
@@ -41,8 +42,8 @@ pub struct ConnectOptions {
     pub tls: ClientTls,
     /// Sends the token over plain text to other machines too, where anyone on the way can read it.
     pub insecure: bool,
-    /// How long a server or all workers may be gone before reading gives up; 30 seconds if nothing is said. If it is said, a server
-    /// that is not there yet is waited for as long.
+    /// How long a server or all workers may be gone before reading gives up; 30 seconds if nothing is said. If it is
+    /// said, a server that is not there yet is waited for as long.
     pub patience: Option<Duration>,
     /// Bytes to receive ahead of the loop, about; 64 MiB if nothing is said.
     pub buffer_bytes: Option<u64>,

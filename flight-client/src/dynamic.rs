@@ -1,7 +1,7 @@
 //! A reader with dynamic delivery: hands out batches as the rank claims them.
 //!
-//! One task tells the dispatcher what is done and hears what is granted; a [`Follower`] for each claim brings its rows. All
-//! decisions are the [`DynamicTrainer`]'s.
+//! One task tells the dispatcher what is done and hears what is granted; a [`Follower`] for each claim brings its rows.
+//! All decisions are the [`DynamicTrainer`]'s.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

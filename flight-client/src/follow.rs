@@ -1,5 +1,5 @@
-//! Follows the routes of a trainer: a task that tells the dispatcher where the trainer stands, hears where the next windows
-//! are, and opens the streams that the trainer asks for. All decisions are the trainer's.
+//! Follows the routes of a trainer: a task that tells the dispatcher where the trainer stands, hears where the next
+//! windows are, and opens the streams that the trainer asks for. All decisions are the trainer's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,8 @@ impl Follower {
         }
     }
 
-    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without waiting.
+    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without
+    /// waiting.
     pub(crate) async fn close(&mut self) {
         self.followed.leave();
         while self.driver.join_next().await.is_some() {}
@@ -144,8 +145,8 @@ impl Driver {
         }
     }
 
-    /// Says what there is to say, and opens streams. When to do so again, if nothing else happens; `None` if the trainer is
-    /// not read any more.
+    /// Says what there is to say, and opens streams. When to do so again, if nothing else happens; `None` if the
+    /// trainer is not read any more.
     fn act(&mut self) -> Option<Option<Instant>> {
         let now = self.followed.now();
         let may_call = |has_news| self.calls.is_empty() || (self.calls.len() < CALLS_MAX && has_news);

@@ -1,8 +1,9 @@
 //! The socket over which trainers read from workers on their own machine.
 //!
-//! Loopback TCP cuts what is sent into packets and acknowledges them, all on the sender's time; a local socket only copies,
-//! for less of the CPU. It serves what the port serves, to whoever has the same token and ticket. And it is only used where
-//! this process's own user, or root, listens: anybody may take a name that no worker has, and would be sent the token.
+//! Loopback TCP cuts what is sent into packets and acknowledges them, all on the sender's time; a local socket only
+//! copies, for less of the CPU. It serves what the port serves, to whoever has the same token and ticket. And it is
+//! only used where this process's own user, or root, listens: anybody may take a name that no worker has, and would be
+//! sent the token.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,8 +19,8 @@ use tonic::transport::{Channel, Endpoint};
 /// Whoever listens there answers at once.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The name of a worker's socket, in Linux's abstract namespace: it is no file, ends with its process, and containers with
-/// networks of their own do not see it. A worker's id is drawn at random, so no two machines have the same.
+/// The name of a worker's socket, in Linux's abstract namespace: it is no file, ends with its process, and containers
+/// with networks of their own do not see it. A worker's id is drawn at random, so no two machines have the same.
 pub fn socket(worker: WorkerId) -> PathBuf {
     OsString::from_vec(format!("\0forebay-worker-{worker:016x}").into_bytes()).into()
 }

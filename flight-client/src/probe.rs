@@ -1,7 +1,7 @@
 //! What listens where no dispatcher answers: TLS, HTTP/1 or something else again.
 //!
-//! A client over HTTP/2 only learns that its connection broke, and whether it hears the other side's words before that is
-//! chance. Here they are read.
+//! A client over HTTP/2 only learns that its connection broke, and whether it hears the other side's words before that
+//! is chance. Here they are read.
 
 use std::time::Duration;
 

@@ -67,7 +67,8 @@ impl RankReader {
         next
     }
 
-    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without waiting.
+    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without
+    /// waiting.
     pub(crate) async fn close(&mut self) {
         self.follower.close().await;
     }

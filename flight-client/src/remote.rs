@@ -58,7 +58,8 @@ impl RemoteReader {
         next
     }
 
-    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without waiting.
+    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without
+    /// waiting.
     pub async fn close(&mut self) {
         match &mut self.0 {
             Kind::Ordered(reader) => reader.close().await,

@@ -19,8 +19,8 @@ pub(crate) fn patience_ms(said: Option<Duration>) -> Millis {
     Millis::try_from(said.unwrap_or(PATIENCE).as_millis()).unwrap_or(Millis::MAX).min(PATIENCE_MS_MAX)
 }
 
-/// Waits until there may be something for the loop, or there never will be because the driver is gone. `false` if neither
-/// happens before the deadline.
+/// Waits until there may be something for the loop, or there never will be because the driver is gone. `false` if
+/// neither happens before the deadline.
 pub(crate) async fn moved(moved: &Notify, driver: &mut JoinSet<()>, deadline: Option<Instant>) -> bool {
     tokio::select! {
         () = moved.notified() => true,

@@ -11,10 +11,11 @@ pub(crate) type CallerId = (&'static str, u64);
 
 /// The newest call of each caller.
 ///
-/// A caller has room for two calls, one that waits and one that brings news. What the second brings may be no news to anybody,
-/// so that nothing would end the first; and the caller would be dumb until one of them runs out of time.
+/// A caller has room for two calls, one that waits and one that brings news. What the second brings may be no news to
+/// anybody, so that nothing would end the first; and the caller would be dumb until one of them runs out of time.
 ///
-/// Newest is whose message has the highest number: calls are heard on several threads, and so not always in their order.
+/// Newest is whose message has the highest number: calls are heard on several threads, and so not always in their
+/// order.
 #[derive(Default)]
 pub(crate) struct Calls {
     newest: Mutex<HashMap<CallerId, (u64, Arc<Notify>)>>,
@@ -28,8 +29,8 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Calls {
-    /// Begins the call with message `seq`, and lets the one before it look again. One that came after the next has no need to
-    /// wait: what it asked for is answered there.
+    /// Begins the call with message `seq`, and lets the one before it look again. One that came after the next has no
+    /// need to wait: what it asked for is answered there.
     pub(crate) fn begin(&self, caller: CallerId, seq: u64) -> Waiting<'_> {
         let superseded = Arc::new(Notify::new());
         let mut calls = self.newest.lock();

@@ -1,7 +1,7 @@
 //! The dispatcher's side of the cluster: the [`Dispatcher`] of `forebay-delivery`, answering calls.
 //!
-//! A call is answered at once if its caller should know something new, else when that changes or half a second has passed;
-//! so every caller is heard of at least that often.
+//! A call is answered at once if its caller should know something new, else when that changes or half a second has
+//! passed; so every caller is heard of at least that often.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -170,8 +170,8 @@ impl DispatcherService {
         answer.await
     }
 
-    /// Does something, and wakes the calls that wait for news if there is some. Most messages bring none; else each would
-    /// wake all.
+    /// Does something, and wakes the calls that wait for news if there is some. Most messages bring none; else each
+    /// would wake all.
     fn act<T>(&self, act: impl FnOnce(&mut DispatcherState) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.dispatcher.revision();

@@ -1,7 +1,7 @@
 //! What happened at a dispatcher: said once in the log, and counted.
 //!
-//! The state machine knows what is; a reader that left is no longer part of that, and neither is what it read. Here are the
-//! sums that must outlive readers, since a counter of Prometheus never falls.
+//! The state machine knows what is; a reader that left is no longer part of that, and neither is what it read. Here are
+//! the sums that must outlive readers, since a counter of Prometheus never falls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ const STALL_MS: Millis = 5_000;
 /// A job that waits for ranks for longer than this is worth a warning, which names so many of them.
 const AWAITED_MS: Millis = 2_000;
 const RANKS_NAMED: usize = 16;
-/// Ranks of a feed that are counted apart; a client may call itself any rank, and each takes memory here and in Prometheus.
+/// Ranks of a feed that are counted apart; a client may call itself any rank, and each takes memory here and in
+/// Prometheus.
 const RANKS_MAX: usize = 1024;
 
 /// The label of ranks above [`RANKS_MAX`].

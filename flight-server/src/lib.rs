@@ -5,7 +5,8 @@
 //! (`GetFlightInfo` with a JSON [`StreamRequest`](forebay_flight_client::StreamRequest) as command; nothing is computed)
 //! and read it (`DoGet`); each batch's `app_metadata` says where in the log it lies.
 //!
-//! [`Server::secure`] sets who may connect: TLS, client certificates, tokens. [`Server::measured`] adds a port for metrics.
+//! [`Server::secure`] sets who may connect: TLS, client certificates, tokens. [`Server::measured`] adds a port for
+//! metrics.
 //!
 //! ```
 //! use std::sync::Arc;

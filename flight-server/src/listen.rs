@@ -41,7 +41,8 @@ struct Listening {
     handshakes: JoinSet<Option<Connection>>,
 }
 
-/// The connections of a listener, and of a local one. Each has `patience` for the TLS handshake, if there is one, and for its first words.
+/// The connections of a listener, and of a local one. Each has `patience` for the TLS handshake, if there is one, and
+/// for its first words.
 pub(crate) fn connections(
     listener: TcpListener,
     local: Option<UnixListener>,

@@ -20,8 +20,8 @@ pub(crate) fn status(error: &Error) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// The status of a caller whose token is good, and who may not do this with it. A trainer that is told so about its ticket
-/// asks for a new one; about its token it could do nothing.
+/// The status of a caller whose token is good, and who may not do this with it. A trainer that is told so about its
+/// ticket asks for a new one; about its token it could do nothing.
 pub(crate) fn forbidden(error: &Error) -> Status {
     match error.kind() {
         ErrorKind::Denied => Status::new(Code::PermissionDenied, error.to_string()),

@@ -1,8 +1,8 @@
 //! Tickets: what the dispatcher gives a reader to show to workers.
 //!
-//! A ticket says which feed may be read, by whom and until when, and is signed. It is bound to its reader by the hash of a
-//! secret that the reader sends along, so a ticket that others have seen is of no use to them. It has no path and no SQL: a
-//! worker learns what a feed is from the dispatcher, never from whoever wants to read.
+//! A ticket says which feed may be read, by whom and until when, and is signed. It is bound to its reader by the hash
+//! of a secret that the reader sends along, so a ticket that others have seen is of no use to them. It has no path and
+//! no SQL: a worker learns what a feed is from the dispatcher, never from whoever wants to read.
 //!
 //! The binary layout, before base64url; numbers are big-endian:
 //!

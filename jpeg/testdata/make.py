@@ -2,8 +2,8 @@
 
     pip install pillow==13.0.0 numpy simplejpeg && python make.py
 
-The images are formulas with noise from a fixed seed. Each line of `expected.txt` has a file's name, height and width, and the
-64-bit FNV-1a hash of its pixels as RGB. The program also writes `tiny.jpg`, which the documentation uses.
+The images are formulas with noise from a fixed seed. Each line of `expected.txt` has a file's name, height and width,
+and the 64-bit FNV-1a hash of its pixels as RGB. The program also writes `tiny.jpg`, which the documentation uses.
 """
 
 import io

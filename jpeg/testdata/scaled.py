@@ -2,8 +2,9 @@
 
     pip install pillow==13.0.0 && python scaled.py
 
-Each line has a file's name and, for each scale, the 64-bit FNV-1a hash of its pixels as RGB. `Image.draft` does not reduce an
-image below a given size of at least one pixel. The program makes the same settings itself, to reduce small images, too.
+Each line has a file's name and, for each scale, the 64-bit FNV-1a hash of its pixels as RGB. `Image.draft` does not
+reduce an image below a given size of at least one pixel. The program makes the same settings itself, to reduce small
+images, too.
 """
 
 import pathlib

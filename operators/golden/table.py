@@ -3,8 +3,8 @@
     pip install numpy scipy torch xxhash
     python table.py
 
-The program writes table.json: for each call its inputs, x, and the result. TorchArrow's last release is from 2022, so values with
-TorchArrow as the reference come from its own tests and documentation.
+The program writes table.json: for each call its inputs, x, and the result. TorchArrow's last release is from 2022, so
+values with TorchArrow as the reference come from its own tests and documentation.
 """
 
 import json

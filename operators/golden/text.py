@@ -3,8 +3,8 @@
     pip install tokenizers==0.23.3 datatrove==0.10.1 datasketch==2.0.0 xxhash==4.1.0 numpy
     python text.py
 
-The program writes text.json and tokens.json. With --train, it first writes ../testdata/tokenizers/*.json. These are trained on
-the repository's own pages, which change, so a new training gives different ids.
+The program writes text.json and tokens.json. With --train, it first writes ../testdata/tokenizers/*.json. These are
+trained on the repository's own pages, which change, so a new training gives different ids.
 """
 
 import json

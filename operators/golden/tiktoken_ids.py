@@ -3,8 +3,8 @@
     pip install tiktoken==0.14.0 regex
     python tiktoken_ids.py
 
-The program writes tiktoken.json. With --train, it first writes ../testdata/tokenizers/small.tiktoken from this repository's pages,
-which change.
+The program writes tiktoken.json. With --train, it first writes ../testdata/tokenizers/small.tiktoken from this
+repository's pages, which change.
 """
 
 import base64

@@ -110,7 +110,8 @@ impl Arguments {
         }
     }
 
-    /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for none.
+    /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for
+    /// none.
     pub(crate) fn draws_of(&self, row: usize) -> Draws {
         self.keys.as_ref().map_or(Draws::new(0, 0), |Keys { keys, site }| Draws::new(keys.value(row), *site))
     }

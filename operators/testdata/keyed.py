@@ -1,4 +1,5 @@
-"""Computes the expected values in the tests: keys, draws, crops, buckets, flips, normalized values. Needs xxhash and numpy."""
+"""Computes the expected values in the tests: keys, draws, crops, buckets, flips, normalized values. Needs xxhash and
+numpy."""
 import xxhash, struct, math
 M=(1<<64)-1
 x3=lambda b,s=0: xxhash.xxh3_64_intdigest(b,seed=s)

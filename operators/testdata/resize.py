@@ -41,7 +41,8 @@ for height, width in [(18, 20), (64, 90)]:
     for name, method in [("bicubic", Image.BICUBIC), ("lanczos", Image.LANCZOS)]:
         resized = pillow(method, colour)(height, width)
         Image.fromarray(resized).save(OUT / f"colour_{name}_{height}x{width}.png", optimize=True)
-# Noise whose results rarely overshoot a byte's range. Overshoot is clamped between the two passes, whose order differs from ours.
+# Noise whose results rarely overshoot a byte's range. Overshoot is clamped between the two passes, whose order differs
+# from ours.
 soft = 64 + noise // 2
 Image.fromarray(soft).save(OUT / "soft.png", optimize=True)
 for height, width in [(5, 7), (18, 20), (9, 40)]:

@@ -1,7 +1,7 @@
 //! The error of both sides of a feed: what failed and where, a kind that tells the caller what to do, and often a hint.
 //!
-//! The conversions from the errors of DataFusion and of the storage crate are features of this crate, since Rust wants them
-//! beside the type; only the engine turns them on, so a trainer's build has neither dependency.
+//! The conversions from the errors of DataFusion and of the storage crate are features of this crate, since Rust wants
+//! them beside the type; only the engine turns them on, so a trainer's build has neither dependency.
 
 use std::fmt;
 use std::sync::Arc;

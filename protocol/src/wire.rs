@@ -59,7 +59,8 @@ pub struct FeedMetadata {
     pub feed: String,
     /// Samples per epoch over all ranks, where that is known before reading.
     pub samples_per_epoch: Option<u64>,
-    /// Samples that the request is for, of its rank from its start to its last epoch, where that is known before reading.
+    /// Samples that the request is for, of its rank from its start to its last epoch, where that is known before
+    /// reading.
     #[serde(default)]
     pub samples: Option<u64>,
     /// What the feed's id is a hash of, part by part, for saying in what two feeds differ.

@@ -4,8 +4,8 @@
 //! names, options, and the exact text of each pipeline's query. [`plan`] turns the query of a [`PipelineDefinition`]
 //! into DataFusion's `LogicalPlan` for a session that has the tables, the operators, [`expr_planner`] and
 //! [`relation_planner`]. It refuses queries that no feed can run, puts the named arguments and defaults of operators
-//! into position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`] has
-//! a message, the [`Place`] in the text and a hint; [`Error::render`] shows them under the source line.
+//! into position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`]
+//! has a message, the [`Place`] in the text and a hint; [`Error::render`] shows them under the source line.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,8 +24,8 @@
 //! let columns = Schema::new(vec![Field::new("path", DataType::Utf8, false)]);
 //! session.register_table("photos", Arc::new(EmptyTable::new(Arc::new(columns)))).unwrap();
 //!
-//! let text = "CREATE PIPELINE train WITH (seed = 17) AS\n  SELECT hash_bucket(path, buckets => 10) AS fold FROM photos";
-//! let Some(Statement::CreatePipeline(pipeline)) = parse(text).unwrap().pop() else { unreachable!() };
+//! let text = "CREATE PIPELINE train WITH (seed = 17) AS\n  SELECT hash_bucket(path, buckets => 10) AS fold FROM
+//! photos"; let Some(Statement::CreatePipeline(pipeline)) = parse(text).unwrap().pop() else { unreachable!() };
 //! assert_eq!(pipeline.name, "train");
 //! let plan = plan(&pipeline, "".as_ref(), &session.state()).await.unwrap();
 //! assert!(plan.to_string().starts_with("Projection: hash_bucket(photos.path, Int64(10), Int64(0)) AS fold"));

@@ -107,8 +107,8 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { spec: spec.clone(), schema, snapshot, files, reader }) })
     }
 
-    /// A dataset of rows in memory, in which each batch is a row group. `content` identifies the rows, as a store's version
-    /// identifies a file's content: equal rows must have equal `content` in every process.
+    /// A dataset of rows in memory, in which each batch is a row group. `content` identifies the rows, as a store's
+    /// version identifies a file's content: equal rows must have equal `content` in every process.
     pub fn in_memory(name: &str, schema: SchemaRef, batches: Vec<RecordBatch>, content: &str) -> Result<Self> {
         let (groups, reader) = InMemoryReader::new(batches)?;
         let display: Arc<str> = format!("{name} (in memory)").into();
@@ -162,8 +162,8 @@ impl Dataset {
 
     /// Reads `columns` of `schema()`, in that order, of the rows in `range`.
     ///
-    /// Decodes on the caller's task. Reads the requested cells only: a bad cell in another column goes unnoticed, and a read
-    /// of no columns, or of a media file's name, does not access the file.
+    /// Decodes on the caller's task. Reads the requested cells only: a bad cell in another column goes unnoticed, and a
+    /// read of no columns, or of a media file's name, does not access the file.
     pub async fn read(&self, range: &RowRange, columns: &[usize]) -> Result<RangeRows> {
         self.read_with_dictionaries(range, columns, &[]).await
     }

@@ -12,8 +12,8 @@ use crate::{Error, ErrorKind, Result, Stores};
 /// Folders that are looked into before giving up: links may make a folder contain itself.
 const FOLDERS_MAX: usize = 1000;
 
-/// The format of the files at `location`: the one that its own extension belongs to, else the one of the first file that
-/// it contains, by name and folder by folder, whose extension belongs to a format.
+/// The format of the files at `location`: the one that its own extension belongs to, else the one of the first file
+/// that it contains, by name and folder by folder, whose extension belongs to a format.
 ///
 /// # Errors
 /// `Invalid` if no extension tells, and those of the store.

@@ -1,8 +1,9 @@
 //! From a location to the files it means.
 //!
-//! A location is one file, a folder or a glob. A folder means the files below it that have one of the format's extensions.
-//! A glob means the files that it matches, whatever their extension, unless the format is told by that alone. Names that
-//! begin with `.` or `_` are skipped below the folder, as Spark and Hive do: `_SUCCESS`, `.crc`, unfinished output.
+//! A location is one file, a folder or a glob. A folder means the files below it that have one of the format's
+//! extensions. A glob means the files that it matches, whatever their extension, unless the format is told by that
+//! alone. Names that begin with `.` or `_` are skipped below the folder, as Spark and Hive do: `_SUCCESS`, `.crc`,
+//! unfinished output.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

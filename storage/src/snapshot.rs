@@ -53,7 +53,8 @@ impl Snapshot {
         Self { id, rows, files: sources }
     }
 
-    /// Fails unless [`Snapshot::new`] would make this snapshot of these files: an id from another process is not trusted.
+    /// Fails unless [`Snapshot::new`] would make this snapshot of these files: an id from another process is not
+    /// trusted.
     pub(crate) fn check(&self, format: &TableFormat, schema: &Schema, files: &[PinnedFile]) -> Result<()> {
         for file in &self.files {
             if let Some(why) = file.groups.iter().find_map(|group| format.format().misfit(file, group)) {

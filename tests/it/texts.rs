@@ -1,11 +1,16 @@
-//! Rules for texts: the index of decisions, the changelog.
+//! Rules for texts: widths of comments and guides, the index of decisions, the changelog.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::repository;
 
+/// Columns of comments and guides, as rustfmt has them for code.
+const COLUMNS_MAX: usize = 120;
 /// Folders that hold what others wrote, or what was built.
 const FOREIGN: &[&str] = &["target", ".venv", ".git", ".forebay", "__pycache__"];
+/// Files that programs write.
+const GENERATED: &[&str] = &["docs/formats.md", "docs/operators.md"];
+
 /// The project's own files with one of these extensions.
 fn own_files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
@@ -22,6 +27,95 @@ fn own_files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
         .collect();
     files.sort();
     files
+}
+
+/// Which lines of a text are prose that its author could have broken.
+struct Prose {
+    is_markdown: bool,
+    is_python: bool,
+    /// In a fenced block of Markdown, or in a docstring.
+    inside: bool,
+    /// In Python, whether a docstring may begin: at the top, and after the colon of a definition.
+    may_begin: bool,
+}
+
+impl Prose {
+    fn of(path: &Path) -> Self {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        Self {
+            is_markdown: extension == Some("md"),
+            is_python: extension == Some("py"),
+            inside: false,
+            may_begin: true,
+        }
+    }
+
+    /// Whether the next line is prose. Tables, links and fenced blocks are as long as they are.
+    fn next(&mut self, line: &str) -> bool {
+        let text = line.trim_start();
+        let is_link = text.contains("://") || text.contains("](");
+        if self.is_python {
+            return self.next_of_python(text) && !is_link;
+        }
+        if is_link {
+            return false;
+        }
+        if self.is_markdown {
+            self.inside ^= text.starts_with("```");
+            return !self.inside && !text.starts_with('|');
+        }
+        text.starts_with("//") && !text.contains('|')
+    }
+
+    fn next_of_python(&mut self, text: &str) -> bool {
+        let marks = text.matches("\"\"\"").count();
+        if self.inside {
+            self.inside = marks == 0;
+            return true;
+        }
+        if text.starts_with('#') || text.is_empty() {
+            return true;
+        }
+        let is_docstring = self.may_begin && text.starts_with("\"\"\"");
+        self.inside = is_docstring && marks == 1;
+        self.may_begin = text.trim_end().ends_with(':');
+        is_docstring
+    }
+}
+
+#[test]
+fn comments_and_guides_are_within_120_columns() {
+    let mut long = Vec::new();
+    let mut read = 0;
+    for path in own_files(repository(), &["rs", "py", "md"]) {
+        let name = path.strip_prefix(repository()).expect("below the repository").to_owned();
+        if GENERATED.iter().any(|generated| name == Path::new(generated)) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a text");
+        let mut prose = Prose::of(&path);
+        for (number, line) in text.lines().enumerate() {
+            if prose.next(line) && line.chars().count() > COLUMNS_MAX {
+                long.push(format!("{}:{}", name.display(), number + 1));
+            }
+        }
+        read += 1;
+    }
+    assert!(read > 250, "only {read} files were read");
+    assert!(long.is_empty(), "{} lines are longer than {COLUMNS_MAX} columns:\n{}", long.len(), long.join("\n"));
+}
+
+#[test]
+fn prose_is_told_from_code() {
+    let lines = |path: &str, text: &str| {
+        let mut prose = Prose::of(Path::new(path));
+        text.lines().map(|line| prose.next(line)).collect::<Vec<_>>()
+    };
+    assert_eq!(lines("a.rs", "/// doc\nlet a = 1;\n    // why"), [true, false, true]);
+    assert_eq!(lines("a.md", "text\n```\ncode\n```\n| a |\nhttps://b"), [true, false, false, true, false, false]);
+    let python =
+        lines("a.py", "\"\"\"One.\"\"\"\nx = \"\"\"\n\"\"\"\ndef f():\n    \"\"\"Two\n    more\n    \"\"\"\n    # c");
+    assert_eq!(python, [true, false, false, false, true, true, true, true]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 """Console blocks of the guides are true: their commands run, and print what they say they print.
 
-`$ ` begins a command, and the lines up to the next one are its output. In output, `…` stands for the rest of a line, and on
-a line of its own for any lines. Times, rates and memory are any numbers. A feed's id, the checksum of a token and a port
-differ from run to run: the first time that a page shows one it is learned, and then holds for the rest of the page.
-Warnings are not logged.
+`$ ` begins a command, and the lines up to the next one are its output. In output, `…` stands for the rest of a line,
+and on a line of its own for any lines. Times, rates and memory are any numbers. A feed's id, the checksum of a token
+and a port differ from run to run: the first time that a page shows one it is learned, and then holds for the rest of
+the page. Warnings are not logged.
 
 A block that cannot be run says why: ```console (not run: reason). The flags in it are those that the command has.
 """

@@ -1,6 +1,7 @@
 """The pages about the Python package are true: their Python runs, and prints what they say it prints.
 
-Blocks marked `python` run, from top to bottom in one namespace for each page. Other libraries' code is marked `py`, and does not.
+Blocks marked `python` run, from top to bottom in one namespace for each page. Other libraries' code is marked `py`, and
+does not.
 """
 
 import os

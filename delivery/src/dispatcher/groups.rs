@@ -1,12 +1,13 @@
 //! The dispatcher's part in dynamic delivery: one [`Claims`] for each job of a feed.
 //!
-//! Several dispatchers may be up, and each rank goes from one to the other as it likes. Two of them must not both believe
-//! that they know what every rank holds. So whenever a rank comes to a dispatcher, new or from elsewhere, an *era* begins
-//! there: nothing is granted until every rank has named an answer of this era, which shows that it was here since. A rank
-//! that goes elsewhere takes no answer any more from where it was; thus of two dispatchers only the one that all ranks
-//! came to last can grant anything that a rank takes.
+//! Several dispatchers may be up, and each rank goes from one to the other as it likes. Two of them must not both
+//! believe that they know what every rank holds. So whenever a rank comes to a dispatcher, new or from elsewhere, an
+//! *era* begins there: nothing is granted until every rank has named an answer of this era, which shows that it was
+//! here since. A rank that goes elsewhere takes no answer any more from where it was; thus of two dispatchers only the
+//! one that all ranks came to last can grant anything that a rank takes.
 //!
-//! Ranks that wait for others look for them at the next dispatcher, and must not miss each other for ever. They leave by the
+//! Ranks that wait for others look for them at the next dispatcher, and must not miss each other for ever. They leave
+//! by the
 //! dispatcher's clock, all at the same moments ([`Claimer::should_turn`](crate::Claimer::should_turn)): so those that met
 //! once mostly stay together.
 

@@ -340,7 +340,8 @@ fn of_two_living_processes_of_a_rank_the_older_is_told_at_once_and_given_nothing
 
 #[test]
 fn an_older_process_is_known_from_the_tokens_of_other_ranks() {
-    // The second dispatcher has heard of the old process only, until another rank comes to it that went on from a token.
+    // The second dispatcher has heard of the old process only, until another rank comes to it that went on from a
+    // token.
     let meets = || {
         let (mut first, mut second) = (dispatcher(1, &["f"]), dispatcher(2, &["f"]));
         let (mut old, mut new, mut other) = (rank(0, 5), rank(0, 9), rank(1, 6));

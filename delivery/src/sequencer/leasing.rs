@@ -1,7 +1,7 @@
 //! Who is leased what: what readers are at first, then what lies ahead of them, each to whoever has the least to do.
 //!
-//! Looked at anew whenever something changed. It costs about as much as there are windows held times places where readers
-//! stand, and workers; how many readers stand there is no matter.
+//! Looked at anew whenever something changed. It costs about as much as there are windows held times places where
+//! readers stand, and workers; how many readers stand there is no matter.
 
 use std::collections::BTreeMap;
 
@@ -272,8 +272,8 @@ impl<P: Plan> Sequencer<P> {
         ahead
     }
 
-    /// Forgets finished windows that are `beyond` that distance from a reader, the furthest away first, until `bytes` more
-    /// fit.
+    /// Forgets finished windows that are `beyond` that distance from a reader, the furthest away first, until `bytes`
+    /// more fit.
     fn make_room(&mut self, loads: &mut Loads, worker: WorkerId, bytes: u64, beyond: u64) {
         let Some(limit) = self.workers.get(&worker).map(|worker| worker.limits.memory_bytes) else { return };
         while loads.get(&worker).is_some_and(|load| load.held_bytes + bytes > limit) {

@@ -217,8 +217,8 @@ impl DispatcherNode {
     }
 }
 
-/// A worker is told to hold no more than its memory takes, but for the windows that readers are at and the few that it may
-/// hold whatever their size.
+/// A worker is told to hold no more than its memory takes, but for the windows that readers are at and the few that it
+/// may hold whatever their size.
 fn check_memory(
     world: &mut World,
     dispatcher: &Dispatcher<SimulatedPlan>,
@@ -238,8 +238,8 @@ fn check_memory(
     let status = dispatcher.status(world.now);
     let limit = status.workers.iter().find(|it| it.worker == worker).map_or(0, |it| it.memory_bytes);
     // A reader's window, and those of its streams that broke and are leased a second time; and those where jobs with
-    // dynamic delivery are, or were before they changed their size. What it computes for another dispatcher is not thrown
-    // away when it comes from there, and what it was leased here before is not either.
+    // dynamic delivery are, or were before they changed their size. What it computes for another dispatcher is not
+    // thrown away when it comes from there, and what it was leased here before is not either.
     let spare = (4 * readers_max + 2 * dispatcher.groups() + 2 + COMPUTING_MAX) as u64 * largest;
     if held > limit + spare {
         world.violated(|| format!("worker {worker} is to hold {held} bytes of {limit} and {spare}: {reply:?}"));

@@ -1,5 +1,5 @@
-//! A training job with dynamic delivery: ranks that take batches as they come, die alone or together, and go on from their
-//! tokens.
+//! A training job with dynamic delivery: ranks that take batches as they come, die alone or together, and go on from
+//! their tokens.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -212,8 +212,8 @@ impl Job {
             world.faults.fired(Fault::ResumedMidClaim);
         }
         world.say(|| format!("job {} rank {rank} is lost, and {} batches with it", self.index, undone.len()));
-        // To a dispatcher that knows neither, the new process of one rank and an old one of another are all there are: the
-        // old one lingers beside a new one that does not know from its token that there is a newer.
+        // To a dispatcher that knows neither, the new process of one rank and an old one of another are all there are:
+        // the old one lingers beside a new one that does not know from its token that there is a newer.
         let is_known = |old: &Zombie| {
             let newest = marks.as_ref().and_then(|marks| marks.sessions.get(&(old.member.rank as u64)));
             old.member.rank == rank || newest.is_some_and(|&newest| newest > old.member.trainer.claimer().session())

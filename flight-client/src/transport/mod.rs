@@ -1,8 +1,8 @@
 //! How slices of windows come from workers: the seam between reading a feed and a transport.
 //!
-//! A reader decides which slice to read from which worker, and a [`SliceTransport`] opens it. [`FlightTransport`] does so
-//! over TCP, and over a local socket for a worker on the same machine. A worker's side of the seam is `SliceSender` in
-//! `flight-server/src/transport/`; a new transport implements both.
+//! A reader decides which slice to read from which worker, and a [`SliceTransport`] opens it. [`FlightTransport`] does
+//! so over TCP, and over a local socket for a worker on the same machine. A worker's side of the seam is `SliceSender`
+//! in `flight-server/src/transport/`; a new transport implements both.
 
 mod flight;
 

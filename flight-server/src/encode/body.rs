@@ -1,7 +1,7 @@
 //! Answers whose body tonic does not encode.
 //!
-//! tonic's service decodes the request and makes the answer's head. A method that answers with [`RawBody`] messages puts
-//! them into the answer's extensions, and [`RawBodyService`], around the service, makes them the body.
+//! tonic's service decodes the request and makes the answer's head. A method that answers with [`RawBody`] messages
+//! puts them into the answer's extensions, and [`RawBodyService`], around the service, makes them the body.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Record batches as the body of one IPC message, without copying their values.
 //!
-//! arrow-ipc's writer copies all buffers into one, page by fresh page, which costs more than sending them. Here the body
-//! is a list of the arrays' own buffers. Several batches in a row make one message: where a batch ends, a buffer simply
-//! goes on with the next one's, so only what depends on the place in the batch (offsets, validity) is written anew.
+//! arrow-ipc's writer copies all buffers into one, page by fresh page, which costs more than sending them. Here the
+//! body is a list of the arrays' own buffers. Several batches in a row make one message: where a batch ends, a buffer
+//! simply goes on with the next one's, so only what depends on the place in the batch (offsets, validity) is written
+//! anew.
 
 use std::ops::Range;
 

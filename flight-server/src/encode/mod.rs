@@ -1,7 +1,7 @@
 //! Batches as Flight messages: one message a batch, with its place in the log as `app_metadata`.
 //!
-//! arrow-flight's own encoder splits batches by size and puts metadata on the first message only; a trainer's batch must
-//! arrive as it was cut.
+//! arrow-flight's own encoder splits batches by size and puts metadata on the first message only; a trainer's batch
+//! must arrive as it was cut.
 //!
 //! A window's pieces go past tonic's encoder too: `layout` lays a piece out without copying it, `frames` cuts it into
 //! pieces of an HTTP body, `body` answers with those.

@@ -1,5 +1,5 @@
-//! Reads a page of metrics and panics at whatever breaks the rules of the format or of naming. The integration tests use this
-//! file too.
+//! Reads a page of metrics and panics at whatever breaks the rules of the format or of naming. The integration tests
+//! use this file too.
 
 use std::collections::{BTreeMap, BTreeSet};
 

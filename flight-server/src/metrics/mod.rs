@@ -1,6 +1,7 @@
 //! What a process counts, in the text format of OpenMetrics, which Prometheus reads.
 //!
-//! Everything is looked up when it is asked for: a scrape walks the dispatcher's and the worker's state, so nothing here can
+//! Everything is looked up when it is asked for: a scrape walks the dispatcher's and the worker's state, so nothing
+//! here can
 //! disagree with them. Only what those forget is counted beside them: in the [journal](crate::journal) for the dispatcher, in
 //! [`worker_counts`] for the worker, in [`streams`] for what is sent. Every metric is described in `docs/metrics.md`.
 

@@ -1,8 +1,9 @@
 //! How slices of windows go to trainers: the seam between a worker and a transport.
 //!
-//! A worker opens a slice for whoever has a ticket for it, and a [`SliceSender`] sends the rows. [`flight`] sends them as
-//! Flight messages, whether a trainer came over TCP or a local socket. A trainer's side of the seam is `SliceTransport` in
-//! `flight-client/src/transport/`; a new transport implements both. `memory` does so without any socket, for tests.
+//! A worker opens a slice for whoever has a ticket for it, and a [`SliceSender`] sends the rows. [`flight`] sends them
+//! as Flight messages, whether a trainer came over TCP or a local socket. A trainer's side of the seam is
+//! `SliceTransport` in `flight-client/src/transport/`; a new transport implements both. `memory` does so without any
+//! socket, for tests.
 
 pub(crate) mod flight;
 #[cfg(test)]

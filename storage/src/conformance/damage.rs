@@ -67,8 +67,8 @@ async fn one(samples: &Samples<'_>, name: &str, bytes: Vec<u8>) -> Result<(), St
     Ok(())
 }
 
-/// The most address space that this process has had, where the system says so. Memory that is allocated and never touched
-/// counts as well.
+/// The most address space that this process has had, where the system says so. Memory that is allocated and never
+/// touched counts as well.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));

@@ -1,10 +1,10 @@
 //! The checks that every registered format passes, whatever its files are.
 //!
 //! A feed is a function of its snapshot only if each format is: the same rows whole or range by range, here or from a
-//! snapshot that travelled, and an error for any file that is not the pinned one. [`check`] writes the format's own samples
-//! into a folder and reads them in all these ways. Then it damages them: a bad row must be named, and any other bytes must
-//! give rows or an error that names the file, within bounds of time and memory. Every random choice follows from a seed
-//! that each message names.
+//! snapshot that travelled, and an error for any file that is not the pinned one. [`check`] writes the format's own
+//! samples into a folder and reads them in all these ways. Then it damages them: a bad row must be named, and any other
+//! bytes must give rows or an error that names the file, within bounds of time and memory. Every random choice follows
+//! from a seed that each message names.
 
 #[cfg(test)]
 mod broken;

@@ -1,6 +1,7 @@
 //! CSV: record boundaries, columns, and the reasons of bad records.
 //!
-//! Text is split with csv-core, as in Arrow's decoder, so that both always agree on what a record is: quotes, newlines in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
+//! Text is split with csv-core, as in Arrow's decoder, so that both always agree on what a record is: quotes, newlines
+//! in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
 
 use std::ops::Range;
 use std::sync::Arc;

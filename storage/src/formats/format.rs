@@ -23,8 +23,8 @@ pub trait Format: Debug + Send + Sync {
     /// What is known of the format without any file.
     fn descriptor(&self) -> &'static FormatDescriptor;
 
-    /// Says what is wrong with options that are each of their kind, as the rest of a sentence such as "a csv delimiter must
-    /// be …".
+    /// Says what is wrong with options that are each of their kind, as the rest of a sentence such as "a csv delimiter
+    /// must be …".
     fn check_options(&self, _options: &OptionValues) -> Result<(), String> {
         Ok(())
     }
@@ -35,12 +35,12 @@ pub trait Format: Debug + Send + Sync {
     /// A reader of files whose columns and row groups are known. Opens none of them.
     fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>>;
 
-    /// Says why `group` cannot be a row group of `file`, if it cannot. A snapshot from elsewhere may claim any numbers, and
-    /// readers allocate by them.
+    /// Says why `group` cannot be a row group of `file`, if it cannot. A snapshot from elsewhere may claim any numbers,
+    /// and readers allocate by them.
     fn misfit(&self, file: &SourceFile, group: &RowGroup) -> Option<String>;
 
-    /// A file called `name` with the rows `numbers` of an endless table, for the conformance suite. Files that hold a fixed
-    /// number of rows, such as one, may hold these.
+    /// A file called `name` with the rows `numbers` of an endless table, for the conformance suite. Files that hold a
+    /// fixed number of rows, such as one, may hold these.
     fn sample(&self, name: &str, numbers: Range<u64>, options: &OptionValues) -> Sample;
 
     /// The options that the conformance suite tries, as a user would write them.
@@ -51,7 +51,8 @@ pub trait Format: Debug + Send + Sync {
 
 /// Reads rows of the files of one dataset.
 pub trait FormatReader: Debug + Send + Sync {
-    /// Reads a range of rows. Whatever the file's bytes are, the result is rows, bad rows or an error that names the file.
+    /// Reads a range of rows. Whatever the file's bytes are, the result is rows, bad rows or an error that names the
+    /// file.
     fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>>;
 }
 

@@ -2,9 +2,9 @@
 //!
 //! # Adding a format
 //!
-//! 1. Write `formats/<name>.rs`: a `static` descriptor, a unit struct, `impl Format`. A format of text with one record after
-//!    the other also implements `RecordText` and leaves the rest to `text/`; `jsonl.rs` is a short one to start from. Of
-//!    the others, `media.rs` is the shortest.
+//! 1. Write `formats/<name>.rs`: a `static` descriptor, a unit struct, `impl Format`. A format of text with one record
+//!    after the other also implements `RecordText` and leaves the rest to `text/`; `jsonl.rs` is a short one to start
+//!    from. Of the others, `media.rs` is the shortest.
 //! 2. Add its line to `registry.rs`, and the `mod` line here.
 //! 3. Generate its reference: `cargo run -- formats --output markdown > docs/formats.md`.
 //!

@@ -174,7 +174,7 @@ def test_a_permutation_that_is_none_is_refused():
     })
     schema = pa.schema([field])
     rows = pa.table([pa.array([[1, 2, 3, 4, 5, 6]], field.type)], schema=schema)
-    with pytest.raises(forebay.DataError, match="its permutation is none of its dimensions"):
+    with pytest.raises(forebay.DataError, match="its permutation is not one of its dimensions"):
         next(iter(pipeline(rows).load(format="numpy")))
 
 

@@ -60,7 +60,8 @@ pub(crate) fn files(plan: &LogicalPlan) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// The calls whose results must not be kept: those that differ from epoch to epoch, and those of functions without a version.
+/// The calls whose results must not be kept: those that differ from epoch to epoch, and those of functions without a
+/// version.
 pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     let mut calls = BTreeSet::new();
     visit_calls(plan, &mut |call| {

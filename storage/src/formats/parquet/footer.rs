@@ -45,8 +45,9 @@ impl Footer {
         Self { metadata, columns, leaves, retyped: Mutex::default() }
     }
 
-    /// The type in which a column's texts are cheapest to decode if they are wanted as a dictionary. Views keep the pages
-    /// that they point into (`texts.rs` copies them out) and, if nothing is compressed, all bytes that were fetched.
+    /// The type in which a column's texts are cheapest to decode if they are wanted as a dictionary. Views keep the
+    /// pages that they point into (`texts.rs` copies them out) and, if nothing is compressed, all bytes that were
+    /// fetched.
     pub(super) fn cheapest_texts(&self, range: &RowRange, column: usize) -> DataType {
         let group = self.metadata.metadata().row_group(range.group as usize);
         let Some(chunk) = self.leaves.get(column).map(|leaf| group.column(*leaf)) else { return DataType::Utf8 };

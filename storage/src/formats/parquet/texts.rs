@@ -7,8 +7,8 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int32Type};
 use arrow::error::ArrowError;
 
-/// Encodes texts of any type as a dictionary: the file's own dictionary if it has at most half as many texts as there are
-/// rows, else one entry for each row.
+/// Encodes texts of any type as a dictionary: the file's own dictionary if it has at most half as many texts as there
+/// are rows, else one entry for each row.
 pub(super) fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     if let Some(own) = texts.as_dictionary_opt::<Int32Type>().filter(|own| own.values().len() <= own.len() / 2) {
         return Ok(Arc::new(own.with_values(cast(own.values(), &DataType::Utf8View)?)));

@@ -1,6 +1,7 @@
 //! Decoding a block, and finding its bad records.
 //!
-//! Decoding a block at once is fast. Only when that fails is it halved, again and again, until the bad records are alone.
+//! Decoding a block at once is fast. Only when that fails is it halved, again and again, until the bad records are
+//! alone.
 
 use std::ops::Range;
 

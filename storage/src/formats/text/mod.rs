@@ -1,7 +1,7 @@
 //! What formats of text share: one record after the other, such as CSV and JSON lines.
 //!
-//! Text says nowhere how many rows it has, so opening it reads all of it once, in pieces, and cuts it at record boundaries
-//! into blocks. A block is then read and decoded by itself, as a Parquet row group is.
+//! Text says nowhere how many rows it has, so opening it reads all of it once, in pieces, and cuts it at record
+//! boundaries into blocks. A block is then read and decoded by itself, as a Parquet row group is.
 
 mod decoding;
 mod lines;

@@ -47,8 +47,8 @@ pub(crate) trait Records: Send {
     /// Reports the position in the file, not in `piece`, after each record that ends in it.
     fn push(&mut self, piece: &[u8], record_ends: &mut dyn FnMut(u64));
 
-    /// Ends the text: reports the last record if no newline ended it. Returns `false`, and reports nothing, if the record's
-    /// quotes are never closed.
+    /// Ends the text: reports the last record if no newline ended it. Returns `false`, and reports nothing, if the
+    /// record's quotes are never closed.
     fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool;
 }
 
