@@ -1,8 +1,8 @@
 //! SQL behaviour as text: every file of `tests/slt` is run, a SELECT in it as a pipeline in file order.
 //!
-//! Each file runs twice: read in process, and read over Flight from a server of the same session. Only samples travel over
-//! Flight; other statements (CREATE, DROP, SHOW, DESCRIBE, EXPLAIN) have no request in the protocol, so both runs execute
-//! them, and plan each SELECT, on the session itself.
+//! Each file runs twice: read in process, and read over Flight from a server of the same session. Only samples travel
+//! over Flight; other statements (CREATE, DROP, SHOW, DESCRIBE, EXPLAIN) have no request in the protocol, so both runs
+//! execute them, and plan each SELECT, on the session itself.
 //!
 //! After a change that is meant, `SLT_UPDATE=1 cargo test --test it slt` writes the new results; read the diff.
 
