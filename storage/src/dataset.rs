@@ -169,8 +169,8 @@ impl Dataset {
     }
 
     /// Like [`read`](Self::read), but returns the texts of the columns `dictionaries` as
-    /// [dictionaries](crate::dictionary_of_texts) if the dataset [has them](Self::has_dictionaries). In a dictionary, a null is
-    /// a null key or a key of a null.
+    /// [dictionaries](crate::dictionary_of_texts) if the dataset [has them](Self::has_dictionaries). In a dictionary, a
+    /// null is a null key or a key of a null.
     pub async fn read_with_dictionaries(
         &self,
         range: &RowRange,

@@ -1,12 +1,11 @@
 //! Stores, datasets, formats, snapshots, row ranges: where the rows of a training job come from.
 //!
 //! [`Stores`] finds the object store of a path or URL. [`Dataset::open`] lists the files of a [`DatasetSpec`], has
-//! their
-//! [format](formats) find columns and row groups, and pins the result as a [`Snapshot`]: each file with its version and
-//! its rows. From then on a row has a number that does not change, its `sample_id`. [`Dataset::row_ranges`] cuts the
-//! rows into [`RowRange`]s, and [`Dataset::read`] reads one of these as [`RangeRows`]: an Arrow batch, the ids of its
-//! rows, and the rows that could not be read, with the reason. Reading a file that changed since the snapshot is an
-//! [`ErrorKind::Conflict`] and never gives other rows under the same ids. A spec and a snapshot can travel as JSON;
+//! their [format](formats) find columns and row groups, and pins the result as a [`Snapshot`]: each file with its
+//! version and its rows. From then on a row has a number that does not change, its `sample_id`. [`Dataset::row_ranges`]
+//! cuts the rows into [`RowRange`]s, and [`Dataset::read`] reads one of these as [`RangeRows`]: an Arrow batch, the ids
+//! of its rows, and the rows that could not be read, with the reason. Reading a file that changed since the snapshot is
+//! an [`ErrorKind::Conflict`] and never gives other rows under the same ids. A spec and a snapshot can travel as JSON;
 //! [`Dataset::pinned`] opens them in another process without listing or opening any file. Each format is one file in
 //! [`formats`], and the [`conformance`] suite checks all of them.
 //!
@@ -53,7 +52,6 @@ mod listing;
 mod pinned;
 mod schema;
 mod snapshot;
-mod snapshot_text;
 mod source_file;
 mod stores;
 
@@ -66,6 +64,5 @@ pub use formats::table_format::TableFormat;
 pub use pinned::{PinnedFile, for_all};
 pub use schema::schema_text;
 pub use snapshot::Snapshot;
-pub use snapshot_text::{SnapshotReader, SnapshotText};
 pub use source_file::{RowGroup, RowRange, SourceFile};
 pub use stores::Stores;

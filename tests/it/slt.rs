@@ -260,8 +260,7 @@ fn the_operators_examples_are_true() {
 fn the_table_operators_examples_are_true() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let base = repository().join("tests/slt");
-        let mut database = Session::builder().base(base).threads(1).build().map(Database).expect("a session");
+        let mut database = Database::in_process().expect("a session");
         for (table, format, location) in [("numbers", "JSONL", "numbers.jsonl"), ("pictures", "MEDIA", "pictures")] {
             let create = format!("CREATE EXTERNAL TABLE {table} STORED AS {format} LOCATION 'data/{location}'");
             database.run(&create).await.expect("the table exists");

@@ -64,7 +64,7 @@ async fn rows(piece: WindowRows, schema: SchemaRef) -> Result<SliceRows, SliceEr
 mod tests {
     use std::path::Path;
 
-    use forebay_engine::{Batch, Session};
+    use forebay_engine::{Batch, DeliveryMode, Session};
     use forebay_flight_client::{ConnectOptions, ReadPlan, RemoteReader, StreamRequest};
     use tokio::task::JoinSet;
 
@@ -163,7 +163,7 @@ mod tests {
     async fn ranks_share_a_feed_dynamically_without_a_socket() {
         let folder = tempfile::tempdir().unwrap();
         let cluster = Cluster::start(session(folder.path()).await);
-        let delivery = Some("dynamic".parse().unwrap());
+        let delivery = Some(DeliveryMode::Dynamic);
         let dynamic = |rank| StreamRequest { delivery, job: Some("j".into()), ..request(rank) };
         let (first, second) = tokio::join!(all(cluster.reader(&dynamic(0))), all(cluster.reader(&dynamic(1))));
         let mut offsets: Vec<u64> =
