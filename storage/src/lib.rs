@@ -52,6 +52,7 @@ mod listing;
 mod pinned;
 mod schema;
 mod snapshot;
+mod snapshot_text;
 mod source_file;
 mod stores;
 
@@ -64,5 +65,6 @@ pub use formats::table_format::TableFormat;
 pub use pinned::{PinnedFile, for_all};
 pub use schema::schema_text;
 pub use snapshot::Snapshot;
+pub use snapshot_text::{SnapshotReader, SnapshotText};
 pub use source_file::{RowGroup, RowRange, SourceFile};
 pub use stores::Stores;
