@@ -67,7 +67,7 @@ fn seeds_until_caught(most: u64) -> Option<u64> {
 fn every_broken_rule_is_found_out() {
     let mut missed = Vec::new();
     let most = number("FOREBAY_SIMULATION_PLANTED", 400);
-    for (rule, most) in ALL.map(|rule| (rule, most)).into_iter().chain(RARE.map(|rule| (rule, 10 * most))) {
+    for (rule, most) in ALL.map(|rule| (rule, most)).into_iter().chain(RARE.map(|rule| (rule, 40 * most))) {
         break_rule(Some(rule));
         let seeds = seeds_until_caught(most);
         break_rule(None);
