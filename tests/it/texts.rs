@@ -162,3 +162,17 @@ fn the_changelog_has_the_form_of_keep_a_changelog() {
         assert!(kinds.contains(&&line[4..]), "\"{line}\" is none of {kinds:?}");
     }
 }
+
+#[test]
+fn the_map_names_files_that_exist() {
+    let map = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md exists");
+    // Where jobs and the batch engine will be.
+    let planned = ["engine/src/job/", "engine/src/batch/"];
+    // A path is the text between two backquotes that has a slash, begins with a folder of the project, and no space.
+    let is_path = |text: &&str| text.contains('/') && !text.contains([' ', '<', ',']) && !text.starts_with('/');
+    let paths: Vec<&str> = map.split('`').skip(1).step_by(2).filter(is_path).collect();
+    assert!(paths.len() > 100, "the map names only {} files", paths.len());
+    for path in paths.into_iter().filter(|path| path.split('/').count() > 2 && !planned.contains(path)) {
+        assert!(repository().join(path).exists(), "the map names {path}, which does not exist");
+    }
+}
