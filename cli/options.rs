@@ -86,7 +86,9 @@ fn flag(spec: &'static OptionSpec) -> Arg {
             let words = PossibleValuesParser::new(["true", "false"]).map(|word| Value::from(word == "true"));
             argument.num_args(0..=1).default_missing_value("true").value_parser(words)
         }
-        Kind::Switch => argument.num_args(0).default_missing_value("true").action(ArgAction::Set),
+        Kind::Switch => {
+            argument.allow_negative_numbers(false).num_args(0).default_missing_value("true").action(ArgAction::Set)
+        }
         _ => argument,
     }
 }
