@@ -122,12 +122,14 @@ impl<R> DynamicTrainer<R> {
         self.unanswered.contains(&seq)
     }
 
-    /// Takes the answer of `dispatcher`, as errors call it, which is the first of the list or not (`is_first`). Returns
-    /// whether the caller must go on with the next dispatcher.
+    /// Takes the answer to message `seq` of `dispatcher`, as errors call it, which is the first of the list or not
+    /// (`is_first`). Returns whether the caller must turn to the next dispatcher.
+    ///
+    /// The answer itself names the newest message that the dispatcher has heard, which may be a later one than `seq`.
     #[must_use]
-    pub fn reply(&mut self, answer: ClaimAnswer, dispatcher: &str, is_first: bool, now: Millis) -> bool {
-        self.unanswered.remove(&answer.seq);
-        if !self.claimer.is_heard(answer.seq) {
+    pub fn reply(&mut self, seq: u64, answer: ClaimAnswer, dispatcher: &str, is_first: bool, now: Millis) -> bool {
+        self.unanswered.remove(&seq);
+        if !self.claimer.is_heard(seq) {
             return false;
         }
         let reply = &answer.reply;

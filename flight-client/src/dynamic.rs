@@ -295,7 +295,7 @@ impl ClaimDriver {
                 let is_awaiting = !answer.reply.awaited.is_empty();
                 let (must_turn, awaiting) = {
                     let mut trainer = self.rank.trainer.lock();
-                    (trainer.reply(answer, asked, asked == self.first, now), trainer.awaiting())
+                    (trainer.reply(seq, answer, asked, asked == self.first, now), trainer.awaiting())
                 };
                 if let Some((_, report)) = awaiting.filter(|(since, _)| now - since > SILENCE_MS) {
                     if !std::mem::replace(&mut self.has_said, true) {

@@ -74,7 +74,7 @@ fn handed(trainer: &mut DynamicTrainer<u64>) -> (u64, u64, String) {
 fn claims_are_handed_out_one_after_the_other_and_received_together() {
     let mut trainer = trainer(1);
     let seq = trainer.sync(0).expect("a first message").seq;
-    assert!(!trainer.reply(answer(seq, &[0, 3]), "d", true, 0));
+    assert!(!trainer.reply(seq, answer(seq, &[0, 3]), "d", true, 0));
     assert_eq!(begin(&mut trainer), [0, 3]);
     bring(&mut trainer, 3);
     assert_eq!(trainer.next(0), Next::Wait, "the first claim comes first");
@@ -98,7 +98,7 @@ fn claims_are_handed_out_one_after_the_other_and_received_together() {
     assert!(trainer.sync(0).is_some() && trainer.sync(0).is_none(), "two wait");
     let mut last = answer(seq + 2, &[]);
     last.reply.is_exhausted = true;
-    assert!(!trainer.reply(last, "d", true, 0));
+    assert!(!trainer.reply(seq + 2, last, "d", true, 0));
     assert_eq!(trainer.next(0), Next::End);
 }
 
@@ -107,18 +107,18 @@ fn a_dispatcher_without_workers_is_left_after_a_pause() {
     let mut trainer = trainer(2);
     assert_eq!(trainer.announce().expect("there is another").seq, 1);
     let seq = trainer.sync(0).expect("a first message").seq;
-    assert!(!trainer.reply(answer(1, &[5]), "other", false, 0), "what it announced has no answer");
+    assert!(!trainer.reply(1, answer(1, &[5]), "other", false, 0), "what it announced has no answer");
     let mut idle = answer(seq, &[]);
     idle.reply.workers = 0;
-    assert!(trainer.reply(idle, "d", true, 10));
+    assert!(trainer.reply(seq, idle, "d", true, 10));
     assert_eq!((trainer.sync(10), trainer.sync_at()), (None, Some(210)));
     let next = trainer.sync(210).expect("the pause is over");
     assert_eq!((next.since, next.known), (next.seq, 0));
     // It comes late.
-    assert!(!trainer.reply(answer(seq, &[5]), "d", true, 220));
+    assert!(!trainer.reply(seq, answer(seq, &[5]), "d", true, 220));
     assert_eq!(begin(&mut trainer), [0; 0]);
     break_rule(Some(Rule::LeftDispatchersAreNotHeard));
-    assert!(!trainer.reply(ClaimAnswer { version: 9, ..answer(seq, &[5]) }, "d", true, 220));
+    assert!(!trainer.reply(seq, ClaimAnswer { version: 9, ..answer(seq, &[5]) }, "d", true, 220));
     break_rule(None);
     assert_eq!(begin(&mut trainer), [5], "a rule that is broken shows");
     // One that does not answer makes room for the next message too.
@@ -132,23 +132,42 @@ fn trouble_that_lasts_is_an_error_unless_a_claim_is_read() {
     let seq = trainer.sync(0).expect("a first message").seq;
     let mut waits = answer(seq, &[]);
     waits.reply.awaited = vec![1];
-    assert!(!trainer.reply(waits, "d", true, 100), "there is no other");
+    assert!(!trainer.reply(seq, waits, "d", true, 100), "there is no other");
     assert_eq!((trainer.awaiting().map(|(since, _)| since), trainer.gives_up_at()), (Some(100), Some(1_100)));
     assert_eq!(trainer.next(1_099), Next::Wait);
     assert!(matches!(trainer.next(1_100), Next::Fail(report) if report.message.contains("rank 1 is there")));
     let seq = trainer.sync(0).expect("none waits").seq;
     let mut failed = answer(seq, &[0]);
     failed.reply.failed = Some(report(ErrorKind::Conflict, "no"));
-    assert!(!trainer.reply(failed, "d", true, 1_200));
+    assert!(!trainer.reply(seq, failed, "d", true, 1_200));
     begin(&mut trainer);
     assert_eq!((trainer.next(9_000), trainer.gives_up_at()), (Next::Wait, None));
+}
+
+#[test]
+fn an_answer_counts_for_the_message_that_it_answers() {
+    let mut trainer = trainer(1);
+    let seq = trainer.sync(0).expect("a first message").seq;
+    assert!(!trainer.reply(seq, answer(seq, &[0]), "d", true, 0));
+    begin(&mut trainer);
+    bring(&mut trainer, 0);
+    let older = trainer.sync(0).expect("one that waits for news").seq;
+    (0..4).for_each(|_| drop(handed(&mut trainer)));
+    assert_eq!(trainer.next(0), Next::Wait);
+    let newer = trainer.sync(0).expect("one that brings news").seq;
+    // The dispatcher has heard both when it answers the first.
+    assert!(!trainer.reply(older, answer(newer, &[]), "d", true, 0));
+    assert!(!trainer.awaits(older) && trainer.awaits(newer));
+    assert!(trainer.sync(0).is_none(), "the newer message waits for news");
+    assert!(!trainer.reply(newer, answer(newer, &[]), "d", true, 0));
+    assert!(trainer.sync(0).is_some(), "none waits");
 }
 
 #[test]
 fn a_process_that_was_replaced_hands_out_nothing() {
     let mut trainer = trainer(1);
     let seq = trainer.sync(0).expect("a first message").seq;
-    assert!(!trainer.reply(answer(seq, &[0]), "d", true, 0));
+    assert!(!trainer.reply(seq, answer(seq, &[0]), "d", true, 0));
     begin(&mut trainer);
     bring(&mut trainer, 0);
     handed(&mut trainer);

@@ -108,7 +108,7 @@ impl Member {
             NodeMessage::ClaimAnswer(answer) => {
                 self.asked.remove(&answer.seq);
                 let is_first = self.contact.dispatcher() == 0;
-                if self.trainer.reply(*answer, "d", is_first, world.now) {
+                if self.trainer.reply(answer.seq, *answer, "d", is_first, world.now) {
                     self.rotate(world);
                 }
                 let latest = self.trainer.claimer().latest();

@@ -156,12 +156,18 @@ async fn a_function_counts_with_its_version() {
 async fn fingerprints_are_what_they_were() {
     let session = session().await;
     let expected = [
-        ("SELECT id FROM t", ""),
-        ("SELECT clamp(price, 0, 1) AS p, upper(name) AS n FROM t WHERE id % 2 = 1 AND name IN ('a', 'b')", ""),
-        ("SELECT index_of(name, values => ['a', 'b']) AS x, CAST(id AS DOUBLE) AS y FROM t", ""),
-        ("SELECT t.id, u.name FROM t LEFT JOIN u ON t.id = u.id WHERE t.id NOT IN (SELECT id FROM u)", ""),
-        ("SELECT * FROM pack((SELECT ids FROM t), length => 4)", ""),
-        ("SELECT id, unnest(ids) AS x FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)", ""),
+        ("SELECT id FROM t", "22dc4447d2c12034"),
+        (
+            "SELECT clamp(price, 0, 1) AS p, upper(name) AS n FROM t WHERE id % 2 = 1 AND name IN ('a', 'b')",
+            "06f7b994c161909c",
+        ),
+        ("SELECT index_of(name, values => ['a', 'b']) AS x, CAST(id AS DOUBLE) AS y FROM t", "229feec1d32e1866"),
+        (
+            "SELECT t.id, u.name FROM t LEFT JOIN u ON t.id = u.id WHERE t.id NOT IN (SELECT id FROM u)",
+            "1e846fb7df288610",
+        ),
+        ("SELECT * FROM pack((SELECT ids FROM t), length => 4)", "345fa30f9606c6a2"),
+        ("SELECT id, unnest(ids) AS x FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)", "6757e139625996de"),
     ];
     let mut found = Vec::new();
     for (query, _) in expected {
