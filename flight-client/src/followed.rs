@@ -30,7 +30,7 @@ pub(crate) struct FollowedTrainer {
 /// Where the state machine is.
 pub(crate) enum Machine {
     /// A rank with ordered delivery has one.
-    OfRank(Mutex<Trainer<Piece>>),
+    OfRank(Box<Mutex<Trainer<Piece>>>),
     /// A rank with dynamic delivery has one for each claim that it reads.
     OfClaim(Arc<Mutex<DynamicTrainer<Piece>>>, Claim),
 }

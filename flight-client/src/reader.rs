@@ -45,7 +45,7 @@ impl RankReader {
         let begin = Origin { window, window_offset, offset };
         let limits = ReceiveLimits::of_bytes(options.buffer_bytes());
         let trainer = Trainer::new(Arc::clone(&feed), session, what.settings(), begin, limits);
-        let machine = Machine::OfRank(Mutex::new(trainer));
+        let machine = Machine::OfRank(Box::new(Mutex::new(trainer)));
         let followed =
             FollowedTrainer::new(machine, feed, Arc::clone(&what.schema), Clock::start(), Arc::new(Notify::new()));
         Self {

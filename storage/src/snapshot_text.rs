@@ -217,6 +217,7 @@ mod tests {
     /// `cargo test --release -p forebay-storage --lib -- --ignored --nocapture a_million_files`
     #[test]
     #[ignore = "takes a gigabyte; prints what a large snapshot costs"]
+    #[expect(clippy::print_stdout, reason = "it is run by hand, for what it prints")]
     fn a_million_files() {
         let snapshot = Arc::new(snapshot(1_000_000));
         let began = std::time::Instant::now();

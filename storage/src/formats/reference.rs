@@ -56,7 +56,7 @@ fn default(descriptor: &FormatDescriptor, option: &FormatOption) -> String {
 
 fn names(descriptor: &FormatDescriptor) -> String {
     let upper = |name: &&str| format!("`{}`", name.to_uppercase());
-    let aliases: Vec<String> = descriptor.aliases.iter().map(|name| upper(name)).collect();
+    let aliases: Vec<String> = descriptor.aliases.iter().map(upper).collect();
     match aliases.is_empty() {
         true => upper(&descriptor.name),
         false => format!("{} (also {})", upper(&descriptor.name), aliases.join(", ")),
