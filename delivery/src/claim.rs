@@ -49,7 +49,7 @@ pub struct Granted {
 pub struct CompletedPrefix {
     /// Everything before it is done.
     pub begin: Claim,
-    /// Which claims these are, as the sum of their [`mark`]s.
+    /// Which claims these are, as the sum of their `mark`s.
     pub passed: u64,
     /// Claims in epochs that have been counted to their end, from there on.
     pub ends: BTreeMap<u64, u64>,

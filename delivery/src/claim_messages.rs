@@ -25,7 +25,7 @@ pub struct ClaimSync {
     pub unit: u64,
     /// What all ranks have done, as far as it knows.
     pub base: CompletedPrefix,
-    /// Which of those claims are its own, as the sum of their [`mark`]s.
+    /// Which of those claims are its own, as the sum of their `mark`s.
     pub before: u64,
     /// What it has handed out since.
     #[serde(with = "crate::runs")]

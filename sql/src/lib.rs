@@ -1,7 +1,7 @@
 //! From text to statements, and from a pipeline's query to a logical plan, with places in errors.
 //!
 //! A text of Forebay is DataFusion's SQL with a few statements about pipelines. [`parse`] turns it into [`Statement`]s:
-//! names, options, and the exact text of each pipeline's query. [`plan`] turns the query of a [`PipelineDefinition`]
+//! names, options, and the exact text of each pipeline's query. [`plan()`] turns the query of a [`PipelineDefinition`]
 //! into DataFusion's `LogicalPlan` for a session that has the tables, the operators, [`expr_planner`] and
 //! [`relation_planner`]. It refuses queries that no feed can run, puts the named arguments and defaults of operators
 //! into position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`]

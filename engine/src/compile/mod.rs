@@ -3,7 +3,7 @@
 //! A feed stage runs as two physical plans over the same leaf. *Select* is the part of the query below the topmost
 //! filter. It returns the ids of the rows that pass: it is cheap, and it determines a window's row count and so every
 //! offset. *Transform* is the query without its filters, a one-to-one function of rows. It is expensive, and runs only
-//! for the rows that a reader is about to receive. A feed that is grouped by length has a third plan, [`lengths`],
+//! for the rows that a reader is about to receive. A feed that is grouped by length has a third plan, [`lengths()`],
 //! which runs for the whole window.
 //!
 //! Operators that make rows run below these two plans. Each is a [`Layer`], which runs when a window is prepared; the

@@ -200,7 +200,7 @@ fn floats(draws: &mut Draws) -> (Field, ArrayRef) {
     }
 }
 
-/// The product of [`constant`]'s list of numbers, so that the list is a shape of these tensors.
+/// The product of `constant`'s list of numbers, so that the list is a shape of these tensors.
 const TENSOR_LEN: usize = 3 * 5 * 8;
 
 /// Returns tensors of one length and of all types, some without a declared shape.

@@ -1,9 +1,9 @@
 //! Image operators as steps on one image, so that a chain of operators runs image by image.
 //!
 //! An operator on images describes its work on one image as a [`Step`]. By itself it runs over a column
-//! ([`frame_each`], [`change_each`], [`widen_each`]). In a chain it runs on each image while the image is in the
+//! (`frame_each`, `change_each`, `widen_each`). In a chain it runs on each image while the image is in the
 //! processor's cache. Only the last step of a chain produces a column, and a file is decoded only where the chain needs
-//! its pixels ([`fuse`]). Both ways run the same steps, so their results agree bit for bit.
+//! its pixels ([`fuse()`]). Both ways run the same steps, so their results agree bit for bit.
 
 mod chain;
 mod deferred;

@@ -1,7 +1,7 @@
 //! Hidden columns: row identity and randomness, woven into a plan.
 //!
 //! The rewrite widens the scan by a row's `sample_id`, its random key and the length of its global step
-//! ([`hidden_columns`](super::hidden_columns)), and carries them through every projection ([`weave`]). It gives each
+//! ([`hidden_columns`](super::hidden_columns)), and carries them through every projection ([`weave()`]). It gives each
 //! keyed-random call the key of its row and the number of its call site, and each call that depends on the step its
 //! length ([`calls`]). After it, a plan is an ordinary deterministic one: the optimizer may move, merge and prune as it
 //! likes.
