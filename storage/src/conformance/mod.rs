@@ -88,14 +88,6 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_format_conforms() {
-        let stores = Stores::new();
-        for format in FORMATS {
-            check(*format, &stores, "memory:///conformance", 1).await.unwrap();
-        }
-    }
-
-    #[tokio::test]
     async fn every_format_conforms_on_disk() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
