@@ -185,9 +185,8 @@ impl<R> DynamicTrainer<R> {
         &self.claimer
     }
 
-    /// Begins to read a claim that was granted; `session` should be drawn at random. The caller follows the routes of
-    /// its
-    /// [`trainer`](Self::trainer) from now on. `None` if all claims that were granted are being read.
+    /// Begins to read a claim that was granted; `session` should be drawn at random. The caller follows the routes
+    /// of its [`trainer`](Self::trainer) from now on. `None` if all claims that were granted are being read.
     pub fn begin(&mut self, session: impl FnOnce() -> u64) -> Option<Claim> {
         let (granted, from) = self.claimer.take()?;
         let settings = self.claimer.settings();

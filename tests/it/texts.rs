@@ -163,16 +163,41 @@ fn the_changelog_has_the_form_of_keep_a_changelog() {
     }
 }
 
+/// Folders of the project, with which the paths of its files begin.
+const ROOMS: &[&str] = &[
+    "arrays",
+    "benches",
+    "cli",
+    "delivery",
+    "docs",
+    "engine",
+    "examples",
+    "flight-client",
+    "flight-server",
+    "jpeg",
+    "operators",
+    "protocol",
+    "python",
+    "sql",
+    "storage",
+    "tests",
+];
+
 #[test]
-fn the_map_names_files_that_exist() {
-    let map = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md exists");
+fn the_map_and_the_decisions_name_files_that_exist() {
     // Where jobs and the batch engine will be.
     let planned = ["engine/src/job/", "engine/src/batch/"];
-    // A path is the text between two backquotes that has a slash, begins with a folder of the project, and no space.
-    let is_path = |text: &&str| text.contains('/') && !text.contains([' ', '<', ',']) && !text.starts_with('/');
-    let paths: Vec<&str> = map.split('`').skip(1).step_by(2).filter(is_path).collect();
-    assert!(paths.len() > 100, "the map names only {} files", paths.len());
-    for path in paths.into_iter().filter(|path| path.split('/').count() > 2 && !planned.contains(path)) {
-        assert!(repository().join(path).exists(), "the map names {path}, which does not exist");
+    let mut paths = 0;
+    for file in own_files(repository(), &["md"]) {
+        let text = std::fs::read_to_string(&file).expect("a text");
+        // Between two backquotes, from a folder of the project on.
+        for path in text.split('`').skip(1).step_by(2).filter(|text| !text.contains([' ', '<', ',', '*', '\n'])) {
+            let parts: Vec<&str> = path.split('/').collect();
+            if parts.len() > 2 && ROOMS.contains(&parts[0]) && !planned.contains(&path) {
+                paths += 1;
+                assert!(repository().join(path).exists(), "{}: there is no {path}", file.display());
+            }
+        }
     }
+    assert!(paths > 100, "only {paths} paths were found");
 }
