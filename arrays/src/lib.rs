@@ -3,6 +3,7 @@
 //! - [`TensorType`] reads and writes the metadata of tensor columns.
 //! - [`digest()`] identifies the values of a batch, whatever their layout in memory.
 //! - [`DeferredStep`] is the last step of a column, left to the reader of a feed.
+//! - [`column_bytes`] and [`batch_bytes`] measure rows, and [`without_views`] gives the plain form of a type.
 //! - [`pool`] recycles the memory of large arrays.
 //!
 //! ```
@@ -20,11 +21,15 @@
 mod deferred;
 mod digest;
 pub mod pool;
+mod size;
 mod tensor_type;
+mod views;
 
 pub use deferred::{DeferredStep, Widen, finish_deferred, matches_when_finished};
 pub use digest::digest;
+pub use size::{batch_bytes, column_bytes};
 pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};
+pub use views::without_views;
 
 /// The reason that a column cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use forebay_diagnostics::panic_text;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -71,13 +72,4 @@ impl<T> Task<T> {
             Err(_) => Error::new(crate::ErrorKind::Unavailable, "the session is shutting down"),
         })
     }
-}
-
-/// The message of a panic.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message")
 }

@@ -60,7 +60,7 @@ pub use session::{Output, Session, SessionBuilder};
 pub use table_preview::TablePreview;
 
 /// The nearest of some names to a misspelt one, for "did you mean".
-pub use forebay_sql::nearest;
+pub use forebay_diagnostics::nearest;
 
 /// Facts about Arrow columns: tensor types, digests, deferred steps.
 pub use forebay_arrays as arrays;

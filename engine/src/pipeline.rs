@@ -209,7 +209,7 @@ fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
         let names: Vec<&str> = table().map(|spec| spec.name).collect();
         let unknown = forebay_sql::Error::new(format!("unknown pipeline option \"{}\"", option.name));
         Refusal::Placed(unknown.with_place(option.place).with_hint(
-            match forebay_sql::nearest(&option.name, names.iter().copied()) {
+            match forebay_diagnostics::nearest(&option.name, names.iter().copied()) {
                 Some(nearest) => format!("did you mean \"{nearest}\"?"),
                 None => format!("options: {}", names.join(", ")),
             },

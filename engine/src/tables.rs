@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::{cast, concat_batches};
-use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use forebay_arrays::{digest, without_views};
 use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
 use crate::table_format::with_hint;
-use forebay_arrays::digest;
 
 /// Rows of a table in memory that are hashed, and read, together.
 const PIECE_ROWS: usize = 1 << 16;
@@ -45,7 +45,7 @@ impl Session {
     /// `Invalid` for columns that no table may have, or rows that are not of `schema`.
     pub async fn register(&self, name: Option<&str>, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<String> {
         let _executing = self.executing.lock().await;
-        let (schema, batches) = without_views(&schema, batches)
+        let (schema, batches) = plain_rows(&schema, batches)
             .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
             .map_err(|error| Error::invalid(format!("a table cannot be made of these rows: {error}")))?;
         let mut content = blake3::Hasher::new();
@@ -70,13 +70,10 @@ impl Session {
 }
 
 /// The same rows without Arrow's view types, which frames of other libraries come with and few readers know.
-fn without_views(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
-    let plain = |field: &FieldRef| match field.data_type() {
-        DataType::Utf8View => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeUtf8)),
-        DataType::BinaryView => Arc::new(field.as_ref().clone().with_data_type(DataType::LargeBinary)),
-        _ => Arc::clone(field),
-    };
-    let fields: Vec<FieldRef> = schema.fields().iter().map(plain).collect();
+fn plain_rows(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
+    // A frame may have more bytes in one array than 32-bit offsets can address.
+    let plain = |field: &FieldRef| field.as_ref().clone().with_data_type(without_views(field.data_type(), true));
+    let fields: Vec<Field> = schema.fields().iter().map(plain).collect();
     let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
     let cast_rows = |batch: RecordBatch| {
         let columns =

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, Start, Token};
-use forebay_protocol::{Batch, Error, ErrorKind, Result};
+use forebay_protocol::{Batch, Error, ErrorKind, Result, random_bytes, random_id};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -24,7 +24,6 @@ use crate::dispatcher::Dispatch;
 use crate::follow::Follower;
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece::{self, Piece};
-use crate::random::random;
 use crate::read_plan::ReadPlan;
 use crate::transport::SliceTransport;
 use crate::waiting::{FAREWELL, gone, moved, patience_ms, with_resume_hint};
@@ -46,6 +45,8 @@ pub(crate) struct DynamicReader {
     /// Of the claims that are being read, the one that the loop is in first.
     followers: VecDeque<(Claim, Follower)>,
     last: Option<Token>,
+    /// The session in which the next claim is read.
+    next_session: u64,
     /// Since when the loop has waited.
     waits_since: Option<Millis>,
     has_ended: bool,
@@ -98,6 +99,7 @@ impl DynamicReader {
             patience_ms,
             followers: VecDeque::new(),
             last: None,
+            next_session: random_id()?,
             waits_since: None,
             has_ended: false,
             driver,
@@ -115,7 +117,7 @@ impl DynamicReader {
 
     async fn advance(&mut self) -> Result<Option<Batch>> {
         loop {
-            self.begin_claims();
+            self.begin_claims()?;
             let now = self.rank.clock.now();
             let next = self.rank.trainer.lock().next(now);
             self.end_claims();
@@ -154,14 +156,17 @@ impl DynamicReader {
     }
 
     /// Follows the routes of claims that were granted.
-    fn begin_claims(&mut self) {
-        while let Some(claim) = { self.rank.trainer.lock().begin(|| u64::from_le_bytes(random())) } {
+    fn begin_claims(&mut self) -> Result<()> {
+        loop {
+            let session = self.next_session;
+            let Some(claim) = self.rank.trainer.lock().begin(|| session) else { return Ok(()) };
+            self.next_session = session.wrapping_add(1);
             let machine = Machine::OfClaim(Arc::clone(&self.rank.trainer), claim);
             let (feed, schema, moved) =
                 (Arc::clone(&self.feed), Arc::clone(&self.schema), Arc::clone(&self.rank.moved));
             let followed = FollowedTrainer::new(machine, feed, schema, self.rank.clock, moved);
             let (dispatch, transport) = (Arc::clone(&self.dispatch), Arc::clone(&self.transport));
-            self.followers.push_back((claim, Follower::new(followed, dispatch, transport, self.request.clone())));
+            self.followers.push_back((claim, Follower::new(followed, dispatch, transport, self.request.clone())?));
         }
     }
 
@@ -210,17 +215,17 @@ fn claimer(what: &ReadPlan) -> Result<Claimer> {
         }
         Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
     };
-    let session = session();
+    let session = session()?;
     let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
     Ok(Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?)
 }
 
 /// Greater than those of the processes that were this rank before.
-fn session() -> u64 {
+fn session() -> Result<u64> {
     #[expect(clippy::disallowed_methods, reason = "only the wall clock outlives a process")]
     let now = std::time::SystemTime::now();
     let millis = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    millis << 16 | u64::from(u16::from_le_bytes(random()))
+    Ok(millis << 16 | u64::from(u16::from_le_bytes(random_bytes()?)))
 }
 
 /// An answer to the message with this number, and who gave it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_delivery::{Millis, no_workers};
-use forebay_protocol::{Error, ErrorKind, Result};
+use forebay_protocol::{Error, ErrorKind, Result, random_bytes};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::dispatcher::Dispatch;
 use crate::followed::FollowedTrainer;
-use crate::random::random;
 use crate::streams::WindowStreams;
 use crate::transport::SliceTransport;
 use crate::waiting::{FAREWELL, gone, moved};
@@ -41,10 +40,10 @@ impl Follower {
         dispatch: Arc<dyn Dispatch>,
         transport: Arc<dyn SliceTransport>,
         request: StreamRequest,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut driver = JoinSet::new();
-        driver.spawn(Driver::new(Arc::clone(&followed), dispatch, transport, request).run());
-        Self { followed, driver }
+        driver.spawn(Driver::new(Arc::clone(&followed), dispatch, transport, request)?.run());
+        Ok(Self { followed, driver })
     }
 
     /// Waits until there may be something for a loop that waits since `waits_since`.
@@ -106,9 +105,9 @@ impl Driver {
         dispatch: Arc<dyn Dispatch>,
         transport: Arc<dyn SliceTransport>,
         request: StreamRequest,
-    ) -> Self {
-        let secret: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
-        Self {
+    ) -> Result<Self> {
+        let secret: String = random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self {
             secret_key: secret_key(&secret),
             streams: WindowStreams::new(Arc::clone(&followed), transport, secret),
             has_others: !dispatch.others().is_empty(),
@@ -119,7 +118,7 @@ impl Driver {
             paused_until: None,
             rotated: Instant::now(),
             is_held_up: false,
-        }
+        })
     }
 
     /// Follows until the loop leaves, or nothing more can come.

@@ -31,7 +31,6 @@ mod messages;
 pub mod pem;
 mod piece;
 mod probe;
-mod random;
 mod read_plan;
 mod reader;
 mod receive;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use forebay_delivery::{Millis, Next, Origin, ReceiveLimits, Token, Trainer};
-use forebay_protocol::{Batch, Error, Result};
+use forebay_protocol::{Batch, Error, Result, random_id};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -15,7 +15,6 @@ use crate::dispatcher::Dispatch;
 use crate::follow::Follower;
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece;
-use crate::random::random;
 use crate::read_plan::ReadPlan;
 use crate::transport::SliceTransport;
 use crate::waiting::{patience_ms, with_resume_hint};
@@ -38,23 +37,23 @@ impl RankReader {
         transport: Arc<dyn SliceTransport>,
         what: &ReadPlan,
         options: &ConnectOptions,
-    ) -> Self {
+    ) -> Result<Self> {
         let FeedMetadata { window, window_offset, offset, .. } = what.metadata;
         let feed: Arc<str> = what.metadata.feed.as_str().into();
-        let session = u64::from_le_bytes(random());
+        let session = random_id()?;
         let begin = Origin { window, window_offset, offset };
         let limits = ReceiveLimits::of_bytes(options.buffer_bytes());
         let trainer = Trainer::new(Arc::clone(&feed), session, what.settings(), begin, limits);
         let machine = Machine::OfRank(Box::new(Mutex::new(trainer)));
         let followed =
             FollowedTrainer::new(machine, feed, Arc::clone(&what.schema), Clock::start(), Arc::new(Notify::new()));
-        Self {
-            follower: Follower::new(followed, dispatch, transport, what.request.clone()),
+        Ok(Self {
+            follower: Follower::new(followed, dispatch, transport, what.request.clone())?,
             patience_ms: patience_ms(options.patience),
             last: None,
             waits_since: None,
             has_ended: false,
-        }
+        })
     }
 
     /// The next batch, or `None` after the last epoch. After an error there is nothing more. Cancel-safe.

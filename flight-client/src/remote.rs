@@ -41,7 +41,7 @@ impl RemoteReader {
         options: &ConnectOptions,
     ) -> Result<Self> {
         Ok(Self(match what.request.delivery.unwrap_or_default() {
-            DeliveryMode::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, transport, &what, options))),
+            DeliveryMode::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, transport, &what, options)?)),
             DeliveryMode::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, transport, what, options)?)),
         }))
     }

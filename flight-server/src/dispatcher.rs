@@ -13,6 +13,7 @@ use forebay_engine::{
 };
 use forebay_flight_client::StreamRequest;
 use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkerAnswer, WorkerCall};
+use forebay_protocol::random_bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -68,10 +69,8 @@ struct DispatcherState {
 
 impl DispatcherService {
     pub(crate) fn new(session: Arc<Session>) -> Result<Self> {
-        let mut instance = [0; 4];
-        getrandom::fill(&mut instance)
-            .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
-        let dispatcher = Dispatcher::new(DispatcherSettings::default(), u32::from_le_bytes(instance), 0);
+        let instance = u32::from_le_bytes(random_bytes()?);
+        let dispatcher = Dispatcher::new(DispatcherSettings::default(), instance, 0);
         Ok(Self {
             session,
             state: Mutex::new(DispatcherState { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),

@@ -12,6 +12,7 @@ use forebay_engine::{
 };
 use forebay_flight_client::DispatcherClient;
 use forebay_flight_client::wire::{SnapshotCall, WindowRequest, WorkerAnswer, WorkerCall, actions};
+use forebay_protocol::random_id;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
@@ -102,10 +103,7 @@ impl WorkerService {
     /// A worker that trainers reach at `address`; `memory_bytes` are for windows, half of it before and half after
     /// transforming.
     pub(crate) fn new(session: Arc<Session>, address: String, memory_bytes: u64) -> Result<Self> {
-        let mut id = [0; 8];
-        getrandom::fill(&mut id)
-            .map_err(|error| Error::new(ErrorKind::Internal, format!("the system gives no random numbers: {error}")))?;
-        let id = u64::from_le_bytes(id);
+        let id = random_id()?;
         let profile = WorkerProfile { worker: id, address, memory_bytes: memory_bytes / 2, computing: COMPUTING };
         Ok(Self {
             id,

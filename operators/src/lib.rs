@@ -77,7 +77,6 @@ pub mod image_column;
 pub mod keyed;
 mod log1p;
 pub mod made_rows;
-pub mod nearest;
 mod normalize;
 pub mod operator;
 mod pad_to;
@@ -105,7 +104,6 @@ pub use descriptor::{
 };
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
-pub use nearest::nearest;
 pub use operator::{Arguments, Operator, OperatorUdf};
 pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};

@@ -17,10 +17,10 @@ use arrow::datatypes::{Field, FieldRef, Fields};
 use datafusion::common::{Result, internal_datafusion_err, plan_err};
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::scalar::ScalarValue;
+use forebay_diagnostics::nearest;
 
 use crate::descriptor::{self, Descriptor};
 use crate::made_rows::MakeRows;
-use crate::nearest::nearest;
 
 /// A function of rows, called in FROM.
 pub trait RowOperator: Debug + Send + Sync {

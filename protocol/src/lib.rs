@@ -26,6 +26,7 @@ mod from_datafusion;
 mod from_storage;
 mod length_buckets;
 mod options;
+mod random;
 mod size;
 pub mod wire;
 
@@ -37,4 +38,5 @@ pub use options::{
     DeliveryMode, EPOCHS_MAX, FeedOptions, FeedSettings, Kind, OFFSET_MAX, OnError, OptionSet, OptionSpec,
     ReadDefaults, ReadOptions, Scope, SessionOptions,
 };
+pub use random::{random_bytes, random_id};
 pub use size::parse_bytes;

@@ -1,7 +1,6 @@
 //! A finished batch, as a Python object.
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch};
-use arrow::datatypes::DataType;
+use arrow::array::RecordBatch;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
@@ -79,25 +78,5 @@ impl Batch {
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         schema_capsule(py, self.records.schema_ref())
-    }
-}
-
-/// Returns the bytes of the rows themselves. Their buffers may also hold other rows, or spare capacity.
-pub(crate) fn row_bytes(array: &ArrayRef) -> u64 {
-    fn of_list<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> u64 {
-        let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
-        size_of_val(offsets) as u64 + row_bytes(&values.slice(first, last - first))
-    }
-    let nulls = array.nulls().map_or(0, |nulls| nulls.len().div_ceil(8) as u64);
-    match array.data_type() {
-        DataType::List(_) => nulls + of_list(array.as_list::<i32>().offsets(), array.as_list::<i32>().values()),
-        DataType::LargeList(_) => nulls + of_list(array.as_list::<i64>().offsets(), array.as_list::<i64>().values()),
-        DataType::FixedSizeList(_, width) => {
-            let list = array.as_fixed_size_list();
-            let first = list.value_offset(0) as usize;
-            nulls + row_bytes(&list.values().slice(first, list.len() * *width as usize))
-        }
-        DataType::Struct(_) => nulls + array.as_struct().columns().iter().map(row_bytes).sum::<u64>(),
-        _ => array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size()) as u64,
     }
 }

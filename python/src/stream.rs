@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_arrays::batch_bytes;
 use forebay_engine::Reader;
 use forebay_flight_client::RemoteReader;
 use parking_lot::Mutex;
@@ -11,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
-use crate::batch::{Batch, row_bytes};
+use crate::batch::Batch;
 use crate::error::OrRaise;
 use crate::runtime::{OfProcess, Runtime};
 
@@ -79,7 +80,7 @@ impl Stream {
                 self.counts.first_nanos.store(nanos, Ordering::Relaxed);
             }
             self.counts.rows.fetch_add(batch.records.num_rows() as u64, Ordering::Relaxed);
-            self.counts.bytes.fetch_add(batch.records.columns().iter().map(row_bytes).sum(), Ordering::Relaxed);
+            self.counts.bytes.fetch_add(batch_bytes(&batch.records), Ordering::Relaxed);
             self.counts.bad_rows.fetch_add(batch.bad_rows(), Ordering::Relaxed);
         }
     }

@@ -21,7 +21,7 @@ use forebay_operators::{ConstantKind, Descriptor, Parameter, ParameterKind, RowO
 use crate::error::{Error, Place, Result};
 use crate::literals;
 use crate::tokens::{DIALECT, Tokens};
-use forebay_operators::nearest;
+use forebay_diagnostics::nearest;
 
 /// Where a rewritten call and its arguments were in the text.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use crate::calls::{self, Call};
 use crate::error::{Error, Place};
 use crate::plan::attempt;
 use crate::tokens::lower_first;
-use forebay_operators::nearest;
+use forebay_diagnostics::nearest;
 
 /// Maximum number of plannings in the search for a place.
 const ATTEMPTS_MAX: usize = 300;

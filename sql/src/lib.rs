@@ -57,7 +57,6 @@ mod table;
 mod tokens;
 
 pub use error::{Error, Place, Result};
-pub use forebay_operators::nearest;
 pub use literals::expr_planner;
 pub use parser::parse;
 pub use plan::plan;

@@ -13,7 +13,7 @@ use crate::error::{Error, Place, Result};
 use crate::statement::{OptionValue, PipelineDefinition, PipelineOption, Statement};
 use crate::tokens::{DIALECT, Tokens, is_word, lower_first, slice};
 use crate::{depth, table};
-use forebay_operators::nearest;
+use forebay_diagnostics::nearest;
 
 /// The longest text that is read. Parsing is linear, but what it builds is some fifty times the text.
 const TEXT_BYTES_MAX: usize = 1 << 20;

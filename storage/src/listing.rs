@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use forebay_diagnostics::nearest;
 use futures::TryStreamExt;
 use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
@@ -233,16 +234,6 @@ async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     }
 }
 
-/// The name with the smallest edit distance, if that is small.
-fn nearest<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let few = (name.chars().count() / 3).max(1);
-    others
-        .map(|other| (strsim::levenshtein(name, other), other))
-        .filter(|(edits, _)| *edits <= few)
-        .min()
-        .map(|(_, other)| other)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,12 +249,5 @@ mod tests {
         check("a/b/*.csv", Some(("a/b", "*.csv")));
         check("a/{b,c}/d?.csv", Some(("a", "{b,c}/d?.csv")));
         check("**/x[12].csv", Some(("", "**/x[12].csv")));
-    }
-
-    #[test]
-    fn nearest_suggests_only_close_names() {
-        let names = ["train.parquet", "test.parquet", "labels.csv"];
-        assert_eq!(nearest("trian.parquet", names.into_iter()), Some("train.parquet"));
-        assert_eq!(nearest("photos", names.into_iter()), None);
     }
 }

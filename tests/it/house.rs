@@ -12,13 +12,14 @@ use crate::support::repository;
 const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-python", &["forebay-arrays", "forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
-    ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client"]),
+    ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client", "forebay-protocol"]),
     ("forebay-flight-client", &["forebay-arrays", "forebay-delivery", "forebay-protocol"]),
     (
         "forebay-engine",
         &[
             "forebay-arrays",
             "forebay-delivery",
+            "forebay-diagnostics",
             "forebay-protocol",
             "forebay-sql",
             "forebay-operators",
@@ -28,11 +29,12 @@ const EDGES: &[(&str, &[&str])] = &[
     // Storage is a feature of it, for the conversion of its errors.
     ("forebay-protocol", &["forebay-arrays", "forebay-delivery", "forebay-storage"]),
     ("forebay-delivery", &[]),
-    ("forebay-sql", &["forebay-operators"]),
-    ("forebay-operators", &["forebay-arrays", "forebay-jpeg"]),
+    ("forebay-diagnostics", &[]),
+    ("forebay-sql", &["forebay-diagnostics", "forebay-operators"]),
+    ("forebay-operators", &["forebay-arrays", "forebay-diagnostics", "forebay-jpeg"]),
     ("forebay-jpeg", &[]),
     ("forebay-arrays", &[]),
-    ("forebay-storage", &[]),
+    ("forebay-storage", &["forebay-arrays", "forebay-diagnostics"]),
 ];
 
 /// Foreign crates that only some rooms may name.

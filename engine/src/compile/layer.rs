@@ -11,6 +11,7 @@ use arrow::array::{RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+use forebay_arrays::batch_bytes;
 use forebay_storage::Dataset;
 
 use super::change::Change;
@@ -19,7 +20,7 @@ use super::hidden::WovenLayer;
 use super::hidden_columns::{SAMPLE_ID, hidden_column};
 use super::leaf_plan::{LeafPlan, Select, ascending};
 use super::lookup::{Lookup, LookupPlan};
-use super::source_rows::{DerivedRows, SourceRows, slice_bytes};
+use super::source_rows::{DerivedRows, SourceRows};
 use super::table_call::TableCall;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -178,7 +179,7 @@ impl Layer {
             .map_err(|error| Error::internal(format!("rows made do not fit the plan: {error}")))?;
         let first = MADE_IDS + so_far.rows;
         so_far.rows += keys.len() as u64;
-        so_far.bytes += batch.columns().iter().map(slice_bytes).sum::<u64>();
+        so_far.bytes += batch_bytes(&batch);
         if so_far.bytes > MADE_BYTES_MAX {
             return Err(self.too_large());
         }

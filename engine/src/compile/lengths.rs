@@ -39,7 +39,7 @@ pub(crate) fn check(schema: &Schema, column: &str) -> Result<()> {
     let Ok(field) = schema.field_with_name(column) else {
         let names = || schema.fields().iter().map(|field| field.name().as_str());
         let error = Error::invalid(format!("\"bucket_by_length\": the samples have no column \"{column}\""));
-        return Err(error.with_hint(match forebay_sql::nearest(column, names()) {
+        return Err(error.with_hint(match forebay_diagnostics::nearest(column, names()) {
             Some(nearest) => format!("did you mean \"{nearest}\"?"),
             None => format!("columns: {}", names().collect::<Vec<_>>().join(", ")),
         }));

@@ -15,11 +15,12 @@ use arrow::datatypes::DataType;
 use arrow::row::{Row, RowConverter, Rows, SortField};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use forebay_arrays::{batch_bytes, column_bytes};
 use forebay_storage::Dataset;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::leaf_plan::{LeafPlan, ascending};
-use super::source_rows::{Expansion, slice_bytes};
+use super::source_rows::Expansion;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The kind of a join: the rows that it makes of a row of the left side.
@@ -107,7 +108,7 @@ impl Join {
         bytes_max: u64,
     ) -> Result<Expansion> {
         let left = &input.columns()[self.keys..];
-        let beside = left.iter().map(slice_bytes).sum::<u64>() as usize;
+        let beside = left.iter().map(column_bytes).sum::<u64>() as usize;
         let row_bytes = (beside / input.num_rows().max(1) + lookup.row_bytes + MADE_ROW_BYTES) as u64;
         let found = lookup.find(self.kind, &input.columns()[..self.keys], bytes_max / row_bytes)?;
         let cannot = |error| Error::internal(format!("cannot look rows up: {error}"));
@@ -168,13 +169,11 @@ impl LookupPlan {
 
     /// The bytes of some of its rows in memory, with their index.
     pub(crate) fn bytes(&self, rows: &[RecordBatch]) -> u64 {
-        let of_column = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
         let of_rows = |batch: &RecordBatch| {
-            let columns: usize = batch.columns().iter().map(of_column).fold(0, usize::saturating_add);
-            let keys: usize = batch.columns()[..self.keys].iter().map(of_column).fold(0, usize::saturating_add);
-            columns.saturating_add(keys).saturating_add(batch.num_rows().saturating_mul(INDEX_ROW_BYTES)) as u64
+            let keys: u64 = batch.columns()[..self.keys].iter().map(column_bytes).sum();
+            batch_bytes(batch) + keys + (batch.num_rows() * INDEX_ROW_BYTES) as u64
         };
-        rows.iter().map(of_rows).fold(0, u64::saturating_add)
+        rows.iter().map(of_rows).sum()
     }
 
     /// Indexes the plan's results for the table's rows, in their order.

@@ -44,7 +44,7 @@ pub(crate) use identity::{files, fingerprint, function_versions, operator_versio
 pub(crate) use layer::{Layer, MadeSoFar};
 pub(crate) use lengths::{Lengths, check as check_length, lengths};
 pub(crate) use lookup::{Lookup, LookupPlan};
-pub(crate) use source_rows::{SourceRows, slice_bytes};
+pub(crate) use source_rows::SourceRows;
 pub(crate) use stage::{BadRow, Stage, Transformed as TransformedRows};
 
 use crate::error::{Error, Result};

@@ -3,6 +3,7 @@
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::TableReference;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
+use forebay_arrays::without_views;
 
 use crate::error::{Error, Result};
 
@@ -13,7 +14,7 @@ pub(super) fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usi
         columns = only.iter().map(|&at| columns[at].clone()).collect();
     }
     let output = LogicalPlanBuilder::from(woven).project(columns)?.build()?;
-    match output.schema().fields().iter().find(|field| is_exotic(field.data_type())) {
+    match output.schema().fields().iter().find(|field| has_dictionaries(field.data_type())) {
         Some(field) => {
             Err(Error::invalid(format!("column \"{}\" holds dictionaries inside a nested type", field.name()))
                 .with_hint("cast it to a plain type in the SELECT"))
@@ -25,24 +26,24 @@ pub(super) fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usi
 /// A column that the user asked for, in a type that every Arrow reader has.
 pub(super) fn plain(qualifier: Option<&TableReference>, field: &FieldRef) -> Expr {
     let column = Expr::Column((qualifier, field).into());
-    let plain = match field.data_type() {
-        DataType::Dictionary(_, values) => cast(column, values.as_ref().clone()),
-        DataType::Utf8View => cast(column, DataType::Utf8),
-        DataType::BinaryView => cast(column, DataType::Binary),
-        _ => column,
+    let values = match field.data_type() {
+        DataType::Dictionary(_, values) => values,
+        other => other,
     };
-    plain.alias(field.name())
+    let plain = without_views(values, false);
+    let column = if plain == *field.data_type() { column } else { cast(column, plain) };
+    column.alias(field.name())
 }
 
-/// Whether a type holds what not every reader of Arrow knows.
-fn is_exotic(data_type: &DataType) -> bool {
+/// Whether a type holds dictionaries.
+fn has_dictionaries(data_type: &DataType) -> bool {
     match data_type {
-        DataType::Dictionary(..) | DataType::Utf8View | DataType::BinaryView => true,
+        DataType::Dictionary(..) => true,
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            is_exotic(item.data_type())
+            has_dictionaries(item.data_type())
         }
-        DataType::Struct(fields) => fields.iter().any(|field| is_exotic(field.data_type())),
-        DataType::Map(entries, _) => is_exotic(entries.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_dictionaries(field.data_type())),
+        DataType::Map(entries, _) => has_dictionaries(entries.data_type()),
         _ => false,
     }
 }

@@ -1,6 +1,6 @@
 //! Rows of a window with what identifies them, and rows that derive from them.
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt64Array};
+use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use forebay_operators::random_key;
 
 /// Splits the hash space of the keys of derived rows from that of others.
@@ -74,10 +74,4 @@ impl Expansion {
 /// The random key of a row: a hash of its parent's and of its ordinal there, or its parent's if it is that row.
 pub(crate) fn derived_key(parent: u64, ordinal: Option<u64>) -> u64 {
     ordinal.map_or(parent, |ordinal| random_key(parent, DERIVED_DOMAIN, ordinal))
-}
-
-/// The bytes of a column's own rows: the column may be a slice of a much longer one.
-pub(crate) fn slice_bytes(column: &ArrayRef) -> u64 {
-    let sliced = column.to_data().get_slice_memory_size();
-    sliced.unwrap_or_else(|_| column.get_array_memory_size()) as u64
 }

@@ -14,6 +14,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::collect;
+use forebay_diagnostics::panic_text;
 use futures::FutureExt;
 
 use super::dictionary;
@@ -23,7 +24,6 @@ use super::lookup::LookupPlan;
 use super::source_rows::SourceRows;
 use super::window_exec::bind;
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::panic_text;
 use crate::function;
 
 /// A feed stage that is ready to run over any rows of its table.

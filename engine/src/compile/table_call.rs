@@ -9,11 +9,12 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, UInt32Array, UInt64Array};
 use arrow::compute::{interleave, take};
 use arrow::error::ArrowError;
+use forebay_arrays::column_bytes;
 use forebay_operators::{
     InputPart, InputRows, Made, MakeRows, RowAt, RowOperator, RowPlan, RowScope, Rows, WindowTooLarge,
 };
 
-use super::source_rows::{DerivedRows, SourceRows, derived_key, slice_bytes};
+use super::source_rows::{DerivedRows, SourceRows, derived_key};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A call of a table operator, as a layer runs it.
@@ -167,7 +168,7 @@ impl Carried<'_> {
     /// What the columns of a made row take on average that are copied.
     fn row_bytes(&self) -> u64 {
         let columns = self.passed.iter().flat_map(|rows| &rows.batch.columns()[self.call.reads..]);
-        let bytes = columns.map(slice_bytes).fold(0, u64::saturating_add);
+        let bytes = columns.map(column_bytes).fold(0, u64::saturating_add);
         let rows: usize = self.passed.iter().map(|rows| rows.sample_ids.len()).sum();
         let copies = if self.call.has_partners { 2 } else { 1 };
         bytes.saturating_mul(copies) / rows.max(1) as u64

@@ -2,7 +2,7 @@
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use forebay_protocol::ReadOptions;
+use forebay_protocol::{ReadOptions, random_id};
 use forebay_storage::write_parquet;
 use serde::{Deserialize, Serialize};
 
@@ -37,13 +37,6 @@ pub struct Materialized {
     pub found: bool,
 }
 
-/// A random id, which no other run has.
-fn run_id() -> Result<String> {
-    let random = getrandom::u64();
-    let random = random.map_err(|error| Error::internal(format!("the system gives no random number: {error}")))?;
-    Ok(format!("{random:016x}"))
-}
-
 impl Feed {
     /// Writes the samples of the first epoch, in their order, to Parquet files under the folder or URL `url`. If the
     /// same feed was written there before, its files are kept. An interrupted run leaves a folder of files without a
@@ -75,7 +68,7 @@ impl Feed {
             identity: self.identity(),
             rows: 0,
             bad_rows: 0,
-            folder: format!("{}-{}", self.id(), run_id()?),
+            folder: format!("{}-{:016x}", self.id(), random_id()?),
             files: Vec::new(),
             found: false,
         };

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 
 use forebay_delivery::{Event, LeaseId, ReaderId, Sequencer, WindowId, WorkerId, WorkerLimits};
+use forebay_diagnostics::panic_text;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -13,7 +14,7 @@ use super::feed_core::FeedCore;
 use super::plan::WindowPlan;
 use super::window::Window;
 use crate::error::{Error, Result};
-use crate::executor::{Task, panic_text};
+use crate::executor::Task;
 
 /// The most windows that are read ahead of the readers at a time. Reading is the limit: more windows would only hold
 /// more half-filled memory.

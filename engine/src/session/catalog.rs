@@ -183,7 +183,7 @@ pub(super) fn check_columns(dataset: &Dataset) -> Result<()> {
 /// That there is no table or pipeline `name`; with the nearest name as a hint.
 pub(super) fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
     let error = Error::new(ErrorKind::NotFound, format!("there is no {what} \"{name}\""));
-    match forebay_sql::nearest(name, known.iter().map(String::as_str)) {
+    match forebay_diagnostics::nearest(name, known.iter().map(String::as_str)) {
         Some(nearest) => error.with_hint(format!("did you mean \"{nearest}\"?")),
         None if known.is_empty() => error.with_hint(format!("no {what} has been created")),
         None => error.with_hint(format!("{what}s: {}", known.join(", "))),

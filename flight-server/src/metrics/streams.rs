@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::RecordBatch;
+use forebay_engine::arrays::batch_bytes;
 use parking_lot::Mutex;
 
 use super::page::{Page, feed_labels};
@@ -91,10 +92,8 @@ impl<T: AsRef<Sent>> OpenStream<T> {
     pub(crate) fn sent(&self, records: &[RecordBatch]) {
         let sent: &Sent = (*self.counts).as_ref();
         for records in records {
-            // A batch may be a slice of larger arrays. Arrays without a size of their own are of views, and rare.
-            let bytes = records.columns().iter().map(|it| it.to_data().get_slice_memory_size().unwrap_or(0));
             sent.rows.fetch_add(records.num_rows() as u64, Ordering::Relaxed);
-            sent.bytes.fetch_add(bytes.sum::<usize>() as u64, Ordering::Relaxed);
+            sent.bytes.fetch_add(batch_bytes(records), Ordering::Relaxed);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use forebay_arrays::batch_bytes;
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
@@ -60,7 +61,7 @@ impl InMemoryReader {
         let mut groups = Vec::with_capacity(batches.len());
         let mut first_row = 0;
         for batch in &batches {
-            let (rows, bytes) = (batch.num_rows() as u64, logical_bytes(batch)?);
+            let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(batch));
             groups.push(RowGroup { first_row, rows, bytes, offset: 0, length: 0, splittable: true });
             first_row += rows;
         }
@@ -76,11 +77,4 @@ impl FormatReader for InMemoryReader {
         let columns = request.columns.iter().map(|&column| Arc::clone(rows.column(column))).collect();
         async move { request.all_good(columns) }.boxed()
     }
-}
-
-/// Bytes of the rows alone, however large the memory is that they are a part of.
-fn logical_bytes(batch: &RecordBatch) -> Result<u64> {
-    let bytes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
-    let bytes = bytes.sum::<std::result::Result<usize, _>>();
-    bytes.map(|bytes| bytes as u64).map_err(|e| Error::invalid(format!("rows of unknown size: {e}")).with_source(e))
 }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use arrow::array::RecordBatch;
+use forebay_arrays::batch_bytes;
 use forebay_delivery::WindowId;
 use forebay_protocol::OnError;
 
 use super::super::feed_core::FeedCore;
 use super::super::window::Window;
-use crate::compile::slice_bytes;
 use crate::error::{Error, Result};
 
 /// The transformed rows of a chunk.
@@ -50,7 +50,7 @@ pub(super) async fn transform(core: &FeedCore, id: WindowId, window: &Window, ra
     let transformed = window.transform(core, std::slice::from_ref(&range), raise).await?;
     let mut chunk = ChunkRows {
         first: range.start,
-        bytes: transformed.batches.iter().map(logical_bytes).sum(),
+        bytes: transformed.batches.iter().map(batch_bytes).sum(),
         records: transformed.batches,
         absent: window.place_gaps(&range),
         raised: None,
@@ -72,8 +72,4 @@ pub(super) async fn transform(core: &FeedCore, id: WindowId, window: &Window, ra
         core.quarantine(&bad, id.epoch, &name).await?;
     }
     Ok(chunk)
-}
-
-fn logical_bytes(batch: &RecordBatch) -> u64 {
-    batch.columns().iter().map(slice_bytes).sum()
 }

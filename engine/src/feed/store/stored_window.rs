@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::WindowKey;
+use forebay_diagnostics::panic_text;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ use super::filling::Filling;
 use super::prepared::{Chunk, ChunkState, Chunks, Prepared};
 use super::window_state::StoredState;
 use crate::error::{Error, Result};
-use crate::executor::{Task, panic_text};
+use crate::executor::Task;
 
 /// A window that is leased to this process.
 pub struct StoredWindow {

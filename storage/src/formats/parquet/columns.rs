@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 
 use crate::pinned::PinnedFile;
@@ -57,21 +57,4 @@ pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
         fits.then_some(at)
     };
     schema.fields().iter().map(position).collect()
-}
-
-/// The field with plain types instead of view types, which are a layout in memory and no property of the data.
-pub(super) fn without_views(field: &FieldRef) -> FieldRef {
-    let data_type = match field.data_type() {
-        DataType::Utf8View => DataType::Utf8,
-        DataType::BinaryView => DataType::Binary,
-        DataType::List(item) => DataType::List(without_views(item)),
-        DataType::LargeList(item) => DataType::LargeList(without_views(item)),
-        DataType::ListView(item) => DataType::List(without_views(item)),
-        DataType::LargeListView(item) => DataType::LargeList(without_views(item)),
-        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(without_views(item), *size),
-        DataType::Map(entries, sorted) => DataType::Map(without_views(entries), *sorted),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_views).collect()),
-        _ => return Arc::clone(field),
-    };
-    Arc::new(field.as_ref().clone().with_data_type(data_type))
 }

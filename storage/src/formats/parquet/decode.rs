@@ -3,7 +3,6 @@
 //! The decoder panics on some damaged files and trusts any offset in a footer. Here a panic becomes an error that names
 //! the file, and an offset outside the file is refused before it is read.
 
-use std::any::Any;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
 use bytes::Bytes;
+use forebay_diagnostics::panic_text;
 use futures::TryStreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
@@ -78,11 +78,6 @@ pub(super) async fn guarded<T>(file: &PinnedFile, work: impl Future<Output = Res
 
 pub(super) fn damaged(file: &PinnedFile, what: &str) -> Error {
     Error::data(format!("\"{}\" is not a readable parquet file: {what}", file.path()))
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 /// Gives the decoder the pinned file's bytes. Our errors pass through its as external ones.

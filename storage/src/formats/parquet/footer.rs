@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::{DataType, FieldRef, Schema};
+use forebay_arrays::without_views;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::{Compression, ConvertedType, Encoding, Type as PhysicalType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
-use super::columns::without_views;
 use super::decode::{PinnedReader, damaged, guarded};
 use crate::Result;
 use crate::dictionary::retyped;
@@ -90,7 +90,11 @@ pub(super) async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata
             .await?;
         let metadata = Arc::new(metadata);
         let footer = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
-        let plain: Vec<FieldRef> = footer.schema().fields().iter().map(without_views).collect();
+        let plain = |field: &FieldRef| {
+            let data_type = without_views(field.data_type(), false);
+            Arc::new(field.as_ref().clone().with_data_type(data_type))
+        };
+        let plain: Vec<FieldRef> = footer.schema().fields().iter().map(plain).collect();
         if plain.iter().eq(footer.schema().fields()) {
             return Ok(footer);
         }

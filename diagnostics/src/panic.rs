@@ -1,0 +1,24 @@
+//! The text of a caught panic.
+
+use std::any::Any;
+
+/// The message of a panic that `catch_unwind` caught, or of a task that panicked.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let formatted = panic.downcast_ref::<String>().map(String::as_str);
+    formatted.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    #[test]
+    fn panic_text_reads_both_kinds_of_messages() {
+        let text = |panic: Box<dyn Any + Send>| panic_text(panic.as_ref()).to_owned();
+        assert_eq!(text(catch_unwind(|| panic!("literal")).unwrap_err()), "literal");
+        assert_eq!(text(catch_unwind(|| panic!("row {}", 3)).unwrap_err()), "row 3");
+        assert_eq!(text(Box::new(3)), "no message");
+    }
+}
