@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
-use forebay_engine::{Kind, OptionSet, OptionSpec, SessionOptions};
+use forebay_engine::{OptionKind, OptionSet, OptionSpec, SessionOptions};
 use serde_json::Value;
 
 /// The flags of `T`. Options whose flag is absent are not given.
@@ -82,11 +82,11 @@ fn flag(spec: &'static OptionSpec) -> Arg {
     };
     match spec.kind {
         // Named by the parser, which completes and lists them.
-        Kind::Boolean => {
+        OptionKind::Boolean => {
             let words = PossibleValuesParser::new(["true", "false"]).map(|word| Value::from(word == "true"));
             argument.num_args(0..=1).default_missing_value("true").value_parser(words)
         }
-        Kind::Switch => {
+        OptionKind::Switch => {
             argument.allow_negative_numbers(false).num_args(0).default_missing_value("true").action(ArgAction::Set)
         }
         _ => argument,
@@ -106,15 +106,15 @@ fn help(spec: &OptionSpec) -> String {
 
 fn value_name(spec: &OptionSpec) -> String {
     match spec.kind {
-        Kind::Integer | Kind::Count => spec.unit.unwrap_or(spec.name).to_ascii_uppercase(),
-        Kind::Boolean | Kind::Switch => "BOOL".to_owned(),
-        Kind::Bytes | Kind::Memory => "SIZE".to_owned(),
-        Kind::Choice(words) => words.join("|"),
-        Kind::Lengths => "LENGTH,LENGTH".to_owned(),
-        Kind::Column => "COLUMN".to_owned(),
-        Kind::Name => "NAME".to_owned(),
-        Kind::Folder => "URL".to_owned(),
-        Kind::Start => "OFFSET|EPOCH:OFFSET|TOKEN".to_owned(),
+        OptionKind::Integer | OptionKind::Count => spec.unit.unwrap_or(spec.name).to_ascii_uppercase(),
+        OptionKind::Boolean | OptionKind::Switch => "BOOL".to_owned(),
+        OptionKind::Bytes | OptionKind::Memory => "SIZE".to_owned(),
+        OptionKind::Choice(words) => words.join("|"),
+        OptionKind::Lengths => "LENGTH,LENGTH".to_owned(),
+        OptionKind::Column => "COLUMN".to_owned(),
+        OptionKind::Name => "NAME".to_owned(),
+        OptionKind::Folder => "URL".to_owned(),
+        OptionKind::Start => "OFFSET|EPOCH:OFFSET|TOKEN".to_owned(),
     }
 }
 

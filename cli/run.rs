@@ -88,19 +88,19 @@ struct Summary {
 }
 
 /// The source of batches: this process or a server. Both deliver the same batches.
-enum Source {
+enum BatchSource {
     Local(Box<Reader>),
     Remote(Box<RemoteReader>),
 }
 
-struct Opened {
-    source: Source,
+struct OpenedReader {
+    source: BatchSource,
     feed: String,
     samples_per_epoch: Option<u64>,
     quarantine: Option<String>,
 }
 
-impl Source {
+impl BatchSource {
     async fn next(&mut self) -> Option<forebay_engine::Result<Batch>> {
         match self {
             Self::Local(reader) => reader.next().await,
@@ -188,7 +188,7 @@ fn interrupted(last: Option<&Token>) -> anyhow::Error {
     }
 }
 
-async fn open(arguments: &Arguments) -> Result<Opened> {
+async fn open(arguments: &Arguments) -> Result<OpenedReader> {
     let (Flags(read), Flags(options)) = (&arguments.read, &arguments.feed);
     let from_environment = || std::env::var("FOREBAY_URI").ok().filter(|_| arguments.file.is_none());
     if let Some(uri) = &arguments.connect.clone().or_else(from_environment) {
@@ -209,11 +209,11 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
         };
         let remote = client.open(&StreamRequest::new(&pipeline, options, read)).await?;
         check_column(remote.schema(), arguments.ids.as_deref())?;
-        return Ok(Opened {
+        return Ok(OpenedReader {
             feed: remote.id().to_owned(),
             samples_per_epoch: remote.samples_per_epoch(),
             quarantine: None,
-            source: Source::Remote(Box::new(remote.read()?)),
+            source: BatchSource::Remote(Box::new(remote.read()?)),
         });
     }
     let file = arguments
@@ -225,11 +225,11 @@ async fn open(arguments: &Arguments) -> Result<Opened> {
     let feed = session.open(&pipeline, options)?;
     check_column(&feed.schema(), arguments.ids.as_deref())?;
     let quarantines = feed.settings().on_error == forebay_engine::OnError::Quarantine;
-    Ok(Opened {
+    Ok(OpenedReader {
         feed: feed.id().to_owned(),
         samples_per_epoch: feed.samples_per_epoch(),
         quarantine: quarantines.then(|| feed.quarantine_url().to_owned()),
-        source: Source::Local(Box::new(feed.read(read)?)),
+        source: BatchSource::Local(Box::new(feed.read(read)?)),
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use forebay_flight_client::{ClientTls, ConnectOptions};
-use forebay_flight_server::{Access, Security, ServerTls, Tokens};
+use forebay_flight_server::{Access, AccessTokens, Security, ServerTls};
 
 use crate::script;
 
@@ -61,7 +61,7 @@ impl ServerSecurity {
                  use --host 127.0.0.1 with a tunnel, or add --insecure on a network you trust"
             );
         }
-        let read = |path: &Option<PathBuf>| path.as_deref().map(Tokens::read).transpose();
+        let read = |path: &Option<PathBuf>| path.as_deref().map(AccessTokens::read).transpose();
         let access = Access { readers: read(&self.token_file)?, workers: read(&self.worker_token_file)? };
         let tls = match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Some(ServerTls::read(certificate, key, self.tls_client_ca.as_deref())?),
@@ -74,7 +74,7 @@ impl ServerSecurity {
     /// certificate.
     pub(crate) fn connect(&self) -> Result<ConnectOptions> {
         let token = self.worker_token_file.as_deref().or(self.token_file.as_deref());
-        let token = token.map(Tokens::first).transpose()?;
+        let token = token.map(AccessTokens::first).transpose()?;
         // Shown to servers that ask for a client certificate.
         let (certificate, key) = (self.tls_cert.clone(), self.tls_key.clone());
         let tls = ClientTls { ca: self.tls_ca.clone(), certificate, key, server_name: None };

@@ -9,7 +9,7 @@ use forebay_flight_server::Roles;
 use serde_json::json;
 
 use crate::script::{self, ScriptArguments};
-use crate::serving::{self, Listening, ServingArguments};
+use crate::serving::{self, BoundServer, ServingArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -46,7 +46,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     ];
     serving.say(&listening, json!({ "uri": uri, "pipelines": pipelines }), &text)?;
     let worker_memory_bytes = (!no_worker).then_some(serving.memory_limit);
-    let Listening { server, connect, .. } = listening;
+    let BoundServer { server, connect, .. } = listening;
     let local_socket = !serving.no_local_socket;
     let roles =
         Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise: serving.advertise, local_socket, connect };

@@ -40,7 +40,7 @@ pub(crate) struct ServingArguments {
 }
 
 /// A server whose ports are bound.
-pub(crate) struct Listening {
+pub(crate) struct BoundServer {
     pub(crate) server: Server,
     /// How it connects to the other processes of its cluster.
     pub(crate) connect: ConnectOptions,
@@ -50,7 +50,7 @@ pub(crate) struct Listening {
 
 impl ServingArguments {
     /// Checks the options and binds the ports.
-    pub(crate) async fn listen(&self, port: u16, computes: bool) -> Result<Listening> {
+    pub(crate) async fn listen(&self, port: u16, computes: bool) -> Result<BoundServer> {
         let security = self.security.open(self.host)?;
         let connect = self.security.connect()?;
         if computes {
@@ -58,11 +58,11 @@ impl ServingArguments {
         }
         let server = Server::bind(SocketAddr::new(self.host, port)).await?.secure(security);
         let (server, metrics) = self.metrics.of(server, self.host).await?;
-        Ok(Listening { server, connect, metrics })
+        Ok(BoundServer { server, connect, metrics })
     }
 
     /// Announces that the server is ready: prints `json`, or `text` line by line.
-    pub(crate) fn say(&self, listening: &Listening, mut json: Value, text: &[String]) -> Result<()> {
+    pub(crate) fn say(&self, listening: &BoundServer, mut json: Value, text: &[String]) -> Result<()> {
         match self.output {
             Format::Json => {
                 listening.metrics.iter().for_each(|metrics| json["metrics"] = metrics.as_str().into());

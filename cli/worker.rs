@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::options::WorkerFlags;
 use crate::script;
-use crate::serving::{self, Listening, ServingArguments};
+use crate::serving::{self, BoundServer, ServingArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -57,7 +57,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let stop = serving::stop()?;
     let text = format!("computing for {} on {uri}   (Ctrl-C drains and stops)", dispatchers.join(", "));
     serving.say(&listening, json!({ "uri": uri, "dispatchers": dispatchers }), &[text])?;
-    let Listening { server, connect, .. } = listening;
+    let BoundServer { server, connect, .. } = listening;
     let worker_memory_bytes = Some(serving.memory_limit);
     let local_socket = !serving.no_local_socket;
     let roles = Roles { dispatchers, worker_memory_bytes, advertise: serving.advertise, local_socket, connect };

@@ -16,7 +16,7 @@ use datafusion::logical_expr::{
 };
 
 /// Computes one result per row from arrays of equal length, or returns the reason that it cannot.
-pub type Call = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
+pub type BatchFn = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
 
 /// The reason that a function returned no result.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub struct Function {
     /// Its result: type, nullability, and metadata such as a tensor's shape.
     pub output: FieldRef,
     /// The function itself.
-    pub call: Arc<Call>,
+    pub call: Arc<BatchFn>,
 }
 
 impl fmt::Debug for Function {

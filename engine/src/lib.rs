@@ -50,10 +50,10 @@ pub use feed::{
     StoredState, StoredWindow, WindowPlan, WindowRows, WindowStore, operator_differences, operator_versions,
 };
 pub use forebay_protocol::{
-    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, Kind, LengthBuckets, OnError, OptionSet, OptionSpec,
-    ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
+    Batch, Boundaries, DeliveryMode, FeedOptions, FeedSettings, LengthBuckets, OnError, OptionKind, OptionSet,
+    OptionSpec, ReadOptions, SessionOptions, Start, Token, WindowKey, parse_bytes,
 };
-pub use function::{Call, CallError, Function};
+pub use function::{BatchFn, CallError, Function};
 pub use pipeline::Pipeline;
 pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
-use forebay_protocol::{FeedOptions, Kind, OptionSet, OptionSpec, ReadDefaults, Scope};
+use forebay_protocol::{FeedOptions, OptionKind, OptionSet, OptionSpec, ReadDefaults, Scope};
 use forebay_sql::{OptionValue, PipelineDefinition, PipelineOption};
 use forebay_storage::Dataset;
 use futures::FutureExt;
@@ -221,8 +221,8 @@ fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
 fn value(spec: &OptionSpec, option: &PipelineOption) -> Result<serde_json::Value, Refusal> {
     let text = text(&option.value);
     match (spec.kind, &option.value) {
-        (Kind::Boolean | Kind::Switch, OptionValue::Boolean(value)) => Ok((*value).into()),
-        (Kind::Boolean | Kind::Switch, _) => {
+        (OptionKind::Boolean | OptionKind::Switch, OptionValue::Boolean(value)) => Ok((*value).into()),
+        (OptionKind::Boolean | OptionKind::Switch, _) => {
             let message = format!("\"{}\" must be true or false without quotes, got '{text}'", option.name);
             Err(Refusal::Placed(refusal(option, message)))
         }

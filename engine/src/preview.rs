@@ -151,17 +151,17 @@ enum Cell {
     /// A number or a boolean. Its text is JSON, unless the number is not finite.
     Plain(String),
     Null,
-    Tensor(Tensor),
+    Tensor(ShownTensor),
 }
 
 /// A tensor of a row, as numbers.
-struct Tensor {
+struct ShownTensor {
     dtype: String,
     shape: Vec<usize>,
     values: Vec<f32>,
 }
 
-impl Tensor {
+impl ShownTensor {
     fn statistics(&self) -> (f32, f32, f32) {
         let min = self.values.iter().copied().fold(f32::INFINITY, f32::min);
         let max = self.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -227,7 +227,7 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
             DataType::Float32 => ("float32", values.as_primitive::<Float32Type>().values().to_vec()),
             _ => return None,
         };
-        Some(Cell::Tensor(Tensor { dtype: dtype.to_owned(), shape, values }))
+        Some(Cell::Tensor(ShownTensor { dtype: dtype.to_owned(), shape, values }))
     };
     let cell = match TensorType::of(field) {
         Some(TensorType::Fixed(fixed)) => tensor(&column.as_fixed_size_list().value(row), fixed.shape),

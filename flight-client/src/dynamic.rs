@@ -229,7 +229,7 @@ fn session() -> Result<u64> {
 }
 
 /// An answer to the message with this number, and who gave it.
-type Answered = (String, u64, Result<ClaimAnswer>);
+type AnsweredClaim = (String, u64, Result<ClaimAnswer>);
 
 /// The task that tells the dispatcher what is done and hears what is granted.
 struct ClaimDriver {
@@ -238,7 +238,7 @@ struct ClaimDriver {
     /// Where the list of dispatchers begins.
     first: String,
     request: StreamRequest,
-    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    calls: FuturesUnordered<BoxFuture<'static, AnsweredClaim>>,
     /// Whether it was said for whom the rank waits.
     has_said: bool,
 }

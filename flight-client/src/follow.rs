@@ -83,7 +83,7 @@ impl Drop for Follower {
     }
 }
 
-type Answered = (String, Result<ReaderAnswer>);
+type AnsweredReader = (String, Result<ReaderAnswer>);
 
 /// The task that follows the routes.
 struct Driver {
@@ -92,7 +92,7 @@ struct Driver {
     request: StreamRequest,
     secret_key: String,
     streams: WindowStreams,
-    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    calls: FuturesUnordered<BoxFuture<'static, AnsweredReader>>,
     paused_until: Option<Instant>,
     rotated: Instant,
     is_held_up: bool,

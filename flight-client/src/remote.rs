@@ -13,9 +13,9 @@ use crate::transport::{FlightTransport, SliceTransport};
 
 /// Reads batches from a cluster; with ordered delivery the same that a reader in process gives. Dropping it leaves the
 /// feed.
-pub struct RemoteReader(Kind);
+pub struct RemoteReader(ReaderKind);
 
-enum Kind {
+enum ReaderKind {
     Ordered(Box<RankReader>),
     Dynamic(Box<DynamicReader>),
 }
@@ -41,16 +41,20 @@ impl RemoteReader {
         options: &ConnectOptions,
     ) -> Result<Self> {
         Ok(Self(match what.request.delivery.unwrap_or_default() {
-            DeliveryMode::Ordered => Kind::Ordered(Box::new(RankReader::new(dispatch, transport, &what, options)?)),
-            DeliveryMode::Dynamic => Kind::Dynamic(Box::new(DynamicReader::new(dispatch, transport, what, options)?)),
+            DeliveryMode::Ordered => {
+                ReaderKind::Ordered(Box::new(RankReader::new(dispatch, transport, &what, options)?))
+            }
+            DeliveryMode::Dynamic => {
+                ReaderKind::Dynamic(Box::new(DynamicReader::new(dispatch, transport, what, options)?))
+            }
         }))
     }
 
     /// The next batch, or `None` after the last epoch. After an error there is nothing more. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Batch>> {
         let next = match &mut self.0 {
-            Kind::Ordered(reader) => reader.next().await,
-            Kind::Dynamic(reader) => reader.next().await,
+            ReaderKind::Ordered(reader) => reader.next().await,
+            ReaderKind::Dynamic(reader) => reader.next().await,
         };
         if !matches!(next, Some(Ok(_))) {
             self.close().await;
@@ -62,8 +66,8 @@ impl RemoteReader {
     /// waiting.
     pub async fn close(&mut self) {
         match &mut self.0 {
-            Kind::Ordered(reader) => reader.close().await,
-            Kind::Dynamic(reader) => reader.close().await,
+            ReaderKind::Ordered(reader) => reader.close().await,
+            ReaderKind::Dynamic(reader) => reader.close().await,
         }
     }
 }

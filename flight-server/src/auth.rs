@@ -26,9 +26,9 @@ const WORKERS: &str =
 ///
 /// Only their hashes are kept: a hash compares in constant time whatever the lengths are, and cannot leak a token.
 #[derive(Clone)]
-pub struct Tokens(Arc<[Hash]>);
+pub struct AccessTokens(Arc<[Hash]>);
 
-impl Tokens {
+impl AccessTokens {
     /// Reads one token per line; empty lines and lines that begin with `#` are left out.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ fn parse(path: &Path) -> Result<Vec<String>> {
     Ok(tokens)
 }
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for AccessTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tokens({})", self.0.len())
     }
@@ -105,9 +105,9 @@ fn check(token: &str) -> Result<(), String> {
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Those of trainers and of everybody else who reads. Without them, workers' tokens are all that is accepted.
-    pub readers: Option<Tokens>,
+    pub readers: Option<AccessTokens>,
     /// Those of workers and dispatchers, which may read as well. Without them, every token is as good as a worker's.
-    pub workers: Option<Tokens>,
+    pub workers: Option<AccessTokens>,
 }
 
 /// What a request's token is worth.
@@ -143,7 +143,7 @@ impl Gate {
     }
 
     fn caller(&self, token: &[u8]) -> Option<Caller> {
-        let is_of = |tokens: &Option<Tokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
+        let is_of = |tokens: &Option<AccessTokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
         // Both are looked at, whatever the first says.
         match (is_of(&self.0.workers), is_of(&self.0.readers)) {
             (true, _) => Some(Caller::Worker),
@@ -192,10 +192,10 @@ mod tests {
     const OLD: &str = "an-old-token-of-ours";
     const NEW: &str = "a-new-token-of-ours/+=";
 
-    fn read(text: &str) -> Result<Tokens> {
+    fn read(text: &str) -> Result<AccessTokens> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        Tokens::read(file.path()).inspect_err(|error| {
+        AccessTokens::read(file.path()).inspect_err(|error| {
             assert!(error.message().contains(&file.path().display().to_string()), "{error} names the file");
         })
     }
@@ -223,7 +223,7 @@ mod tests {
             assert!(error.message().contains(phrase), "{error}");
             assert!(!text.lines().any(|line| line.len() > 6 && error.to_string().contains(line)), "{error} tells");
         }
-        let error = Tokens::read("no/such/file".as_ref()).unwrap_err();
+        let error = AccessTokens::read("no/such/file".as_ref()).unwrap_err();
         assert_eq!(error.to_string(), "the token file \"no/such/file\" does not exist\nhint: check the path");
     }
 

@@ -17,18 +17,18 @@ pub(crate) type CallerId = (&'static str, u64);
 /// Newest is whose message has the highest number: calls are heard on several threads, and so not always in their
 /// order.
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct UnansweredCalls {
     newest: Mutex<HashMap<CallerId, (u64, Arc<Notify>)>>,
 }
 
 /// A call, until it is answered or given up.
 pub(crate) struct Waiting<'a> {
-    calls: &'a Calls,
+    calls: &'a UnansweredCalls,
     caller: CallerId,
     superseded: Arc<Notify>,
 }
 
-impl Calls {
+impl UnansweredCalls {
     /// Begins the call with message `seq`, and lets the one before it look again. One that came after the next has no
     /// need to wait: what it asked for is answered there.
     pub(crate) fn begin(&self, caller: CallerId, seq: u64) -> Waiting<'_> {
@@ -66,7 +66,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_makes_way_for_the_next_of_its_caller_only() {
-        let calls = Calls::default();
+        let calls = UnansweredCalls::default();
         let (first, other) = (calls.begin(("worker", 1), 1), calls.begin(("trainer", 1), 1));
         let third = calls.begin(("worker", 1), 3);
         first.superseded().await;

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::calls::{CallerId, Calls};
+use crate::calls::{CallerId, UnansweredCalls};
 use crate::clock::now_unix_seconds;
 use crate::journal::{FeedReading, Journal};
 use crate::ticket::{Signer, TicketClaims};
@@ -39,7 +39,7 @@ pub(crate) struct DispatcherService {
     /// Behind a lock of its own: it writes to the log, for which no call should wait.
     journal: Mutex<Journal>,
     changed: Notify,
-    calls: Calls,
+    calls: UnansweredCalls,
     began: Instant,
     signer: Signer,
     /// The worker in this process if there is one, and this process's address, which no other may claim.
@@ -76,7 +76,7 @@ impl DispatcherService {
             state: Mutex::new(DispatcherState { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),
             journal: Mutex::default(),
             changed: Notify::new(),
-            calls: Calls::default(),
+            calls: UnansweredCalls::default(),
             began: Instant::now(),
             signer: Signer::generate(),
             own: OnceLock::new(),

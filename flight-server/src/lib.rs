@@ -60,7 +60,7 @@ mod tls;
 mod transport;
 mod worker;
 
-pub use auth::{Access, Tokens};
+pub use auth::{Access, AccessTokens};
 pub use metrics::MetricsEndpoint;
 pub use server::{Roles, Security, Server};
 pub use tls::ServerTls;

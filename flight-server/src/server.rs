@@ -243,7 +243,7 @@ mod tests {
     use tonic::transport::Channel;
 
     use super::*;
-    use crate::auth::Tokens;
+    use crate::auth::AccessTokens;
 
     /// Runs `test` with a client of a server over no pipelines.
     async fn with_server<T>(security: Security, test: impl AsyncFnOnce(FlightServiceClient<Channel>) -> T) -> T {
@@ -266,10 +266,10 @@ mod tests {
         tested
     }
 
-    fn tokens() -> Tokens {
+    fn tokens() -> AccessTokens {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "sixteen-letters-or-more").unwrap();
-        Tokens::read(file.path()).unwrap()
+        AccessTokens::read(file.path()).unwrap()
     }
 
     /// How each method of the service answers.

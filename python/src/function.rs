@@ -27,7 +27,7 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     let (inputs, output) = (inputs.collect::<PyResult<Vec<_>>>()?, Arc::new(output));
     let udf = udf.clone().unbind();
     let call = move |arrays: &[ArrayRef]| {
-        let Some(_running) = Running::begin() else {
+        let Some(_running) = CallGuard::begin() else {
             let ends: Box<dyn std::error::Error + Send + Sync> = "Python is shutting down".into();
             return Err(CallError::Stop(ends.into()));
         };
@@ -48,17 +48,17 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
 }
 
 /// Running calls, and whether more may begin. A thread that enters Python during its shutdown would crash the process.
-static CALLS: Mutex<Calls> = Mutex::new(Calls { running: 0, ended: false });
+static CALLS: Mutex<RunningCalls> = Mutex::new(RunningCalls { running: 0, ended: false });
 static NONE_RUNNING: Condvar = Condvar::new();
 
-struct Calls {
+struct RunningCalls {
     running: usize,
     ended: bool,
 }
 
-struct Running;
+struct CallGuard;
 
-impl Running {
+impl CallGuard {
     fn begin() -> Option<Self> {
         let mut calls = CALLS.lock();
         if calls.ended {
@@ -69,7 +69,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         let mut calls = CALLS.lock();
         calls.running -= 1;

@@ -14,7 +14,7 @@ use crate::runtime::{OfProcess, Runtime};
 use crate::session::Session;
 
 /// The sender that stops the server, and the server's result.
-type Running = (oneshot::Sender<()>, JoinHandle<forebay_engine::Result<()>>);
+type RunningServer = (oneshot::Sender<()>, JoinHandle<forebay_engine::Result<()>>);
 
 /// A server that runs until it is stopped or dropped.
 #[pyclass(frozen, module = "forebay._native")]
@@ -22,7 +22,7 @@ pub(crate) struct Server {
     #[pyo3(get)]
     uri: String,
     runtime: Runtime,
-    running: OfProcess<Mutex<Option<Running>>>,
+    running: OfProcess<Mutex<Option<RunningServer>>>,
 }
 
 #[pymethods]

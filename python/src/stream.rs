@@ -37,14 +37,14 @@ impl Source {
     }
 }
 
-type Received = forebay_engine::Result<forebay_engine::Batch>;
+type ReceivedBatch = forebay_engine::Result<forebay_engine::Batch>;
 
 /// Batches of one rank. Dropping or closing it stops the work.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Stream {
     runtime: Runtime,
     /// `None` after it was closed, and after an error.
-    batches: OfProcess<Mutex<Option<mpsc::Receiver<Received>>>>,
+    batches: OfProcess<Mutex<Option<mpsc::Receiver<ReceivedBatch>>>>,
     ahead: usize,
     counts: Arc<Counts>,
 }
@@ -72,7 +72,7 @@ impl Stream {
         }
     }
 
-    fn count(&self, received: &Received, waited: Duration) {
+    fn count(&self, received: &ReceivedBatch, waited: Duration) {
         let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         self.counts.waited_nanos.fetch_add(nanos, Ordering::Relaxed);
         if let Ok(batch) = received {
@@ -144,7 +144,7 @@ impl Stream {
 }
 
 /// Reads until the end, an error, or until the receiver is dropped.
-async fn pump(mut source: Source, send: mpsc::Sender<Received>) {
+async fn pump(mut source: Source, send: mpsc::Sender<ReceivedBatch>) {
     // Reserve a place in the queue first, so that no batch is begun before it is wanted.
     while let Ok(place) = send.reserve().await {
         let next = tokio::select! {

@@ -25,7 +25,7 @@ use forebay_diagnostics::nearest;
 
 /// Where a rewritten call and its arguments were in the text.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallSite {
     /// The name of the operator.
     pub(crate) operator: &'static str,
     /// The place of the function's name.
@@ -35,7 +35,7 @@ pub(crate) struct Call {
 }
 
 /// Rewrites all calls of operators in a query and in its subqueries. A wrong call stays as it is and adds to `errors`.
-pub(crate) fn resolve(query: &mut Query, base: &Path, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<Call> {
+pub(crate) fn resolve(query: &mut Query, base: &Path, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<CallSite> {
     let mut resolver = Resolver { base, tokens, errors, calls: Vec::new() };
     let _ = VisitMut::visit(query, &mut resolver);
     resolver.calls
@@ -58,7 +58,7 @@ struct Resolver<'a> {
     base: &'a Path,
     tokens: &'a Tokens,
     errors: &'a mut Vec<Error>,
-    calls: Vec<Call>,
+    calls: Vec<CallSite>,
 }
 
 impl VisitorMut for Resolver<'_> {
@@ -96,7 +96,7 @@ fn rewrite_table(
     descriptor: &'static Descriptor,
     base: &Path,
     tokens: &Tokens,
-) -> Result<Call> {
+) -> Result<CallSite> {
     let list = FunctionArgumentList { duplicate_treatment: None, args: args.clone(), clauses: Vec::new() };
     let mut function = Function {
         name: name.clone(),
@@ -141,7 +141,7 @@ fn all_of(table: &Expr) -> Result<Query> {
     Ok(*query)
 }
 
-fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path, tokens: &Tokens) -> Result<Call> {
+fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path, tokens: &Tokens) -> Result<CallSite> {
     let operator = descriptor.name;
     let place = Place::start(function.name.span()).unwrap_or(Place::START);
     let refuse = |message: &str| Error::new(format!("{operator}: {message}")).with_place(place);
@@ -158,7 +158,7 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path
         _ => return Err(refuse("takes a list of arguments and nothing else").with_hint(signature(descriptor))),
     };
     let places = tokens.arguments(place);
-    let mut slots: Vec<Option<Argument>> = descriptor.parameters.iter().map(|_| None).collect();
+    let mut slots: Vec<Option<CallArgument>> = descriptor.parameters.iter().map(|_| None).collect();
     let mut named = false;
     for (index, argument) in given.iter().enumerate() {
         let argument_place = places.get(index).copied().or(Place::start(argument.span())).unwrap_or(place);
@@ -174,13 +174,13 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path
                 if let Some(error) = equals_for_arrow(expr, descriptor) {
                     return Err(error.with_place(argument_place));
                 }
-                (index, Argument { expr: expr.clone(), place: argument_place })
+                (index, CallArgument { expr: expr.clone(), place: argument_place })
             }
             FunctionArg::Named { name, arg, operator: _ } => {
                 named = true;
                 let slot = slot(name, descriptor).map_err(|error| error.with_place(argument_place))?;
                 let value_place = tokens.after(argument_place, 2).unwrap_or(argument_place);
-                (slot, Argument { expr: expr(arg, descriptor, value_place)?.clone(), place: value_place })
+                (slot, CallArgument { expr: expr(arg, descriptor, value_place)?.clone(), place: value_place })
             }
             FunctionArg::ExprNamed { .. } => {
                 return Err(Error::new(format!("{operator}: an argument's name is a word"))
@@ -194,7 +194,7 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path
         }
         slots[slot] = Some(argument);
     }
-    let mut call = Call { operator, place, arguments: Vec::new() };
+    let mut call = CallSite { operator, place, arguments: Vec::new() };
     let mut args = Vec::with_capacity(slots.len());
     for (parameter, slot) in descriptor.parameters.iter().zip(slots) {
         let expr = match slot {
@@ -215,7 +215,7 @@ fn rewrite(function: &mut Function, descriptor: &'static Descriptor, base: &Path
     Ok(call)
 }
 
-struct Argument {
+struct CallArgument {
     expr: Expr,
     place: Place,
 }
@@ -269,7 +269,7 @@ fn equals_for_arrow(expr: &Expr, descriptor: &Descriptor) -> Option<Error> {
 }
 
 /// Checks a value that was given. Whether an input's type fits is known when the query is planned.
-fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor, base: &Path) -> Result<Expr> {
+fn check(argument: CallArgument, parameter: &Parameter, descriptor: &Descriptor, base: &Path) -> Result<Expr> {
     let ParameterKind::Constant(kind) = parameter.kind else { return Ok(argument.expr) };
     let problem = match literal(&argument.expr) {
         Some(value) => match parameter.kind.check(&value) {

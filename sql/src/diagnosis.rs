@@ -14,7 +14,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Spanned, Value, Visit, VisitMut, Visitor, VisitorMut};
 use forebay_operators::OPERATORS;
 
-use crate::calls::{self, Call};
+use crate::calls::{self, CallSite};
 use crate::error::{Error, Place};
 use crate::plan::attempt;
 use crate::tokens::lower_first;
@@ -27,13 +27,18 @@ const ATTEMPTS_MAX: usize = 300;
 const NAMES_MAX: usize = 24;
 
 /// Says what is wrong with a query that could not be planned.
-pub(crate) async fn diagnose(error: DataFusionError, query: &Query, mut state: SessionState, calls: &[Call]) -> Error {
+pub(crate) async fn diagnose(
+    error: DataFusionError,
+    query: &Query,
+    mut state: SessionState,
+    calls: &[CallSite],
+) -> Error {
     state.config_mut().options_mut().sql_parser.collect_spans = true;
     let error = attempt(query, &state).await.err().unwrap_or(error);
     let worded = worded(&error, &state);
     if let Some(call) = calls.iter().find(|call| message_of(&error).starts_with(&format!("{}: ", call.operator))) {
         let message = message_of(&error);
-        let place = Search::new(query, &state, &message).call(call.operator, calls).await;
+        let place = ExpressionSearch::new(query, &state, &message).call(call.operator, calls).await;
         // The search visits expressions only, and a table operator is none.
         return worded.or_place(place.or_else(|| Some(blamed(call, &message))));
     }
@@ -43,13 +48,13 @@ pub(crate) async fn diagnose(error: DataFusionError, query: &Query, mut state: S
         Some(place) => worded.with_place(place),
         None => {
             let message = message_of(&error);
-            worded.or_place(Search::new(query, &state, &message).place().await)
+            worded.or_place(ExpressionSearch::new(query, &state, &message).place().await)
         }
     }
 }
 
 /// The place of the argument that an operator complains about, or of the call.
-fn blamed(call: &Call, message: &str) -> Place {
+fn blamed(call: &CallSite, message: &str) -> Place {
     let parameter = message.strip_prefix(&format!("{}: \"", call.operator)).and_then(|rest| rest.split('"').next());
     let argument = call.arguments.iter().find(|(name, _)| Some(*name) == parameter);
     argument.map_or(call.place, |(_, place)| *place)
@@ -256,7 +261,7 @@ fn requoted(message: &str) -> String {
 }
 
 /// The expressions of a query in the order in which a visitor meets them, and the search among them.
-struct Search<'a> {
+struct ExpressionSearch<'a> {
     query: &'a Query,
     state: &'a SessionState,
     message: &'a str,
@@ -271,13 +276,13 @@ struct Node {
 }
 
 /// The result of planning with an expression replaced by NULL: no error, or a message.
-type Outcome = Option<String>;
+type PlanningError = Option<String>;
 
-impl<'a> Search<'a> {
+impl<'a> ExpressionSearch<'a> {
     fn new(query: &'a Query, state: &'a SessionState, message: &'a str) -> Self {
         let mut collect = Collect::default();
         let _ = Visit::visit(query, &mut collect);
-        Search { query, state, message, nodes: collect.nodes, attempts: 0 }
+        ExpressionSearch { query, state, message, nodes: collect.nodes, attempts: 0 }
     }
 
     /// The start of the smallest expression without which the error disappears.
@@ -299,7 +304,7 @@ impl<'a> Search<'a> {
     }
 
     /// The place of the call of an operator that complains, or of the argument that it complains about.
-    async fn call(mut self, operator: &str, calls: &[Call]) -> Option<Place> {
+    async fn call(mut self, operator: &str, calls: &[CallSite]) -> Option<Place> {
         let outermost = self.outermost().await;
         let mut candidates: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].operator == Some(operator))
@@ -321,7 +326,7 @@ impl<'a> Search<'a> {
     }
 
     /// The whole expression (of a SELECT list, a WHERE) without which the error disappears, or else changes.
-    async fn outermost(&mut self) -> Option<(usize, Outcome)> {
+    async fn outermost(&mut self) -> Option<(usize, PlanningError)> {
         let mut changed = None;
         for node in self.children(None) {
             match self.without(node).await? {
@@ -342,7 +347,7 @@ impl<'a> Search<'a> {
     }
 
     /// Plans the query with an expression replaced; `None` when too much has been tried.
-    async fn without(&mut self, node: usize) -> Option<Outcome> {
+    async fn without(&mut self, node: usize) -> Option<PlanningError> {
         self.attempts += 1;
         if self.attempts > ATTEMPTS_MAX {
             return None;

@@ -47,16 +47,16 @@ pub(crate) fn sample_seed(sample: &TableSample) -> Option<u64> {
 
 /// The condition that a row is in the sample.
 pub(crate) fn condition(percent: f64, seed: u64) -> Expr {
-    let function = ScalarUDF::from(Sample { signature: Signature::variadic_any(Volatility::Immutable) });
+    let function = ScalarUDF::from(SampleClause { signature: Signature::variadic_any(Volatility::Immutable) });
     Arc::new(function).call(vec![lit(percent), lit(seed)])
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Sample {
+struct SampleClause {
     signature: Signature,
 }
 
-impl ScalarUDFImpl for Sample {
+impl ScalarUDFImpl for SampleClause {
     fn name(&self) -> &'static str {
         SAMPLE
     }

@@ -2,7 +2,7 @@
 
 use arrow::datatypes::{DataType, Field, Schema};
 
-use crate::formats::options::OptionValue;
+use crate::formats::options::FormatOptionValue;
 use crate::formats::table_format::TableFormat;
 use crate::source_file::SourceFile;
 
@@ -15,9 +15,9 @@ pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str
     hash.text(format.descriptor().name);
     for (_, value) in format.options().iter() {
         match value {
-            OptionValue::Flag(flag) => hash.number(u64::from(*flag)),
-            OptionValue::Character(byte) => hash.number(u64::from(*byte)),
-            OptionValue::Text(text) => hash.text(text),
+            FormatOptionValue::Flag(flag) => hash.number(u64::from(*flag)),
+            FormatOptionValue::Character(byte) => hash.number(u64::from(*byte)),
+            FormatOptionValue::Text(text) => hash.text(text),
         }
     }
     hash.number(schema.fields().len() as u64);

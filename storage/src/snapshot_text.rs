@@ -25,12 +25,12 @@ pub struct SnapshotText {
     /// Files that are written.
     written: usize,
     text: Vec<u8>,
-    state: Part,
+    state: SnapshotSection,
 }
 
 /// The next part to write.
 #[derive(Debug)]
-enum Part {
+enum SnapshotSection {
     Head,
     Files,
     End,
@@ -39,7 +39,7 @@ enum Part {
 impl SnapshotText {
     /// The text of `snapshot`.
     pub fn new(snapshot: Arc<Snapshot>) -> Self {
-        Self { snapshot, written: 0, text: Vec::with_capacity(2 * PIECE_BYTES), state: Part::Head }
+        Self { snapshot, written: 0, text: Vec::with_capacity(2 * PIECE_BYTES), state: SnapshotSection::Head }
     }
 
     fn write(&mut self, part: &impl Serialize) {
@@ -55,13 +55,13 @@ impl Iterator for SnapshotText {
         let folder = snapshot.folder();
         while self.text.len() < PIECE_BYTES {
             match self.state {
-                Part::Head => {
+                SnapshotSection::Head => {
                     self.write(&Written { id: snapshot.id().into(), folder: folder.into(), files: Vec::new() });
                     // Without the end of its list and of itself.
                     self.text.truncate(self.text.len() - END.len());
-                    self.state = Part::Files;
+                    self.state = SnapshotSection::Files;
                 }
-                Part::Files => match snapshot.files().get(self.written) {
+                SnapshotSection::Files => match snapshot.files().get(self.written) {
                     Some(file) => {
                         self.text.extend_from_slice(if self.written == 0 { b"\n" } else { b",\n" });
                         self.write(&file.written(folder));
@@ -70,11 +70,11 @@ impl Iterator for SnapshotText {
                     None => {
                         self.text.push(b'\n');
                         self.text.extend_from_slice(END);
-                        self.state = Part::End;
+                        self.state = SnapshotSection::End;
                     }
                 },
-                Part::End if self.text.is_empty() => return None,
-                Part::End => return Some(std::mem::take(&mut self.text).into()),
+                SnapshotSection::End if self.text.is_empty() => return None,
+                SnapshotSection::End => return Some(std::mem::take(&mut self.text).into()),
             }
         }
         let rest = self.text.split_off(PIECE_BYTES);

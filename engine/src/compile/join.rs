@@ -14,12 +14,12 @@ use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateS
 use datafusion::optimizer::{OptimizerContext, OptimizerRule};
 use forebay_operators::Determinism;
 
-use super::lookup::{Kind, can_be_key};
+use super::lookup::{JoinKind, can_be_key};
 use crate::error::Error;
 
 /// The condition of a join, in parts.
 pub(crate) struct Condition {
-    pub(crate) kind: Kind,
+    pub(crate) kind: JoinKind,
     /// Expressions over the left and the right side that must be equal, of the same type.
     pub(crate) keys: Vec<(Expr, Expr)>,
     /// The condition on rows of the right side alone.
@@ -31,11 +31,11 @@ pub(crate) struct Condition {
 impl Condition {
     pub(crate) fn of(join: &plan::Join) -> Result<Self> {
         let kind = match (join.join_type, join.null_aware) {
-            (JoinType::Inner, _) => Kind::Inner,
-            (JoinType::Left, _) => Kind::Left,
-            (JoinType::LeftSemi, _) => Kind::Semi,
-            (JoinType::LeftAnti, false) => Kind::Anti,
-            (JoinType::LeftAnti, true) => Kind::NotIn,
+            (JoinType::Inner, _) => JoinKind::Inner,
+            (JoinType::Left, _) => JoinKind::Left,
+            (JoinType::LeftSemi, _) => JoinKind::Semi,
+            (JoinType::LeftAnti, false) => JoinKind::Anti,
+            (JoinType::LeftAnti, true) => JoinKind::NotIn,
             (other, _) => return plan_err!("{other} joins are not looked up"),
         };
         let (left, right) = (join.left.schema(), join.right.schema());
@@ -90,10 +90,10 @@ pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
     if keys.is_empty() || matches_nulls {
         return refuse("a join finds rows by an equality of columns of both tables, and this one has none", KEYS);
     }
-    if kind == Kind::NotIn && keys.len() > 1 {
+    if kind == JoinKind::NotIn && keys.len() > 1 {
         return refuse("NOT IN compares one column, and its subquery names columns of the query around it", NOT_EXISTS);
     }
-    if residual.is_some() && kind != Kind::Inner {
+    if residual.is_some() && kind != JoinKind::Inner {
         return refuse("a condition over both tables is only looked up in an inner JOIN, unless it is an equality", ON);
     }
     for (key, _) in &keys {

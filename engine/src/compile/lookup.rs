@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The kind of a join: the rows that it makes of a row of the left side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum JoinKind {
     /// A row with each row that is found.
     Inner,
     /// A row with each row that is found, or with nulls.
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 
 /// A join that looks rows up.
 pub(crate) struct Join {
-    pub(crate) kind: Kind,
+    pub(crate) kind: JoinKind,
     /// The number of columns of the left side. Its keys follow them.
     pub(crate) left: usize,
     pub(crate) keys: usize,
@@ -234,7 +234,7 @@ impl Lookup {
     }
 
     /// Finds rows for `keys`: at most `rows_max`.
-    fn find(&self, kind: Kind, keys: &[ArrayRef], rows_max: u64) -> Result<Found> {
+    fn find(&self, kind: JoinKind, keys: &[ArrayRef], rows_max: u64) -> Result<Found> {
         let nulls = nulls(keys);
         let cannot = |error| Error::internal(format!("cannot look keys up: {error}"));
         let keys = self.converter.convert_columns(keys).map_err(cannot)?;
@@ -250,7 +250,7 @@ impl Lookup {
                 ordinals.push(ordinal);
             };
             match (kind, first) {
-                (Kind::Inner | Kind::Left, Some(first)) => match matches.next() {
+                (JoinKind::Inner | JoinKind::Left, Some(first)) => match matches.next() {
                     // A row with a single match stays the same sample: random operators draw as they would without the
                     // join.
                     None => add(Some(first), None),
@@ -263,9 +263,10 @@ impl Lookup {
                         }
                     }
                 },
-                (Kind::Left | Kind::Anti, None) | (Kind::Semi, Some(_)) => add(None, None),
-                (Kind::NotIn, None) if self.keys.num_rows() == 0 || !(is_null || self.has_nulls) => add(None, None),
-                (Kind::Inner | Kind::Semi | Kind::NotIn, None) | (Kind::Anti | Kind::NotIn, Some(_)) => {}
+                (JoinKind::Left | JoinKind::Anti, None) | (JoinKind::Semi, Some(_)) => add(None, None),
+                (JoinKind::NotIn, None) if self.keys.num_rows() == 0 || !(is_null || self.has_nulls) => add(None, None),
+                (JoinKind::Inner | JoinKind::Semi | JoinKind::NotIn, None)
+                | (JoinKind::Anti | JoinKind::NotIn, Some(_)) => {}
             }
             if parents.len() as u64 > rows_max.min(u64::from(u32::MAX)) {
                 return Err(Error::new(ErrorKind::Exhausted, "a JOIN makes too many rows in one window").with_hint(

@@ -36,11 +36,11 @@ const RESULT_BYTES_READY_MAX: usize = 32 << 20;
 pub struct Reader {
     reading: WindowCursor,
     settings: ReadSettings,
-    at: Cursor,
+    at: WindowPosition,
     cutter: Cutter<Arc<Window>>,
     steps: Steps,
     /// Rows that are in no piece yet, in order.
-    parts: VecDeque<Part>,
+    parts: VecDeque<PiecePart>,
     in_flight: VecDeque<Task<Result<PieceResult>>>,
     /// Batches whose rows are in `parts`, in flight or partly here, in order.
     assembling: VecDeque<Assembly>,
@@ -53,13 +53,13 @@ pub struct Reader {
 
 /// The next window to take, and its first offset.
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
+struct WindowPosition {
     window: WindowId,
     offset: u64,
 }
 
 /// Rows of one window that belong to one batch.
-struct Part {
+struct PiecePart {
     window: Arc<Window>,
     rows: Range<u64>,
     ends_batch: bool,
@@ -96,7 +96,7 @@ impl Reader {
         Self {
             reading,
             settings,
-            at: Cursor { window: begin.window, offset: begin.window_offset },
+            at: WindowPosition { window: begin.window, offset: begin.window_offset },
             cutter: Cutter::new(settings, begin.offset),
             steps,
             parts: VecDeque::new(),
@@ -177,9 +177,9 @@ impl Reader {
         self.steps.push(id, offsets.start);
         self.cutter.push(window, offsets.clone(), last);
         self.at = if last {
-            Cursor { window: WindowId { epoch: id.epoch + 1, index: 0 }, offset: 0 }
+            WindowPosition { window: WindowId { epoch: id.epoch + 1, index: 0 }, offset: 0 }
         } else {
-            Cursor { window: WindowId { index: id.index + 1, ..id }, offset: offsets.end }
+            WindowPosition { window: WindowId { index: id.index + 1, ..id }, offset: offsets.end }
         };
         Ok(true)
     }
@@ -189,7 +189,7 @@ impl Reader {
         let step_at = cut.next_step_at - self.settings.batch_size * self.settings.world_size;
         let token = self.steps.token(step_at, cut.next_step_at);
         let parts = cut.parts.len();
-        self.parts.extend(cut.parts.into_iter().enumerate().map(|(index, (window, rows))| Part {
+        self.parts.extend(cut.parts.into_iter().enumerate().map(|(index, (window, rows))| PiecePart {
             window,
             rows,
             ends_batch: index + 1 == parts,
@@ -205,8 +205,8 @@ impl Reader {
     }
 
     /// Takes the next rows of one window that are enough work for one task, if there are any.
-    fn next_piece(&mut self) -> Vec<Part> {
-        let mut piece: Vec<Part> = Vec::new();
+    fn next_piece(&mut self) -> Vec<PiecePart> {
+        let mut piece: Vec<PiecePart> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
         loop {
             if self.parts.is_empty() {
@@ -227,7 +227,7 @@ impl Reader {
             part.rows.start = taken.end;
             let ends_part = part.rows.is_empty();
             let ends_batch = ends_part && part.ends_batch;
-            piece.push(Part { window: Arc::clone(&part.window), rows: taken, ends_batch });
+            piece.push(PiecePart { window: Arc::clone(&part.window), rows: taken, ends_batch });
             rows += take;
             bytes += take * row_bytes;
             if ends_part {
@@ -243,7 +243,7 @@ impl Reader {
         piece
     }
 
-    fn start(&mut self, piece: Vec<Part>) {
+    fn start(&mut self, piece: Vec<PiecePart>) {
         let core = Arc::clone(self.core());
         let task = self.core().executor.spawn(async move { compute(&core, &piece).await });
         self.in_flight.push_back(task);
@@ -304,13 +304,13 @@ impl Reader {
 }
 
 /// Computes a piece and splits the result at the ends of its parts.
-async fn compute(core: &FeedCore, piece: &[Part]) -> Result<PieceResult> {
+async fn compute(core: &FeedCore, piece: &[PiecePart]) -> Result<PieceResult> {
     let window = &piece.first().expect("a piece has a part").window;
     let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();
     let raise = core.settings.on_error == OnError::Raise;
     let transformed = window.transform(core, &ranges, raise).await?;
     let bytes = transformed.batches.iter().map(RecordBatch::get_array_memory_size).sum();
-    let mut rows = Rows { batches: transformed.batches.into(), at: 0 };
+    let mut rows = RowQueue { batches: transformed.batches.into(), at: 0 };
     let mut parts = Vec::with_capacity(ranges.len());
     for (range, bad) in ranges.iter().zip(window.split_bad(&ranges, transformed.bad)) {
         if let (true, Some(first)) = (raise, bad.first()) {
@@ -323,12 +323,12 @@ async fn compute(core: &FeedCore, piece: &[Part]) -> Result<PieceResult> {
 }
 
 /// Rows in several batches, taken from the front without copying.
-struct Rows {
+struct RowQueue {
     batches: VecDeque<RecordBatch>,
     at: usize,
 }
 
-impl Rows {
+impl RowQueue {
     fn take(&mut self, mut rows: usize) -> Vec<RecordBatch> {
         let mut taken = Vec::new();
         while rows > 0 {

@@ -26,7 +26,7 @@ use forebay_delivery::{WindowId, WindowKey};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use filling::Filling;
+use filling::ComputingAhead;
 use kept::Kept;
 use prepared::ChunkState;
 pub use stored_window::StoredWindow;
@@ -241,7 +241,7 @@ impl StoreInner {
                     state.is_full = true;
                     break 'windows;
                 }
-                stored.begin(&mut chunks, index, Some(Filling::new(&self.filling)));
+                stored.begin(&mut chunks, index, Some(ComputingAhead::new(&self.filling)));
                 is_news |= index + 1 == chunks.all.len();
             }
         }

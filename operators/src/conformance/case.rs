@@ -18,11 +18,11 @@ use crate::operator::{Operator, OperatorUdf};
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) operator: &'static dyn Operator,
-    pub(super) arguments: Vec<Argument>,
+    pub(super) arguments: Vec<TestArgument>,
 }
 
 #[derive(Clone)]
-pub(super) enum Argument {
+pub(super) enum TestArgument {
     Column(FieldRef, ArrayRef),
     Constant(ScalarValue),
 }
@@ -32,8 +32,8 @@ impl Case {
     pub(super) fn columns(&self) -> Vec<&ArrayRef> {
         let arguments = self.arguments.iter().take(self.operator.descriptor().parameters.len());
         let columns = arguments.filter_map(|argument| match argument {
-            Argument::Column(_, array) => Some(array),
-            Argument::Constant(_) => None,
+            TestArgument::Column(_, array) => Some(array),
+            TestArgument::Constant(_) => None,
         });
         columns.collect()
     }
@@ -43,17 +43,17 @@ impl Case {
     }
 
     fn fields(&self) -> Vec<FieldRef> {
-        let field = |argument: &Argument| match argument {
-            Argument::Column(field, _) => Arc::clone(field),
-            Argument::Constant(value) => Arc::new(Field::new("constant", value.data_type(), false)),
+        let field = |argument: &TestArgument| match argument {
+            TestArgument::Column(field, _) => Arc::clone(field),
+            TestArgument::Constant(value) => Arc::new(Field::new("constant", value.data_type(), false)),
         };
         self.arguments.iter().map(field).collect()
     }
 
     pub(super) fn plan(&self) -> Result<FieldRef, String> {
-        let scalar = |argument: &'_ Argument| match argument {
-            Argument::Column(..) => None,
-            Argument::Constant(value) => Some(value.clone()),
+        let scalar = |argument: &'_ TestArgument| match argument {
+            TestArgument::Column(..) => None,
+            TestArgument::Constant(value) => Some(value.clone()),
         };
         let scalars: Vec<_> = self.arguments.iter().map(scalar).collect();
         let scalar_arguments: Vec<_> = scalars.iter().map(Option::as_ref).collect();
@@ -65,13 +65,13 @@ impl Case {
     pub(super) fn run(&self, change: impl Fn(ArrayRef) -> ArrayRef) -> Result<ArrayRef, String> {
         let return_field = self.plan()?;
         let mut number_rows = ROWS;
-        let value = |argument: &Argument| match argument {
-            Argument::Column(_, array) => {
+        let value = |argument: &TestArgument| match argument {
+            TestArgument::Column(_, array) => {
                 let array = change(Arc::clone(array));
                 number_rows = array.len();
                 ColumnarValue::Array(array)
             }
-            Argument::Constant(value) => ColumnarValue::Scalar(value.clone()),
+            TestArgument::Constant(value) => ColumnarValue::Scalar(value.clone()),
         };
         let args = self.arguments.iter().map(value).collect();
         let args = ScalarFunctionArgs {

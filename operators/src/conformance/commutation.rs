@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::scalar::ScalarValue;
 
-use super::case::{Argument, Case, constant};
+use super::case::{Case, TestArgument, constant};
 use super::columns::{ROWS, columns};
 use crate::descriptor::{Determinism, ParameterKind, Pixels, TypeClass};
 use crate::keyed::{Draws, random_key};
@@ -37,23 +37,23 @@ pub fn check_pairs(operators: &[&'static dyn Operator], seed: u64) -> Result<(),
 /// A call without its first argument, the image.
 struct ImageCall {
     operator: &'static dyn Operator,
-    others: Vec<Argument>,
+    others: Vec<TestArgument>,
 }
 
 fn call(operator: &'static dyn Operator, draws: &mut Draws) -> ImageCall {
     let parameters = operator.descriptor().parameters.iter().enumerate().skip(1);
-    let mut others: Vec<Argument> = parameters
+    let mut others: Vec<TestArgument> = parameters
         .map(|(at, parameter)| match (parameter.kind, parameter.default_value()) {
-            (_, Some(default)) => Argument::Constant(default),
-            (ParameterKind::Constant(kind), None) => Argument::Constant(constant(kind, at, None, draws)),
-            (ParameterKind::Input(_) | ParameterKind::Rows, None) => Argument::Constant(ScalarValue::Null),
+            (_, Some(default)) => TestArgument::Constant(default),
+            (ParameterKind::Constant(kind), None) => TestArgument::Constant(constant(kind, at, None, draws)),
+            (ParameterKind::Input(_) | ParameterKind::Rows, None) => TestArgument::Constant(ScalarValue::Null),
         })
         .collect();
     if operator.descriptor().determinism == Determinism::KeyedRandom {
         let keys = UInt64Array::from_iter_values((0..ROWS as u64).map(|row| random_key(17, 3, row)));
         let field = Arc::new(Field::new("random_key", DataType::UInt64, false));
-        others.push(Argument::Column(field, Arc::new(keys)));
-        others.push(Argument::Constant(ScalarValue::UInt64(Some(99))));
+        others.push(TestArgument::Column(field, Arc::new(keys)));
+        others.push(TestArgument::Constant(ScalarValue::UInt64(Some(99))));
     }
     ImageCall { operator, others }
 }
@@ -64,7 +64,7 @@ fn commute([one, other]: &[ImageCall; 2], (field, array): (Field, ArrayRef)) -> 
     let in_order = |calls: [&ImageCall; 2]| -> Result<Option<(FieldRef, ArrayRef)>, String> {
         let mut column = column.clone();
         for call in calls {
-            let mut arguments = vec![Argument::Column(column.0, column.1)];
+            let mut arguments = vec![TestArgument::Column(column.0, column.1)];
             arguments.extend(call.others.iter().cloned());
             let case = Case { name: String::new(), operator: call.operator, arguments };
             let Ok(field) = case.plan() else { return Ok(None) };

@@ -7,7 +7,7 @@ use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Field};
 use datafusion::scalar::ScalarValue;
 
-use super::case::{Argument, Case, constant, permutation};
+use super::case::{Case, TestArgument, constant, permutation};
 use super::columns::{ROWS, columns, damaged_files, lying_images};
 use super::complete::complete;
 use super::sizes;
@@ -86,7 +86,7 @@ impl Case {
         self.arguments
             .iter()
             .skip(self.operator.descriptor().parameters.len())
-            .any(|argument| matches!(argument, Argument::Column(_, key) if key.to_data().ptr_eq(&array.to_data())))
+            .any(|argument| matches!(argument, TestArgument::Column(_, key) if key.to_data().ptr_eq(&array.to_data())))
     }
 }
 
@@ -106,41 +106,41 @@ fn case(operator: &'static dyn Operator, variant: usize, defaults: bool, draws: 
     let mut arguments = vec![];
     for (i, parameter) in descriptor.parameters.iter().enumerate() {
         arguments.push(match (parameter.kind, parameter.default_value()) {
-            (ParameterKind::Input(_), Some(null)) if defaults => Argument::Constant(null),
+            (ParameterKind::Input(_), Some(null)) if defaults => TestArgument::Constant(null),
             (ParameterKind::Input(class), _) => {
                 let mut columns = columns(class, draws);
                 let (field, array) = columns.swap_remove(variant % columns.len());
                 name = image_column::wording(&field);
                 coerced(operator, i, field, array)
             }
-            (ParameterKind::Constant(_), Some(value)) if defaults => Argument::Constant(value),
-            (ParameterKind::Constant(kind), default) => Argument::Constant(constant(kind, i, default, draws)),
+            (ParameterKind::Constant(_), Some(value)) if defaults => TestArgument::Constant(value),
+            (ParameterKind::Constant(kind), default) => TestArgument::Constant(constant(kind, i, default, draws)),
             (ParameterKind::Rows, _) => unreachable!("only table operators have rows"),
         });
     }
     if descriptor.determinism == Determinism::KeyedRandom {
         let keys = UInt64Array::from_iter_values((0..ROWS as u64).map(|row| random_key(17, 3, row)));
         let field = Arc::new(Field::new("random_key", DataType::UInt64, false));
-        arguments.push(Argument::Column(field, Arc::new(keys)));
-        arguments.push(Argument::Constant(ScalarValue::UInt64(Some(99))));
+        arguments.push(TestArgument::Column(field, Arc::new(keys)));
+        arguments.push(TestArgument::Constant(ScalarValue::UInt64(Some(99))));
     }
     // Such a call also runs without its appended argument.
     if descriptor.determinism == Determinism::StepLength && !defaults {
         let lengths = UInt64Array::from_iter_values((0..ROWS as u64).map(|row| row % 4));
         let field = Arc::new(Field::new(STEP_ARGUMENT, DataType::UInt64, false));
-        arguments.push(Argument::Column(field, Arc::new(lengths)));
+        arguments.push(TestArgument::Column(field, Arc::new(lengths)));
     }
     Case { name, operator, arguments }
 }
 
 /// Returns a column after the cast that DataFusion inserts.
-fn coerced(operator: &'static dyn Operator, position: usize, field: Field, array: ArrayRef) -> Argument {
+fn coerced(operator: &'static dyn Operator, position: usize, field: Field, array: ArrayRef) -> TestArgument {
     let mut types = vec![DataType::Null; operator.descriptor().parameters.len()];
     types[position] = field.data_type().clone();
     let types = operator.coerce(&types).unwrap_or(types);
     match cast(&array, &types[position]) {
-        Ok(array) => Argument::Column(Arc::new(field.with_data_type(array.data_type().clone())), array),
-        Err(_) => Argument::Column(Arc::new(field), array),
+        Ok(array) => TestArgument::Column(Arc::new(field.with_data_type(array.data_type().clone())), array),
+        Err(_) => TestArgument::Column(Arc::new(field), array),
     }
 }
 
@@ -155,7 +155,7 @@ fn garbage(operator: &'static dyn Operator, draws: &mut Draws) -> Result<(), Str
                 TypeClass::Image => lying_images(draws),
                 _ => return Ok(()),
             };
-            *argument = Argument::Column(Arc::new(field), array);
+            *argument = TestArgument::Column(Arc::new(field), array);
         }
         match case.run(|array| array) {
             Err(problem) if problem == "panicked" => return Err(problem),

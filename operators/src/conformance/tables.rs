@@ -91,7 +91,7 @@ struct TableCase {
 
 /// The rows that a call made, in the order of their identities.
 #[derive(Debug, PartialEq)]
-struct Outcome {
+struct CallOutcome {
     /// Parent and ordinal of each row.
     identities: Vec<(u32, Option<u64>)>,
     columns: Vec<ArrayRef>,
@@ -120,7 +120,7 @@ impl TableCase {
         let parts = |rows: &[u32]| vec![rows.to_vec()];
         let whole = self.run(window, &parts(&good))?;
         self.check_identities(&whole, &good)?;
-        let same = |what: &str, got: Outcome, expect: &Outcome| match got == *expect {
+        let same = |what: &str, got: CallOutcome, expect: &CallOutcome| match got == *expect {
             true => Ok(()),
             false => Err(format!("{what} differs\n got {got:?}\nwant {expect:?}")),
         };
@@ -175,7 +175,7 @@ impl TableCase {
     }
 
     /// Checks that the number of rows matches the declaration, and that identities are unique.
-    fn check_identities(&self, outcome: &Outcome, input: &[u32]) -> Result<(), String> {
+    fn check_identities(&self, outcome: &CallOutcome, input: &[u32]) -> Result<(), String> {
         let identities = &outcome.identities;
         ensure!(identities.windows(2).all(|pair| pair[0] < pair[1]), "two rows have one identity: {identities:?}");
         let keep_theirs = identities.iter().all(|(_, ordinal)| ordinal.is_none());
@@ -220,7 +220,7 @@ impl TableCase {
     }
 
     /// Runs the call over parts of a window, like the engine does.
-    fn run(&self, window: &GeneratedWindow, parts: &[Vec<u32>]) -> Result<Outcome, String> {
+    fn run(&self, window: &GeneratedWindow, parts: &[Vec<u32>]) -> Result<CallOutcome, String> {
         let groups: Vec<&[Vec<u32>]> = match self.operator.scope() {
             RowScope::Row => parts.chunks(1).collect(),
             RowScope::Window => vec![parts],
@@ -304,7 +304,12 @@ impl TableCase {
 
     /// Returns the result's columns, in the order of identities. Leaves out rows on which a function fails, if it also
     /// fails for each of them alone.
-    fn outcome(&self, window: &GeneratedWindow, derived: Vec<Derived>, made: &[ArrayRef]) -> Result<Outcome, String> {
+    fn outcome(
+        &self,
+        window: &GeneratedWindow,
+        derived: Vec<Derived>,
+        made: &[ArrayRef],
+    ) -> Result<CallOutcome, String> {
         let mut order: Vec<usize> = (0..derived.len()).collect();
         order.sort_by_key(|&at| (derived[at].0, derived[at].1));
         let results = |rows: &[usize]| -> Result<Vec<ArrayRef>, String> {
@@ -320,11 +325,11 @@ impl TableCase {
             let same = results(&[at])?.iter().zip(&columns).all(|(alone, all)| *alone == all.slice(index, 1));
             ensure!(same, "the result of row {:?} depends on other rows", derived[at]);
         }
-        Ok(Outcome { identities: order.iter().map(|&at| (derived[at].0, derived[at].1)).collect(), columns })
+        Ok(CallOutcome { identities: order.iter().map(|&at| (derived[at].0, derived[at].1)).collect(), columns })
     }
 }
 
-impl Outcome {
+impl CallOutcome {
     /// Returns the rows that derive from one row.
     fn of_parent(&self, parent: u32) -> Result<Self, String> {
         let rows: Vec<u32> =

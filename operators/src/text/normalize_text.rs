@@ -38,7 +38,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
 pub(crate) struct NormalizeText;
 
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum UnicodeForm {
     Nfc,
     Nfd,
     Nfkc,
@@ -72,31 +72,31 @@ impl Operator for NormalizeText {
     }
 }
 
-fn form(arguments: &Arguments) -> Result<Form> {
+fn form(arguments: &Arguments) -> Result<UnicodeForm> {
     match arguments.text("form")?.to_ascii_lowercase().as_str() {
-        "nfc" => Ok(Form::Nfc),
-        "nfd" => Ok(Form::Nfd),
-        "nfkc" => Ok(Form::Nfkc),
-        "nfkd" => Ok(Form::Nfkd),
+        "nfc" => Ok(UnicodeForm::Nfc),
+        "nfd" => Ok(UnicodeForm::Nfd),
+        "nfkc" => Ok(UnicodeForm::Nfkc),
+        "nfkd" => Ok(UnicodeForm::Nfkd),
         other => arguments.refuse("form", format_args!("must be 'nfc', 'nfd', 'nfkc' or 'nfkd', got \"{other}\"")),
     }
 }
 
 /// Appends a text in this form. Most texts have this form already, and a quick check detects them.
-fn normalize(text: &str, form: Form, out: &mut String) {
+fn normalize(text: &str, form: UnicodeForm, out: &mut String) {
     let quick = match form {
         _ if text.is_ascii() => IsNormalized::Yes,
-        Form::Nfc => is_nfc_quick(text.chars()),
-        Form::Nfd => is_nfd_quick(text.chars()),
-        Form::Nfkc => is_nfkc_quick(text.chars()),
-        Form::Nfkd => is_nfkd_quick(text.chars()),
+        UnicodeForm::Nfc => is_nfc_quick(text.chars()),
+        UnicodeForm::Nfd => is_nfd_quick(text.chars()),
+        UnicodeForm::Nfkc => is_nfkc_quick(text.chars()),
+        UnicodeForm::Nfkd => is_nfkd_quick(text.chars()),
     };
     match (quick, form) {
         (IsNormalized::Yes, _) => out.push_str(text),
-        (_, Form::Nfc) => out.extend(text.nfc()),
-        (_, Form::Nfd) => out.extend(text.nfd()),
-        (_, Form::Nfkc) => out.extend(text.nfkc()),
-        (_, Form::Nfkd) => out.extend(text.nfkd()),
+        (_, UnicodeForm::Nfc) => out.extend(text.nfc()),
+        (_, UnicodeForm::Nfd) => out.extend(text.nfd()),
+        (_, UnicodeForm::Nfkc) => out.extend(text.nfkc()),
+        (_, UnicodeForm::Nfkd) => out.extend(text.nfkd()),
     }
 }
 

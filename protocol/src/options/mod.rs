@@ -12,5 +12,5 @@ mod table;
 
 pub use choices::{DeliveryMode, OnError};
 pub use settings::{EPOCHS_MAX, FeedSettings, OFFSET_MAX};
-pub use spec::{Kind, OptionSet, OptionSpec, Scope};
+pub use spec::{OptionKind, OptionSet, OptionSpec, Scope};
 pub use table::{FeedOptions, ReadDefaults, ReadOptions, SessionOptions, StreamRequest};

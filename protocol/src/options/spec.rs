@@ -19,7 +19,7 @@ pub struct OptionSpec {
     /// What the option is an option of.
     pub scope: Scope,
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: OptionKind,
     /// What the number counts.
     pub unit: Option<&'static str>,
     /// The value where none is given, as [`OptionSpec::parse`] takes it.
@@ -53,18 +53,18 @@ pub enum Scope {
 
 /// The kind of an option's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OptionKind {
     /// An integer from 0 to 2^64 - 1.
     Integer,
     /// A positive integer.
     Count,
     /// `true` or `false`.
     Boolean,
-    /// As [`Kind::Boolean`], with a flag that takes no value.
+    /// As [`OptionKind::Boolean`], with a flag that takes no value.
     Switch,
     /// A number of bytes, or a text such as `64MiB`.
     Bytes,
-    /// As [`Kind::Bytes`], and the command line refuses 0.
+    /// As [`OptionKind::Bytes`], and the command line refuses 0.
     Memory,
     /// One of these words.
     Choice(&'static [&'static str]),
@@ -85,7 +85,7 @@ impl OptionSpec {
     pub(super) const BASE: Self = Self {
         name: "",
         scope: Scope::Feed,
-        kind: Kind::Integer,
+        kind: OptionKind::Integer,
         unit: None,
         default: None,
         docs: "",
@@ -103,28 +103,28 @@ impl OptionSpec {
     /// `Invalid` if the text is not of the option's kind. Ranges are checked when a feed is opened.
     pub fn parse(&self, text: &str) -> Result<Value> {
         Ok(match self.kind {
-            Kind::Integer | Kind::Count => match text.parse::<u64>() {
+            OptionKind::Integer | OptionKind::Count => match text.parse::<u64>() {
                 Ok(number) => number.into(),
                 Err(_) => return Err(Error::invalid("must be a whole number from 0 to 2^64 - 1")),
             },
-            Kind::Boolean | Kind::Switch => match text {
+            OptionKind::Boolean | OptionKind::Switch => match text {
                 "true" => true.into(),
                 "false" => false.into(),
                 _ => return Err(Error::invalid("must be true or false")),
             },
-            Kind::Bytes => parse_bytes(text)?.into(),
-            Kind::Memory => match parse_bytes(text)? {
+            OptionKind::Bytes => parse_bytes(text)?.into(),
+            OptionKind::Memory => match parse_bytes(text)? {
                 0 => return Err(Error::invalid("must be greater than 0, such as 1GiB")),
                 bytes => bytes.into(),
             },
-            Kind::Choice(words) => {
+            OptionKind::Choice(words) => {
                 let lower = text.to_ascii_lowercase();
                 let word = words.iter().find(|word| **word == lower).ok_or_else(|| self.unknown_word(words, text))?;
                 (*word).into()
             }
-            Kind::Lengths => text.parse::<Boundaries>()?.to_string().into(),
-            Kind::Column | Kind::Name | Kind::Folder => text.into(),
-            Kind::Start => text.parse::<Start>()?.to_string().into(),
+            OptionKind::Lengths => text.parse::<Boundaries>()?.to_string().into(),
+            OptionKind::Column | OptionKind::Name | OptionKind::Folder => text.into(),
+            OptionKind::Start => text.parse::<Start>()?.to_string().into(),
         })
     }
 
@@ -134,9 +134,9 @@ impl OptionSpec {
     /// `Invalid` if the option cannot have this value.
     pub fn parse_in_query(&self, text: &str) -> Result<Value> {
         let (accepted, least) = match self.kind {
-            Kind::Integer => ("an integer from 0 to 2^64 - 1", 0),
-            Kind::Count => ("a positive integer", 1),
-            Kind::Bytes | Kind::Memory => ("a size such as '64MiB'", 1),
+            OptionKind::Integer => ("an integer from 0 to 2^64 - 1", 0),
+            OptionKind::Count => ("a positive integer", 1),
+            OptionKind::Bytes | OptionKind::Memory => ("a size such as '64MiB'", 1),
             _ => return self.parse(text),
         };
         let number = self.parse(text).ok().and_then(|value| value.as_u64()).filter(|&number| number >= least);
@@ -190,13 +190,13 @@ mod tests {
     /// Two texts of each kind.
     fn examples(spec: &OptionSpec) -> Vec<&'static str> {
         match spec.kind {
-            Kind::Integer | Kind::Count => vec!["1", "7"],
-            Kind::Boolean | Kind::Switch => vec!["true", "false"],
-            Kind::Bytes | Kind::Memory => vec!["4096", "1.5GiB"],
-            Kind::Choice(words) => words.to_vec(),
-            Kind::Lengths => vec!["64", "64, 128"],
-            Kind::Column | Kind::Name | Kind::Folder => vec!["name", "a/b"],
-            Kind::Start => vec!["3", "1:3"],
+            OptionKind::Integer | OptionKind::Count => vec!["1", "7"],
+            OptionKind::Boolean | OptionKind::Switch => vec!["true", "false"],
+            OptionKind::Bytes | OptionKind::Memory => vec!["4096", "1.5GiB"],
+            OptionKind::Choice(words) => words.to_vec(),
+            OptionKind::Lengths => vec!["64", "64, 128"],
+            OptionKind::Column | OptionKind::Name | OptionKind::Folder => vec!["name", "a/b"],
+            OptionKind::Start => vec!["3", "1:3"],
         }
     }
 

@@ -11,35 +11,35 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{DeliveryMode, OnError};
 use super::declare::declare_options;
-use super::spec::{Kind, OptionSet, OptionSpec, Scope};
+use super::spec::{OptionKind, OptionSet, OptionSpec, Scope};
 use crate::length_buckets::{Boundaries, check_global_batch_size};
 
 declare_options! {
     feed {
         /// Seed of order and augmentation.
-        seed: u64 = { kind: Kind::Integer, default: Some("0"), }
+        seed: u64 = { kind: OptionKind::Integer, default: Some("0"), }
 
         /// Whether samples come in a keyed random order; otherwise they come in the files' order.
-        shuffle: bool = { kind: Kind::Boolean, default: Some("false"), }
+        shuffle: bool = { kind: OptionKind::Boolean, default: Some("false"), }
 
         /// Source bytes that are shuffled together.
-        window_bytes: u64 = { kind: Kind::Bytes, default: Some("32MiB"), guide: Some(WINDOWS), }
+        window_bytes: u64 = { kind: OptionKind::Bytes, default: Some("32MiB"), guide: Some(WINDOWS), }
 
         /// Approximate number of source rows that are shuffled together; a window never splits a row range.
-        window_rows: u64 = { kind: Kind::Count, unit: Some("rows"), default: Some("262144"), guide: Some(WINDOWS), }
+        window_rows: u64 = { kind: OptionKind::Count, unit: Some("rows"), default: Some("262144"), guide: Some(WINDOWS), }
 
         /// What to do with rows that cannot be processed.
-        on_error: OnError = { kind: Kind::Choice(OnError::WORDS), default: Some("raise"), guide: Some(BAD_ROWS), }
+        on_error: OnError = { kind: OptionKind::Choice(OnError::WORDS), default: Some("raise"), guide: Some(BAD_ROWS), }
 
         /// Column by whose length rows are grouped, so that each global step is of one length bucket.
-        bucket_by_length: String = { kind: Kind::Column, guide: Some(BUCKETS), }
+        bucket_by_length: String = { kind: OptionKind::Column, guide: Some(BUCKETS), }
 
         /// The longest length of each bucket, ascending.
-        bucket_boundaries: Boundaries = { kind: Kind::Lengths, guide: Some(BUCKETS), }
+        bucket_boundaries: Boundaries = { kind: OptionKind::Lengths, guide: Some(BUCKETS), }
 
         /// Samples of all ranks in a step, which rows are grouped into.
         global_batch_size: u64 = {
-            kind: Kind::Count,
+            kind: OptionKind::Count,
             unit: Some("samples"),
             guide: Some(BUCKETS),
             check: Some(check_global_batch_size),
@@ -48,24 +48,24 @@ declare_options! {
 
     read {
         /// Samples per batch of one rank; with length buckets, the rank's share of the global batch.
-        batch_size: u64 = { kind: Kind::Count, unit: Some("samples"), default: Some("32"), }
+        batch_size: u64 = { kind: OptionKind::Count, unit: Some("samples"), default: Some("32"), }
 
         /// The epoch to stop before, counted from 0.
-        epochs: u64 = { kind: Kind::Count, default: Some("1"), in_python: false, }
+        epochs: u64 = { kind: OptionKind::Count, default: Some("1"), in_python: false, }
 
         /// Whether to leave out an incomplete global batch at the end of an epoch.
-        drop_last: bool = { kind: Kind::Switch, default: Some("false"), }
+        drop_last: bool = { kind: OptionKind::Switch, default: Some("false"), }
     }
 
     rank {
         /// This rank, counted from 0.
         #[serde(default)]
-        rank: u64 = 0, { kind: Kind::Integer, default: Some("0"), environment: Some("RANK"), in_python: false, }
+        rank: u64 = 0, { kind: OptionKind::Integer, default: Some("0"), environment: Some("RANK"), in_python: false, }
 
         /// The number of ranks that share the samples.
         #[serde(default = "one")]
         world_size: u64 = 1, {
-            kind: Kind::Count,
+            kind: OptionKind::Count,
             unit: Some("ranks"),
             default: Some("1"),
             environment: Some("WORLD_SIZE"),
@@ -74,36 +74,36 @@ declare_options! {
 
         /// Where to begin: an offset, an epoch and an offset, or the token of a batch.
         #[serde(default)]
-        from: Start = Start::default(), { kind: Kind::Start, default: Some("0"), in_python: false, }
+        from: Start = Start::default(), { kind: OptionKind::Start, default: Some("0"), in_python: false, }
     }
 
     delivery {
         /// Which batches a rank gets: its share of each step (ordered), or the next that no rank has taken (dynamic).
         delivery: DeliveryMode = {
-            kind: Kind::Choice(DeliveryMode::WORDS),
+            kind: OptionKind::Choice(DeliveryMode::WORDS),
             default: Some("ordered"),
             guide: Some(SEVERAL_RANKS),
         }
 
         /// Name of the job, for dynamic delivery; all ranks of a job give the same name, and no other job does.
-        job: String = { kind: Kind::Name, guide: Some(SEVERAL_RANKS), }
+        job: String = { kind: OptionKind::Name, guide: Some(SEVERAL_RANKS), }
     }
 
     session {
         /// Number of threads that compute; all cores by default.
-        threads: usize = { kind: Kind::Count, unit: Some("threads"), }
+        threads: usize = { kind: OptionKind::Count, unit: Some("threads"), }
 
         /// Folder that relative locations are relative to; the current folder by default.
-        base: String = { kind: Kind::Folder, in_cli: false, }
+        base: String = { kind: OptionKind::Folder, in_cli: false, }
 
         /// Folder or URL for what Forebay writes, such as quarantined rows.
-        root: String = { kind: Kind::Folder, default: Some(".forebay"), environment: Some("FOREBAY_ROOT"), }
+        root: String = { kind: OptionKind::Folder, default: Some(".forebay"), environment: Some("FOREBAY_ROOT"), }
 
         /// Memory for windows held ahead of the reader; the window being read is always held.
-        window_memory_limit: u64 = { kind: Kind::Bytes, default: Some("128MiB"), guide: Some(WINDOWS), }
+        window_memory_limit: u64 = { kind: OptionKind::Bytes, default: Some("128MiB"), guide: Some(WINDOWS), }
 
         /// Memory for all tables that one feed joins; a feed that needs more is refused.
-        lookup_memory_limit: u64 = { kind: Kind::Memory, default: Some("1GiB"), guide: Some(JOINS), }
+        lookup_memory_limit: u64 = { kind: OptionKind::Memory, default: Some("1GiB"), guide: Some(JOINS), }
     }
 }
 

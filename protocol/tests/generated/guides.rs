@@ -1,6 +1,6 @@
 //! Tables of options in the guides.
 
-use forebay_protocol::{FeedOptions, Kind, OptionSet, OptionSpec, ReadOptions, SessionOptions};
+use forebay_protocol::{FeedOptions, OptionKind, OptionSet, OptionSpec, ReadOptions, SessionOptions};
 
 use crate::{Block, in_a_sentence, names_all, of_load, of_session, python};
 
@@ -46,17 +46,17 @@ fn of_sessions() -> Vec<String> {
 fn request() -> Vec<String> {
     let row = |spec: &OptionSpec| {
         let value = match spec.kind {
-            Kind::Integer | Kind::Count => "integer".to_owned(),
-            Kind::Boolean | Kind::Switch => "true, false".to_owned(),
-            Kind::Bytes | Kind::Memory => "integer (bytes)".to_owned(),
-            Kind::Choice(words) => listed(words, "\""),
-            Kind::Lengths => "a list such as `[64, 128]`, or a text such as `\"64,128\"`".to_owned(),
-            Kind::Column | Kind::Name | Kind::Folder => "text".to_owned(),
-            Kind::Start => "integer, `\"OFFSET\"`, `\"EPOCH:OFFSET\"` or a token".to_owned(),
+            OptionKind::Integer | OptionKind::Count => "integer".to_owned(),
+            OptionKind::Boolean | OptionKind::Switch => "true, false".to_owned(),
+            OptionKind::Bytes | OptionKind::Memory => "integer (bytes)".to_owned(),
+            OptionKind::Choice(words) => listed(words, "\""),
+            OptionKind::Lengths => "a list such as `[64, 128]`, or a text such as `\"64,128\"`".to_owned(),
+            OptionKind::Column | OptionKind::Name | OptionKind::Folder => "text".to_owned(),
+            OptionKind::Start => "integer, `\"OFFSET\"`, `\"EPOCH:OFFSET\"` or a token".to_owned(),
         };
         let default = match spec.kind {
             // JSON has no sizes with units.
-            Kind::Bytes => spec.default.map(|text| format!("`{}`", spec.parse(text).expect("a size"))),
+            OptionKind::Bytes => spec.default.map(|text| format!("`{}`", spec.parse(text).expect("a size"))),
             _ => default(spec, "\""),
         };
         let default = default.unwrap_or_else(|| "none".to_owned());
@@ -90,7 +90,10 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
 
 /// The default, with quotes around text.
 fn default(spec: &OptionSpec, quote: &str) -> Option<String> {
-    let is_literal = matches!(spec.kind, Kind::Integer | Kind::Count | Kind::Boolean | Kind::Switch | Kind::Start);
+    let is_literal = matches!(
+        spec.kind,
+        OptionKind::Integer | OptionKind::Count | OptionKind::Boolean | OptionKind::Switch | OptionKind::Start
+    );
     let quote = if is_literal { "" } else { quote };
     spec.default.map(|default| format!("`{quote}{default}{quote}`"))
 }
@@ -98,7 +101,7 @@ fn default(spec: &OptionSpec, quote: &str) -> Option<String> {
 /// The documentation for a table of `file`, with the words of a choice in these quotes, if any, and with a link.
 fn docs(spec: &OptionSpec, file: &str, quote: Option<&str>) -> String {
     let words = match (spec.kind, quote) {
-        (Kind::Choice(words), Some(quote)) if !names_all(spec, words) => format!(": {}", listed(words, quote)),
+        (OptionKind::Choice(words), Some(quote)) if !names_all(spec, words) => format!(": {}", listed(words, quote)),
         _ => String::new(),
     };
     let guide = spec.guide.map(|(title, section)| {

@@ -1,6 +1,6 @@
 //! Declarations of options in the Python package.
 
-use forebay_protocol::{Kind, OptionSpec, Scope};
+use forebay_protocol::{OptionKind, OptionSpec, Scope};
 
 use crate::{Block, in_a_sentence, names_all, of_load, of_session};
 
@@ -26,8 +26,8 @@ pub(crate) fn blocks() -> Vec<Block> {
 
 pub(crate) fn default(spec: &OptionSpec) -> Option<String> {
     spec.default.map(|default| match spec.kind {
-        Kind::Boolean | Kind::Switch => if default == "true" { "True" } else { "False" }.to_owned(),
-        Kind::Integer | Kind::Count => default.to_owned(),
+        OptionKind::Boolean | OptionKind::Switch => if default == "true" { "True" } else { "False" }.to_owned(),
+        OptionKind::Integer | OptionKind::Count => default.to_owned(),
         _ => format!("\"{default}\""),
     })
 }
@@ -35,12 +35,12 @@ pub(crate) fn default(spec: &OptionSpec) -> Option<String> {
 fn signature(specs: &[OptionSpec], indent: usize) -> Vec<String> {
     let parameter = |spec: &OptionSpec| {
         let annotation = match spec.kind {
-            Kind::Integer | Kind::Count => "int",
-            Kind::Boolean | Kind::Switch => "bool",
-            Kind::Bytes | Kind::Memory => "int | str",
-            Kind::Choice(_) | Kind::Column | Kind::Name | Kind::Start => "str",
-            Kind::Lengths => "list[int]",
-            Kind::Folder => "str | os.PathLike[str]",
+            OptionKind::Integer | OptionKind::Count => "int",
+            OptionKind::Boolean | OptionKind::Switch => "bool",
+            OptionKind::Bytes | OptionKind::Memory => "int | str",
+            OptionKind::Choice(_) | OptionKind::Column | OptionKind::Name | OptionKind::Start => "str",
+            OptionKind::Lengths => "list[int]",
+            OptionKind::Folder => "str | os.PathLike[str]",
         };
         format!("{:indent$}{}: {annotation} | None = None,", "", spec.name)
     };
@@ -52,7 +52,7 @@ fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
     for spec in specs {
         let default = default(spec).map(|default| format!(" ({default})")).unwrap_or_default();
         let words = match spec.kind {
-            Kind::Choice(words) if !names_all(spec, words) => format!(": \"{}\"", words.join("\", \"")),
+            OptionKind::Choice(words) if !names_all(spec, words) => format!(": \"{}\"", words.join("\", \"")),
             _ => String::new(),
         };
         let text = format!("- `{}`{default}: {}{words}.", spec.name, in_a_sentence(spec));
@@ -75,14 +75,14 @@ fn checks() -> Vec<String> {
         lines.push(format!("{name} = {{"));
         for spec in of_load().iter().chain(&of_session()).filter(|spec| spec.scope == scope) {
             let check = match spec.kind {
-                Kind::Integer => "integer".to_owned(),
-                Kind::Count => "positive".to_owned(),
-                Kind::Boolean | Kind::Switch => "boolean".to_owned(),
-                Kind::Bytes | Kind::Memory => "size".to_owned(),
-                Kind::Choice(words) => format!("one_of(\"{}\")", words.join("\", \"")),
-                Kind::Lengths => "ascending".to_owned(),
-                Kind::Column | Kind::Name | Kind::Start => "text".to_owned(),
-                Kind::Folder => "path".to_owned(),
+                OptionKind::Integer => "integer".to_owned(),
+                OptionKind::Count => "positive".to_owned(),
+                OptionKind::Boolean | OptionKind::Switch => "boolean".to_owned(),
+                OptionKind::Bytes | OptionKind::Memory => "size".to_owned(),
+                OptionKind::Choice(words) => format!("one_of(\"{}\")", words.join("\", \"")),
+                OptionKind::Lengths => "ascending".to_owned(),
+                OptionKind::Column | OptionKind::Name | OptionKind::Start => "text".to_owned(),
+                OptionKind::Folder => "path".to_owned(),
             };
             lines.push(format!("    \"{}\": arguments.{check},", spec.name));
         }

@@ -11,7 +11,7 @@ use crate::Place;
 
 /// Whether a SELECT unnests.
 pub(super) fn unnests(select: &Select) -> bool {
-    let mut calls = Calls { places: Vec::new(), queries: 0 };
+    let mut calls = UnnestCalls { places: Vec::new(), queries: 0 };
     let _ = Visit::visit(&select.projection, &mut calls);
     !calls.places.is_empty()
 }
@@ -19,7 +19,7 @@ pub(super) fn unnests(select: &Select) -> bool {
 impl Search<'_> {
     /// Notes where a SELECT unnests.
     pub(super) fn unnests(&mut self, projection: &[SelectItem]) {
-        let mut calls = Calls { places: Vec::new(), queries: 0 };
+        let mut calls = UnnestCalls { places: Vec::new(), queries: 0 };
         for item in projection {
             let _ = Visit::visit(item, &mut calls);
         }
@@ -47,12 +47,12 @@ impl Search<'_> {
 }
 
 /// The calls of UNNEST in an expression, subqueries apart.
-struct Calls {
+struct UnnestCalls {
     places: Vec<Place>,
     queries: usize,
 }
 
-impl Visitor for Calls {
+impl Visitor for UnnestCalls {
     type Break = ();
 
     fn pre_visit_query(&mut self, _query: &Query) -> ControlFlow<()> {

@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, FutureExt};
 use super::check;
 use crate::formats::csv::Csv;
 use crate::formats::format::{
-    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
+    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
 use crate::formats::options::OptionValues;
 use crate::source_file::{RowGroup, SourceFile};
@@ -18,12 +18,12 @@ type Break = fn(&ReadRequest<'_>, Decoded) -> Result<Decoded>;
 
 /// CSV with a reader that breaks a rule.
 #[derive(Debug)]
-struct Broken(Break);
+struct BrokenFormat(Break);
 
 #[derive(Debug)]
 struct BrokenReader(Break, Box<dyn FormatReader>);
 
-impl Format for Broken {
+impl Format for BrokenFormat {
     fn descriptor(&self) -> &'static FormatDescriptor {
         Csv.descriptor()
     }
@@ -44,7 +44,7 @@ impl Format for Broken {
         Csv.misfit(file, group)
     }
 
-    fn sample(&self, name: &str, numbers: Range<u64>, options: &OptionValues) -> Sample {
+    fn sample(&self, name: &str, numbers: Range<u64>, options: &OptionValues) -> SampleFile {
         Csv.sample(name, numbers, options)
     }
 }
@@ -63,7 +63,7 @@ fn is_damaged(request: &ReadRequest<'_>) -> bool {
 #[tokio::test]
 async fn a_broken_format_is_found() {
     let checked = async |number: usize, rule: Break| {
-        let format = Box::leak(Box::new(Broken(rule)));
+        let format = Box::leak(Box::new(BrokenFormat(rule)));
         check(format, &Stores::new(), &format!("memory:///broken/{number}"), 1).await
     };
     assert_eq!(checked(0, |_, decoded| Ok(decoded)).await, Ok(()));

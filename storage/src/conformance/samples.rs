@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use object_store::ObjectStoreExt;
 
 use crate::dataset::{Dataset, DatasetSpec};
-use crate::formats::format::{Format, Sample};
+use crate::formats::format::{Format, SampleFile};
 use crate::formats::table_format::TableFormat;
 use crate::snapshot::Snapshot;
 use crate::{Error, Stores};
@@ -45,12 +45,12 @@ impl<'a> Samples<'a> {
         format!("{stem}.{}", self.format.descriptor().extensions[0])
     }
 
-    pub(super) fn sample(&self, name: &str, numbers: Range<u64>) -> Sample {
+    pub(super) fn sample(&self, name: &str, numbers: Range<u64>) -> SampleFile {
         self.format.format().sample(name, numbers, self.format.options())
     }
 
     /// What tables of the format may say of their columns: nothing, or the columns of `sample`.
-    pub(super) fn declared(&self, sample: &Sample) -> Vec<Option<SchemaRef>> {
+    pub(super) fn declared(&self, sample: &SampleFile) -> Vec<Option<SchemaRef>> {
         let columns = self.format.descriptor().may_declare_columns.then(|| Some(sample.rows.schema()));
         [None].into_iter().chain(columns).collect()
     }

@@ -15,9 +15,9 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder as CoreBuilder};
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
-    DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, Sample,
+    DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, SampleFile,
 };
-use super::options::{FormatOption, ImpliedOption, OptionKind, OptionValues};
+use super::options::{FormatOption, FormatOptionKind, ImpliedOption, OptionValues};
 use super::sample_rows::{cells, sample_rows, unnamed};
 use super::text::{self, RecordText, Records};
 use crate::source_file::{RowGroup, SourceFile};
@@ -33,13 +33,13 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
     options: &[
         FormatOption {
             name: "has_header",
-            kind: OptionKind::Flag,
+            kind: FormatOptionKind::Flag,
             default: "true",
             docs: "whether the first record of each file names the columns; `false` gives `column_1`, `column_2`, …",
         },
         FormatOption {
             name: "delimiter",
-            kind: OptionKind::Character,
+            kind: FormatOptionKind::Character,
             default: ",",
             docs: "one ASCII character; write a tab as `E'\\t'`",
         },
@@ -80,7 +80,7 @@ impl Format for Csv {
         text::misfit(file, group)
     }
 
-    fn sample(&self, _name: &str, numbers: Range<u64>, options: &OptionValues) -> Sample {
+    fn sample(&self, _name: &str, numbers: Range<u64>, options: &OptionValues) -> SampleFile {
         sample(&CsvText::of(options), numbers)
     }
 
@@ -144,7 +144,7 @@ impl RecordText for CsvText {
 }
 
 /// Records with quoted texts, of which one in the middle has a text for a number.
-fn sample(csv: &CsvText, numbers: Range<u64>) -> Sample {
+fn sample(csv: &CsvText, numbers: Range<u64>) -> SampleFile {
     let named = sample_rows(numbers);
     let delimiter = char::from(csv.delimiter);
     let (rows, header) = match csv.has_header {
@@ -157,7 +157,7 @@ fn sample(csv: &CsvText, numbers: Range<u64>) -> Sample {
     let (whole, row) = (bytes(&records), records.len() / 2);
     records[row].insert(0, 'x');
     let damaged = DamagedSample { bytes: bytes(&records), row: row as u64, reason: "cannot read \"x" };
-    Sample { bytes: whole, rows, damaged: Some(damaged) }
+    SampleFile { bytes: whole, rows, damaged: Some(damaged) }
 }
 
 /// Finds record ends.

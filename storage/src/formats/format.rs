@@ -41,7 +41,7 @@ pub trait Format: Debug + Send + Sync {
 
     /// A file called `name` with the rows `numbers` of an endless table, for the conformance suite. Files that hold a
     /// fixed number of rows, such as one, may hold these.
-    fn sample(&self, name: &str, numbers: Range<u64>, options: &OptionValues) -> Sample;
+    fn sample(&self, name: &str, numbers: Range<u64>, options: &OptionValues) -> SampleFile;
 
     /// The options that the conformance suite tries, as a user would write them.
     fn sample_options(&self) -> &'static [&'static [(&'static str, &'static str)]] {
@@ -183,7 +183,7 @@ pub struct Decoded {
 
 /// A file for the conformance suite, with what must be read of it.
 #[derive(Debug)]
-pub struct Sample {
+pub struct SampleFile {
     /// The file.
     pub bytes: Vec<u8>,
     /// Its rows.

@@ -11,7 +11,7 @@ use arrow_json::{LineDelimitedWriter, ReaderBuilder};
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
-    DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, Sample,
+    DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, SampleFile,
 };
 use super::options::OptionValues;
 use super::sample_rows::sample_rows;
@@ -53,7 +53,7 @@ impl Format for Jsonl {
         text::misfit(file, group)
     }
 
-    fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> Sample {
+    fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> SampleFile {
         sample(numbers)
     }
 }
@@ -91,7 +91,7 @@ impl RecordText for JsonLines {
 }
 
 /// Objects, of which one in the middle lacks its end.
-fn sample(numbers: Range<u64>) -> Sample {
+fn sample(numbers: Range<u64>) -> SampleFile {
     let rows = sample_rows(numbers);
     let mut writer = LineDelimitedWriter::new(Vec::new());
     writer.write(&rows).expect("a vector takes all");
@@ -104,7 +104,7 @@ fn sample(numbers: Range<u64>) -> Sample {
         bytes[end - 1] = b' ';
         DamagedSample { bytes, row: row as u64, reason: "not a JSON object" }
     });
-    Sample { bytes, rows, damaged }
+    SampleFile { bytes, rows, damaged }
 }
 
 /// Infers the columns from a file's beginning. Columns that are null so far are text.

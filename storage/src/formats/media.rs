@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
-    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
+    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
 use super::options::OptionValues;
 use crate::pinned::PinnedFile;
@@ -55,7 +55,7 @@ impl Format for Media {
         (!fits).then(|| "a media file is one row of all its bytes".to_owned())
     }
 
-    fn sample(&self, name: &str, numbers: Range<u64>, _options: &OptionValues) -> Sample {
+    fn sample(&self, name: &str, numbers: Range<u64>, _options: &OptionValues) -> SampleFile {
         let bytes = format!("the bytes of file {}", numbers.start).into_bytes();
         let columns: Vec<ArrayRef> = vec![
             Arc::new(BinaryArray::from_vec(vec![&bytes])),
@@ -64,7 +64,7 @@ impl Format for Media {
             Arc::new(StringArray::from(vec![label(name)])),
         ];
         let rows = RecordBatch::try_new(schema(), columns).expect("they are of these types");
-        Sample { bytes, rows, damaged: None }
+        SampleFile { bytes, rows, damaged: None }
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_arrays::batch_bytes;
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
-    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
+    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
 use super::options::OptionValues;
 use crate::source_file::{RowGroup, SourceFile};
@@ -40,7 +40,7 @@ impl Format for InMemoryRows {
         Some("its rows are in memory".to_owned())
     }
 
-    fn sample(&self, _name: &str, _numbers: Range<u64>, _options: &OptionValues) -> Sample {
+    fn sample(&self, _name: &str, _numbers: Range<u64>, _options: &OptionValues) -> SampleFile {
         unreachable!("it is not registered")
     }
 }

@@ -26,8 +26,8 @@ mod text;
 
 pub use self::format::{
     DamagedSample, Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest,
-    Sample,
+    SampleFile,
 };
-pub use self::options::{FormatOption, ImpliedOption, OptionKind, OptionValue, OptionValues};
+pub use self::options::{FormatOption, FormatOptionKind, FormatOptionValue, ImpliedOption, OptionValues};
 pub use self::registry::{FORMATS, find, find_by_extension, names};
 pub use self::table_format::TableFormat;

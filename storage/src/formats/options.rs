@@ -8,7 +8,7 @@ pub struct FormatOption {
     /// Its name.
     pub name: &'static str,
     /// Which values it takes.
-    pub kind: OptionKind,
+    pub kind: FormatOptionKind,
     /// The value of tables that do not give it, as a user would write it.
     pub default: &'static str,
     /// What it means, as a phrase.
@@ -28,7 +28,7 @@ pub struct ImpliedOption {
 
 /// Which values an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptionKind {
+pub enum FormatOptionKind {
     /// `true` or `false`.
     Flag,
     /// One ASCII character.
@@ -39,37 +39,37 @@ pub enum OptionKind {
 
 /// The value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OptionValue {
-    /// Of an [`OptionKind::Flag`].
+pub enum FormatOptionValue {
+    /// Of an [`FormatOptionKind::Flag`].
     Flag(bool),
-    /// Of an [`OptionKind::Character`].
+    /// Of an [`FormatOptionKind::Character`].
     Character(u8),
-    /// Of an [`OptionKind::Text`].
+    /// Of an [`FormatOptionKind::Text`].
     Text(String),
 }
 
 /// A value for each option of a format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OptionValues(Vec<(&'static str, OptionValue)>);
+pub struct OptionValues(Vec<(&'static str, FormatOptionValue)>);
 
 impl FormatOption {
     /// The value that `text` stands for.
-    pub(crate) fn parse(&self, text: &str) -> Result<OptionValue> {
+    pub(crate) fn parse(&self, text: &str) -> Result<FormatOptionValue> {
         let refused =
             |accepted: &str| Err(Error::invalid(format!("\"{}\" must be {accepted}, got '{text}'", self.name)));
         match (self.kind, text.as_bytes()) {
-            (OptionKind::Flag, _) => match text.parse() {
-                Ok(flag) => Ok(OptionValue::Flag(flag)),
+            (FormatOptionKind::Flag, _) => match text.parse() {
+                Ok(flag) => Ok(FormatOptionValue::Flag(flag)),
                 Err(_) => refused("true or false"),
             },
-            (OptionKind::Character, [byte]) if byte.is_ascii() => Ok(OptionValue::Character(*byte)),
-            (OptionKind::Character, _) => refused("one ASCII character"),
-            (OptionKind::Text, _) => Ok(OptionValue::Text(text.to_owned())),
+            (FormatOptionKind::Character, [byte]) if byte.is_ascii() => Ok(FormatOptionValue::Character(*byte)),
+            (FormatOptionKind::Character, _) => refused("one ASCII character"),
+            (FormatOptionKind::Text, _) => Ok(FormatOptionValue::Text(text.to_owned())),
         }
     }
 }
 
-impl OptionValue {
+impl FormatOptionValue {
     /// The value as a user would write it.
     pub(crate) fn text(&self) -> String {
         match self {
@@ -88,7 +88,7 @@ impl OptionValues {
     }
 
     /// Names and values, in the order of their declaration.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &OptionValue)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &FormatOptionValue)> {
         self.0.iter().map(|(name, value)| (*name, value))
     }
 
@@ -98,7 +98,7 @@ impl OptionValues {
     /// If the format declares no flag of that name.
     pub fn flag(&self, name: &str) -> bool {
         match self.get(name) {
-            OptionValue::Flag(flag) => *flag,
+            FormatOptionValue::Flag(flag) => *flag,
             other => panic!("option \"{name}\" is declared as {other:?}, not as a flag"),
         }
     }
@@ -109,7 +109,7 @@ impl OptionValues {
     /// If the format declares no character of that name.
     pub fn character(&self, name: &str) -> u8 {
         match self.get(name) {
-            OptionValue::Character(byte) => *byte,
+            FormatOptionValue::Character(byte) => *byte,
             other => panic!("option \"{name}\" is declared as {other:?}, not as a character"),
         }
     }
@@ -120,12 +120,12 @@ impl OptionValues {
     /// If the format declares no text of that name.
     pub fn text(&self, name: &str) -> &str {
         match self.get(name) {
-            OptionValue::Text(text) => text,
+            FormatOptionValue::Text(text) => text,
             other => panic!("option \"{name}\" is declared as {other:?}, not as a text"),
         }
     }
 
-    fn get(&self, name: &str) -> &OptionValue {
+    fn get(&self, name: &str) -> &FormatOptionValue {
         let found = self.0.iter().find(|(other, _)| *other == name);
         &found.unwrap_or_else(|| panic!("the format declares no option \"{name}\"")).1
     }

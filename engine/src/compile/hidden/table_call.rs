@@ -86,7 +86,7 @@ pub(super) fn weave(layers: &mut Layers, node: &RowsNode, input: LogicalPlan) ->
         });
         over_rows.data()
     };
-    let values = Values {
+    let values = ResultColumns {
         parent: &|column| over_rows(&selected[column], false),
         partner: &|column| over_rows(&selected[column], true),
         made: &|column| Expr::Column(Column::from_name(made_name(column))),
@@ -102,7 +102,7 @@ pub(super) fn weave(layers: &mut Layers, node: &RowsNode, input: LogicalPlan) ->
 }
 
 /// What the values of a table operator's results are, over the rows that it makes.
-struct Values<'a> {
+struct ResultColumns<'a> {
     parent: &'a dyn Fn(usize) -> Result<Expr>,
     partner: &'a dyn Fn(usize) -> Result<Expr>,
     made: &'a dyn Fn(usize) -> Expr,
@@ -110,7 +110,7 @@ struct Values<'a> {
     site: u64,
 }
 
-impl Values<'_> {
+impl ResultColumns<'_> {
     fn expr(&self, value: &ColumnValue) -> Result<Expr> {
         Ok(match value {
             ColumnValue::Parent(column) => (self.parent)(*column)?,

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts a chunk that is computed ahead, for as long as its task lives.
-pub(super) struct Filling(Arc<AtomicUsize>);
+pub(super) struct ComputingAhead(Arc<AtomicUsize>);
 
-impl Filling {
+impl ComputingAhead {
     pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Filling {
+impl Drop for ComputingAhead {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ use super::super::feed_core::FeedCore;
 use super::super::window::Window;
 use super::StoreInner;
 use super::chunk::{self, ChunkRows};
-use super::filling::Filling;
+use super::filling::ComputingAhead;
 use super::prepared::{Chunk, ChunkState, Chunks, Prepared};
 use super::window_state::StoredState;
 use crate::error::{Error, Result};
@@ -77,7 +77,7 @@ impl StoredWindow {
         }
     }
 
-    pub(super) fn begin(self: &Arc<Self>, chunks: &mut Chunks, index: usize, ahead: Option<Filling>) {
+    pub(super) fn begin(self: &Arc<Self>, chunks: &mut Chunks, index: usize, ahead: Option<ComputingAhead>) {
         let stored = Arc::downgrade(self);
         let _task = self.core.executor.spawn(compute(stored, index, ahead));
         chunks.all[index].state = ChunkState::Computing { _task };
@@ -210,7 +210,7 @@ pub(super) async fn prepare(stored: Weak<StoredWindow>, twin: Option<Arc<StoredW
 }
 
 /// Computes a chunk.
-async fn compute(stored: Weak<StoredWindow>, index: usize, ahead: Option<Filling>) {
+async fn compute(stored: Weak<StoredWindow>, index: usize, ahead: Option<ComputingAhead>) {
     let Some(stored) = stored.upgrade() else { return };
     let result = match AssertUnwindSafe(transform(&stored, index)).catch_unwind().await {
         Ok(result) => result,

@@ -23,7 +23,7 @@ use self::decode::{damaged, decode, guarded};
 use self::footer::{Footer, GROUP_ROWS_MAX, read_footer, row_groups};
 use self::texts::texts_as_dictionary;
 use super::format::{
-    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, Sample,
+    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
 use super::options::OptionValues;
 use crate::pinned::for_all;
@@ -61,7 +61,7 @@ impl Format for Parquet {
         (group.rows > GROUP_ROWS_MAX as u64).then(|| format!("a row group claims {} rows", group.rows))
     }
 
-    fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> Sample {
+    fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> SampleFile {
         sample::file(numbers)
     }
 }

@@ -5,14 +5,14 @@ use std::ops::Range;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use crate::formats::format::Sample;
+use crate::formats::format::SampleFile;
 use crate::formats::sample_rows::sample_rows;
 
 /// Several row groups of several pages, with a page index, of which a part can be read.
 const GROUP_ROWS: usize = 1000;
 const PAGE_ROWS: usize = 100;
 
-pub(super) fn file(numbers: Range<u64>) -> Sample {
+pub(super) fn file(numbers: Range<u64>) -> SampleFile {
     let rows = sample_rows(numbers);
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(GROUP_ROWS))
@@ -21,5 +21,5 @@ pub(super) fn file(numbers: Range<u64>) -> Sample {
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).expect("these columns fit");
     writer.write(&rows).expect("a vector takes all");
-    Sample { bytes: writer.into_inner().expect("a vector takes all"), rows, damaged: None }
+    SampleFile { bytes: writer.into_inner().expect("a vector takes all"), rows, damaged: None }
 }
