@@ -81,7 +81,7 @@ fn a_token_is_asked_for() {
     refused(&server, &["--token", ""], &["no token was sent"]);
     let unknown = ["the token is not one that this server knows", "hint: "];
     refused(&server, &["--token", "a-token-for-these-testz"], &unknown);
-    refused(&server, &["--token", "# the new one"], &["the token has characters that no header may hold"]);
+    refused(&server, &["--token", "# the new one"], &["the token has characters that a header cannot hold"]);
 
     let mut environment = forebay(["run", "--connect", &server.uri, "--steps", "1"]);
     succeed(environment.env("FOREBAY_TOKEN", TOKEN));
