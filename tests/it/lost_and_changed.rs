@@ -15,7 +15,7 @@ fn a_port_in_use_is_named() {
     let what = format!("port {port} of 127.0.0.1 is in use");
     wrong(
         &["serve", &script, "--port", &port],
-        &[&what, "hint: stop the process that has it, or give another port with --port"],
+        &[&what, "hint: stop the process that uses it, or give another port with --port"],
     );
     drop(taken);
     let mut server = Running::start(&mut forebay(["serve", &script, "--port", &port, "--output", "json"]));

@@ -107,9 +107,9 @@ fn a_trainer_s_token_makes_no_worker() {
     // A worker that got only the trainers' file would call these.
     let phrases = ["the token is a trainer's", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
     wrong(&[&worker[..], &["--token-file", text(&readers)]].concat(), &phrases);
-    wrong(&worker, &["no token was sent", "hint: ", "a worker has --worker-token-file"]);
+    wrong(&worker, &["no token was sent", "hint: ", "a worker needs --worker-token-file"]);
     let other = folder.write("other", "a-token-of-another-cluster");
-    let unknown = ["the token is not one that this server knows", "hint: ", "a worker has --worker-token-file"];
+    let unknown = ["the token is not one that this server knows", "hint: ", "a worker needs --worker-token-file"];
     wrong(&[&worker[..], &["--worker-token-file", text(&other)]].concat(), &unknown);
     // The dispatcher also refuses such tokens the spec of a feed.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -283,7 +283,7 @@ fn a_worker_is_told_what_it_was_pointed_at() {
     wrong(&["status", "--connect", &worker.uri], &phrases);
     // A worker that advertises the dispatcher's address.
     let posing = ["worker", "--dispatcher", &plain.uri, "--advertise", &plain.uri];
-    wrong(&posing, &["the dispatcher itself serves at", "hint: --advertise says where trainers reach the worker"]);
+    wrong(&posing, &["the dispatcher itself serves at", "hint: --advertise is the worker's address for trainers"]);
 }
 
 #[test]
