@@ -105,7 +105,8 @@ fn a_trainer_s_token_makes_no_worker() {
     let worker = ["worker", "--dispatcher", &dispatcher.uri];
 
     // A worker that got only the trainers' file would call these.
-    let phrases = ["the token is a trainer's", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
+    let phrases =
+        ["needs a worker's token, and got", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
     wrong(&[&worker[..], &["--token-file", text(&readers)]].concat(), &phrases);
     wrong(&worker, &["no token was sent", "hint: ", "a worker needs --worker-token-file"]);
     let other = folder.write("other", "a-token-of-another-cluster");
@@ -175,7 +176,7 @@ fn tls_is_for_those_who_trust_its_ca() {
     read(&server, &["--tls-ca", ca]);
     // A token that the server does not require is harmless.
     read(&server, &["--tls-ca", ca, "--token", TOKEN]);
-    refused(&server, &["--tls-ca", other_ca], &["no secure connection to", "signed by no CA", "hint: ", "--tls-ca"]);
+    refused(&server, &["--tls-ca", other_ca], &["no secure connection to", "not signed by a CA", "hint: ", "--tls-ca"]);
     refused(
         &server,
         &["--tls-ca", ca, "--tls-server-name", "elsewhere.example"],
