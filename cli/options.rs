@@ -81,7 +81,7 @@ fn flag(spec: &'static OptionSpec) -> Arg {
         None => argument,
     };
     match spec.kind {
-        // The values are named for the parser, which lists and completes them.
+        // The parser names the values, for completion and help.
         Kind::Boolean => {
             let words = PossibleValuesParser::new(["true", "false"]).map(|word| Value::from(word == "true"));
             argument.num_args(0..=1).default_missing_value("true").value_parser(words)

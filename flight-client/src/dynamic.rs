@@ -320,7 +320,7 @@ impl ClaimDriver {
     async fn leave(self) {
         let message = self.rank.trainer.lock().leave();
         let call = ClaimCall { request: self.request, message };
-        // Without this message, the other ranks still ask what is done when they finish.
+        // If this message is lost, the finished claims are still asked for when the other ranks end.
         let _ = timeout(FAREWELL, self.dispatch.claim(&call)).await;
     }
 }

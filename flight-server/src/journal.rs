@@ -18,7 +18,7 @@ const RANKS_NAMED: usize = 16;
 /// and in Prometheus.
 const RANKS_MAX: usize = 1024;
 
-/// The label of further ranks.
+/// The label of ranks beyond the first [`RANKS_MAX`].
 pub(crate) const OTHER_RANKS: u64 = u64::MAX;
 
 /// The last logged state of each worker and reader.
@@ -136,7 +136,7 @@ impl Journal {
         if !is_known && sync.leaving {
             return;
         }
-        // The dispatcher before this one counted what the reader read so far.
+        // The reader's previous dispatcher counted its earlier reads.
         let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderJournal {
             seq: 0,
             rank: sync.rank,

@@ -101,7 +101,7 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
         Command::CommandGetSqlInfo(info) => info.into_builder(&sql_info()?).build(),
         other => {
             let name = other.type_url().trim_start_matches(URL).to_owned();
-            let message = format!("{name} is not supported: Flight SQL is read-only here");
+            let message = format!("{name} is not supported: Flight SQL only previews tables and pipelines here");
             return Err(failure(ErrorKind::Unsupported, message));
         }
     };

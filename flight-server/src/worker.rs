@@ -175,7 +175,7 @@ impl WorkerService {
         self.store.get(&key).ok_or_else(|| {
             let (feed, window) = (&request.feed, request.window);
             let message = format!("window {} of epoch {} of feed {feed} is not here", window.index, window.epoch);
-            Error::new(ErrorKind::NotFound, message).with_hint("ask the dispatcher for its worker")
+            Error::new(ErrorKind::NotFound, message).with_hint("ask the dispatcher which worker holds it")
         })
     }
 

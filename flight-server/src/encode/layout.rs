@@ -1,8 +1,9 @@
 //! Lays out record batches as the body of one IPC message without copying their values.
 //!
-//! arrow-ipc's writer copies all buffers into a new one, which costs more than sending them. Here the body is a list of
-//! the arrays' own buffers. Several batches in a row form one message: the buffers of the next batch follow those of
-//! the one before, so only buffers that depend on the row's index in the batch (offsets, validity) are written anew.
+//! arrow-ipc's writer copies all buffers into fresh pages of one buffer, which costs more than sending them. Here the
+//! body is a list of the arrays' own buffers. Several batches in a row form one message: each column's buffer continues
+//! with the next batch's, so only buffers that depend on the row's index in the batch (offsets, validity) are
+//! rewritten.
 
 use std::ops::Range;
 
@@ -409,7 +410,7 @@ mod tests {
 
     #[test]
     fn offsets_that_overflow_are_left_to_arrow() {
-        // Two gigabytes of zeros, of which no page is touched.
+        // Two gigabytes of zeros, whose pages are never touched.
         let zeros = Buffer::from_vec(vec![0u8; i32::MAX as usize - 10]);
         let offsets = OffsetBuffer::new(vec![0, i32::MAX - 10].into());
         let half: ArrayRef = Arc::new(BinaryArray::new(offsets, zeros, None));
