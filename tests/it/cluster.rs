@@ -99,7 +99,7 @@ fn wait_for(uri: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         if is_so(&status) {
             return status;
         }
-        assert!(began.elapsed() < DEADLINE, "{what} did not come about: {status}");
+        assert!(began.elapsed() < DEADLINE, "timed out waiting for {what}: {status}");
     }
 }
 
@@ -165,7 +165,7 @@ impl Job {
 
     fn kill(&mut self, rank: usize) {
         let rank = &mut self.ranks[rank];
-        rank.process.kill().expect("it is ours");
+        rank.process.kill().expect("a child process");
         rank.was_killed = true;
     }
 

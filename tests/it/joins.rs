@@ -220,7 +220,7 @@ async fn a_joined_table_is_pinned_and_part_of_the_feed() {
     folder.write("labels.csv", &labels);
     let again = open(&folder, &script, &FeedOptions::default()).await;
     let from = forebay_engine::Start::Token(token);
-    let refused = again.read(&ReadOptions { from, ..ReadOptions::default() }).err().expect("it is of another feed");
+    let refused = again.read(&ReadOptions { from, ..ReadOptions::default() }).err().expect("a token of another feed");
     assert!(refused.to_string().contains("the resume token is of feed"), "{refused}");
     assert_eq!(again.identity()["lookups"][0][0], "labels");
 }

@@ -325,7 +325,7 @@ async fn a_file_that_came_later_does_not_matter_and_one_that_changed_does() {
     let path = folder.write("t/1.csv", "a\n123\n45\n");
     let feed = worker().open_spec(&spec, &feed).await.expect("opening looks at no file");
     let error =
-        feed.read(&ReadOptions::default()).expect("a reader").next().await.expect("an end").expect_err("a change");
+        feed.read(&ReadOptions::default()).expect("a reader").next().await.expect("a result").expect_err("a change");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let expected = format!("\"{}\" changed since the feed's snapshot was taken", path.display());
     assert!(error.to_string().contains(&expected), "{error}");
