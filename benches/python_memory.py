@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
 
 def write(folder: pathlib.Path, image: str, megabytes: int, copies: int = 20) -> None:
-    """Writes Parquet files with a column `image` of so many bytes in total. Each file of photographs holds copies of
+    """Writes Parquet files with a column `image` of `megabytes` in total. Each file of photographs holds copies of
     all samples."""
     import numpy as np
     import pyarrow as pa

@@ -1,16 +1,16 @@
-//! Flags for the options that hints name.
+//! Turns option names in hints into flags.
 //!
-//! The libraries know no command line: their hints say `option "tls.ca"`, which a Rust or Python program reads as the
-//! name of a field or argument. Here each such phrase becomes the flag, `--tls-ca`.
+//! The libraries do not know the command line: their hints say `option "tls.ca"`, which a Rust or Python program reads
+//! as the name of a field or argument. This module turns each such phrase into the flag, `--tls-ca`.
 
 use std::collections::BTreeSet;
 
 use clap::Command;
 
-/// What comes before an option's name in a hint.
+/// The text before an option's name in a hint.
 const PHRASE: &str = "option \"";
 
-/// `text` with flags of `command` for the options that its hint names; names without a flag stay as they are.
+/// Replaces the option names in the hint of `text` with the flags of `command`. Names without a flag do not change.
 pub(crate) fn spell(text: &str, command: &Command) -> String {
     let Some(hint) = text.find("hint: ") else { return text.to_owned() };
     let flags: BTreeSet<&str> = std::iter::once(command)

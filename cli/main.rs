@@ -52,7 +52,7 @@ enum Command {
     Status(status::Arguments),
     /// List the preprocessing operators, or describe one.
     Operators(operators::Arguments),
-    /// List the formats of files that tables are made of.
+    /// List the file formats of tables.
     Formats(formats::Arguments),
     /// Run SQL statements and print their results.
     Sql(sql::Arguments),

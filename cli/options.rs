@@ -1,4 +1,4 @@
-//! Flags for the options of feeds, of reading them and of sessions, made from the table that declares the options.
+//! Flags for the options of feeds, of reading them and of sessions, generated from the table that declares the options.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
@@ -6,11 +6,11 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use forebay_engine::{OptionKind, OptionSet, OptionSpec, SessionOptions};
 use serde_json::Value;
 
-/// The flags of `T`. Options whose flag is absent are not given.
+/// The flags of `T`. Options without a flag on the command line are unset.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags<T>(pub(crate) T);
 
-/// The flags of the session of a worker. Windows and where to write are the dispatcher's business.
+/// The session flags of a worker. Windows and the root folder are the dispatcher's business.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkerFlags(pub(crate) SessionOptions);
 
@@ -81,7 +81,7 @@ fn flag(spec: &'static OptionSpec) -> Arg {
         None => argument,
     };
     match spec.kind {
-        // Named by the parser, which completes and lists them.
+        // The parser names the values, for completion and help.
         OptionKind::Boolean => {
             let words = PossibleValuesParser::new(["true", "false"]).map(|word| Value::from(word == "true"));
             argument.num_args(0..=1).default_missing_value("true").value_parser(words)

@@ -171,7 +171,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     opened.source.close().await;
     bar.finish_and_clear();
     if summary.batches == 0 {
-        output::note("note: nothing was left to read: see --from, --epochs, --drop-last, and the pipeline's filters");
+        output::note("note: no samples to read: check --from, --epochs, --drop-last, and the pipeline's filters");
     }
     finish(&mut summary, started.elapsed());
     summary.quarantine = opened.quarantine.filter(|_| summary.bad_rows > 0);

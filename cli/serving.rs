@@ -108,7 +108,8 @@ fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
     let is_uri = |uri: &str| is_uri(uri).unwrap_or(false);
     match uri.filter(|uri| !is_uri(uri)) {
         Some(uri) => anyhow::bail!(
-            "--advertise is not an address that trainers can connect to: \"{uri}\"\nhint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
+            "--advertise is not an address that trainers can connect to: \"{uri}\"\n\
+             hint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
         ),
         None => Ok(()),
     }

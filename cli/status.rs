@@ -47,7 +47,8 @@ fn describe(job: &JobStatus) -> String {
             format!("job \"{name}\", dynamic: {here} of {world_size} ranks are present, and none is waiting; {granted}")
         }
         ms => format!(
-            "job \"{name}\", dynamic: {here} of {world_size} ranks are present, waiting for rank {ranks} for {:.1} s; {granted}",
+            "job \"{name}\", dynamic: {here} of {world_size} ranks are present, \
+             waiting for rank {ranks} for {:.1} s; {granted}",
             *ms as f64 / 1e3
         ),
     }

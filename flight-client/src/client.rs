@@ -17,7 +17,7 @@ use crate::remote::RemoteReader;
 use crate::status::{error_of, not_forebay};
 use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
 
-/// Between attempts to reach a server that is not there yet.
+/// Pause between attempts to connect to a server that is not up yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A connection to a server.
@@ -39,19 +39,20 @@ pub struct PipelineInfo {
 }
 
 impl Client {
-    /// Connects to `uri`, such as `grpc://127.0.0.1:7070`; of several, separated by commas, to the first that answers.
+    /// Connects to `uri`, such as `grpc://127.0.0.1:7070`. Of a comma-separated list, connects to the first that
+    /// answers.
     ///
     /// # Errors
-    /// `Invalid` for a URI of another kind, `Unavailable` if nothing answers within five seconds.
+    /// `Invalid` for an unsupported URI, `Unavailable` if no server answers within five seconds.
     pub async fn connect(uri: &str) -> Result<Self> {
         Self::connect_with(uri, &ConnectOptions::default()).await
     }
 
-    /// Connects to `uri`, such as `grpc+tls://feeds.example.org:7070`, with a token or over TLS. A server that is not there
-    /// yet is waited for as long as one that goes away, if `options` say how long that is.
+    /// Connects to `uri`, such as `grpc+tls://feeds.example.org:7070`, with a token or over TLS. If `options` set a
+    /// patience, retries for that long until the server is up.
     ///
     /// # Errors
-    /// As [`Client::connect`]; `Denied` if no secure connection comes about.
+    /// Those of [`Client::connect`]; `Denied` if no secure connection can be made.
     pub async fn connect_with(uri: &str, options: &ConnectOptions) -> Result<Self> {
         let patience = options.patience.unwrap_or_default();
         let began = Instant::now();
@@ -77,13 +78,13 @@ impl Client {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "no server was named")))
+        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "no server address was given")))
     }
 
     /// The pipelines that the server offers.
     ///
     /// # Errors
-    /// `Unavailable` if the server is gone.
+    /// `Unavailable` if the server does not answer.
     pub async fn pipelines(&mut self) -> Result<Vec<PipelineInfo>> {
         let flights = self.service.list_flights(Criteria::default()).await.map_err(|status| self.error(&status))?;
         let flights: Vec<FlightInfo> =
@@ -98,10 +99,10 @@ impl Client {
             .collect()
     }
 
-    /// Plans a stream; nothing is computed yet.
+    /// Plans a stream. Computes nothing yet.
     ///
     /// # Errors
-    /// What the server says: `NotFound` for an unknown pipeline, `Invalid` for options that make no sense.
+    /// The server's errors: `NotFound` for an unknown pipeline, `Invalid` for invalid options.
     pub async fn open(&mut self, request: &StreamRequest) -> Result<RemoteFeed> {
         let command = serde_json::to_vec(request).expect("plain data becomes JSON");
         let info = self.service.get_flight_info(FlightDescriptor::new_cmd(command)).await;
@@ -113,10 +114,10 @@ impl Client {
         Ok(RemoteFeed { client: self.clone(), metadata, schema, request })
     }
 
-    /// What goes on at the dispatcher: feeds, workers, readers.
+    /// The state of the dispatcher: feeds, workers, readers.
     ///
     /// # Errors
-    /// `Unavailable` if the server is gone or is no dispatcher.
+    /// `Unavailable` if the server does not answer or is not a dispatcher.
     pub async fn status(&mut self) -> Result<ClusterStatus> {
         let action = Action::new(actions::STATUS, "");
         call(&mut self.service, action).await.map_err(|status| self.error(&status))
@@ -128,13 +129,13 @@ impl Client {
         })
     }
 
-    /// Of a first request, when nothing was there yet to be lost.
+    /// The error of a first request, before there was a connection to lose.
     fn error(&self, status: &Status) -> Error {
         error_of(&self.uri, status, |cause| not_forebay(&self.uri, cause))
     }
 }
 
-/// A feed that a server has planned.
+/// A feed planned by a server.
 #[derive(Clone, Debug)]
 pub struct RemoteFeed {
     client: Client,
@@ -154,21 +155,21 @@ impl RemoteFeed {
         &self.schema
     }
 
-    /// What the server made of the request: batch size, epochs, where reading begins.
+    /// The resolved request: batch size, epochs, start position.
     pub fn metadata(&self) -> &FeedMetadata {
         &self.metadata
     }
 
-    /// Samples per epoch over all ranks, where that is known before reading.
+    /// Samples per epoch over all ranks, if known before reading.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.metadata.samples_per_epoch
     }
 
-    /// Source file and row, from 0, of samples of an epoch, as `Feed::trace` gives them. The
-    /// server reads and filters their windows; nothing is transformed.
+    /// Source file and row (from 0) of samples of an epoch, like `Feed::trace`. The server reads and filters their
+    /// windows and transforms nothing.
     ///
     /// # Errors
-    /// What the server says: of reading the sources; `Invalid` for more than 2^20 samples.
+    /// The server's errors while it reads the sources; `Invalid` for more than 2^20 samples.
     pub async fn trace(&self, epoch: u64, of: Traced) -> Result<Vec<(String, u64)>> {
         let call_of = TraceCall { request: self.request.clone(), epoch, of };
         let body = serde_json::to_vec(&call_of).expect("plain data becomes JSON");
@@ -177,10 +178,10 @@ impl RemoteFeed {
         call(&mut client.service, action).await.map_err(|status| client.error(&status))
     }
 
-    /// Begins to read: from the workers that the server names, for as long as there are any.
+    /// Starts reading, from the workers that the server names.
     ///
     /// # Errors
-    /// `Invalid` where dynamic delivery cannot begin.
+    /// `Invalid` if dynamic delivery cannot start at this position.
     pub fn read(self) -> Result<RemoteReader> {
         let dispatcher = DispatcherClient::new(self.client.addresses, self.client.options.clone());
         let what = ReadPlan { request: self.request, metadata: self.metadata, schema: self.schema };

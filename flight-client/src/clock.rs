@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_delivery::Millis;
 use tokio::time::Instant;
 
-/// Counts from when the reader began.
+/// Milliseconds since the reader started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 

@@ -1,4 +1,4 @@
-//! How a server is reached: its URI, TLS, and the token that goes with every request.
+//! Connecting to a server: its URI, TLS, and the token in every request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,47 +18,47 @@ use crate::pem::PemFile;
 use crate::status::{root_cause, tls_failure};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Without keep-alive a client whose server's machine vanished would wait for ever.
+/// Without keep-alive, a client would wait forever for a server whose machine vanished.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What comes at a time: each frame is a system call of the server, and should stay in a core's cache until it is
+/// Bytes received at a time. Each frame is a system call of the server and should stay in a core's cache until it is
 /// copied.
 const FRAME_BYTES: u32 = 512 << 10;
 
-/// Received ahead of a loop, about, over all streams, if nothing is said.
+/// Default of the bytes received ahead of a loop, about, over all streams.
 const BUFFER_BYTES: u64 = 64 << 20;
 
-/// A Flight client whose every request carries the token.
+/// A Flight client that sends the token with every request.
 pub(crate) type AuthorizedClient = FlightServiceClient<Carrier>;
-/// What carries the requests of an [`AuthorizedClient`], the token included.
+/// The channel of an [`AuthorizedClient`]. It adds the token.
 pub(crate) type Carrier = InterceptedService<Channel, Bearer>;
 
-/// How to reach servers, and as whom.
+/// How to connect to servers, and the credentials to use.
 #[derive(Clone, Default)]
 pub struct ConnectOptions {
-    /// What proves to the server that it may answer, if it asks.
+    /// The token that proves to the server that this client may call it, if the server requires one.
     pub token: Option<String>,
     /// Certificates, for URIs such as `grpc+tls://HOST:PORT`.
     pub tls: ClientTls,
-    /// Sends the token over plain text to other machines too, where anyone on the way can read it.
+    /// Sends the token in plain text to other machines too, where anyone on the network path can read it.
     pub insecure: bool,
-    /// How long a server or all workers may be gone before reading gives up; 30 seconds if nothing is said. If it is
-    /// said, a server that is not there yet is waited for as long.
+    /// How long a server or all workers may be unreachable before reading gives up; default 30 seconds. If set,
+    /// connecting also retries for this long while the server is not up yet.
     pub patience: Option<Duration>,
-    /// Bytes to receive ahead of the loop, about; 64 MiB if nothing is said.
+    /// Bytes to receive ahead of the loop, about; default 64 MiB.
     pub buffer_bytes: Option<u64>,
 }
 
 /// Certificates of a client, as PEM files.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
-    /// The only CA to trust; the system's if there is none.
+    /// The only CA to trust; default the system's.
     pub ca: Option<PathBuf>,
-    /// The client's own certificate, for a server that asks for one.
+    /// The client's own certificate, for a server that requires one.
     pub certificate: Option<PathBuf>,
     /// The key of `certificate`.
     pub key: Option<PathBuf>,
-    /// The name that the server's certificate must have; the URI's host if there is none.
+    /// The name that the server's certificate must have; default the URI's host.
     pub server_name: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl ClientTls {
         }
     }
 
-    /// What went wrong when tonic put the files together.
+    /// The error for files that tonic could not combine.
     fn unusable(&self, cause: &str) -> Error {
         let path = |path: &Option<PathBuf>| path.as_deref().unwrap_or("".as_ref()).display().to_string();
         if cause.contains("KeyMismatch") {
@@ -142,11 +142,11 @@ pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
 impl Bearer {
     fn new(token: Option<&str>) -> Result<Self> {
         let Some(token) = token else { return Ok(Self(None)) };
-        // The message must not show the token.
+        // The message must not contain the token.
         let value =
             format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
         let mut value: MetadataValue<Ascii> = value.ok_or_else(|| {
-            invalid("the token has characters that no header may hold", "a token is visible ASCII without spaces")
+            invalid("the token has characters that a header cannot hold", "a token is visible ASCII without spaces")
         })?;
         value.set_sensitive(true);
         Ok(Self(Some(value)))
@@ -165,14 +165,14 @@ impl Interceptor for Bearer {
 /// Connects to `uri`: `grpc://HOST:PORT`, or `grpc+tls://HOST:PORT` with TLS.
 ///
 /// # Errors
-/// `Invalid` for a URI of another kind, for unusable files, and for a token that anyone on the way could read;
-/// `Unavailable` if nothing answers within five seconds; `Denied` if no secure connection comes about.
+/// `Invalid` for an unsupported URI, for unusable files, and for a token that anyone on the network path could read;
+/// `Unavailable` if no server answers within five seconds; `Denied` if no secure connection can be made.
 pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<AuthorizedClient> {
     let carrier = carrier(uri, None, options).await?;
     Ok(FlightServiceClient::new(carrier).max_decoding_message_size(usize::MAX))
 }
 
-/// As [`connect`], for requests that are not made by tonic; over the socket `local`, if that is on this machine.
+/// Like [`connect`], for requests that are not made by tonic. Uses the socket `local` if it exists on this machine.
 pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOptions) -> Result<Carrier> {
     let bearer = Bearer::new(options.token.as_deref())?;
     let (tls, address) = split(uri)?;
@@ -185,7 +185,7 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         && authority.port_u16().is_none()
         && !authority.as_str().ends_with(authority.host())
     {
-        let message = format!("\"{uri}\" is not an address: its port is no number up to 65535");
+        let message = format!("\"{uri}\" is not an address: its port is not a number up to 65535");
         return Err(invalid(&message, "write grpc://HOST:PORT"));
     }
     let mut endpoint = endpoint
@@ -194,7 +194,7 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
-        // The default of 64 KiB would pace a stream of batches by round trips.
+        // The default window of 64 KiB would limit a stream of batches to one window per round trip.
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .max_frame_size(FRAME_BYTES);
@@ -209,7 +209,7 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         let hint = "write grpc+tls:// for a server with TLS, or set the option \"insecure\" on a network you trust";
         return Err(invalid(&message, hint));
     }
-    // TLS may ask for certificates, so it is never gone round.
+    // The server may require certificates over TLS, so the local socket never bypasses TLS.
     if let Some(local) = local.filter(|_| !tls)
         && let Some(channel) = local::connect(local, &endpoint).await
     {
@@ -225,17 +225,17 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
     Ok(InterceptedService::new(channel, bearer))
 }
 
-/// Whether `uri` says that the server speaks TLS.
+/// Whether `uri` selects TLS.
 pub(crate) fn is_tls(uri: &str) -> bool {
     split(uri).is_ok_and(|(tls, _)| tls)
 }
 
-/// The address of a URI that says plain text.
+/// The address of a plain-text URI.
 pub(crate) fn plain_address(uri: &str) -> Option<&str> {
     split(uri).ok().and_then(|(tls, address)| (!tls).then_some(address))
 }
 
-/// Whether it is TLS, and the address.
+/// Whether the URI selects TLS, and its address.
 fn split(uri: &str) -> Result<(bool, &str)> {
     match uri.split_once("://") {
         Some(("grpc" | "grpc+tcp" | "http", address)) => Ok((false, address)),

@@ -1,4 +1,4 @@
-//! Calling a dispatcher: whichever of several answers.
+//! Calls to a dispatcher. If one does not answer, the next of several is tried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,36 +19,36 @@ use crate::probe;
 use crate::status::{error_of, lost};
 use crate::wire::{ClaimCall, ReaderAnswer, ReaderCall, actions};
 
-/// A dispatcher answers a call within half a second, or is taken for lost.
+/// A dispatcher answers a call within half a second. After this time it is treated as lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The addresses in a list that is separated by commas.
+/// Splits a comma-separated list of addresses.
 pub fn addresses(list: &str) -> Vec<String> {
     list.split(',').map(|address| address.trim().to_owned()).collect()
 }
 
-/// Whoever answers a trainer's messages.
+/// Answers a trainer's messages.
 #[async_trait::async_trait]
 pub trait Dispatch: Send + Sync {
-    /// Says where the trainer stands, and hears where it reads next.
+    /// Reports the trainer's position and returns the next routes.
     async fn sync(&self, call: &ReaderCall) -> Result<ReaderAnswer>;
 
-    /// Says what a rank has taken dynamically, and hears what it may take.
+    /// Reports what a rank with dynamic delivery has taken and returns its claims.
     async fn claim(&self, call: &ClaimCall) -> Result<ClaimAnswer>;
 
-    /// Goes on with the one after `from`, the [`name`](Self::name) of one that knows no workers; unless another call has
-    /// done so already.
+    /// Switches to the dispatcher after `from`, the [`name`](Self::name) of a dispatcher without workers. Does nothing
+    /// if another call has already switched.
     fn rotate(&self, from: &str);
 
-    /// The same dispatchers, from the first on, for somebody who goes from one to the next by himself.
+    /// The same dispatchers, starting with the first, for a caller that rotates independently.
     fn apart(&self) -> Arc<dyn Dispatch>;
 
-    /// Each of the others, for somebody whom all should know of.
+    /// Each of the other dispatchers, for a caller that must contact all of them.
     fn others(&self) -> Vec<Arc<dyn Dispatch>> {
         Vec::new()
     }
 
-    /// What errors call it.
+    /// The dispatcher's name in errors.
     fn name(&self) -> String;
 }
 
@@ -57,12 +57,12 @@ pub struct DispatcherClient {
     addresses: Vec<String>,
     options: ConnectOptions,
     at: Mutex<(usize, Option<AuthorizedClient>)>,
-    /// One of them has answered before.
+    /// Whether any of them has answered before.
     is_known: AtomicBool,
 }
 
 impl DispatcherClient {
-    /// The first of `addresses`, until that does not answer.
+    /// Uses the first of `addresses` until it stops answering.
     pub fn new(addresses: Vec<String>, options: ConnectOptions) -> Self {
         Self { addresses, options, at: Mutex::new((0, None)), is_known: AtomicBool::new(false) }
     }
@@ -72,12 +72,12 @@ impl DispatcherClient {
         self.addresses.get(self.at.lock().0).cloned().unwrap_or_default()
     }
 
-    /// How many there are.
+    /// The number of addresses.
     pub fn addresses(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Goes on with the address after `from`, if that is still the one in use: another call may have gone on already.
+    /// Switches to the address after `from` if `from` is still in use: another call may have switched already.
     pub fn rotate(&self, from: &str) {
         let mut at = self.at.lock();
         if self.addresses.get(at.0).is_some_and(|address| address == from) {
@@ -88,7 +88,7 @@ impl DispatcherClient {
     /// Calls an action.
     ///
     /// # Errors
-    /// What the dispatcher says; `Unavailable` if it does not answer within three seconds.
+    /// The dispatcher's errors; `Unavailable` if it does not answer within three seconds.
     pub async fn call<T: DeserializeOwned>(&self, action: &str, body: &impl Serialize) -> Result<T> {
         let body = serde_json::to_vec(body).expect("plain data becomes JSON");
         let uri = self.uri();
@@ -99,7 +99,7 @@ impl DispatcherClient {
         });
         let mut answer = called.await.unwrap_or_else(|_| Err(lost(&uri, "it does not answer")));
         let is_gone = |answer: &Result<T>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
-        // One that never answered may be none at all.
+        // An address that never answered may not be a dispatcher.
         if is_gone(&answer)
             && !self.is_known.load(Ordering::Relaxed)
             && let Some(error) = probe::mistaken(&uri).await
@@ -108,7 +108,7 @@ impl DispatcherClient {
         }
         self.is_known.fetch_or(answer.is_ok(), Ordering::Relaxed);
         if is_gone(&answer) {
-            // A connection that failed once is not worth a second try, and the next may answer.
+            // Retrying a failed connection is pointless, and the next dispatcher may answer.
             self.rotate(&uri);
         }
         answer
@@ -165,7 +165,7 @@ impl Dispatch for DispatcherClient {
     }
 }
 
-/// Calls an action that gives one JSON answer.
+/// Calls an action that returns one JSON answer.
 pub(crate) async fn call<T: DeserializeOwned>(service: &mut AuthorizedClient, action: Action) -> Result<T, Status> {
     let answer = service.do_action(action).await?.into_inner().message().await?;
     let body: Bytes = answer.map(|answer| answer.body).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! A reader with dynamic delivery: hands out batches as the rank claims them.
+//! A reader with dynamic delivery: delivers batches as the rank claims them.
 //!
-//! One task tells the dispatcher what is done and hears what is granted; a [`Follower`] for each claim brings its rows.
-//! All decisions are the [`DynamicTrainer`]'s.
+//! One task reports finished claims to the dispatcher and receives granted ones. A [`Follower`] per claim receives its
+//! rows. The [`DynamicTrainer`] makes all decisions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,39 +29,39 @@ use crate::transport::SliceTransport;
 use crate::waiting::{FAREWELL, gone, moved, patience_ms, with_resume_hint};
 use crate::wire::{ClaimCall, StreamRequest};
 
-/// After so long it is said for whom the rank waits.
+/// After waiting this long, the log names the ranks that this rank waits for.
 const SILENCE_MS: Millis = 2_000;
 
-/// A rank that takes batches as they come.
+/// A rank that takes batches as they become available.
 pub(crate) struct DynamicReader {
     rank: Arc<SharedRank>,
     dispatch: Arc<dyn Dispatch>,
-    /// What all claims are read over.
+    /// The transport of all claims.
     transport: Arc<dyn SliceTransport>,
     request: StreamRequest,
     feed: Arc<str>,
     schema: SchemaRef,
     patience_ms: Millis,
-    /// Of the claims that are being read, the one that the loop is in first.
+    /// The followers of the claims being read. The first one is the loop's current claim.
     followers: VecDeque<(Claim, Follower)>,
     last: Option<Token>,
     /// The session in which the next claim is read.
     next_session: u64,
-    /// Since when the loop has waited.
+    /// When the loop started waiting.
     waits_since: Option<Millis>,
     has_ended: bool,
     driver: JoinSet<()>,
 }
 
-/// What the loop and the task that talks to the dispatcher share.
+/// State shared by the loop and the task that talks to the dispatcher.
 struct SharedRank {
-    /// Shared with the followers of claims too.
+    /// Also shared with the claims' followers.
     trainer: Arc<Mutex<DynamicTrainer<Piece>>>,
     clock: Clock,
     has_left: AtomicBool,
-    /// There may be something for the loop.
+    /// Wakes the loop.
     moved: Arc<Notify>,
-    /// There may be something for the task that talks to the dispatcher.
+    /// Wakes the task that talks to the dispatcher.
     news: Notify,
 }
 
@@ -74,7 +74,7 @@ impl DynamicReader {
     ) -> Result<Self> {
         let claimer = claimer(&what)?;
         let patience_ms = patience_ms(options.patience);
-        // The rank must know whenever it talks to another dispatcher: followers of claims turn to others as they like.
+        // The rank must notice when it talks to another dispatcher, but followers of claims rotate on their own.
         let claiming = dispatch.apart();
         let others = claiming.others();
         let trainer = DynamicTrainer::new(claimer, others.len() + 1, options.buffer_bytes(), patience_ms);
@@ -150,12 +150,12 @@ impl DynamicReader {
         }
     }
 
-    /// An error of a claim that is being read says where to resume; one of the job says what to do itself.
+    /// Adds a resume hint to the error of a claim being read. An error of the whole job has its own hint.
     fn of_claim(&self, error: Error) -> Error {
         with_resume_hint(error, self.last.as_ref().filter(|_| !self.followers.is_empty()))
     }
 
-    /// Follows the routes of claims that were granted.
+    /// Starts followers for granted claims.
     fn begin_claims(&mut self) -> Result<()> {
         loop {
             let session = self.next_session;
@@ -170,7 +170,7 @@ impl DynamicReader {
         }
     }
 
-    /// Lets go of the followers of claims that are at their end.
+    /// Drops the followers of finished claims.
     fn end_claims(&mut self) {
         let first = self.rank.trainer.lock().reading().next();
         while self.followers.front().is_some_and(|(claim, _)| Some(*claim) != first) {
@@ -195,12 +195,12 @@ impl DynamicReader {
 impl Drop for DynamicReader {
     fn drop(&mut self) {
         self.leave();
-        // It says farewell by itself, within a second.
+        // The task sends its last message by itself, within a second.
         self.driver.detach_all();
     }
 }
 
-/// The rank's claims, from where its request begins.
+/// The rank's claims, from the start position of its request.
 fn claimer(what: &ReadPlan) -> Result<Claimer> {
     let settings = what.settings();
     let rows = Claimer::claim_rows(&settings);
@@ -220,7 +220,7 @@ fn claimer(what: &ReadPlan) -> Result<Claimer> {
     Ok(Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?)
 }
 
-/// Greater than those of the processes that were this rank before.
+/// A session number greater than those of earlier processes of this rank.
 fn session() -> Result<u64> {
     #[expect(clippy::disallowed_methods, reason = "only the wall clock outlives a process")]
     let now = std::time::SystemTime::now();
@@ -228,18 +228,18 @@ fn session() -> Result<u64> {
     Ok(millis << 16 | u64::from(u16::from_le_bytes(random_bytes()?)))
 }
 
-/// An answer to the message with this number, and who gave it.
+/// The dispatcher's name, the number of the message, and its answer.
 type AnsweredClaim = (String, u64, Result<ClaimAnswer>);
 
-/// The task that tells the dispatcher what is done and hears what is granted.
+/// The task that reports finished claims to the dispatcher and receives granted ones.
 struct ClaimDriver {
     rank: Arc<SharedRank>,
     dispatch: Arc<dyn Dispatch>,
-    /// Where the list of dispatchers begins.
+    /// The first of the dispatchers.
     first: String,
     request: StreamRequest,
     calls: FuturesUnordered<BoxFuture<'static, AnsweredClaim>>,
-    /// Whether it was said for whom the rank waits.
+    /// Whether the log has named the awaited ranks.
     has_said: bool,
 }
 
@@ -249,8 +249,8 @@ impl ClaimDriver {
         Self { rank, dispatch, first, request, calls: FuturesUnordered::new(), has_said: false }
     }
 
-    /// Talks until the loop leaves, or a dispatcher refuses for good. An old process of this rank may ask any of the
-    /// `others`.
+    /// Runs until the loop leaves or a dispatcher refuses permanently. Also announces the rank to the `others`, since
+    /// an old process of this rank may ask any of them.
     async fn run(mut self, others: Vec<Arc<dyn Dispatch>>) {
         let mut announcing = FuturesUnordered::new();
         let announced = self.rank.trainer.lock().announce();
@@ -277,7 +277,7 @@ impl ClaimDriver {
         }
     }
 
-    /// Sends the messages that are due. When to do so again, if nothing else happens.
+    /// Sends the messages that are due. Returns when to run again if nothing else happens.
     fn call(&self) -> Option<Instant> {
         let now = self.rank.clock.now();
         let mut trainer = self.rank.trainer.lock();
@@ -289,10 +289,10 @@ impl ClaimDriver {
         trainer.sync_at().map(|at| self.rank.clock.instant(at))
     }
 
-    /// Takes what the dispatcher `asked` answers.
+    /// Handles the answer of the dispatcher `asked`.
     ///
     /// # Errors
-    /// What the dispatcher refuses for good.
+    /// Permanent refusals by the dispatcher.
     fn answered(&mut self, asked: &str, seq: u64, answer: Result<ClaimAnswer>) -> Result<()> {
         let now = self.rank.clock.now();
         match answer {
@@ -307,7 +307,7 @@ impl ClaimDriver {
                         tracing::warn!(dispatcher = asked, "{}", report.message);
                     }
                 } else if !is_awaiting && std::mem::take(&mut self.has_said) {
-                    tracing::info!(dispatcher = asked, "all ranks are there");
+                    tracing::info!(dispatcher = asked, "all ranks have joined");
                 }
                 if must_turn {
                     self.dispatch.rotate(asked);
@@ -325,7 +325,7 @@ impl ClaimDriver {
     async fn leave(self) {
         let message = self.rank.trainer.lock().leave();
         let call = ClaimCall { request: self.request, message };
-        // What is done is asked for anyway when the others end.
+        // If this message is lost, the finished claims are still asked for when the other ranks end.
         let _ = timeout(FAREWELL, self.dispatch.claim(&call)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Follows the routes of a trainer: a task that tells the dispatcher where the trainer stands, hears where the next
-//! windows are, and opens the streams that the trainer asks for. All decisions are the trainer's.
+//! Follows the routes of a trainer: a task that reports the trainer's position to the dispatcher, receives the location
+//! of the next windows, and opens the streams that the trainer requests. The trainer makes all decisions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,22 @@ use crate::transport::SliceTransport;
 use crate::waiting::{FAREWELL, gone, moved};
 use crate::wire::{ReaderAnswer, ReaderCall, StreamRequest, secret_key};
 
-/// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
+/// Concurrent messages to the dispatcher: one that waits for news, and one that reports some.
 const CALLS_MAX: usize = 2;
-/// After a dispatcher did not answer, or knew no workers.
+/// Pause after a dispatcher did not answer or had no workers.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A loop that waited for so long tries another dispatcher.
+/// A loop that has waited this long tries another dispatcher.
 const STUCK: Duration = Duration::from_secs(15);
 const STUCK_MS: Millis = STUCK.as_millis() as Millis;
 
-/// A trainer, and the task that follows its routes. Dropping it leaves the feed.
+/// A trainer and the task that follows its routes. Dropping it leaves the feed.
 pub(crate) struct Follower {
     pub(crate) followed: Arc<FollowedTrainer>,
     driver: JoinSet<()>,
 }
 
 impl Follower {
-    /// Begins to follow. Must be called inside a Tokio runtime.
+    /// Starts following. Must be called inside a Tokio runtime.
     pub(crate) fn new(
         followed: Arc<FollowedTrainer>,
         dispatch: Arc<dyn Dispatch>,
@@ -46,10 +46,10 @@ impl Follower {
         Ok(Self { followed, driver })
     }
 
-    /// Waits until there may be something for a loop that waits since `waits_since`.
+    /// Waits until there may be something for a loop that has waited since `waits_since`.
     ///
     /// # Errors
-    /// What stands in the way, if it is there for longer than `patience_ms`, or will not pass.
+    /// The current trouble, if it lasts longer than `patience_ms` or will not pass.
     pub(crate) async fn wait(&mut self, waits_since: Millis, patience_ms: Millis) -> Result<()> {
         if let Some(error) = self.followed.take_failure() {
             return Err(error);
@@ -57,7 +57,7 @@ impl Follower {
         if self.driver.is_empty() {
             return Err(gone());
         }
-        // A window may take its time, as long as somebody computes it.
+        // A window may take any time, as long as a worker computes it.
         let trouble = self.followed.trouble();
         let deadline = trouble.as_ref().map(|(since, _)| since.max(&waits_since) + patience_ms);
         let deadline = deadline.map(|at| self.followed.clock.instant(at));
@@ -67,7 +67,7 @@ impl Follower {
         }
     }
 
-    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without
+    /// Leaves the feed and waits up to a second for the dispatcher to acknowledge. Dropping the follower leaves without
     /// waiting.
     pub(crate) async fn close(&mut self) {
         self.followed.leave();
@@ -78,7 +78,7 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         self.followed.leave();
-        // It says farewell by itself, within a second.
+        // The task sends its last message by itself, within a second.
         self.driver.detach_all();
     }
 }
@@ -121,7 +121,7 @@ impl Driver {
         })
     }
 
-    /// Follows until the loop leaves, or nothing more can come.
+    /// Runs until the loop leaves or reading fails.
     async fn run(mut self) {
         loop {
             self.paused_until.take_if(|until| *until <= Instant::now());
@@ -144,8 +144,8 @@ impl Driver {
         }
     }
 
-    /// Says what there is to say, and opens streams. When to do so again, if nothing else happens; `None` if the
-    /// trainer is not read any more.
+    /// Sends a message if one is due, and opens streams. Returns when to run again if nothing else happens; `None` if
+    /// the trainer is no longer read.
     fn act(&mut self) -> Option<Option<Instant>> {
         let now = self.followed.now();
         let may_call = |has_news| self.calls.is_empty() || (self.calls.len() < CALLS_MAX && has_news);
@@ -155,7 +155,7 @@ impl Driver {
             (sync, trainer.opens(now), trainer.retry_at())
         })?;
         if let Some(sync) = sync {
-            // The workers may have gone to another dispatcher, although this one answers.
+            // This dispatcher answers, but its workers may have moved to another one.
             if sync.waiting.is_some_and(|(_, waited)| waited > STUCK_MS) && self.rotated.elapsed() > STUCK {
                 self.rotated = Instant::now();
                 self.dispatch.rotate(&self.dispatch.name());
@@ -168,10 +168,10 @@ impl Driver {
         Some(retry_at.map(|at| self.followed.clock.instant(at)))
     }
 
-    /// Takes what the dispatcher `asked` answers.
+    /// Handles the answer of the dispatcher `asked`.
     ///
     /// # Errors
-    /// What the dispatcher refuses for good.
+    /// Permanent refusals by the dispatcher.
     fn answered(&mut self, asked: &str, answer: Result<ReaderAnswer>) -> Result<()> {
         let ReaderAnswer { mut reply, ticket } = match answer {
             Ok(answer) => answer,
@@ -182,7 +182,7 @@ impl Driver {
             Err(error) => return Err(error),
         };
         if reply.workers == 0 {
-            // Workers that refuse the feed are none; those of another dispatcher may not.
+            // Workers that refuse the feed count as none; another dispatcher's workers may accept it.
             let refusal = if self.has_others && reply.refused { reply.failed.take() } else { None };
             let why = refusal.map_or_else(|| no_workers(asked), |(_, why)| why);
             self.held_up(asked, &Error::from(&why));
@@ -199,10 +199,10 @@ impl Driver {
         Ok(())
     }
 
-    /// The dispatcher is of no use now: it is asked again after a pause. That is logged once.
+    /// The dispatcher cannot help now. Retries after a pause, and logs the first failure only.
     fn held_up(&mut self, dispatcher: &str, error: &Error) {
         if !std::mem::replace(&mut self.is_held_up, true) {
-            tracing::warn!(dispatcher, error = error.message(), "the dispatcher is of no use now; trying on");
+            tracing::warn!(dispatcher, error = error.message(), "the dispatcher cannot help now; retrying");
         }
         self.followed.dispatcher_trouble(error.report());
         self.paused_until = Some(Instant::now() + PAUSE);
@@ -211,7 +211,7 @@ impl Driver {
     async fn leave(self) {
         let Some(sync) = self.followed.last_message() else { return };
         let call = ReaderCall { request: self.request, secret_key: self.secret_key, sync };
-        // It is missed soon anyway.
+        // Without this message, the dispatcher soon notices the silence.
         let _ = timeout(FAREWELL, self.dispatch.sync(&call)).await;
     }
 }

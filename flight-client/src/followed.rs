@@ -1,4 +1,4 @@
-//! A trainer's state machine, as the loop, the task that follows its routes and its streams share it.
+//! A trainer's state machine, shared by the loop, the task that follows its routes, and its streams.
 
 use std::sync::Arc;
 
@@ -19,28 +19,28 @@ pub(crate) struct FollowedTrainer {
     pub(crate) clock: Clock,
     machine: Machine,
     state: Mutex<TroubleState>,
-    /// There may be something for the loop.
+    /// Wakes the loop.
     pub(crate) moved: Arc<Notify>,
-    /// There may be something for the task that follows the routes.
+    /// Wakes the task that follows the routes.
     pub(crate) news: Notify,
-    /// There may be room for streams to go on.
+    /// Wakes streams that wait for room.
     pub(crate) room: Notify,
 }
 
-/// Where the state machine is.
+/// The location of the state machine.
 pub(crate) enum Machine {
-    /// A rank with ordered delivery has one.
+    /// The only one, of a rank with ordered delivery.
     OfRank(Box<Mutex<Trainer<Piece>>>),
-    /// A rank with dynamic delivery has one for each claim that it reads.
+    /// One of several: a rank with dynamic delivery has one per claim that it reads.
     OfClaim(Arc<Mutex<DynamicTrainer<Piece>>>, Claim),
 }
 
 #[derive(Default)]
 struct TroubleState {
-    /// What stands in the way now, and may pass.
+    /// Current trouble that may pass.
     dispatcher: Trouble,
     stream: Trouble,
-    /// What will not pass.
+    /// An error that will not pass.
     fatal: Option<Error>,
     has_left: bool,
 }
@@ -61,7 +61,7 @@ impl FollowedTrainer {
         self.clock.now()
     }
 
-    /// Does something with the trainer; `None` if it is a claim's that is not read any more.
+    /// Runs `act` on the trainer; `None` if it belongs to a claim that is no longer read.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Trainer<Piece>) -> T) -> Option<T> {
         match &self.machine {
             Machine::OfRank(trainer) => Some(act(&mut trainer.lock())),
@@ -69,7 +69,7 @@ impl FollowedTrainer {
         }
     }
 
-    /// The last message to the dispatcher, if it has not been sent.
+    /// The last message to the dispatcher, if it has not been sent yet.
     pub(crate) fn last_message(&self) -> Option<ReaderSync> {
         match &self.machine {
             Machine::OfRank(trainer) => Some(trainer.lock().leave(self.now())),
@@ -77,13 +77,13 @@ impl FollowedTrainer {
         }
     }
 
-    /// The loop has taken what there was: there may be room now, or it waits for something whatever the room.
+    /// The loop has taken the available rows: streams may have room now, or the loop waits whether or not they have.
     pub(crate) fn looked(&self) {
         self.room.notify_waiters();
         self.news.notify_one();
     }
 
-    /// The loop does not read on.
+    /// The loop stops reading.
     pub(crate) fn leave(&self) {
         self.state.lock().has_left = true;
         self.news.notify_one();
@@ -93,36 +93,36 @@ impl FollowedTrainer {
         self.state.lock().has_left
     }
 
-    /// A stream broke; if none brings anything for long, it is what the loop is told.
+    /// A stream broke. The loop gets this error if no stream delivers rows for too long.
     pub(crate) fn stream_trouble(&self, error: &Error) {
         tracing::debug!(%error, "a stream broke");
         self.state.lock().stream.lasts(error.report(), self.now());
         self.moved.notify_one();
     }
 
-    /// A stream brings something.
+    /// A stream delivered rows.
     pub(crate) fn streams_are_well(&self) {
         self.state.lock().stream.passes();
     }
 
-    /// The dispatcher is of no use; if that lasts, it is what the loop is told.
+    /// The dispatcher cannot help. The loop gets this error if that lasts too long.
     pub(crate) fn dispatcher_trouble(&self, report: Report) {
         self.state.lock().dispatcher.lasts(report, self.now());
         self.moved.notify_one();
     }
 
-    /// The dispatcher is of use.
+    /// The dispatcher works.
     pub(crate) fn dispatcher_is_well(&self) {
         self.state.lock().dispatcher.passes();
     }
 
-    /// What stands in the way, and since when.
+    /// The current trouble, and when it started.
     pub(crate) fn trouble(&self) -> Option<(Millis, Report)> {
         let state = self.state.lock();
         state.dispatcher.latest().or(state.stream.latest()).cloned()
     }
 
-    /// Nothing more will come, for this reason.
+    /// Ends reading with this error.
     pub(crate) fn fail(&self, error: Error) {
         self.state.lock().fatal = Some(error);
         self.moved.notify_one();

@@ -1,8 +1,8 @@
 //! The trainer's side of Arrow Flight: connect, open a feed, read batches.
 //!
-//! [`Client::connect`] reaches a server, [`Client::open`] plans one rank's stream from a [`StreamRequest`], and the
-//! [`RemoteReader`] it gives hands out the same [`Batch`](forebay_protocol::Batch)es as a reader in process. A server that asks
-//! for a token, or serves TLS, is reached with [`Client::connect_with`].
+//! [`Client::connect`] connects to a server, [`Client::open`] plans one rank's stream from a [`StreamRequest`], and the
+//! resulting [`RemoteReader`] delivers the same [`Batch`](forebay_protocol::Batch)es as a reader in process. Use
+//! [`Client::connect_with`] for a server that requires a token or TLS.
 //!
 //! ```no_run
 //! use forebay_flight_client::{Client, StreamRequest};
@@ -17,7 +17,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! It does not plan, compute or cut: it shares the vocabulary of `forebay-protocol` with the engine.
+//! This crate does not plan, compute or cut batches. It shares the vocabulary of `forebay-protocol` with the engine.
 
 mod client;
 mod clock;
@@ -50,5 +50,5 @@ pub use read_plan::ReadPlan;
 pub use remote::RemoteReader;
 pub use transport::{SliceError, SliceRows, SliceStream, SliceTransport};
 
-/// What [`Client::status`] says.
+/// The result of [`Client::status`].
 pub use forebay_delivery::{JobStatus, Status as ClusterStatus};

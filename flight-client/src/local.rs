@@ -1,9 +1,9 @@
-//! The socket over which trainers read from workers on their own machine.
+//! The socket through which trainers read from workers on their own machine.
 //!
-//! Loopback TCP cuts what is sent into packets and acknowledges them, all on the sender's time; a local socket only
-//! copies, for less of the CPU. It serves what the port serves, to whoever has the same token and ticket. And it is
-//! only used where this process's own user, or root, listens: anybody may take a name that no worker has, and would be
-//! sent the token.
+//! Loopback TCP splits data into packets and acknowledges them, all on the sender's time; a local socket only copies,
+//! for less CPU time. It serves the same requests as the port and requires the same token and ticket. A client uses it
+//! only if the listener runs as this process's own user or as root: any user can bind an unused socket name and would
+//! receive the token.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,16 +16,16 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// Whoever listens there answers at once.
+/// Time limit to connect. A listener on the same machine answers at once.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The name of a worker's socket, in Linux's abstract namespace: it is no file, ends with its process, and containers
-/// with networks of their own do not see it. A worker's id is drawn at random, so no two machines have the same.
+/// The name of a worker's socket in Linux's abstract namespace. It is not a file, it disappears with its process, and
+/// containers with their own network namespace do not see it. A worker's id is random, so no two machines share a name.
 pub fn socket(worker: WorkerId) -> PathBuf {
     OsString::from_vec(format!("\0forebay-worker-{worker:016x}").into_bytes()).into()
 }
 
-/// A connection to the socket, if somebody listens there.
+/// Connects to the socket, if a trusted process listens on it.
 pub(crate) async fn connect(socket: &Path, endpoint: &Endpoint) -> Option<Channel> {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_| {
@@ -42,7 +42,7 @@ pub(crate) async fn connect(socket: &Path, endpoint: &Endpoint) -> Option<Channe
     endpoint.clone().connect_timeout(TIMEOUT).connect_with_connector(connector).await.ok()
 }
 
-/// Whether a listener that this user started is a worker of ours as far as a user can tell.
+/// Whether to trust a listener of this user. A listener of the own user or of root is trusted.
 fn is_trusted(listener: u32, own: u32) -> bool {
     listener == own || listener == 0
 }

@@ -1,8 +1,8 @@
-//! Flight messages out of the pieces of an HTTP body, whose values are copied once.
+//! Parses Flight messages from the pieces of an HTTP body and copies their values once.
 //!
-//! tonic's decoder puts a message together in one buffer, from which arrow's copies again what is not aligned. Here
-//! `data_body` is copied from the piece that came into the aligned memory that it stays in. What comes may be anything:
-//! nothing is allocated that was only announced, beyond a bound.
+//! tonic's decoder collects a message in one buffer, from which arrow's decoder copies unaligned values again. This
+//! parser copies `data_body` from the received piece into its final, aligned memory. The bytes are untrusted: a length
+//! in a message never makes the parser allocate more than a bound.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use bytes::{Buf, Bytes};
 
 use forebay_arrays::pool::{Filling, Pool};
 
-/// More than a message may hold.
+/// Upper bound (exclusive) of a message's size.
 const MESSAGE_LIMIT: u64 = 1 << 31;
-/// More than a header and metadata may be: a schema of a hundred thousand columns has less.
+/// Upper bound of a header's and of metadata's size: a schema of a hundred thousand columns is smaller.
 const SMALL_FIELD_LIMIT: u64 = 64 << 20;
 
 /// Fields of `FlightData`.
@@ -21,7 +21,7 @@ const DATA_HEADER: u64 = 2;
 const APP_METADATA: u64 = 3;
 const DATA_BODY: u64 = 1000;
 
-/// A message as it was sent.
+/// A complete message.
 #[derive(Default)]
 pub(crate) struct ReceivedMessage {
     pub(crate) header: Vec<u8>,
@@ -29,22 +29,22 @@ pub(crate) struct ReceivedMessage {
     pub(crate) body: Option<Filling>,
 }
 
-/// Takes messages out of pieces, wherever those were cut.
+/// Splits pieces, cut at any byte, into messages.
 pub(crate) struct MessageParser {
     pool: Arc<Pool>,
     at: NextByte,
     message: ReceivedMessage,
-    /// Bytes of the message that have not come.
+    /// Bytes of the message that have not arrived.
     left: u64,
 }
 
-/// What the next byte is.
+/// The meaning of the next byte.
 enum NextByte {
-    /// Of gRPC's prefix: a flag for compression, and the length.
+    /// Part of gRPC's prefix: a flag for compression, and the length.
     Prefix { bytes: [u8; 5], have: usize },
-    /// Of a number.
+    /// Part of a number.
     Varint { value: u64, shift: u32, of: Number },
-    /// Of a field's value, of which so many bytes are left.
+    /// Part of a field's value, with `left` bytes to come.
     Value { field: Field, left: u64 },
 }
 
@@ -53,7 +53,7 @@ enum Number {
     /// A field's number and type.
     Tag,
     Length(Field),
-    /// The value of a field that nobody asked for.
+    /// The value of an unknown field.
     Ignored,
 }
 
@@ -73,12 +73,12 @@ impl MessageParser {
         Self { pool, at: PREFIX, message: ReceivedMessage::default(), left: 0 }
     }
 
-    /// Whether nothing of a message has come that is not complete.
+    /// Whether no message is partly received.
     pub(crate) fn is_between(&self) -> bool {
         matches!(self.at, NextByte::Prefix { have: 0, .. })
     }
 
-    /// Takes from `piece` up to the end of a message, or all of it.
+    /// Consumes `piece` up to the end of a message, or all of it.
     ///
     /// # Errors
     /// What is wrong with the bytes.
@@ -94,7 +94,7 @@ impl MessageParser {
                     }
                     let [flag, length @ ..] = *bytes;
                     if flag != 0 {
-                        return Err("a compressed message that nobody asked for");
+                        return Err("a compressed message that was not requested");
                     }
                     self.left = u32::from_be_bytes(length).into();
                     if self.left >= MESSAGE_LIMIT {
@@ -104,7 +104,7 @@ impl MessageParser {
                 }
                 NextByte::Varint { value, shift, of } => {
                     if self.left == 0 {
-                        return Err("a message that ends in a number");
+                        return Err("a message that ends inside a number");
                     }
                     self.left -= 1;
                     let byte = piece.get_u8();
@@ -143,7 +143,7 @@ impl MessageParser {
         Ok(None)
     }
 
-    /// A number is complete.
+    /// Handles a complete number.
     fn number(&mut self, of: Number, value: u64) -> Result<(), &'static str> {
         self.at = match of {
             Number::Ignored => TAG,
@@ -154,7 +154,7 @@ impl MessageParser {
                     (DATA_HEADER, 2) => Field::Header,
                     (APP_METADATA, 2) => Field::Metadata,
                     (DATA_BODY, 2) => Field::Body,
-                    (DATA_HEADER | APP_METADATA | DATA_BODY, _) => return Err("a field of another type"),
+                    (DATA_HEADER | APP_METADATA | DATA_BODY, _) => return Err("a field of the wrong type"),
                     _ => Field::Ignored,
                 };
                 match value & 7 {
@@ -173,7 +173,7 @@ impl MessageParser {
         if length > self.left {
             return Err("a field that is longer than its message");
         }
-        // Of a field that comes twice, the last counts.
+        // The last occurrence of a repeated field wins.
         match field {
             Field::Header | Field::Metadata if length > SMALL_FIELD_LIMIT => {
                 return Err("a header of more than 64 MiB");
@@ -201,7 +201,7 @@ mod tests {
         bytes
     }
 
-    /// All messages in `bytes` when they come in pieces of `size`.
+    /// All messages in `bytes`, received in pieces of `size`.
     fn decode(bytes: &[u8], size: usize) -> Result<Vec<ReceivedMessage>, &'static str> {
         let mut messages = MessageParser::new(Pool::new(0));
         let mut found = Vec::new();
@@ -262,15 +262,15 @@ mod tests {
             (framed(b"\xc2\x3e\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "longer than its message"),
             (framed(b"\xc2\x3e\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"), "64 bits"),
             (framed(b"\xc2\x3e\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "64 bits"),
-            (framed(b"\xc2\x3e\x80"), "ends in a number"),
-            (framed(b"\xc2\x3e"), "ends in a number"),
-            (framed(b"\x10\x01"), "another type"),
+            (framed(b"\xc2\x3e\x80"), "ends inside a number"),
+            (framed(b"\xc2\x3e"), "ends inside a number"),
+            (framed(b"\x10\x01"), "wrong type"),
             (framed(b"\x13"), "another type"),
             (framed(b"\x23"), "unknown type"),
             (framed(b"\x02\x00"), "without a number"),
             ([&b"\0\x7f\xff\xff\xff\x12\xff\xff\xff\x3f"[..], &[0]].concat(), "64 MiB"),
         ] {
-            // What comes after shows where the message ends.
+            // A byte after the message shows where the message ends.
             let bytes = [&bytes[..], &[0]].concat();
             for size in [1, 100] {
                 let error = decode(&bytes, size).err().unwrap_or("nothing");

@@ -1,4 +1,4 @@
-//! PEM files, for both sides of a connection: whatever is wrong with one is said with its name.
+//! PEM files, for both sides of a connection. Each error names its file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use forebay_protocol::{Error, ErrorKind, Result};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A file that was read, and what it is for.
+/// The content of a PEM file, and its purpose.
 pub struct PemFile {
     what: &'static str,
     path: PathBuf,
@@ -15,10 +15,10 @@ pub struct PemFile {
 }
 
 impl PemFile {
-    /// Reads the file. `what` says in errors what it is for, such as `TLS certificate`.
+    /// Reads the file. `what` names its purpose in errors, such as `TLS certificate`.
     ///
     /// # Errors
-    /// `NotFound` where there is none, `Invalid` where it cannot be read.
+    /// `NotFound` if the file does not exist, `Invalid` if it cannot be read.
     pub fn read(what: &'static str, path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -30,7 +30,7 @@ impl PemFile {
         Ok(Self { what, path: path.to_owned(), bytes })
     }
 
-    /// The file as it is.
+    /// The raw bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -38,7 +38,7 @@ impl PemFile {
     /// Its certificates, at least one.
     ///
     /// # Errors
-    /// `Invalid` for a file without certificates, or with one that is damaged.
+    /// `Invalid` for a file without certificates or with a damaged one.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>> {
         let certificates = CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();
         let certificates = certificates.map_err(|error| self.damaged(&error))?;
@@ -51,11 +51,12 @@ impl PemFile {
     /// Its private key.
     ///
     /// # Errors
-    /// `Invalid` for a file without a key, or with one that is damaged or locked by a password.
+    /// `Invalid` for a file without a key, or whose key is damaged or encrypted.
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
-            pem::Error::NoItemsFound if self.mentions("ENCRYPTED PRIVATE KEY") => self
-                .lacks("private key that is not encrypted", "take its password off: openssl pkey -in FILE -out FILE"),
+            pem::Error::NoItemsFound if self.mentions("ENCRYPTED PRIVATE KEY") => {
+                self.lacks("private key that is not encrypted", "remove its password: openssl pkey -in FILE -out FILE")
+            }
             pem::Error::NoItemsFound => {
                 self.lacks("private key", "give a file with a section \"-----BEGIN PRIVATE KEY-----\"")
             }
@@ -63,12 +64,12 @@ impl PemFile {
         })
     }
 
-    /// An error about this file, such as that it does not go with another.
+    /// An error about this file, such as a key that does not match its certificate.
     pub fn wrong(&self, how: &str) -> Error {
         Error::new(ErrorKind::Invalid, format!("the {} \"{}\" {how}", self.what, self.path.display()))
     }
 
-    /// The file's path, as messages show it.
+    /// The file's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! Rows of a window as they come, and the batches that are made of them.
+//! Received rows of a window, and the batches built from them.
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -7,16 +7,16 @@ use forebay_arrays::{finish_deferred, matches_when_finished};
 use forebay_delivery::AssembledBatch;
 use forebay_protocol::{Batch, Error, ErrorKind, Result};
 
-/// Rows that came together.
+/// Rows that were received together.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) records: RecordBatch,
-    /// Positions that have no row, bad or good.
+    /// Positions without a row, bad or good.
     pub(crate) gaps: u64,
 }
 
 impl Piece {
-    /// Whether its columns are those of a feed.
+    /// Whether the columns match the feed's schema.
     pub(crate) fn is_of(&self, schema: &SchemaRef) -> bool {
         let (fields, expected) = (self.records.schema_ref().fields(), schema.fields());
         fields.len() == expected.len()
@@ -24,7 +24,7 @@ impl Piece {
     }
 }
 
-/// Joins the pieces of a batch, and does what the feed leaves to its reader.
+/// Joins the pieces of a batch and runs the steps that the feed leaves to its reader.
 ///
 /// # Errors
 /// `Exhausted` for a batch that one array cannot hold.

@@ -1,7 +1,7 @@
-//! What listens where no dispatcher answers: TLS, HTTP/1 or something else again.
+//! Detects what listens where no dispatcher answers: TLS, HTTP/1 or another protocol.
 //!
-//! A client over HTTP/2 only learns that its connection broke, and whether it hears the other side's words before that
-//! is chance. Here they are read.
+//! An HTTP/2 client only learns that its connection broke; whether it sees the peer's first bytes before that is
+//! chance. This module reads them.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::connect::plain_address;
 use crate::status::foreign;
 
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What a client over HTTP/2 says first, and its settings, which are none.
+/// The HTTP/2 connection preface, and an empty SETTINGS frame.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// For a server over HTTP/1, which may hang up on the other greeting without a word.
+/// A request for an HTTP/1 server, which may close the connection on the HTTP/2 preface without an answer.
 const GREETING_1: &[u8] = b"GET / HTTP/1.1\r\nHost: forebay\r\n\r\n";
-/// The type of the frame that a server over HTTP/2 says first, behind three bytes of its length.
+/// The type of an HTTP/2 server's first frame. Three bytes of length come before it.
 const SETTINGS: u8 = 4;
 
-/// Why nobody at `uri`, which says that it is plain text, can ever answer; `None` if somebody might.
+/// Why no Forebay server can ever answer at the plain-text address `uri`; `None` if one might.
 pub(crate) async fn mistaken(uri: &str) -> Option<Error> {
     let address = plain_address(uri)?;
     let said = match hear(address, GREETING).await {
@@ -37,7 +37,7 @@ pub(crate) async fn mistaken(uri: &str) -> Option<Error> {
     Some(foreign(ErrorKind::Denied, uri, what).with_hint(hint))
 }
 
-/// The first words of who is greeted, if there are any.
+/// The first four bytes of the server's answer to `greeting`, if it answers.
 async fn hear(address: &str, greeting: &[u8]) -> Option<[u8; 4]> {
     let mut said = [0; 4];
     let hearing = async {
@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of a server that hears a greeting and says `words`; the second time `then`.
+    /// The error for a server that answers the first greeting with `words` and the second one with `then`.
     async fn said_in_turn(words: &[u8], then: &[u8]) -> Option<String> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let uri = format!("grpc://{}", listener.local_addr().unwrap());
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(said(b"220 mail.example.org\r\n").await, is("it does not speak HTTP/2"));
         assert_eq!(said(b"\0\0\x06\x04\0\0\0\0\0").await, None);
         assert_eq!(said_in_turn(b"", b"HTTP/1.1 404 Not Found\r\n").await, is("it speaks HTTP/1"));
-        // It may be stopping, or a proxy before one that will come.
+        // The server may be stopping, or a proxy may wait for its server.
         assert_eq!(said(b"").await, None);
         assert!(mistaken("grpc+tls://127.0.0.1:1").await.is_none());
     }

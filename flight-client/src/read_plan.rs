@@ -1,16 +1,16 @@
-//! What a reader reads.
+//! The plan of one rank's stream.
 
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::ReadSettings;
 
 use crate::wire::{FeedMetadata, StreamRequest};
 
-/// A rank's stream of a feed, as a server has planned it.
+/// A rank's stream of a feed, as planned by a server.
 #[derive(Clone, Debug)]
 pub struct ReadPlan {
-    /// As it was asked for, with the feed's id.
+    /// The request, with the feed's id filled in.
     pub request: StreamRequest,
-    /// What that came to.
+    /// The server's answer: the resolved settings and the start position.
     pub metadata: FeedMetadata,
     /// The samples' schema.
     pub schema: SchemaRef,

@@ -1,6 +1,6 @@
-//! A reader with ordered delivery: hands out the batches of a rank's stride.
+//! A reader with ordered delivery: delivers the batches of a rank's stride.
 //!
-//! The loop that takes batches only looks at what is there; a [`Follower`] brings it.
+//! The loop that takes batches only looks at received data; a [`Follower`] receives it.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub(crate) struct RankReader {
     follower: Follower,
     patience_ms: Millis,
     last: Option<Token>,
-    /// Since when the loop has waited; it may give up and ask again meanwhile.
+    /// When the loop started waiting. The loop may cancel its call and call again in between.
     waits_since: Option<Millis>,
     has_ended: bool,
 }
 
 impl RankReader {
-    /// A rank that asks `dispatch` where to read. Must be called inside a Tokio runtime.
+    /// Creates a reader that asks `dispatch` for routes. Must be called inside a Tokio runtime.
     pub(crate) fn new(
         dispatch: Arc<dyn Dispatch>,
         transport: Arc<dyn SliceTransport>,
@@ -56,7 +56,7 @@ impl RankReader {
         })
     }
 
-    /// The next batch, or `None` after the last epoch. After an error there is nothing more. Cancel-safe.
+    /// The next batch, or `None` after the last epoch. Ends after an error. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Result<Batch>> {
         if self.has_ended {
             return None;
@@ -66,7 +66,7 @@ impl RankReader {
         next
     }
 
-    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without
+    /// Leaves the feed and waits up to a second for the dispatcher to acknowledge. Dropping the reader leaves without
     /// waiting.
     pub(crate) async fn close(&mut self) {
         self.follower.close().await;

@@ -1,4 +1,4 @@
-//! A window's stream: asked for and read past tonic's decoder, which would copy each message twice.
+//! A window's stream: requested and read without tonic's decoder, which would copy each message twice.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,23 +26,23 @@ const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 /// The field of `Ticket`, as protobuf's tag for bytes.
 const TICKET: u8 = 1 << 3 | 2;
 
-/// A stream that a server answers a ticket with.
+/// The stream that a server returns for a ticket.
 pub(crate) struct Receiving {
     answer: http::StatusCode,
     body: tonic::service::interceptor::ResponseBody<Body>,
-    /// What has come and was not looked at.
+    /// Received bytes that have not been parsed.
     piece: Bytes,
     messages: MessageParser,
     decoder: Decoder,
 }
 
-/// What earlier messages said about the later.
+/// State from earlier messages that later ones need.
 #[derive(Default)]
 struct Decoder {
     schema: Option<SchemaRef>,
 }
 
-/// Rows, and what came with them.
+/// Rows and their metadata.
 pub(crate) struct Received {
     pub(crate) records: RecordBatch,
     pub(crate) metadata: Vec<u8>,
@@ -50,12 +50,12 @@ pub(crate) struct Received {
     pub(crate) bytes: u64,
 }
 
-/// Why there is nothing more.
+/// Why a stream ended early.
 #[derive(Debug)]
 pub(crate) enum BrokenStream {
-    /// What the server says, or what became of the connection.
+    /// The server's status, or the state of the connection.
     Status(Box<Status>),
-    /// What came is no Flight stream.
+    /// The bytes are not a Flight stream.
     Unreadable(String),
 }
 
@@ -70,7 +70,7 @@ fn unreadable(what: impl fmt::Display) -> BrokenStream {
 }
 
 impl Receiving {
-    /// Asks for what `ticket` stands for, in memory of `pool`.
+    /// Requests the stream of `ticket`. Messages are received into memory of `pool`.
     pub(crate) async fn open(mut carrier: Carrier, ticket: Ticket, pool: Arc<Pool>) -> Result<Self, Status> {
         let request = http::Request::post(DO_GET)
             .version(http::Version::HTTP_2)
@@ -81,7 +81,7 @@ impl Receiving {
         poll_fn(|context| carrier.poll_ready(context)).await.map_err(|error| Status::from_error(error.into()))?;
         let answer = carrier.call(request).await.map_err(|error| Status::from_error(error.into()))?;
         let (head, body) = answer.into_parts();
-        // A server that refuses says so at once.
+        // A server that refuses sends its status at once.
         if let Some(status) = Status::from_header_map(&head.headers).filter(|status| status.code() != Code::Ok) {
             return Err(status);
         }
@@ -89,7 +89,7 @@ impl Receiving {
         Ok(Self { answer: head.status, body, piece: Bytes::new(), messages, decoder })
     }
 
-    /// The next rows; `None` at the end that the server meant.
+    /// The next rows; `None` at the regular end of the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<Received>, BrokenStream> {
         loop {
             let Some(message) = self.message().await? else { return Ok(None) };
@@ -116,7 +116,7 @@ impl Receiving {
             };
             return match Status::from_header_map(&trailers) {
                 Some(status) if status.code() == Code::Ok && self.messages.is_between() => Ok(None),
-                Some(status) if status.code() == Code::Ok => Err(unreadable("a message without its end")),
+                Some(status) if status.code() == Code::Ok => Err(unreadable("an incomplete message")),
                 Some(status) => Err(status.into()),
                 None => Err(ended(self.answer).into()),
             };
@@ -126,7 +126,7 @@ impl Receiving {
 
 impl Decoder {
     fn decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, BrokenStream> {
-        // arrow's readers panic at some of what nobody should send.
+        // arrow's readers panic on some malformed input.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.try_decode(message)));
         decoded.unwrap_or_else(|_| Err(unreadable("arrow cannot decode it")))
     }
@@ -155,11 +155,11 @@ impl Decoder {
     }
 }
 
-/// What arrow's reader takes for granted.
+/// Checks what arrow's reader assumes.
 fn check(batch: &arrow_ipc::RecordBatch<'_>, bytes: usize) -> Result<(), BrokenStream> {
-    // Compressed buffers say themselves how large they become.
+    // Compressed buffers state their own uncompressed size, so they could exhaust memory.
     if batch.compression().is_some() {
-        return Err(unreadable("compressed rows that nobody asked for"));
+        return Err(unreadable("compressed rows that were not requested"));
     }
     let is_inside = |buffer: &arrow_ipc::Buffer| {
         let (offset, length) = (usize::try_from(buffer.offset()).ok()?, usize::try_from(buffer.length()).ok()?);
@@ -173,11 +173,11 @@ fn check(batch: &arrow_ipc::RecordBatch<'_>, bytes: usize) -> Result<(), BrokenS
     let mut lengths = nodes.flat_map(|node| [node.length(), node.null_count()]).chain([batch.length()]);
     match lengths.all(is_length) {
         true => Ok(()),
-        false => Err(unreadable("an array of a length that cannot be")),
+        false => Err(unreadable("an array of an impossible length")),
     }
 }
 
-/// A message of a ticket, for gRPC.
+/// A gRPC message of a ticket.
 fn framed(ticket: &[u8]) -> Bytes {
     let mut field = BytesMut::with_capacity(ticket.len() + 16);
     field.put_u8(TICKET);
@@ -195,7 +195,7 @@ fn framed(ticket: &[u8]) -> Bytes {
     message.freeze()
 }
 
-/// An end without a status, by gRPC's map from those of HTTP.
+/// The status of a stream that ended without one, by gRPC's map from HTTP statuses.
 fn ended(answer: http::StatusCode) -> Status {
     let code = match answer.as_u16() {
         400 => Code::Internal,
@@ -242,7 +242,7 @@ mod tests {
         ReceivedMessage { header: header.to_vec(), metadata: b"m".to_vec(), body: Some(filling) }
     }
 
-    /// The header of the schema, and the header and the body of the rows.
+    /// The header of the schema, and the header and body of the rows.
     fn sent() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         let options = IpcWriteOptions::default();
         let schema = FlightData::from(SchemaAsIpc::new(&batch().schema(), &options));
@@ -269,7 +269,7 @@ mod tests {
             let mut decoder = Decoder::default();
             decoder.decode(message(schema, &[]))?;
             let received = decoder.decode(message(header, body))?;
-            // Whatever passes can be read.
+            // Accepted rows can be read.
             received.iter().for_each(|received| assert!(!digest(&received.records).is_empty()));
             Ok::<_, BrokenStream>(received.is_some())
         };

@@ -1,4 +1,4 @@
-//! Reading from a cluster, whichever way batches are shared out.
+//! Reading from a cluster, with ordered or dynamic delivery.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::read_plan::ReadPlan;
 use crate::reader::RankReader;
 use crate::transport::{FlightTransport, SliceTransport};
 
-/// Reads batches from a cluster; with ordered delivery the same that a reader in process gives. Dropping it leaves the
-/// feed.
+/// Reads batches from a cluster. With ordered delivery they equal the batches of a reader in process. Dropping the
+/// reader leaves the feed.
 pub struct RemoteReader(ReaderKind);
 
 enum ReaderKind {
@@ -21,19 +21,19 @@ enum ReaderKind {
 }
 
 impl RemoteReader {
-    /// A rank that asks `dispatch` where to read, and reads over Flight. Must be called inside a Tokio runtime.
+    /// Creates a reader that asks `dispatch` for routes and reads over Flight. Must be called inside a Tokio runtime.
     ///
     /// # Errors
-    /// `Invalid` where a dynamic reader would begin in the middle of a claim.
+    /// `Invalid` if a dynamic reader would start in the middle of a claim.
     pub fn new(dispatch: Arc<dyn Dispatch>, what: ReadPlan, options: ConnectOptions) -> Result<Self> {
         let transport = FlightTransport::new(options.clone());
         Self::over(transport, dispatch, what, &options)
     }
 
-    /// The same, over any transport.
+    /// Like [`new`](Self::new), over any transport.
     ///
     /// # Errors
-    /// `Invalid` where a dynamic reader would begin in the middle of a claim.
+    /// `Invalid` if a dynamic reader would start in the middle of a claim.
     pub fn over(
         transport: Arc<dyn SliceTransport>,
         dispatch: Arc<dyn Dispatch>,
@@ -50,7 +50,7 @@ impl RemoteReader {
         }))
     }
 
-    /// The next batch, or `None` after the last epoch. After an error there is nothing more. Cancel-safe.
+    /// The next batch, or `None` after the last epoch. Ends after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Batch>> {
         let next = match &mut self.0 {
             ReaderKind::Ordered(reader) => reader.next().await,
@@ -62,7 +62,7 @@ impl RemoteReader {
         next
     }
 
-    /// Leaves the feed, and waits until the dispatcher knows, for a second at most. Dropping does the same without
+    /// Leaves the feed and waits up to a second for the dispatcher to acknowledge. Dropping the reader leaves without
     /// waiting.
     pub async fn close(&mut self) {
         match &mut self.0 {

@@ -1,4 +1,4 @@
-//! Fetches snapshots from a dispatcher, in pieces: a worker asks for each once, however many feeds read it.
+//! Fetches snapshots from a dispatcher, in pieces. A worker fetches each snapshot once, for all feeds that read it.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::dispatcher::DispatcherClient;
 use crate::status::{error_of, lost};
 use crate::wire::{SnapshotCall, actions};
 
-/// For the next piece of a snapshot. The dispatcher may be sending to many workers.
+/// Time limit for the next piece of a snapshot. The dispatcher may be sending to many workers.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl DispatcherClient {
-    /// The text of a snapshot in pieces.
+    /// Streams the text of a snapshot in pieces.
     ///
     /// # Errors
-    /// What the dispatcher says; `Unavailable` if it stops sending.
+    /// The dispatcher's errors; `Unavailable` if it stops sending.
     pub async fn snapshot(&self, call: &SnapshotCall) -> Result<BoxStream<'static, Result<Bytes>>> {
         let uri = self.uri();
         let mut service = self.service().await?;

@@ -1,11 +1,11 @@
-//! The one map from gRPC statuses and broken connections to the engine's errors.
+//! The only map from gRPC statuses and broken connections to the engine's errors.
 
 use forebay_protocol::{Error, ErrorKind};
 use tonic::{Code, Status};
 
 use crate::connect::is_tls;
 
-/// The server went away in the middle of something.
+/// The connection to the server broke while in use.
 pub(crate) fn lost(uri: &str, cause: &str) -> Error {
     if let Some(error) = mistaken(uri, cause) {
         return error;
@@ -14,7 +14,7 @@ pub(crate) fn lost(uri: &str, cause: &str) -> Error {
         .with_hint("check that it runs, then read again")
 }
 
-/// Something answers there, but not as it should.
+/// A server answers at `uri`, but not as Forebay does.
 pub(crate) fn not_forebay(uri: &str, cause: &str) -> Error {
     if let Some(error) = mistaken(uri, cause) {
         return error;
@@ -27,12 +27,12 @@ pub(crate) fn not_forebay(uri: &str, cause: &str) -> Error {
     })
 }
 
-/// Something answers at `uri` that is not ours.
+/// The error for a server at `uri` that is not Forebay's.
 pub(crate) fn foreign(kind: ErrorKind, uri: &str, cause: &str) -> Error {
     Error::new(kind, format!("{uri} does not answer as a Forebay server does: {cause}"))
 }
 
-/// The server's error as the engine made it, or what `broken` makes of a broken connection.
+/// The engine's error that the server sent, or the result of `broken` for a broken connection.
 pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Error) -> Error {
     let sent = std::error::Error::source(status).is_none();
     let kind = match status.code() {
@@ -43,7 +43,7 @@ pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Erro
         Code::FailedPrecondition => ErrorKind::Conflict,
         Code::ResourceExhausted => ErrorKind::Exhausted,
         Code::DataLoss => ErrorKind::Data,
-        // Another service, or a Forebay of another time: no waiting makes it this one.
+        // Another service, or another version of Forebay. Retrying does not help.
         Code::Unimplemented => {
             return foreign(ErrorKind::Invalid, uri, status.message())
                 .with_hint("check host and port, and that the same version of forebay runs there");
@@ -59,7 +59,7 @@ pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Erro
     }
 }
 
-/// The innermost message.
+/// The innermost error's message.
 pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -68,9 +68,9 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// A connection that can never come about, because one side speaks TLS and the other does not, or does not trust it.
+/// A connection that can never be established: only one side speaks TLS, or it does not trust the other.
 fn mistaken(uri: &str, cause: &str) -> Option<Error> {
-    // HTTP/2 reads a TLS alert, or an answer in HTTP/1, as a frame of some megabytes.
+    // HTTP/2 decodes a TLS alert, or an HTTP/1 answer, as a frame of several megabytes.
     if !is_tls(uri) && cause.contains("frame with invalid size") {
         let hint =
             "if it serves TLS, write grpc+tls://; else check host and port: `forebay serve` says where it listens";
@@ -79,25 +79,25 @@ fn mistaken(uri: &str, cause: &str) -> Option<Error> {
     tls_failure(uri, cause)
 }
 
-/// What rustls says, in words that tell what to do. By text, since HTTP/2 passes on nothing else.
+/// Turns a rustls error into a message with a fix. Matches on text, since HTTP/2 passes on nothing else.
 pub(crate) fn tls_failure(uri: &str, cause: &str) -> Option<Error> {
     let has = |text: &str| cause.contains(text);
     let (message, hint) = if has("invalid peer certificate") {
         if has("UnknownIssuer") {
             (
-                "its certificate is signed by no CA that is trusted here",
+                "its certificate is not signed by a CA that is trusted here",
                 "give the CA's certificate with the option \"tls.ca\"",
             )
         } else if has("NotValidForName") || has("not valid for name") {
             (
                 "its certificate is for another name",
-                "connect to a name that the certificate has, or say which it has with the option \"tls.server_name\"",
+                "connect to a name in the certificate, or give that name with the option \"tls.server_name\"",
             )
         } else if has("xpired") {
             ("its certificate has expired", "give the server a new certificate, and check this machine's clock")
         } else if has("CaUsedAsEndEntity") {
             (
-                "its certificate is a CA's, which no server may show",
+                "its certificate is a CA certificate, not a server certificate",
                 "give the server a certificate that the CA signed, with its option \"tls.cert\"",
             )
         } else {

@@ -1,4 +1,4 @@
-//! Streams from workers: one task a window, each received as fast as the loop has room.
+//! Streams from workers: one task per window, each receiving as fast as the loop has room.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl WindowStreams {
         self.ticket = ticket;
     }
 
-    /// Opens streams, each in place of the one of the same window.
+    /// Opens streams. Each replaces the open stream of the same window.
     pub(crate) fn open(&mut self, opens: Vec<Open>) {
         for open in opens {
             let window = open.window;
@@ -52,7 +52,7 @@ impl WindowStreams {
         }
     }
 
-    /// Waits until a stream has ended, for ever if there is none.
+    /// Waits until a stream ends, forever if none is open.
     pub(crate) async fn ended(&mut self) {
         match self.tasks.join_next().await {
             Some(_) => self.open.retain(|_, task| !task.is_finished()),
@@ -92,13 +92,15 @@ async fn try_receive(
         let covered = end.saturating_sub(begin);
         let is_whole = piece.gaps <= covered && piece.records.num_rows() as u64 <= covered - piece.gaps;
         if !is_whole || !piece.is_of(&followed.schema) {
-            let message =
-                format!("{} sent what cannot be read: other rows or columns than were asked for", open.address);
+            let message = format!(
+                "{} sent an answer that cannot be read: its rows or columns differ from the request",
+                open.address
+            );
             return Err(SliceError::Failed(Error::new(ErrorKind::Internal, message)));
         }
         let fragment = Fragment { rows: begin..end, bytes: rows.bytes, records: piece };
         if followed.with(|trainer| trainer.received(open.window, open.lease, fragment)) != Some(true) {
-            // Replaced, or a worker that sends what nobody asked for: what is missing is asked for again.
+            // The stream was replaced, or the worker sent rows outside the request. Missing rows are requested again.
             return Ok(());
         }
         followed.streams_are_well();
@@ -111,7 +113,7 @@ async fn room(followed: &FollowedTrainer, window: WindowId) {
     loop {
         let room = followed.room.notified();
         tokio::pin!(room);
-        // Listening begins before looking, so what happens in between is not missed.
+        // Register before looking, so that a change in between is not missed.
         room.as_mut().enable();
         if followed.with(|trainer| trainer.wants(window)) != Some(false) {
             return;
@@ -120,11 +122,11 @@ async fn room(followed: &FollowedTrainer, window: WindowId) {
     }
 }
 
-/// What the end of a stream means for the trainer.
+/// Maps the error of a stream to its meaning for the trainer.
 fn judge(followed: &FollowedTrainer, address: &str, error: SliceError) -> Ended {
     let error = match error {
         SliceError::Missing => return Ended::Missing,
-        // A worker that cannot be reached as it says is its own misfortune, not the reader's.
+        // A worker with a wrong address is the worker's problem, not the reader's.
         SliceError::Unreachable(error) => at(address, &error),
         SliceError::TicketRefused(error) => error,
         SliceError::Failed(error) => match error.kind() {
@@ -135,7 +137,7 @@ fn judge(followed: &FollowedTrainer, address: &str, error: SliceError) -> Ended 
             | ErrorKind::Internal => {
                 return Ended::Failed(error.report());
             }
-            // It knows other tokens than the dispatcher: others may not.
+            // This worker accepts other tokens than the dispatcher does; other workers may accept the dispatcher's.
             ErrorKind::Denied => at(address, &error),
             ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Exhausted => error,
         },
@@ -144,10 +146,11 @@ fn judge(followed: &FollowedTrainer, address: &str, error: SliceError) -> Ended 
     Ended::Lost
 }
 
-/// Names the worker in an error that would else be taken for the dispatcher's.
+/// Names the worker in an error that would otherwise look like the dispatcher's.
 fn at(address: &str, error: &Error) -> Error {
-    let named = Error::new(ErrorKind::Unavailable, format!("the worker at {address}: {}", error.message()));
-    named.with_hint(
-        "look at how that worker was started: its address (the option \"advertise\"), certificates and tokens must go with the others'",
+    let message = format!("the worker at {address}: {}", error.message());
+    Error::new(ErrorKind::Unavailable, message).with_hint(
+        "check how that worker was started: its address (the option \"advertise\"), certificates and tokens must match \
+         the others'",
     )
 }

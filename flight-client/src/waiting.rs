@@ -1,4 +1,4 @@
-//! How a loop waits for the tasks behind it, and how long for trouble to pass.
+//! How a reader's loop waits for its background tasks, and how long it tolerates trouble.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// How long trouble may last before it is an error, if nothing is said; and at most, which is some decades.
+/// Default time that trouble may last before it becomes an error. The maximum is some decades.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MS_MAX: Millis = 1 << 40;
-/// How long the last message may take.
+/// Time limit for the last message to the dispatcher.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long trouble may last before it is an error.
+/// How long trouble may last before it becomes an error.
 pub(crate) fn patience_ms(said: Option<Duration>) -> Millis {
     Millis::try_from(said.unwrap_or(PATIENCE).as_millis()).unwrap_or(Millis::MAX).min(PATIENCE_MS_MAX)
 }
 
-/// Waits until there may be something for the loop, or there never will be because the driver is gone. `false` if
-/// neither happens before the deadline.
+/// Waits until the loop may have something to do, or the driver has ended. Returns `false` if the deadline passes
+/// first.
 pub(crate) async fn moved(moved: &Notify, driver: &mut JoinSet<()>, deadline: Option<Instant>) -> bool {
     tokio::select! {
         () = moved.notified() => true,
@@ -29,16 +29,16 @@ pub(crate) async fn moved(moved: &Notify, driver: &mut JoinSet<()>, deadline: Op
     }
 }
 
-/// A driver ends only when it is told to, or has said why.
+/// The error for a driver that ended without reporting why.
 pub(crate) fn gone() -> Error {
-    Error::new(ErrorKind::Internal, "the task that talks to the dispatcher is gone")
+    Error::new(ErrorKind::Internal, "the task that talks to the dispatcher has stopped")
 }
 
-/// An error that may pass later says where to resume then.
+/// Adds a resume hint to an error that may pass.
 pub(crate) fn with_resume_hint(error: Error, last: Option<&Token>) -> Error {
     match last {
         Some(token) if error.kind() == ErrorKind::Unavailable => {
-            error.with_hint(format!("when it is back, go on from {token}"))
+            error.with_hint(format!("when it is back, resume from {token}"))
         }
         _ => error,
     }

@@ -1,7 +1,7 @@
-//! Bearer tokens: who may call this server at all, and who may call it as a worker.
+//! Bearer tokens: which clients may call this server, and which may call it as a worker.
 //!
-//! Checked before a method is looked up, so that no method can forget to. What the token is worth goes with the request
-//! as a [`Caller`].
+//! The token is checked before the method is looked up, so no method can forget the check. The resulting [`Caller`]
+//! travels with the request.
 
 use std::fmt;
 use std::path::Path;
@@ -14,32 +14,32 @@ use tonic::{Request, Status};
 
 use crate::status::{forbidden, status};
 
-/// Shorter ones can be guessed.
+/// Shorter tokens can be guessed.
 const TOKEN_LENGTH_MIN: usize = 16;
-/// Longer ones come near the limit on a request's headers.
+/// Longer tokens come close to the limit on a request's headers.
 const TOKEN_LENGTH_MAX: usize = 4096;
-/// What a worker does that is refused: who asks is not known yet.
+/// Advice for a refused worker. At this point the server does not know whether the caller is a worker.
 const WORKERS: &str =
-    "a worker has the option \"worker_token_file\", or the option \"token_file\" where the dispatcher has no other";
+    "a worker needs the option \"worker_token_file\", or the option \"token_file\" if the dispatcher has only that one";
 
-/// The tokens that a server accepts; several, so that one can be replaced while both are in use.
+/// The tokens that a server accepts. Several tokens allow replacing one while both are in use.
 ///
-/// Only their hashes are kept: a hash compares in constant time whatever the lengths are, and cannot leak a token.
+/// Only hashes are kept: comparing hashes takes constant time for any length, and a hash cannot leak its token.
 #[derive(Clone)]
 pub struct AccessTokens(Arc<[Hash]>);
 
 impl AccessTokens {
-    /// Reads one token per line; empty lines and lines that begin with `#` are left out.
+    /// Reads one token per line. Skips empty lines and lines that begin with `#`.
     ///
     /// # Errors
-    /// `Invalid` for a file that cannot be read, has no token, or has one that is too short or cannot be sent. It names
-    /// the file and the line, never the token.
+    /// `Invalid` for a file that cannot be read, has no token, or has a token that is too short, too long or not
+    /// visible ASCII. The error names the file and the line, never the token.
     pub fn read(path: &Path) -> Result<Self> {
         let hashes = parse(path)?.iter().map(|token| blake3::hash(token.as_bytes())).collect();
         Ok(Self(hashes))
     }
 
-    /// The first token of a file: what a process of a cluster sends to the others.
+    /// The first token of a file: the one that a process of a cluster sends to the others.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -47,10 +47,10 @@ impl AccessTokens {
         Ok(parse(path)?.swap_remove(0))
     }
 
-    /// Whether `token` is one of them, in a time that tells nothing about which.
+    /// Whether `token` is one of them. The time that this takes does not reveal which one.
     fn accept(&self, token: &[u8]) -> bool {
         let given = blake3::hash(token);
-        // `Hash` compares in constant time; `|` looks at all of them.
+        // `Hash` compares in constant time; `|` does not short-circuit.
         self.0.iter().fold(false, |found, known| found | (*known == given))
     }
 }
@@ -74,7 +74,8 @@ fn parse(path: &Path) -> Result<Vec<String>> {
             continue;
         }
         check(token).map_err(|what| {
-            of(format!("has in line {number} a token that {what}")).with_hint("make one with: openssl rand -base64 32")
+            of(format!("has an invalid token in line {number}: it {what}"))
+                .with_hint("make one with: openssl rand -base64 32")
         })?;
         tokens.push(token.to_owned());
     }
@@ -101,31 +102,31 @@ fn check(token: &str) -> Result<(), String> {
     }
 }
 
-/// The tokens that a server asks for; none at all let everybody in.
+/// The tokens that a server requires. Without any, the server accepts everyone.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Those of trainers and of everybody else who reads. Without them, workers' tokens are all that is accepted.
+    /// Tokens of trainers and other readers. If absent, only workers' tokens are accepted.
     pub readers: Option<AccessTokens>,
-    /// Those of workers and dispatchers, which may read as well. Without them, every token is as good as a worker's.
+    /// Tokens of workers and dispatchers, which may also read. If absent, every token is valid for a worker.
     pub workers: Option<AccessTokens>,
 }
 
-/// What a request's token is worth.
+/// The permissions of a request's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// May read.
     Reader,
-    /// May also be leased windows, and hear what feeds are made of.
+    /// May also receive leases and the specs of feeds.
     Worker,
 }
 
 impl Caller {
-    /// Refuses whoever may not do what a worker does.
+    /// Refuses a caller that is not a worker.
     pub(crate) fn check_worker(self) -> Result<(), Status> {
         match self {
             Self::Worker => Ok(()),
             Self::Reader => {
-                let refused = Error::new(ErrorKind::Denied, "the token is a trainer's, and this is for workers");
+                let refused = Error::new(ErrorKind::Denied, "this call needs a worker's token, and got a trainer's");
                 let hint = "give the worker the dispatcher's tokens for workers, with the option \"worker_token_file\"";
                 Err(forbidden(&refused.with_hint(hint)))
             }
@@ -133,7 +134,7 @@ impl Caller {
     }
 }
 
-/// Lets through only requests with a token that the server knows; all of them, where it has no tokens.
+/// Accepts only requests with a token that the server knows, or all requests if it has no tokens.
 #[derive(Clone)]
 pub(crate) struct Gate(Access);
 
@@ -144,7 +145,7 @@ impl Gate {
 
     fn caller(&self, token: &[u8]) -> Option<Caller> {
         let is_of = |tokens: &Option<AccessTokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
-        // Both are looked at, whatever the first says.
+        // Both sets are always checked, so that the time is the same.
         match (is_of(&self.0.workers), is_of(&self.0.readers)) {
             (true, _) => Some(Caller::Worker),
             (false, true) if self.0.workers.is_none() => Some(Caller::Worker),
@@ -156,7 +157,7 @@ impl Gate {
 
 impl Interceptor for Gate {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        // Taken out, so that nothing behind this can log it.
+        // Removed, so that no later code can log it.
         let header = request.metadata_mut().remove("authorization");
         if self.0.readers.is_none() && self.0.workers.is_none() {
             request.extensions_mut().insert(Caller::Worker);
@@ -171,7 +172,7 @@ impl Interceptor for Gate {
             return Err(denied("the authorization is not a bearer token", "send \"authorization: Bearer TOKEN\""));
         };
         let Some(caller) = self.caller(token.trim_ascii()) else {
-            let hint = format!("ask who runs it for a current one; {WORKERS}");
+            let hint = format!("ask the server's operator for a current token; {WORKERS}");
             return Err(denied("the token is not one that this server knows", &hint));
         };
         request.extensions_mut().insert(caller);
@@ -215,9 +216,9 @@ mod tests {
         for (text, phrase) in [
             ("", "has no token"),
             ("# none\n\n", "has no token"),
-            ("# one\nfifteen-letters", "line 2 a token that is shorter than 16 characters"),
-            ("two words, and long enough", "line 1 a token that is not one word"),
-            (&"x".repeat(5000), "line 1 a token that is longer than 4096"),
+            ("# one\nfifteen-letters", "line 2: it is shorter than 16 characters"),
+            ("two words, and long enough", "line 1: it is not one word"),
+            (&"x".repeat(5000), "line 1: it is longer than 4096"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.message().contains(phrase), "{error}");

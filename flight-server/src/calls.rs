@@ -1,4 +1,4 @@
-//! Calls that wait for news: of each caller the newest, for which older ones make way.
+//! Calls that wait for news. The newest call of a caller ends its older ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Who calls: what it is, and its id among these.
+/// The kind of the caller, and its id within that kind.
 pub(crate) type CallerId = (&'static str, u64);
 
 /// The newest call of each caller.
 ///
-/// A caller has room for two calls, one that waits and one that brings news. What the second brings may be no news to
-/// anybody, so that nothing would end the first; and the caller would be dumb until one of them runs out of time.
+/// A caller may have two open calls, one that waits and one that reports news. If the news of the second changes
+/// nothing, nothing would end the first, and the caller could not call again until one of them times out.
 ///
-/// Newest is whose message has the highest number: calls are heard on several threads, and so not always in their
-/// order.
+/// The newest call is the one whose message has the highest number: several threads handle calls, so the order of
+/// arrival may differ.
 #[derive(Default)]
 pub(crate) struct UnansweredCalls {
     newest: Mutex<HashMap<CallerId, (u64, Arc<Notify>)>>,
 }
 
-/// A call, until it is answered or given up.
+/// An open call, until it is answered or dropped.
 pub(crate) struct Waiting<'a> {
     calls: &'a UnansweredCalls,
     caller: CallerId,
@@ -29,8 +29,8 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl UnansweredCalls {
-    /// Begins the call with message `seq`, and lets the one before it look again. One that came after the next has no
-    /// need to wait: what it asked for is answered there.
+    /// Begins the call with message `seq` and wakes the one before it. A call that arrives after its successor does not
+    /// wait, since the successor is answered instead.
     pub(crate) fn begin(&self, caller: CallerId, seq: u64) -> Waiting<'_> {
         let superseded = Arc::new(Notify::new());
         let mut calls = self.newest.lock();
@@ -71,7 +71,7 @@ mod tests {
         let third = calls.begin(("worker", 1), 3);
         first.superseded().await;
         drop(first);
-        // It comes late, and the next to come is still the next after the third.
+        // The second call arrives late, so the fourth still supersedes the third.
         drop(calls.begin(("worker", 1), 2));
         for waiting in [&third, &other] {
             let outcome = tokio::time::timeout(std::time::Duration::from_millis(5), waiting.superseded()).await;

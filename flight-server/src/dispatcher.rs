@@ -1,7 +1,7 @@
-//! The dispatcher's side of the cluster: the [`Dispatcher`] of `forebay-delivery`, answering calls.
+//! The dispatcher's side of the cluster: answers calls with the [`Dispatcher`] of `forebay-delivery`.
 //!
-//! A call is answered at once if its caller should know something new, else when that changes or half a second has
-//! passed; so every caller is heard of at least that often.
+//! A call is answered at once if there is news for its caller, otherwise when news arrives or after half a second. So
+//! every caller calls at least that often.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -23,30 +23,31 @@ use crate::clock::now_unix_seconds;
 use crate::journal::{FeedReading, Journal};
 use crate::ticket::{Signer, TicketClaims};
 
-/// How long a call waits for something new.
+/// How long a call waits for news.
 const POLL: Duration = Duration::from_millis(500);
-/// How often silence is looked for.
+/// How often to check for silent peers.
 const TICK: Duration = Duration::from_millis(250);
-/// A trainer gets a new ticket with every answer.
+/// Lifetime of a ticket. A trainer gets a new one with every answer.
 const TICKET_SECONDS: u64 = 15 * 60;
-/// A reader's last message may overtake the one before, which must not bring it back: so many that left are remembered.
+/// Number of sessions of left readers to remember. A reader's last message may overtake the one before it, which must
+/// not bring the reader back.
 const LEFT_KEPT: usize = 1024;
 
 /// The dispatcher of a session's pipelines.
 pub(crate) struct DispatcherService {
     session: Arc<Session>,
     state: Mutex<DispatcherState>,
-    /// Behind a lock of its own: it writes to the log, for which no call should wait.
+    /// Behind a lock of its own: no call should wait while it writes to the log.
     journal: Mutex<Journal>,
     changed: Notify,
     calls: UnansweredCalls,
     began: Instant,
     signer: Signer,
-    /// The worker in this process if there is one, and this process's address, which no other may claim.
+    /// The worker in this process, if there is one, and this process's address, which no other worker may claim.
     own: OnceLock<(Option<WorkerId>, String)>,
 }
 
-/// A worker's call that waits for an answer: if it is dropped before, its connection broke.
+/// A worker's call that waits for an answer. Dropping it early means that its connection broke.
 struct HangingUp<'a> {
     dispatcher: &'a DispatcherService,
     worker: Option<WorkerId>,
@@ -63,7 +64,7 @@ impl Drop for HangingUp<'_> {
 struct DispatcherState {
     dispatcher: Dispatcher<WindowPlan>,
     feeds: HashMap<Arc<str>, Feed>,
-    /// Sessions of readers that left.
+    /// Sessions of left readers.
     left: VecDeque<u64>,
 }
 
@@ -87,7 +88,7 @@ impl DispatcherService {
         self.began.elapsed().as_millis() as Millis
     }
 
-    /// Notices who is silent, for ever.
+    /// Detects silent peers, forever.
     pub(crate) async fn watch(&self) {
         loop {
             sleep(TICK).await;
@@ -101,7 +102,7 @@ impl DispatcherService {
         }
     }
 
-    /// The worker in this process if there is one, and where this process is reached.
+    /// Sets the worker in this process, if there is one, and the address of this process.
     pub(crate) fn set_own(&self, worker: Option<WorkerId>, address: &str) {
         let _ = self.own.set((worker, address.to_owned()));
     }
@@ -112,14 +113,14 @@ impl DispatcherService {
         if self.own.get().is_some_and(|(worker, address)| *address == sync.address && *worker != Some(sync.worker)) {
             let message = format!("the dispatcher itself serves at {}", sync.address);
             return Err(Error::new(ErrorKind::Conflict, message)
-                .with_hint("the option \"advertise\" says where trainers reach the worker, not the dispatcher"));
+                .with_hint("the option \"advertise\" is the worker's address for trainers, not the dispatcher's"));
         }
         self.act(|state| state.dispatcher.worker_sync(sync, self.now())).map_err(|replaced| rival(&replaced))?;
         self.journal.lock().worker(sync);
         let mut hanging_up = HangingUp { dispatcher: self, worker: (!sync.leaving).then_some(sync.worker) };
         let reply = self.poll(("worker", sync.worker), sync.seq, |state| {
             let Some(reply) = state.dispatcher.worker_reply(sync.worker, self.now()) else {
-                // Another may have taken its place since it asked.
+                // Another worker may have taken its place while the call waited.
                 let replaced = state.dispatcher.replaced(sync.worker);
                 return Err(replaced.map_or_else(
                     || Error::new(ErrorKind::Unavailable, "the worker has left"),
@@ -169,8 +170,8 @@ impl DispatcherService {
         answer.await
     }
 
-    /// Does something, and wakes the calls that wait for news if there is some. Most messages bring none; else each
-    /// would wake all.
+    /// Runs `act`, and wakes waiting calls if the state changed. Most messages change nothing and would wake all calls
+    /// in vain.
     fn act<T>(&self, act: impl FnOnce(&mut DispatcherState) -> T) -> T {
         let mut state = self.state.lock();
         let before = state.dispatcher.revision();
@@ -183,7 +184,7 @@ impl DispatcherService {
         done
     }
 
-    /// Waits until what `look` sees is news to `caller`, whose message is number `seq`, or half a second.
+    /// Waits until `look` has news for `caller`, whose message is number `seq`, or for half a second.
     async fn poll<T>(
         &self,
         caller: CallerId,
@@ -195,9 +196,9 @@ impl DispatcherService {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Listening begins before looking, so what happens in between is not missed.
+            // Register before looking, so that a change in between is not missed.
             changed.as_mut().enable();
-            // What a rank is granted may need other windows than before.
+            // Granting claims to a rank may change which windows are needed.
             let (is_news, answer) = self.act(&mut look)?;
             if is_news {
                 return Ok(answer);
@@ -222,7 +223,7 @@ impl DispatcherService {
         }))
     }
 
-    /// Opens the feed of a trainer that came from another dispatcher, or is new.
+    /// Opens the feed of a trainer that is new or came from another dispatcher.
     fn open(&self, request: &StreamRequest, id: &Arc<str>) -> Result<()> {
         if self.state.lock().dispatcher.has_feed(id) {
             return Ok(());
@@ -230,12 +231,12 @@ impl DispatcherService {
         let feed = self.session.open(&request.pipeline, &request.feed_options())?;
         if feed.id() != &**id {
             let message = format!(
-                "pipeline \"{}\" opens here as feed {}, and the reader reads feed {id}",
+                "pipeline \"{}\" opens here as feed {}, but the reader reads feed {id}",
                 request.pipeline,
                 feed.id()
             );
             return Err(Error::new(ErrorKind::Conflict, message)
-                .with_hint("its query, files or operators are not what they were when the reader began"));
+                .with_hint("the pipeline's query, files or operators have changed since the reader began"));
         }
         self.journal.lock().opened(id, feed.pipeline());
         self.act(|state| {
@@ -246,7 +247,7 @@ impl DispatcherService {
         Ok(())
     }
 
-    /// What a worker needs to compute a feed.
+    /// The spec from which a worker opens a feed.
     pub(crate) fn spec(&self, id: &str) -> Result<FeedSpec> {
         Ok(self.feed(id)?.spec())
     }
@@ -261,7 +262,7 @@ impl DispatcherService {
         self.state.lock().dispatcher.status(self.now())
     }
 
-    /// What goes on, and what the readers of each of its feeds did.
+    /// The state of the dispatcher, and the counters of each feed's readers.
     pub(crate) fn observe(&self) -> (Status, Vec<FeedReading>) {
         let status = self.status();
         let journal = self.journal.lock();
@@ -269,13 +270,13 @@ impl DispatcherService {
         (status, reading)
     }
 
-    /// Whether `worker` is the only one.
+    /// Whether `worker` is the only worker.
     pub(crate) fn is_alone(&self, worker: WorkerId) -> bool {
         self.status().workers.iter().all(|it| it.worker == worker)
     }
 }
 
-/// What computes a feed's windows: a worker that is killed can no longer say which operator took its memory.
+/// Describes a feed's pipeline and operators: a worker that is killed cannot report which operator took its memory.
 fn about(feed: &Feed) -> String {
     let identity = feed.identity();
     let operators: Vec<&str> =
@@ -296,7 +297,7 @@ fn has_left() -> Error {
     Error::new(ErrorKind::Unavailable, "the reader has left")
 }
 
-/// A worker of another build may compute other bytes.
+/// Refuses a worker of another build, which may compute other bytes.
 fn check_build(call: &WorkerCall) -> Result<()> {
     let here = env!("CARGO_PKG_VERSION");
     let mut differences = Vec::new();

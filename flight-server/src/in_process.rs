@@ -1,4 +1,4 @@
-//! The dispatcher of this process, for readers in this process.
+//! The dispatcher of this process, for readers in the same process.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use forebay_flight_client::{Dispatch, FeedMetadata, StreamRequest};
 
 use crate::dispatcher::DispatcherService;
 
-/// Answers as a dispatcher over the network does.
+/// Answers like a dispatcher over the network.
 pub(crate) struct Here(pub(crate) Arc<DispatcherService>);
 
 #[tonic::async_trait]
@@ -33,7 +33,7 @@ impl Dispatch for Here {
     }
 }
 
-/// What a request for a feed comes to.
+/// Resolves a request for a feed.
 pub(crate) fn metadata(feed: &Feed, request: &StreamRequest) -> Result<FeedMetadata> {
     let options = request.read_options();
     let (settings, begin) = feed.resolve(&options)?;

@@ -1,7 +1,7 @@
-//! What happened at a dispatcher: said once in the log, and counted.
+//! The events of a dispatcher: each is logged once, and counted.
 //!
-//! The state machine knows what is; a reader that left is no longer part of that, and neither is what it read. Here are
-//! the sums that must outlive readers, since a counter of Prometheus never falls.
+//! The state machine only knows the present: readers that left, and the rows they read, are no longer part of it. The
+//! journal keeps the sums that must outlive readers, since a Prometheus counter never falls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 use forebay_delivery::messages::{ReaderSync, Report, WorkerSync};
 use forebay_delivery::{JobStatus, Millis, ReaderStatus, Status, WindowId, WorkerId};
 
-/// A reader that waits for longer than this is worth a warning.
+/// A reader that waits longer than this gets a warning.
 const STALL_MS: Millis = 5_000;
-/// A job that waits for ranks for longer than this is worth a warning, which names so many of them.
+/// A job that waits longer than this for ranks gets a warning, which names at most [`RANKS_NAMED`] of them.
 const AWAITED_MS: Millis = 2_000;
 const RANKS_NAMED: usize = 16;
-/// Ranks of a feed that are counted apart; a client may call itself any rank, and each takes memory here and in
-/// Prometheus.
+/// Maximum number of ranks per feed with counters of their own. A client may claim any rank, and each takes memory here
+/// and in Prometheus.
 const RANKS_MAX: usize = 1024;
 
-/// The label of ranks above [`RANKS_MAX`].
+/// The label of ranks beyond the first [`RANKS_MAX`].
 pub(crate) const OTHER_RANKS: u64 = u64::MAX;
 
-/// What was said about each worker and reader so far.
+/// The last logged state of each worker and reader.
 #[derive(Default)]
 pub(crate) struct Journal {
     workers: HashMap<WorkerId, WorkerJournal>,
@@ -40,7 +40,7 @@ struct FeedJournal {
     readers: HashMap<u64, ReaderJournal>,
     reading: FeedReading,
     failed: HashSet<WindowId>,
-    /// Jobs of which it was said that ranks are awaited, by name and world size.
+    /// Jobs whose missing ranks were logged, by name and world size.
     awaiting: HashSet<(String, u64)>,
     speculative: u64,
     recomputed: u64,
@@ -56,7 +56,7 @@ struct ReaderJournal {
     is_stalled: bool,
 }
 
-/// What the readers of a feed did, those that left included.
+/// Counters of a feed's readers, including readers that left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FeedReading {
     pub(crate) pipeline: String,
@@ -67,7 +67,7 @@ pub(crate) struct FeedReading {
 }
 
 impl Journal {
-    /// A feed is open.
+    /// A feed was opened.
     pub(crate) fn opened(&mut self, id: &Arc<str>, pipeline: &str) {
         if self.feeds.contains_key(id) {
             return;
@@ -84,7 +84,7 @@ impl Journal {
         self.feeds.insert(Arc::clone(id), feed);
     }
 
-    /// A worker was heard of, and its message was taken.
+    /// Handles an accepted message of a worker.
     pub(crate) fn worker(&mut self, sync: &WorkerSync) {
         let id = format!("{:016x}", sync.worker);
         if sync.leaving {
@@ -120,7 +120,8 @@ impl Journal {
         worker.draining = sync.draining;
         for (feed, report) in &sync.refused {
             if !worker.refused.contains(feed) {
-                tracing::warn!(worker = worker.address, %feed, error = report.message, "worker cannot compute the feed");
+                let (worker, error) = (&worker.address, &report.message);
+                tracing::warn!(worker, %feed, error, "worker cannot compute the feed");
             }
         }
         if worker.refused.len() != sync.refused.len() || !sync.refused.is_empty() {
@@ -128,14 +129,14 @@ impl Journal {
         }
     }
 
-    /// A reader of an open feed was heard of.
+    /// Handles a message of a reader of an open feed.
     pub(crate) fn reader(&mut self, sync: &ReaderSync) {
         let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
         let is_known = feed.readers.contains_key(&sync.session);
         if !is_known && sync.leaving {
             return;
         }
-        // What it read before it came here was counted there.
+        // The reader's previous dispatcher counted its earlier reads.
         let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderJournal {
             seq: 0,
             rank: sync.rank,
@@ -149,7 +150,10 @@ impl Journal {
             let (pipeline, at) = (&feed.reading.pipeline, sync.at);
             let (rank, world_size) = (reader.rank, reader.world_size);
             let session = format!("{:016x}", sync.session);
-            tracing::info!(feed = %sync.feed, pipeline, rank, world_size, session, epoch = at.epoch, window = at.index, "reader joined");
+            tracing::info!(
+                feed = %sync.feed, pipeline, rank, world_size, session, epoch = at.epoch, window = at.index,
+                "reader joined"
+            );
         }
         if reader.seq < sync.seq {
             reader.seq = sync.seq;
@@ -169,14 +173,14 @@ impl Journal {
         }
     }
 
-    /// Says what changed without a message: who fell silent, what failed, who waits.
+    /// Logs changes that come without a message: silent workers and readers, failed windows, waiting readers.
     pub(crate) fn look(&mut self, status: &Status, failures: Vec<(Arc<str>, WindowId, Report)>) {
         let here: HashSet<WorkerId> = status.workers.iter().map(|worker| worker.worker).collect();
         self.workers.retain(|&id, worker| {
             let is_here = here.contains(&id);
             if !is_here {
                 let (id, windows) = (format!("{id:016x}"), worker.windows);
-                tracing::warn!(worker = worker.address, id, windows, "worker lost: others get its windows");
+                tracing::warn!(worker = worker.address, id, windows, "worker lost: its windows go to other workers");
             }
             is_here
         });
@@ -190,7 +194,7 @@ impl Journal {
                 }
                 let again = now.windows_recomputed.saturating_sub(feed.recomputed);
                 if again > 0 {
-                    tracing::debug!(feed = %now.feed, windows = again, "leased again after they were let go or lost");
+                    tracing::debug!(feed = %now.feed, windows = again, "leased again after eviction or loss");
                 }
                 (feed.speculative, feed.recomputed) = (now.leases_speculative, now.windows_recomputed);
             }
@@ -207,13 +211,13 @@ impl Journal {
             feed.failed = failed.remove(id).unwrap_or_default();
             let is_open = status.feeds.iter().any(|it| it.feed == *id);
             if !is_open {
-                tracing::info!(feed = %id, pipeline = feed.reading.pipeline, "feed closed: nobody reads it");
+                tracing::info!(feed = %id, pipeline = feed.reading.pipeline, "feed closed: it has no reader");
             }
             is_open
         });
     }
 
-    /// What the readers of a feed did.
+    /// The counters of a feed's readers.
     pub(crate) fn reading(&self, feed: &str) -> FeedReading {
         self.feeds.get(feed).map(|feed| feed.reading.clone()).unwrap_or_default()
     }
@@ -231,11 +235,14 @@ impl FeedJournal {
             match status.waiting {
                 Some((window, waited_ms)) if waited_ms >= STALL_MS && !reader.is_stalled => {
                     let rank = reader.rank;
-                    tracing::warn!(feed = %id, rank, session, epoch = window.epoch, window = window.index, waited_ms, "reader stalled");
+                    tracing::warn!(
+                        feed = %id, rank, session, epoch = window.epoch, window = window.index, waited_ms,
+                        "reader stalled"
+                    );
                     reader.is_stalled = true;
                 }
                 None if reader.is_stalled => {
-                    tracing::info!(feed = %id, rank = reader.rank, session, "reader goes on");
+                    tracing::info!(feed = %id, rank = reader.rank, session, "reader resumed");
                     reader.is_stalled = false;
                 }
                 _ => {}
@@ -246,7 +253,7 @@ impl FeedJournal {
 }
 
 impl FeedJournal {
-    /// Jobs with dynamic delivery stand still until all their ranks are there.
+    /// Jobs with dynamic delivery wait until all their ranks have joined.
     fn look_at_jobs(&mut self, id: &Arc<str>, jobs: &[JobStatus]) {
         for job in jobs {
             let key = (job.job.clone(), job.world_size);
@@ -254,10 +261,13 @@ impl FeedJournal {
                 let JobStatus { job, world_size, awaited, .. } = job;
                 let ranks = awaited.iter().take(RANKS_NAMED).map(u64::to_string).collect::<Vec<_>>().join(", ");
                 let missing = awaited.len();
-                tracing::warn!(feed = %id, job, world_size, missing, ranks, "ranks are awaited: nothing is handed out before");
+                tracing::warn!(
+                    feed = %id, job, world_size, missing, ranks,
+                    "ranks are missing: no batch is delivered before they join"
+                );
                 self.awaiting.insert(key);
             } else if job.awaited.is_empty() && self.awaiting.remove(&key) {
-                tracing::info!(feed = %id, job = job.job, world_size = job.world_size, "all ranks are there");
+                tracing::info!(feed = %id, job = job.job, world_size = job.world_size, "all ranks have joined");
             }
         }
         self.awaiting.retain(|(name, size)| jobs.iter().any(|job| job.job == *name && job.world_size == *size));
@@ -275,7 +285,7 @@ impl ReaderJournal {
     }
 }
 
-/// By how much a number of a reader grew.
+/// The growth of a reader's counter since the last call.
 fn grow(known: &mut u64, now: u64) -> u64 {
     let grown = now.saturating_sub(*known);
     *known = now.max(*known);
@@ -309,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A status in which these readers read `f`.
+    /// A status in which these sessions read `f`.
     fn status(sessions: &[u64]) -> Status {
         let readers = sessions.iter().map(|&session| ReaderStatus {
             session,
@@ -348,15 +358,15 @@ mod tests {
         let before = journal.reading("f");
         assert_eq!((before.samples, before.bytes), (15, 150));
         assert_eq!(before.stalled_ms, [(0, 7), (1, 8)].into());
-        // One says farewell and brings its last samples, the other falls silent.
+        // One leaves and reports its last samples, the other falls silent.
         journal.reader(&ReaderSync { leaving: true, ..reader(1, 4, 10) });
         journal.look(&status(&[]), Vec::new());
         assert_eq!((journal.reading("f").samples, journal.reading("f").pipeline.as_str()), (17, "train"));
-        // It comes back: what it had is not counted again.
+        // It comes back: its earlier samples are not counted again.
         journal.reader(&reader(2, 3, 7));
         journal.reader(&reader(2, 4, 9));
         assert_eq!(journal.reading("f").samples, 19);
-        // A late message of one that left counts nothing.
+        // A late message of a reader that left counts nothing.
         journal.reader(&ReaderSync { leaving: true, ..reader(1, 4, 10) });
         assert_eq!(journal.reading("f").samples, 19);
     }

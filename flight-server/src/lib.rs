@@ -1,9 +1,9 @@
-//! The Arrow Flight service over feeds: dispatcher and worker in one process.
+//! The Arrow Flight service of feeds: dispatcher and worker in one process.
 //!
-//! [`Server::bind`] takes a port and [`Server::serve`] answers on it with the pipelines of a
-//! [`Session`](forebay_engine::Session). Any Flight client can list pipelines (`ListFlights`), plan one rank's stream
-//! (`GetFlightInfo` with a JSON [`StreamRequest`](forebay_flight_client::StreamRequest) as command; nothing is computed)
-//! and read it (`DoGet`); each batch's `app_metadata` says where in the log it lies.
+//! [`Server::bind`] binds a port and [`Server::serve`] serves the pipelines of a [`Session`](forebay_engine::Session)
+//! on it. Any Flight client can list pipelines (`ListFlights`), plan one rank's stream (`GetFlightInfo` with a JSON
+//! [`StreamRequest`](forebay_flight_client::StreamRequest) as command; computes nothing) and read it (`DoGet`). Each
+//! batch's `app_metadata` holds its position in the log.
 //!
 //! [`Server::secure`] sets who may connect: TLS, client certificates, tokens. [`Server::measured`] adds a port for
 //! metrics.
@@ -39,7 +39,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
-//! It computes nothing itself: a stream is an engine's reader whose batches are encoded as they come.
+//! This crate computes nothing itself: a stream is an engine's reader whose batches are encoded as they are read.
 
 mod auth;
 mod calls;

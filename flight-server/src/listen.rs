@@ -1,7 +1,7 @@
-//! Connections as they come: accepted, through with TLS, and not silent.
+//! Accepts connections, does the TLS handshake, and closes silent connections.
 //!
-//! HTTP/2's keep-alive begins when a peer has said that it speaks HTTP/2. Until then whoever connects and says nothing
-//! would hold a connection for ever, so both the TLS handshake and the first words have a deadline here.
+//! HTTP/2's keep-alive starts only after the peer has spoken HTTP/2. Before that, a silent peer would hold its
+//! connection forever, so both the TLS handshake and the first bytes have a deadline here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,29 +20,29 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// How long a peer may take for the TLS handshake, and then for its first words.
+/// Time limit for the TLS handshake, and again for the first bytes after it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// TLS handshakes at a time; more connections wait in the listener's queue.
+/// Concurrent TLS handshakes. Further connections wait in the listener's queue.
 const HANDSHAKES_MAX: usize = 1024;
-/// After a failure that will not pass by itself, such as too many open files.
+/// Pause after a failure that will not pass by itself, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// What a local socket takes at a time. With the usual 208 KiB both sides wait for each other within every frame.
+/// Size of a local socket's send buffer. With the usual 208 KiB both sides wait for each other within every frame.
 const LOCAL_BUFFER_BYTES: usize = 1 << 20;
-/// `PRI * HTTP/2.0`, and so on: what an HTTP/2 client says first.
+/// Length of the HTTP/2 connection preface (`PRI * HTTP/2.0`…), the first bytes of a client.
 const PREFACE_BYTES: usize = 24;
 
 struct Listening {
     listener: TcpListener,
-    /// For trainers on this machine; never with TLS.
+    /// For trainers on this machine; never used with TLS.
     local: Option<UnixListener>,
     tls: Option<TlsAcceptor>,
     patience: Duration,
-    /// Ended with the listener.
+    /// Aborted when the listener is dropped.
     handshakes: JoinSet<Option<Connection>>,
 }
 
-/// The connections of a listener, and of a local one. Each has `patience` for the TLS handshake, if there is one, and
-/// for its first words.
+/// The connections of a TCP listener and of a local one. Each has `patience` for the TLS handshake, if there is one,
+/// and again for its first bytes.
 pub(crate) fn connections(
     listener: TcpListener,
     local: Option<UnixListener>,
@@ -68,7 +68,7 @@ impl Listening {
                             continue;
                         }
                     };
-                    // Small requests would wait 40 ms for an acknowledgement without this.
+                    // Without this, small requests would wait 40 ms for an acknowledgement.
                     if let Err(error) = tcp.set_nodelay(true) {
                         tracing::debug!(%error, "a connection ended as it began");
                         continue;
@@ -92,12 +92,12 @@ impl Listening {
     }
 }
 
-/// The next connection of a local listener, never if there is none.
+/// The next connection of the local listener. Waits forever if there is none.
 async fn accept(listener: Option<&UnixListener>) -> io::Result<UnixStream> {
     match listener {
         Some(listener) => {
             let (stream, _) = listener.accept().await?;
-            // The system may allow less, which is only slower.
+            // The system may allow less, which only costs speed.
             let _ = SockRef::from(&stream).set_send_buffer_size(LOCAL_BUFFER_BYTES);
             Ok(stream)
         }
@@ -110,17 +110,17 @@ fn nobody() -> TcpConnectInfo {
     TcpConnectInfo { local_addr: None, remote_addr: None }
 }
 
-/// Listens for trainers on this machine; trainers use the port where that cannot be done.
+/// Listens for trainers on this machine. If that fails, they use the port.
 pub(crate) fn local(worker: WorkerId) -> Option<UnixListener> {
     UnixListener::bind(forebay_flight_client::local::socket(worker))
         .inspect_err(|error| tracing::debug!(%error, "no local socket"))
         .ok()
 }
 
-/// Takes a port; port 0 takes a free one. `option` is what gave it.
+/// Binds a port; port 0 binds a free one. `option` is the name of the port's option, for hints.
 ///
 /// # Errors
-/// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
+/// `Conflict` for a port in use, `Invalid` for an address that is not of this machine.
 pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => Error::new(
@@ -128,7 +128,7 @@ pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListen
             format!("port {} of {} is in use", address.port(), address.ip()),
         )
         .with_hint(format!(
-            "stop the process that has it, or give another port with the option \"{option}\" (0 takes a free one)"
+            "stop the process that uses it, or give another port with the option \"{option}\" (0 takes a free one)"
         )),
         _ => Error::new(ErrorKind::Invalid, format!("cannot listen on {address}: {error}")).with_hint(
             "the option \"host\" takes an address of this machine, and a port below 1024 may need privileges",
@@ -139,7 +139,7 @@ pub(crate) async fn bind(address: SocketAddr, option: &str) -> Result<(TcpListen
     Ok((listener, address))
 }
 
-/// Waits, if accepting failed for a reason that will not pass by itself.
+/// Waits if accepting failed for a reason that will not pass by itself.
 pub(crate) async fn pause(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
@@ -165,7 +165,8 @@ async fn handshake(tls: TlsAcceptor, tcp: TcpStream, patience: Duration) -> Opti
     }
 }
 
-/// Closes so that the peer reads why: closed with its words unread, the connection would be reset under the alert.
+/// Closes the connection so that the peer can read the alert. Closing with unread input would reset the connection and
+/// discard the alert.
 async fn part(mut tcp: TcpStream) -> io::Result<()> {
     tcp.shutdown().await?;
     tokio::io::copy(&mut tcp.take(64 << 10), &mut tokio::io::sink()).await?;
@@ -176,7 +177,7 @@ trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
-/// A connection, plain or TLS, that fails if its peer does not soon say that it speaks HTTP/2.
+/// A plain or TLS connection. It fails if its peer does not speak HTTP/2 before the deadline.
 pub(crate) struct Connection {
     io: Pin<Box<dyn Duplex>>,
     info: TcpConnectInfo,
@@ -311,7 +312,7 @@ mod tests {
         }
         heard.sort_unstable();
         assert_eq!(heard, b"lp");
-        // Nobody else takes the name.
+        // The name cannot be bound twice.
         assert!(super::local(worker).is_none());
     }
 
@@ -320,7 +321,7 @@ mod tests {
         let (listener, mut client) = listener().await;
         let address = listener.local_addr().unwrap();
         let mut connections = std::pin::pin!(connections(listener, None, Some(tls()), SHORT));
-        // Not TLS at all is told so at once, and closed.
+        // A peer that does not speak TLS gets an alert at once, and its connection is closed.
         let mut other = TcpStream::connect(address).await.unwrap();
         other.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         let clients = async {

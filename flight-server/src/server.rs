@@ -21,39 +21,39 @@ use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
 use crate::worker::{Link, WorkerService};
 
-/// How long streams may go on after the server was told to stop.
+/// How long open streams may continue after the server was told to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
-/// A peer that is silent for longer than both of these together is gone.
+/// A peer that is silent for longer than the sum of both is treated as lost.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Streams of one connection at a time.
+/// Maximum number of concurrent streams per connection.
 const STREAMS_MAX: u32 = 1024;
-/// A token is all of size in a request's headers.
+/// The token is the only large header of a request.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Requests are small JSON.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Who is served, and how; the default is everyone, as plain text.
+/// Which clients are served, and how. The default serves everyone in plain text.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
-    /// Tokens of which every request must have one.
+    /// The tokens. If any are set, every request must send one of them.
     pub access: Access,
-    /// The certificates, without which the server speaks plain text.
+    /// The certificates. Without them, the server speaks plain text.
     pub tls: Option<ServerTls>,
 }
 
-/// What a process is in a cluster; the default is all there is.
+/// The roles of a process in a cluster. The default has all of them.
 #[derive(Clone, Debug)]
 pub struct Roles {
-    /// The dispatchers to compute for, the first that answers; none means to be the dispatcher.
+    /// The dispatchers to compute for; the first that answers is used. If empty, this process is the dispatcher.
     pub dispatchers: Vec<String>,
-    /// Memory for the windows that this process computes; `None` means that it computes none.
+    /// Memory for the windows that this process computes; `None` computes none.
     pub worker_memory_bytes: Option<u64>,
-    /// Where trainers reach the worker, if not at the address it listens on.
+    /// The address at which trainers reach the worker, if it differs from the listening address.
     pub advertise: Option<String>,
-    /// Whether trainers on this machine may read over a local socket, where the server speaks plain text.
+    /// Whether trainers on this machine may read over a local socket, if the server speaks plain text.
     pub local_socket: bool,
-    /// How this process reaches the others.
+    /// How this process connects to the others.
     pub connect: ConnectOptions,
 }
 
@@ -70,7 +70,7 @@ impl Default for Roles {
     }
 }
 
-/// A server that has its port, but does not answer yet.
+/// A server whose port is bound but which does not answer yet.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -79,35 +79,35 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the port; port 0 takes a free one.
+    /// Binds the port; port 0 binds a free one.
     ///
     /// # Errors
-    /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
+    /// `Conflict` for a port in use, `Invalid` for an address that is not of this machine.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
         let (listener, address) = listen::bind(address, "port").await?;
         Ok(Self { listener, address, security: Security::default(), metrics: None })
     }
 
-    /// The same server, which serves only whom `security` lets.
+    /// The same server, serving only the clients that `security` allows.
     #[must_use]
     pub fn secure(self, security: Security) -> Self {
         Self { security, ..self }
     }
 
-    /// The same server, which also answers with its metrics.
+    /// The same server, with a metrics port.
     #[must_use]
     pub fn measured(self, metrics: MetricsEndpoint) -> Self {
         Self { metrics: Some(metrics), ..self }
     }
 
-    /// Where it listens.
+    /// The URI that the server listens on.
     pub fn uri(&self) -> String {
         let scheme = if self.security.tls.is_some() { "grpc+tls" } else { "grpc" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Serves the pipelines of `session` until `stop`, then lets streams end for some seconds: dispatcher and worker in
-    /// one process, which other workers may join.
+    /// Serves the pipelines of `session` until `stop`, as dispatcher and worker in one process, which other workers may
+    /// join. After `stop`, open streams may continue for some seconds.
     ///
     /// # Errors
     /// `Internal` if the listener fails.
@@ -115,10 +115,10 @@ impl Server {
         self.run(session, Roles::default(), stop).await
     }
 
-    /// Serves as what `roles` say until `stop`, then lets streams end for some seconds.
+    /// Serves in these `roles` until `stop`. After `stop`, open streams may continue for some seconds.
     ///
     /// # Errors
-    /// `Internal` if the listener fails; as a worker, what the dispatcher refuses for good.
+    /// `Internal` if the listener fails; for a worker, permanent refusals by the dispatcher.
     pub async fn run(
         mut self,
         session: Arc<Session>,
@@ -158,7 +158,7 @@ impl Server {
         let draining = worker.clone();
         let stop = async move {
             stop.await;
-            // A worker's trainers read on while others take over; a dispatcher takes its worker with it.
+            // A worker drains: its trainers read on while other workers take over. A dispatcher stops with its worker.
             if let Some(worker) = draining.filter(|_| is_worker_only) {
                 worker.drain();
                 let _ = is_drained.await;
@@ -194,7 +194,7 @@ impl Server {
         }
     }
 
-    /// Answers with any Flight service, as [`Server::serve`] does.
+    /// Serves any Flight service, like [`Server::serve`].
     pub(crate) async fn answer(
         self,
         service: impl FlightService,
@@ -218,14 +218,16 @@ impl Server {
             .add_service(InterceptedService::new(service, Gate::new(self.security.access)))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
-            // An error means that serving ended by itself, which the other branch reports.
+            // An error means that serving ended by itself. The other branch reports that.
             if told.await.is_err() {
                 std::future::pending::<()>().await;
             }
             tokio::time::sleep(DRAIN_DEADLINE).await;
         };
         tokio::select! {
-            served = serving => served.map_err(|error| Error::new(ErrorKind::Internal, format!("serving failed: {error}"))),
+            served = serving => {
+                served.map_err(|error| Error::new(ErrorKind::Internal, format!("serving failed: {error}")))
+            }
             () = deadline => {
                 tracing::warn!("streams were still open at the end of the drain deadline");
                 Ok(())
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
     use crate::auth::AccessTokens;
 
-    /// Runs `test` with a client of a server over no pipelines.
+    /// Runs `test` with a client of a server without pipelines.
     async fn with_server<T>(security: Security, test: impl AsyncFnOnce(FlightServiceClient<Channel>) -> T) -> T {
         let folder = tempfile::tempdir().unwrap();
         let session = Session::builder().base(folder.path()).root(folder.path().to_str().unwrap()).build().unwrap();
@@ -272,7 +274,7 @@ mod tests {
         AccessTokens::read(file.path()).unwrap()
     }
 
-    /// How each method of the service answers.
+    /// The code that each method of the service answers with.
     async fn codes(client: &mut FlightServiceClient<Channel>) -> Vec<Option<Code>> {
         macro_rules! codes {
             ($($method:ident($argument:expr)),* $(,)?) => {
@@ -315,7 +317,7 @@ mod tests {
             request.metadata_mut().insert("authorization", long.parse().unwrap());
             let refused = client.get_schema(request).await.unwrap_err();
             assert!(refused.message().contains("431"), "{refused}");
-            // The connection goes on.
+            // The connection survives.
             assert!(client.list_flights(Criteria::default()).await.is_ok());
         })
         .await;

@@ -1,4 +1,4 @@
-//! The Flight service: list pipelines, plan a stream, read it; and the calls and windows of a cluster.
+//! The Flight service: lists pipelines, plans and serves streams, and serves the calls and windows of a cluster.
 
 use std::sync::Arc;
 
@@ -30,27 +30,27 @@ use crate::{encode, snapshots, sql};
 type Reply<T> = Result<Response<T>, Status>;
 type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
 
-/// Batches that are encoded ahead of the connection, which itself buffers little.
+/// Batches encoded ahead of the connection, which itself buffers little.
 const ENCODED_AHEAD: usize = 2;
-/// Samples whose sources are told at a time.
+/// Maximum number of samples to trace per call.
 const TRACED_MAX: u64 = 1 << 20;
 
-/// What a process is.
+/// The roles of a process.
 pub(crate) struct ProcessRoles {
     pub(crate) dispatcher: Option<Arc<DispatcherService>>,
     pub(crate) worker: Option<Arc<WorkerService>>,
-    /// Where it is reached.
+    /// The address of this process.
     pub(crate) address: String,
-    /// For whom it computes, if it is no dispatcher: a list separated by commas.
+    /// The dispatchers that it computes for, if it is not a dispatcher itself: a comma-separated list.
     pub(crate) dispatchers: String,
 }
 
-/// What a process serves: a dispatcher's calls and feeds, a worker's windows, or both.
+/// The service of a process: a dispatcher's calls and feeds, a worker's windows, or both.
 pub(crate) struct ProcessService {
     session: Arc<Session>,
     roles: ProcessRoles,
     streams: Arc<StreamCounts>,
-    /// How this process reaches workers, to relay their windows.
+    /// How this process connects to workers, to relay their windows.
     connect: ConnectOptions,
 }
 
@@ -64,7 +64,7 @@ impl ProcessService {
         Self { session, roles, streams, connect }
     }
 
-    /// The dispatcher, for whoever takes this process for one.
+    /// The dispatcher, or an error for a client that mistakes this worker for a dispatcher.
     fn dispatcher(&self) -> Result<&Arc<DispatcherService>, Status> {
         let elsewhere = || {
             let ProcessRoles { address, dispatchers, .. } = &self.roles;
@@ -75,7 +75,7 @@ impl ProcessService {
         self.roles.dispatcher.as_ref().ok_or_else(elsewhere)
     }
 
-    /// Opens the feed that `request` asks for and checks its options. Reads nothing.
+    /// Opens the requested feed and checks its options. Reads nothing.
     fn open(&self, request: &StreamRequest) -> Result<(Feed, Option<u64>), Status> {
         let feed = self.session.open(&request.pipeline, &request.feed_options()).map_err(|error| status(&error))?;
         if let Some(expected) = request.feed.as_ref().filter(|&expected| expected != feed.id()) {
@@ -90,7 +90,7 @@ impl ProcessService {
         Ok((feed, positions))
     }
 
-    /// Source files and rows of samples.
+    /// Returns the source files and rows of samples.
     async fn trace(&self, call: TraceCall) -> Result<forebay_engine::Result<Vec<(String, u64)>>, Status> {
         let TraceCall { request, epoch, of } = call;
         let (feed, _) = self.open(&request)?;
@@ -99,7 +99,7 @@ impl ProcessService {
             Traced::Offsets(offsets) => offsets.end.saturating_sub(offsets.start),
         };
         if samples > TRACED_MAX {
-            let message = format!("{samples} samples are asked for, and at most {TRACED_MAX} are traced at a time");
+            let message = format!("{samples} samples were requested; a call traces at most {TRACED_MAX}");
             return Err(failure(ErrorKind::Invalid, message));
         }
         let rows = match of {
@@ -109,17 +109,20 @@ impl ProcessService {
         Ok(rows.map(|rows| rows.into_iter().map(|row| (row.file, row.row)).collect()))
     }
 
-    /// One rank's stream, for a client that only speaks Flight: computed here, or relayed from wherever it is computed.
+    /// Serves one rank's stream to a client that only speaks Flight. Computes it here, or relays it from the workers.
     fn feed(&self, request: StreamRequest) -> Result<ReplyStream<FlightData>, Status> {
         let (feed, _) = self.open(&request)?;
-        tracing::info!(pipeline = %request.pipeline, feed = %feed.id(), rank = request.rank, world_size = request.world_size, from = %request.from, "stream opened");
+        let (rank, world_size) = (request.rank, request.world_size);
+        tracing::info!(
+            pipeline = %request.pipeline, feed = %feed.id(), rank, world_size, from = %request.from, "stream opened"
+        );
         let schema = encode::schema(&feed.schema());
         let is_alone = match (&self.roles.dispatcher, &self.roles.worker) {
             (Some(dispatcher), Some(worker)) => dispatcher.is_alone(worker.id()),
             _ => false,
         };
         let batches = match &self.roles.dispatcher {
-            // Only the dispatcher knows what ranks claim.
+            // Only the dispatcher knows the claims of ranks.
             Some(dispatcher) if !is_alone || request.delivery == Some(DeliveryMode::Dynamic) => {
                 let metadata = metadata(&feed, &request).map_err(|error| status(&error))?;
                 let request = StreamRequest { feed: Some(feed.id().to_owned()), ..request };
@@ -141,7 +144,7 @@ impl ProcessService {
         request.feed = Some(feed.id().to_owned());
         let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
         let metadata = metadata(&feed, &request).map_err(|error| status(&error))?;
-        // Rows that will be left out are not known before they are read.
+        // The number of rows that will be skipped is unknown before they are read.
         let records =
             positions.filter(|_| feed.settings().on_error == OnError::Raise).and_then(|n| i64::try_from(n).ok());
         let info = FlightInfo::new()
@@ -154,7 +157,7 @@ impl ProcessService {
     }
 }
 
-/// A stream of messages that begins with the schema's.
+/// A stream of messages that starts with the schema's message.
 fn encoded<T: Send + 'static>(
     schema: FlightData,
     items: BoxStream<'static, forebay_engine::Result<T>>,
@@ -165,14 +168,14 @@ fn encoded<T: Send + 'static>(
             let encode = encode.clone();
             async move {
                 let item = item?;
-                // Copying a batch into a message takes longer than the serving threads may be held.
+                // Copying a batch into a message takes longer than a serving thread may block.
                 match tokio::task::spawn_blocking(move || encode(item)).await {
                     Ok(encoded) => encoded,
                     Err(_) => Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")),
                 }
             }
         })
-        // Not `try_buffered`: an error there overtakes the good batches before it.
+        // Not `try_buffered`: its errors overtake the good batches before them.
         .buffered(ENCODED_AHEAD)
         .map_err(|error| status(&error));
     stream::once(async { Ok(schema) }).chain(messages).boxed()
@@ -190,7 +193,7 @@ fn answer<T: Serialize>(answer: &forebay_engine::Result<T>) -> Result<Vec<u8>, S
     }
 }
 
-/// What a descriptor asks for: the path is a pipeline's name, the command a [`StreamRequest`].
+/// The request in a descriptor: the path is a pipeline's name, the command a [`StreamRequest`].
 fn request(descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
     match descriptor.r#type() {
         DescriptorType::Path if descriptor.path.len() == 1 => {
@@ -199,7 +202,8 @@ fn request(descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
         DescriptorType::Cmd => parse(&descriptor.cmd, "command"),
         _ => Err(failure(
             ErrorKind::Invalid,
-            "the descriptor must be a path of one pipeline name, or a JSON command such as {\"pipeline\": \"train\", \"rank\": 0}",
+            "the descriptor must be a path of one pipeline name, \
+             or a JSON command such as {\"pipeline\": \"train\", \"rank\": 0}",
         )),
     }
 }
@@ -228,12 +232,12 @@ impl FlightService for ProcessService {
             .session
             .pipelines()
             .into_iter()
-            // A query that was given no name is for whoever knows it.
+            // Unnamed queries are not listed.
             .filter(|name| !name.starts_with('_'))
             .filter_map(|name| {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
                 let info = request(&descriptor).and_then(|request| self.info(descriptor, request));
-                // One pipeline that cannot be opened must not hide the others; asking for it says why.
+                // A pipeline that cannot be opened must not hide the others. Opening it reports the error.
                 info.inspect_err(|error| tracing::warn!(pipeline = %name, %error, "pipeline left out of the list")).ok()
             })
             .map(Ok)
@@ -273,7 +277,7 @@ impl FlightService for ProcessService {
     }
 
     async fn do_action(&self, action: Request<Action>) -> Reply<Self::DoActionStream> {
-        // Whoever passed the gate has one.
+        // Every request that passed the gate has a caller.
         let caller = action.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader);
         let Action { r#type, body } = action.into_inner();
         let dispatcher = self.dispatcher()?;
@@ -298,10 +302,10 @@ impl FlightService for ProcessService {
     async fn list_actions(&self, _: Request<Empty>) -> Reply<Self::ListActionsStream> {
         let actions = [
             (actions::STATUS, "Feeds, workers and readers, as JSON"),
-            (actions::READER_SYNC, "A trainer's state to where it reads next"),
+            (actions::READER_SYNC, "A trainer's state to its next routes"),
             (actions::CLAIM_SYNC, "A rank's claims to those it may take next"),
             (actions::WORKER_SYNC, "A worker's state to the windows it should hold"),
-            (actions::FEED_TRACE, "Samples to the source files and rows that they are made of"),
+            (actions::FEED_TRACE, "Samples to their source files and rows"),
             (actions::FEED_SPEC, "A feed's id to what a worker needs to compute it"),
             (actions::SNAPSHOT, "A snapshot that a feed reads to its text, in pieces"),
         ];

@@ -1,4 +1,4 @@
-//! A dispatcher's answer to a worker that asks for a snapshot: a stream of small messages.
+//! A dispatcher's answer to a worker's request for a snapshot: a stream of small messages.
 
 use arrow_flight::Result as ActionResult;
 use forebay_engine::SnapshotSource;
@@ -10,7 +10,7 @@ use tonic::Status;
 use crate::dispatcher::DispatcherService;
 use crate::status::status;
 
-/// The answer to a worker that asks for a snapshot: a message for each piece.
+/// Streams a snapshot to a worker, one message per piece.
 pub(crate) async fn answer(
     dispatcher: &DispatcherService,
     call: SnapshotCall,

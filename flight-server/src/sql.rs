@@ -1,7 +1,8 @@
-//! Flight SQL, for tools that show tables: what there is, and rows to look at.
+//! Flight SQL, for tools that show tables: lists tables and pipelines, and previews their rows.
 //!
-//! Pipelines and tables are two schemas without a catalog. A statement is a [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a
-//! pipeline or a table, whose first rows are sent. Feeds are read with tickets of this server's own (`service.rs`).
+//! Pipelines and tables are two schemas without a catalog. A statement is a
+//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table, of which the first rows are
+//! sent. Feeds are read with this server's own tickets (`service.rs`).
 //!
 //! <https://arrow.apache.org/docs/format/FlightSql.html>
 
@@ -23,13 +24,13 @@ const URL: &str = "type.googleapis.com/arrow.flight.protocol.sql.";
 const PIPELINES: &str = "pipelines";
 const TABLES: &str = "tables";
 
-/// The command of Flight SQL in a descriptor or ticket, if it is one.
+/// Decodes the Flight SQL command in a descriptor or ticket, if it is one.
 pub(crate) fn command(bytes: &[u8]) -> Option<Command> {
     let any = Any::decode(bytes).ok().filter(|any| any.type_url.starts_with(URL))?;
     Command::try_from(any).ok()
 }
 
-/// What a command will give: its schema, and the ticket to get it with.
+/// The schema of a command's result, and the ticket to fetch it.
 pub(crate) async fn info(
     session: &Session,
     descriptor: FlightDescriptor,
@@ -38,7 +39,7 @@ pub(crate) async fn info(
     let (schema, ticket) = match command {
         Command::CommandStatementQuery(statement) => {
             let preview = session.table_preview(&statement.query).await.map_err(|error| status(&error))?;
-            // The statement is its own handle: nothing has to be remembered.
+            // The statement is its own handle, so the server keeps no state.
             (preview.schema(), TicketStatementQuery { statement_handle: statement.query.into() }.as_any())
         }
         other => {
@@ -65,7 +66,7 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
     let built = match command {
         Command::TicketStatementQuery(ticket) => {
             let query = std::str::from_utf8(&ticket.statement_handle)
-                .map_err(|_| failure(ErrorKind::Invalid, "the ticket's handle is no statement of this server"))?;
+                .map_err(|_| failure(ErrorKind::Invalid, "the ticket's handle is not a statement of this server"))?;
             let preview = session.table_preview(query).await.map_err(|error| status(&error))?;
             return session.preview_rows(&preview).await.map_err(|error| status(&error));
         }
@@ -100,7 +101,7 @@ async fn rows_of(session: &Session, command: Command) -> Result<RecordBatch, Sta
         Command::CommandGetSqlInfo(info) => info.into_builder(&sql_info()?).build(),
         other => {
             let name = other.type_url().trim_start_matches(URL).to_owned();
-            let message = format!("{name} is not supported: statements are looked at, nothing is changed");
+            let message = format!("{name} is not supported: Flight SQL only previews tables and pipelines here");
             return Err(failure(ErrorKind::Unsupported, message));
         }
     };

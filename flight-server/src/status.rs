@@ -1,10 +1,10 @@
-//! The one map from the engine's errors to gRPC codes: no other file of this crate makes a status of an error by hand.
+//! The only map from the engine's errors to gRPC codes: no other file of this crate makes a status of an error.
 
 use arrow::error::ArrowError;
 use forebay_engine::{Error, ErrorKind};
 use tonic::{Code, Status};
 
-/// The status that a client sees; its message holds the hint, if there is one, after a line break.
+/// The status that a client receives. Its message ends with the hint, if there is one, after a line break.
 pub(crate) fn status(error: &Error) -> Status {
     let code = match error.kind() {
         ErrorKind::Invalid => Code::InvalidArgument,
@@ -20,8 +20,8 @@ pub(crate) fn status(error: &Error) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// The status of a caller whose token is good, and who may not do this with it. A trainer that is told so about its
-/// ticket asks for a new one; about its token it could do nothing.
+/// The status of a caller with a valid token but without permission. A trainer that gets it for its ticket asks for a
+/// new one; it could not do anything about its token.
 pub(crate) fn forbidden(error: &Error) -> Status {
     match error.kind() {
         ErrorKind::Denied => Status::new(Code::PermissionDenied, error.to_string()),
@@ -34,7 +34,7 @@ pub(crate) fn failure(kind: ErrorKind, message: impl Into<String>) -> Status {
     status(&Error::new(kind, message))
 }
 
-/// A schema that cannot be sent.
+/// The error for a schema that cannot be encoded.
 pub(crate) fn unsendable_schema(error: &ArrowError) -> Status {
     failure(ErrorKind::Internal, format!("cannot encode the schema: {error}"))
 }
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    /// The files of this crate, less their tests.
+    /// The sources of this crate without their tests.
     fn sources() -> Vec<(String, String)> {
         let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
         let mut sources = Vec::new();

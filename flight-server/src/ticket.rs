@@ -1,20 +1,20 @@
-//! Tickets: what the dispatcher gives a reader to show to workers.
+//! Tickets: a reader gets them from the dispatcher and shows them to workers.
 //!
-//! A ticket says which feed may be read, by whom and until when, and is signed. It is bound to its reader by the hash
-//! of a secret that the reader sends along, so a ticket that others have seen is of no use to them. It has no path and
-//! no SQL: a worker learns what a feed is from the dispatcher, never from whoever wants to read.
+//! A ticket states which feed may be read, by which reader and until when, and is signed. It holds the hash of a secret
+//! that the reader sends along, so a stolen ticket is useless without the secret. It has no path and no SQL: a worker
+//! gets a feed's spec from the dispatcher, never from a reader.
 //!
-//! The binary layout, before base64url; numbers are big-endian:
+//! The binary layout before base64url encoding; numbers are big-endian:
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1 | version |
-//! | 8 | which key signed |
-//! | 8 | the end, in seconds since 1970 |
+//! | 8 | id of the signing key |
+//! | 8 | expiry, in seconds since 1970 |
 //! | 32 | BLAKE3 of the reader's secret |
-//! | 4 + n | the feed's id, behind its length |
-//! | 4 + n | the reader's id, behind its length |
-//! | 64 | Ed25519 signature of [`CONTEXT`] and all that |
+//! | 4 + n | the feed's id, after its length |
+//! | 4 + n | the reader's id, after its length |
+//! | 64 | Ed25519 signature of [`CONTEXT`] and all of the above |
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,36 +29,34 @@ use thiserror::Error;
 
 const VERSION: u8 = 1;
 const SIGNATURE_BYTES: usize = 64;
-/// Signed with it, so that no signature for another purpose is ever a ticket's.
+/// Prefix of the signed bytes, so that a signature for another purpose is never valid for a ticket.
 const CONTEXT: &[u8] = b"forebay ticket\n";
-/// A dispatcher that was restarted signs with a new key, and tickets of the one before are still about.
+/// Number of keys to trust. A restarted dispatcher signs with a new key while tickets of its old key are in use.
 const KEYS_KEPT: usize = 4;
 
-/// What a ticket says.
+/// The content of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TicketClaims {
     /// The id of the feed that may be read.
     pub(crate) feed: String,
     /// The id of the reader.
     pub(crate) reader: String,
-    /// The BLAKE3 hash of the secret that the reader shows with the ticket.
+    /// The BLAKE3 hash of the secret that the reader sends with the ticket.
     pub(crate) reader_key: [u8; 32],
-    /// From this second on it is worth nothing.
+    /// The ticket is invalid from this second on.
     pub(crate) expires_unix_seconds: u64,
 }
 
 /// Why a ticket is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum TicketError {
-    #[error("the ticket is not one of Forebay's, or was cut off")]
+    #[error("the ticket is not one of Forebay's, or is truncated")]
     Malformed,
-    #[error("the ticket is of version {0} of its format, this server reads version {VERSION}")]
+    #[error("the ticket has format version {0}, and this server reads version {VERSION}")]
     Version(u8),
-    #[error(
-        "the ticket was signed by a key that this server does not know: it is forged, or from a dispatcher long gone"
-    )]
+    #[error("the ticket was signed by a key that this server does not know: it is forged, or its dispatcher is gone")]
     UnknownKey,
-    #[error("the ticket's signature is wrong: it is forged, or was altered")]
+    #[error("the ticket's signature is wrong: it is forged or altered")]
     BadSignature,
     #[error("the ticket expired {ago_seconds} seconds ago")]
     Expired { ago_seconds: u64 },
@@ -71,7 +69,7 @@ pub(crate) enum TicketError {
 impl From<TicketError> for Error {
     fn from(error: TicketError) -> Self {
         let hint = match error {
-            TicketError::OtherReader => "use the ticket only from the connection that opened the feed, or open it anew",
+            TicketError::OtherReader => "use the ticket only on the connection that opened the feed, or open it again",
             TicketError::OtherFeed { .. } => "send each feed's own ticket",
             _ => "open the feed again for a new ticket",
         };
@@ -79,7 +77,7 @@ impl From<TicketError> for Error {
     }
 }
 
-/// The public half of a signer's key; in JSON it is text.
+/// A signer's public key. In JSON it is text.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct PublicKey([u8; 32]);
@@ -117,14 +115,15 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Signs tickets: the dispatcher's.
+/// Signs tickets, for the dispatcher.
 pub(crate) struct Signer {
     pair: Ed25519KeyPair,
     public: PublicKey,
 }
 
 impl Signer {
-    /// A signer with a new key, which is kept nowhere: tickets outlive their dispatcher only as long as they last.
+    /// A signer with a new key, which is not stored. After the dispatcher ends, its tickets stay valid until they
+    /// expire.
     pub(crate) fn generate() -> Self {
         let mut seed = [0; 32];
         SystemRandom::new().fill(&mut seed).expect("the operating system always has randomness once it has started");
@@ -142,7 +141,7 @@ impl Signer {
         self.public
     }
 
-    /// The ticket, as text for URLs and headers.
+    /// Signs a ticket and encodes it as text for URLs and headers.
     pub(crate) fn sign(&self, claims: &TicketClaims) -> String {
         let mut ticket = vec![VERSION];
         ticket.extend(self.public.id());
@@ -165,20 +164,20 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// Checks tickets: a worker's.
+/// Verifies tickets, for a worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Verifier {
-    /// The latest last.
+    /// The newest key comes last.
     keys: VecDeque<PublicKey>,
 }
 
 impl Verifier {
-    /// Trusts nobody yet.
+    /// Trusts no key yet.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Accepts tickets that this key signed; the oldest of too many keys is forgotten.
+    /// Accepts tickets that this key signed. Beyond [`KEYS_KEPT`] keys, the oldest is removed.
     pub(crate) fn trust(&mut self, key: PublicKey) {
         self.keys.retain(|known| *known != key);
         self.keys.push_back(key);
@@ -187,10 +186,10 @@ impl Verifier {
         }
     }
 
-    /// What the ticket says, if it is genuine and lets the reader who knows `secret` read `feed` now.
+    /// The content of a ticket that is genuine and lets the reader with `secret` read `feed` now.
     ///
     /// # Errors
-    /// The first of: not a ticket, unknown key, wrong signature, expired, of another feed, of another reader.
+    /// The first that applies: not a ticket, unknown key, wrong signature, expired, other feed, other reader.
     pub(crate) fn verify(
         &self,
         text: &str,
@@ -205,7 +204,7 @@ impl Verifier {
         if claims.feed != feed {
             return Err(TicketError::OtherFeed { ticket: claims.feed, asked: feed.to_owned() });
         }
-        // Hashes compare in constant time.
+        // Comparing hashes takes constant time.
         if blake3::hash(secret) != blake3::Hash::from_bytes(claims.reader_key) {
             return Err(TicketError::OtherReader);
         }
@@ -233,7 +232,7 @@ fn signed(ticket: &[u8]) -> Vec<u8> {
     [CONTEXT, ticket].concat()
 }
 
-/// What stands between the key's id and the signature.
+/// Parses the bytes between the key's id and the signature.
 fn claims(mut bytes: &[u8]) -> Option<TicketClaims> {
     let expires_unix_seconds = u64::from_be_bytes(take(&mut bytes)?);
     let reader_key = take(&mut bytes)?;
@@ -302,7 +301,7 @@ mod tests {
                 _ => assert_eq!(refused, TicketError::BadSignature, "bit {bit}"),
             }
         }
-        // Of the text too: no other text may decode to the same ticket.
+        // Flip bits of the text too: no other text may decode to the same ticket.
         for bit in 0..text.len() * 8 {
             let mut flipped = text.clone().into_bytes();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -354,11 +353,11 @@ mod tests {
         assert!(refusal("no ticket", feed, SECRET, NOW).starts_with("the ticket is not one of Forebay's"));
         let forged = Signer::from_seed(&[8; 32]).sign(&example());
         assert!(refusal(&forged, feed, SECRET, NOW).contains("a key that this server does not know"));
-        // Another's signature under the id of a key that is trusted.
+        // Another signer's signature with the id of a trusted key.
         let (mut body, other) = (URL_SAFE_NO_PAD.decode(&ticket).unwrap(), URL_SAFE_NO_PAD.decode(&forged).unwrap());
         let at = body.len() - SIGNATURE_BYTES;
         body.splice(at.., other[at..].iter().copied());
-        assert!(refusal(&URL_SAFE_NO_PAD.encode(body), feed, SECRET, NOW).contains("forged, or was altered"));
+        assert!(refusal(&URL_SAFE_NO_PAD.encode(body), feed, SECRET, NOW).contains("forged or altered"));
     }
 
     #[test]
@@ -372,7 +371,7 @@ mod tests {
         assert_eq!(trusted(&verifier), [false; 6]);
         signers[..5].iter().for_each(|signer| verifier.trust(signer.public_key()));
         assert_eq!(trusted(&verifier), [false, true, true, true, true, false]);
-        // One that is heard of again takes no second place, and is not the oldest any more.
+        // Trusting a known key again adds no second entry, and makes it the newest.
         verifier.trust(signers[1].public_key());
         verifier.trust(signers[5].public_key());
         assert_eq!(trusted(&verifier), [false, true, false, true, true, true]);

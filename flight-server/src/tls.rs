@@ -1,4 +1,4 @@
-//! TLS of a server: its certificate and key, and with mutual TLS the CA of its clients.
+//! TLS of a server: its certificate and key and, for mutual TLS, the CA of its clients.
 
 use std::fmt;
 use std::path::Path;
@@ -11,17 +11,17 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// A server's TLS, read and checked.
+/// A server's TLS configuration, read and checked.
 #[derive(Clone)]
 pub struct ServerTls(Arc<ServerConfig>);
 
 impl ServerTls {
-    /// Reads PEM files. With `client_ca`, only clients with a certificate that it signed are served.
+    /// Reads PEM files. With `client_ca`, the server accepts only clients with a certificate that this CA signed.
     ///
     /// # Errors
-    /// `NotFound` or `Invalid` with the name of the file that is missing, is not PEM, or does not go with the others.
+    /// `NotFound` or `Invalid`, naming the file that is missing, is not PEM, or does not match the others.
     pub fn read(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Self> {
-        // Named, since a process where another crate turned on a second provider has no default one.
+        // Name the provider: a process in which another crate enabled a second one has no default.
         let provider = Arc::new(ring::default_provider());
         let certificate = PemFile::read("TLS certificate", certificate)?;
         let chain = certificate.certificates()?;
@@ -37,13 +37,14 @@ impl ServerTls {
         let mut config = builder.with_single_cert(chain, private).map_err(|error| {
             if error.to_string().contains("KeyMismatch") {
                 let how = format!("does not belong to the TLS certificate \"{}\"", certificate.path().display());
-                return key
-                    .wrong(&how)
-                    .with_hint("give the key that the certificate was made for; the server's own certificate comes first in its file");
+                return key.wrong(&how).with_hint(
+                    "give the key that the certificate was made for; \
+                     the server's own certificate comes first in its file",
+                );
             }
             certificate.wrong(&format!("cannot be used: {error}"))
         })?;
-        // gRPC clients insist on it.
+        // gRPC clients require it.
         config.alpn_protocols.push(b"h2".to_vec());
         Ok(Self(Arc::new(config)))
     }
@@ -59,7 +60,7 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-/// Checks clients by the CA in this file.
+/// Verifies clients with the CA in this file.
 fn clients(
     path: &Path,
     provider: Arc<CryptoProvider>,

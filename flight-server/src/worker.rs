@@ -1,4 +1,5 @@
-//! The worker's side of the cluster: does what the [`Worker`] of `forebay-delivery` says, and serves windows.
+//! The worker's side of the cluster: carries out the actions of the [`Worker`] of `forebay-delivery`, and serves
+//! windows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,23 +26,23 @@ use crate::metrics::worker_counts::WorkerMetrics;
 use crate::ticket::{PublicKey, Verifier};
 use crate::transport::{SliceSender, WindowSlice};
 
-/// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
+/// Concurrent messages to the dispatcher: one that waits for news, and one that reports some.
 const CALLS_MAX: usize = 2;
-/// After a dispatcher did not answer.
+/// Pause after a dispatcher did not answer.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A worker without work tries the next dispatcher, if there are several: readers may be there.
+/// A worker without work tries the next of several dispatchers after this time: the readers may be there.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long trainers may go on reading from a worker that was told to stop.
+/// How long trainers may continue to read from a worker that was told to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
-/// A feed that cannot be computed here is tried again after so long: a file that it names may be there by then.
+/// Retry interval for a feed that cannot be computed here. A missing file may exist by then.
 const REFUSAL: Duration = Duration::from_secs(10);
-/// How long a feed stays open, with what is kept of it, after its last window: as long as the dispatcher keeps it.
+/// How long a feed and its caches stay open after its last window: as long as the dispatcher keeps it.
 const FEED_KEPT: Duration = Duration::from_secs(60);
-/// Windows that are read and filtered at a time ahead of the readers.
+/// Windows being read and filtered at a time ahead of the readers.
 const COMPUTING: usize = 2;
 
-/// Whom a worker asks what to do.
+/// A worker's connection to its dispatcher.
 pub(crate) enum Link {
     /// The dispatcher in this process.
     Here(Arc<DispatcherService>),
@@ -82,7 +83,7 @@ impl Link {
     }
 }
 
-/// A worker: the windows it holds and who may read them.
+/// A worker: its windows, and the keys that verify its readers' tickets.
 pub(crate) struct WorkerService {
     id: WorkerId,
     session: Arc<Session>,
@@ -95,13 +96,13 @@ pub(crate) struct WorkerService {
 
 struct Trust {
     verifier: Verifier,
-    /// The dispatcher's wall clock at an instant of ours.
+    /// The dispatcher's wall clock at a local instant.
     clock: (Instant, u64),
 }
 
 impl WorkerService {
-    /// A worker that trainers reach at `address`; `memory_bytes` are for windows, half of it before and half after
-    /// transforming.
+    /// A worker that trainers reach at `address`. Half of `memory_bytes` is for windows before transforming, half for
+    /// windows after it.
     pub(crate) fn new(session: Arc<Session>, address: String, memory_bytes: u64) -> Result<Self> {
         let id = random_id()?;
         let profile = WorkerProfile { worker: id, address, memory_bytes: memory_bytes / 2, computing: COMPUTING };
@@ -124,23 +125,23 @@ impl WorkerService {
         &self.metrics
     }
 
-    /// What its windows take.
+    /// The memory use of its windows.
     pub(crate) fn usage(&self) -> StoreUsage {
         self.store.usage()
     }
 
-    /// How far each of its windows is.
+    /// The state of each of its windows.
     pub(crate) fn states(&self) -> Vec<(WindowKey, StoredState)> {
         self.store.states()
     }
 
-    /// Takes nothing new from now on; [`run`](Self::run) ends when nobody reads any more.
+    /// Accepts no new windows from now on. [`run`](Self::run) ends when no trainer reads any more.
     pub(crate) fn drain(&self) {
         self.machine.lock().drain();
         self.draining.notify_one();
     }
 
-    /// Sends a trainer the slice that it asks for, or says why there is none.
+    /// Sends a trainer the requested slice, or refuses it.
     pub(crate) async fn serve<S: SliceSender>(&self, request: &WindowRequest, sender: &S) -> S::Answer {
         match self.slice(request).await {
             Ok(slice) => sender.send(slice),
@@ -157,10 +158,10 @@ impl WorkerService {
         Ok(WindowSlice { schema, pieces: pieces.boxed() })
     }
 
-    /// A window that a trainer asks for, if its ticket is good.
+    /// The requested window, if the ticket is valid.
     ///
     /// # Errors
-    /// `Denied` for a ticket that is not, `NotFound` for a window that is not leased to this worker.
+    /// `Denied` for an invalid ticket, `NotFound` for a window that is not leased to this worker.
     fn window(&self, request: &WindowRequest) -> Result<Arc<StoredWindow>> {
         {
             let trust = self.trust.lock();
@@ -172,14 +173,14 @@ impl WorkerService {
         self.store.get(&key).ok_or_else(|| {
             let (feed, window) = (&request.feed, request.window);
             let message = format!("window {} of epoch {} of feed {feed} is not here", window.index, window.epoch);
-            Error::new(ErrorKind::NotFound, message).with_hint("ask the dispatcher where it is")
+            Error::new(ErrorKind::NotFound, message).with_hint("ask the dispatcher which worker holds it")
         })
     }
 
-    /// Computes what the dispatcher leases, until it is drained. A dispatcher that is gone is waited for.
+    /// Computes leased windows until the worker is drained. Retries while no dispatcher answers.
     ///
     /// # Errors
-    /// What the dispatcher refuses for good: another build, another worker at the same address, a wrong token.
+    /// Permanent refusals by the dispatcher: another build, another worker at the same address, a wrong token.
     pub(crate) async fn run(&self, link: Arc<Link>) -> Result<()> {
         let mut feeds = Feeds {
             session: Arc::clone(&self.session),
@@ -222,7 +223,7 @@ impl WorkerService {
                     Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted) => {
                         if is_reachable != Some(false) && drain_until.is_none() {
                             let error = error.message();
-                            tracing::warn!(dispatcher = asked, error, "the dispatcher does not answer; trying on");
+                            tracing::warn!(dispatcher = asked, error, "the dispatcher does not answer; retrying");
                             is_reachable = Some(false);
                         }
                         self.metrics.reachable(false);
@@ -254,7 +255,7 @@ impl WorkerService {
         WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators: operator_versions(), sync }
     }
 
-    /// Does what the dispatcher says. `false` if that is nothing.
+    /// Carries out the dispatcher's answer. Returns whether any window is leased.
     fn obey(&self, answer: &WorkerAnswer, feeds: &mut Feeds) -> bool {
         match PublicKey::try_from(answer.ticket_key.clone()) {
             Ok(key) => {
@@ -291,10 +292,10 @@ impl WorkerService {
             if in_use.contains(id) {
                 *used = Instant::now();
             }
-            // Its next reader may only be opening: a loop may open one for each epoch.
+            // The next reader may be about to open it: a loop may open one per epoch.
             let is_kept = used.elapsed() < FEED_KEPT;
             if !is_kept {
-                tracing::info!(feed = %id, "feed closed: no window of it is leased to this worker");
+                tracing::info!(feed = %id, "feed closed: none of its windows is leased to this worker");
                 self.store.close_feed(id);
             }
             is_kept
@@ -307,7 +308,7 @@ impl WorkerService {
         self.store.start(feed, key.1);
     }
 
-    /// A feed was opened, or cannot be.
+    /// Handles the result of opening a feed.
     fn opened(&self, id: Arc<str>, opened: Result<Feed>, feeds: &mut Feeds) {
         let Some(Opening::Under(keys)) = feeds.all.remove(&id) else { return };
         match opened {
@@ -318,9 +319,9 @@ impl WorkerService {
                 keys.iter().for_each(|key| self.start(&feed, key));
                 feeds.all.insert(id, Opening::Done { feed, used: Instant::now() });
             }
-            // A dispatcher that is gone or new: the leases still stand, or will be taken back.
+            // The dispatcher is down or was restarted: the leases still stand, or will be revoked.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound) => {
-                tracing::debug!(feed = %id, error = error.message(), "the feed's spec is not to be had now");
+                tracing::debug!(feed = %id, error = error.message(), "the feed's spec is not available now");
                 self.machine.lock().forgive(&id);
                 keys.iter().for_each(|key| drop(feeds.wanted(key)));
             }
@@ -333,7 +334,7 @@ impl WorkerService {
         }
     }
 
-    /// Tells the machine how far each window is. Whether the dispatcher does not know it yet.
+    /// Reports the state of each window to the machine. Returns whether there is news for the dispatcher.
     fn take_stock(&self) -> bool {
         let mut has_news = false;
         let mut machine = self.machine.lock();
@@ -358,14 +359,14 @@ impl WorkerService {
         has_news
     }
 
-    /// Says farewell: the dispatcher need not find out.
+    /// Tells the dispatcher that this worker leaves, so that it need not detect the silence.
     async fn leave(&self, link: &Link) -> Result<()> {
         let _ = timeout(FAREWELL, link.sync(self.call(true))).await;
         Ok(())
     }
 }
 
-/// The dispatcher of a worker, which has the snapshots of a feed that is open there.
+/// The snapshots of a feed that is open at the worker's dispatcher.
 struct SnapshotsOf<'a> {
     link: &'a Link,
     feed: &'a str,
@@ -384,18 +385,18 @@ impl SnapshotSource for SnapshotsOf<'_> {
     }
 }
 
-/// The feeds of a worker, opened as their windows are leased.
+/// The feeds of a worker. A feed is opened when a window of it is leased.
 struct Feeds {
     session: Arc<Session>,
     link: Arc<Link>,
     all: HashMap<Arc<str>, Opening>,
     opening: JoinSet<(Arc<str>, Result<Feed>)>,
-    /// What cannot be computed here, since when.
+    /// Feeds that cannot be computed here, and when they were refused.
     refused: Vec<(Arc<str>, Instant)>,
 }
 
 enum Opening {
-    /// These windows wait for it.
+    /// These windows wait for the feed.
     Under(Vec<WindowKey>),
     Done {
         feed: Feed,
@@ -405,7 +406,7 @@ enum Opening {
 }
 
 impl Feeds {
-    /// The feed of a window that is to be started; `None` if it has yet to be opened.
+    /// The feed of a window to start; `None` if it is not open yet.
     fn wanted(&mut self, key: &WindowKey) -> Option<Feed> {
         match self.all.get_mut(&key.0) {
             Some(Opening::Done { feed, .. }) => return Some(feed.clone()),
@@ -415,7 +416,7 @@ impl Feeds {
         None
     }
 
-    /// Opens a feed, and then starts these windows.
+    /// Opens a feed, then starts these windows.
     fn open(&mut self, id: &Arc<str>, keys: Vec<WindowKey>) {
         self.all.insert(Arc::clone(id), Opening::Under(keys));
         let (session, link, id) = (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(id));
@@ -423,7 +424,7 @@ impl Feeds {
             let opened = match link.spec(&id).await {
                 Ok(spec) => session.open_spec(&spec, &SnapshotsOf { link: &link, feed: &id }).await,
                 Err(error) => {
-                    // It is asked for again at once.
+                    // The feed is requested again at once.
                     sleep(PAUSE).await;
                     Err(error)
                 }
@@ -432,7 +433,7 @@ impl Feeds {
         });
     }
 
-    /// Opens what could not be opened a while ago. It stays refused until that succeeds.
+    /// Retries feeds that could not be opened a while ago. They stay refused until opening succeeds.
     fn retry(&mut self) {
         let due: Vec<_> = self.refused.extract_if(.., |(_, since)| since.elapsed() >= REFUSAL).collect();
         for (id, _) in due {
@@ -442,7 +443,7 @@ impl Feeds {
         }
     }
 
-    /// A window is not to be started after all.
+    /// Cancels the start of a window.
     fn unwanted(&mut self, key: &WindowKey) {
         if let Some(Opening::Under(keys)) = self.all.get_mut(&key.0) {
             keys.retain(|waiting| waiting != key);

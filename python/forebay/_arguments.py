@@ -23,7 +23,7 @@ def refuse(name: str, accepted: str, value: Any, hint: str | None = None) -> Inv
 def integer(
     name: str, value: Any, minimum: int = 0, accepted: str | None = None, maximum: int = 2**64 - 1
 ) -> int | None:
-    """Checks an integer, which may be one of NumPy or torch. Returns `None` for `None`."""
+    """Checks an integer, which may be a NumPy or torch integer. Returns `None` for `None`."""
     if value is None:
         return None
     accepted = accepted or ("a positive integer" if minimum == 1 else f"an integer of at least {minimum}")

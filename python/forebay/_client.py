@@ -95,7 +95,8 @@ class Cluster:
         del options["self"], options["pipeline"]
         if not isinstance(pipeline, str) or any(c.isspace() for c in pipeline):
             offered = ", ".join(self.pipelines())
-            raise arguments.refuse("pipeline", "the name of a pipeline that the server offers", pipeline, f"it offers: {offered}")
+            accepted = "the name of a pipeline that the server offers"
+            raise arguments.refuse("pipeline", accepted, pipeline, f"it offers: {offered}")
         return make_loader(lambda feed, read, _: RemoteFeed(self._native, pipeline, feed, read), options)
 
     def __reduce__(self):
@@ -128,7 +129,7 @@ class RemoteFeed:
         return self._open(options).read(ahead)
 
     def compute_seconds(self) -> None:
-        """Workers compute, not this process."""
+        """Returns `None`: the workers compute, not this process."""
         return None
 
     def trace(self, options: dict[str, Any], epoch: int, step: int) -> list[tuple[str, int]]:

@@ -1,5 +1,5 @@
-"""Converts columns to a framework's tensors. The framework takes over the batch's memory by DLPack, and copies only
-where it cannot use that memory.
+"""Converts columns to a framework's tensors. The framework imports the batch's memory through DLPack, without a copy
+unless it cannot use that memory.
 
 A batch's memory belongs to the loop alone, so the loop may write to it.
 """
@@ -29,11 +29,13 @@ def converter(format: str) -> Callable[[_native.Tensor], Any]:
         return _MAKERS[format]()
     except ImportError as error:
         package = {"tf": "tensorflow"}.get(format, format)
-        raise InvalidError(f'format="{format}" needs the package {package}: {error}', f"pip install {package}") from None
+        raise InvalidError(
+            f'format="{format}" needs the package {package}: {error}', f"pip install {package}"
+        ) from None
 
 
 def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
-    """Converts a column of the native half: replaces the native tensors in it by the framework's."""
+    """Converts a column of the native half: replaces its native tensors with the framework's."""
     kind = type(value)
     if kind is _native.Tensor:
         return tensor(value)

@@ -101,7 +101,7 @@ class Loader:
         # With copies to a device: the batch whose copy is running, or the error of taking it.
         self._copying: tuple[Any, _Place] | None = None
         self._copy_failed: Exception | None = None
-        # Epochs that a loop began in the middle, with the offset: steps of that loop are counted from there.
+        # Epochs that a loop began in the middle, with the loop's first offset: its steps are counted from there.
         self._begins: dict[int, int] = {}
         self._done: list[dict[str, Any]] = []
         self._began: float | None = None
@@ -265,7 +265,7 @@ class Loader:
         epochs = 1 if self._epochs is None else max(self._epochs - self._epoch, 1)
         return epochs * -(-(samples // epochs) // self._batch_size)
 
-    # Where the loop stands
+    # The loop's position
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loop's place: after the last batch that it received. The state is small JSON. With ordered
@@ -288,7 +288,8 @@ class Loader:
         try:
             version, identity, position = state["version"], state["feed"], state["position"]
             feed = identity["feed"]
-            place = _Place(arguments.count("epoch", state["epoch"]), arguments.count("offset", state["offset"]), position)
+            epoch, offset = arguments.count("epoch", state["epoch"]), arguments.count("offset", state["offset"])
+            place = _Place(epoch, offset, position)
             if not isinstance(position, str):
                 raise TypeError
         except (KeyError, TypeError, ValueError):
@@ -298,7 +299,7 @@ class Loader:
         if feed != self._feed.id:
             raise ConflictError(
                 "the state is of another feed: " + "; ".join(_differences(identity, self._feed.identity)),
-                "load with the settings, files and query of the run that made the state, or start anew",
+                "load with the settings, files and query of the run that made the state, or start over",
             )
         self._feed.resolve(self._options(place.text, place.epoch))
         self._end_stream()
@@ -320,7 +321,7 @@ class Loader:
         steps = arguments.count("steps", steps)
         if self._read.get("delivery") == "dynamic":
             raise InvalidError("steps cannot be skipped with dynamic delivery", "ranks have no common steps there")
-        # After `break` the loop is gone, although its stream may still be open. The next loop starts its epoch over.
+        # After `break` the loop is gone, although its stream may still be open. The next loop restarts its epoch.
         running = self._stream is not None and self._loop() is not None
         now = self._place if running else self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
         offset = now.offset + steps * self._global_batch_size
@@ -350,7 +351,8 @@ class Loader:
         epoch = self.epoch if epoch is None else arguments.count("epoch", epoch)
         if self._read.get("delivery") == "dynamic":
             raise InvalidError(
-                "with dynamic delivery a rank's batches have no steps of their own", "give trace the batch: trace(batch)"
+                "with dynamic delivery a rank's batches have no steps of their own",
+                "give trace the batch: trace(batch)",
             )
         begins, total = self._begins.get(epoch, 0), self._feed.samples_per_epoch
         if total is not None and begins > total:
@@ -359,8 +361,8 @@ class Loader:
         return self._feed.trace(self._options(f"{epoch}:{begins}", epoch), epoch, step)
 
     def stats(self) -> dict[str, Any]:
-        """Returns what loops received and where time went: seconds that loops waited, seconds that all threads of the
-        session computed, batches that wait in the queue."""
+        """Returns what loops received and where time went: the seconds that loops waited, the seconds of computation of
+        all threads of the session, and the number of batches in the queue."""
         running = self._stream.stats() if self._stream is not None else None
         parts = self._done + ([running] if running else [])
         total = {name: sum(part[name] for part in parts) for name in _SUMMED}
@@ -407,7 +409,7 @@ class _Batches:
 
     def __next__(self) -> Any:
         loader = self._loader
-        # Another loop over the same loader has begun meanwhile.
+        # Another loop over the same loader has started.
         if loader._generation != self._generation:
             raise StopIteration
         try:
@@ -419,7 +421,7 @@ class _Batches:
             raise
         except BaseException:
             # A signal's exception, such as KeyboardInterrupt, may arrive after a batch has left the stream. If the loop
-            # continues, that batch is read again.
+            # continues, it reads that batch again.
             loader._interrupted = True
             raise
         if taken is None:

@@ -17,7 +17,9 @@ def resolve(
         ("world_size", world_size, "dp_size", dp_size),
     ):
         if value is not None and other_value is not None and value != other_value:
-            raise InvalidError(f'"{torch_name}" is {value!r} and "{other}" {other_value!r}: they are the same thing')
+            raise InvalidError(
+                f'"{torch_name}" is {value!r} and "{other}" is {other_value!r}: they name the same thing'
+            )
     rank = arguments.integer("rank", rank) if rank is not None else arguments.integer("dp_rank", dp_rank)
     is_dp = world_size is None
     world_size = arguments.positive("dp_size", dp_size) if is_dp else arguments.positive("world_size", world_size)

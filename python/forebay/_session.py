@@ -78,7 +78,7 @@ class Session:
         return Pipeline(self, created) if created is not None else None
 
     def _run_script(self, name: str, text: str) -> str | None:
-        """Runs a script, and gives the name of the last pipeline that it created."""
+        """Runs a script, and returns the name of the last pipeline that it created."""
         self._add_functions()
         return self._native.run_script(name, text)
 
@@ -90,8 +90,7 @@ class Session:
                 self._functions[function.name] = function
 
     def _define(self, query: str) -> "Pipeline":
-        # The name is internal, so it is not listed. It is unique, because the tables that a query names may be
-        # replaced.
+        # The name is internal and not listed. It is unique, because the tables that a query names may be replaced.
         name = f"_query_{next(_queries)}"
         self._add_functions()
         self._native.define(name, query.rstrip().rstrip(";"))
@@ -157,12 +156,16 @@ class Session:
         if hasattr(pipeline, "__arrow_c_stream__"):
             return self.table(pipeline).pipeline()
         if not isinstance(pipeline, str):
-            accepted = "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or Arrow data"
+            accepted = (
+                "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or Arrow data"
+            )
             raise arguments.refuse("pipeline", accepted, pipeline)
         if re.search(r"\s", pipeline.strip()):
             made = self.sql(pipeline)
             if made is None:
-                raise InvalidError("the SQL creates no pipeline", "end it with a SELECT, or CREATE PIPELINE name AS SELECT …")
+                raise InvalidError(
+                    "the SQL creates no pipeline", "end it with a SELECT, or CREATE PIPELINE name AS SELECT …"
+                )
             return made
         return self.pipeline(pipeline)
 
@@ -187,7 +190,8 @@ class Session:
 
     def __reduce__(self):
         raise InvalidError(
-            "a session cannot be sent to another process", "nor can its pipelines and tables: call forebay.load in that process"
+            "a session cannot be sent to another process",
+            "neither can its pipelines and tables: call forebay.load in that process",
         )
 
 
@@ -231,7 +235,7 @@ class Pipeline:
     def materialize(self, to: str | os.PathLike[str], **options: Any) -> "Materialized":
         """Writes the samples of one epoch to Parquet files in the folder or URL `to`. Takes the feed options of `load`.
 
-        If the same feed has written its samples there before, they are found, and nothing is computed.
+        If the same feed has already written its samples there, this method reuses them and computes nothing.
         """
         feed, rest = _split(options)
         _refuse_rest(rest)
@@ -242,12 +246,12 @@ class Pipeline:
 
     def cache(self) -> Table:
         """Returns a table of the query's result, computed once and stored as Parquet under the session's root. Query,
-        files and versions identify the stored result. Random operators are refused, because their results would be the
-        same in every epoch."""
+        files and versions identify the stored result. Random operators are refused, because their results would repeat
+        in every epoch."""
         opened = self.session._native.open(self.name, json.dumps({"shuffle": False}))
         if opened.uncacheable_calls:
             raise InvalidError(
-                f"what {', '.join(opened.uncacheable_calls)} gives must not be kept",
+                f"the results of {', '.join(opened.uncacheable_calls)} must not be stored",
                 "random operators come after cache(); Python functions need a version",
             )
         return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()
@@ -291,7 +295,7 @@ class Pipeline:
 
 
 class _Frame:
-    """Keeps rows without a name. The session frees them when no table uses them any more."""
+    """Keeps unnamed rows alive. The session frees them when no table uses them any more."""
 
     def __init__(self, session: Session, name: str):
         weakref.finalize(self, session._native.release, name).atexit = False
@@ -398,12 +402,12 @@ class Materialized:
     def __init__(self, session: Session, url: str, manifest: dict[str, Any], found: bool):
         self._session = session
         self.url = url
-        # The folder of the files, below `url`. Other runs may have left files beside it.
+        # The folder of the files, below `url`. Other runs may have left files in other folders there.
         self.folder: str = manifest["folder"]
         self.files: list[str] = manifest["files"]
         self.rows: int = manifest["rows"]
         self.bad_rows: int = manifest["bad_rows"]
-        # Whether the samples were stored already.
+        # Whether the samples existed already.
         self.found = found
 
     def table(self) -> Table:
@@ -425,7 +429,7 @@ class Schema:
 
 
 class Text(str):
-    """A text whose lines a notebook shows as lines."""
+    """A text that a notebook shows with its line breaks."""
 
     def __repr__(self) -> str:
         return str(self)

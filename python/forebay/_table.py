@@ -33,7 +33,7 @@ class Table:
         columns: tuple[str, ...] | None = None,
         held: tuple[Any, ...] = (),
     ):
-        # Keeps rows in memory alive that the session holds only as long as tables use them.
+        # Keeps in-memory rows alive, which the session frees when no table uses them.
         self._held = held
         self._session = session
         self._source = source
@@ -53,7 +53,7 @@ class Table:
         for condition in conditions:
             if not isinstance(condition, str):
                 raise arguments.refuse("condition", "SQL text such as \"width >= 64\"", condition)
-        # A condition may use selected columns, so it goes into a query around them.
+        # A condition may use selected columns, so wrap the selection in a subquery.
         table = self._nested() if self._columns is not None else self
         return self._other(table._source, conditions=table._conditions + conditions)
 
@@ -92,13 +92,15 @@ class Table:
         return self.select(*(quoted(name) for name in names if name != column), **{column: f"unnest({quoted(column)})"})
 
     def join(self, other: Any, on: "str | list[str] | dict[str, str]", how: str = "inner") -> "Table":
-        """These rows with the columns of `other`, a smaller table that is held in memory: a table, or what
-        `forebay.table` takes. `on` names the columns that must be equal, as a dict `{"label_id": "id"}` if their names
-        differ in `other`. Rows without a match are left out, or have nulls with `how="left"`. Rows with several matches
-        come once for each."""
+        """These rows with the columns of `other`, a smaller table that is held in memory: a table, or any source of
+        `forebay.table`. `on` names the columns that must be equal, as a dict `{"label_id": "id"}` if their names differ
+        in `other`. Rows without a match are left out, or have nulls with `how="left"`. A row with several matches comes
+        once per match."""
         other = self._session.table(other)
         if other._session is not self._session:
-            raise InvalidError("the tables of a join must belong to one session", "make both with the same forebay.Session")
+            raise InvalidError(
+                "the tables of a join must belong to one session", "make both with the same forebay.Session"
+            )
         if arguments.choice("how", how, ("inner", "left")) is None:
             raise arguments.refuse("how", "'inner' or 'left'", how)
         names = [on] if isinstance(on, str) else on

@@ -44,14 +44,14 @@ def udf(
             return pyarrow.compute.list_value_length(pyarrow.compute.split_pattern(text, " "))
 
     The function receives one pyarrow array for each type in `input`, all of equal length, and returns a pyarrow or
-    NumPy array of the same length. Its result for a row must depend on that row alone: rows come in pieces of any size,
-    from several threads, and more than once.
+    NumPy array of the same length. Its result for a row must depend on that row alone: the engine passes pieces of any
+    size, from several threads, and some rows more than once.
 
     - `input`: a type, or a list of types: names such as "int64", "string", "binary", "list<float>", or pyarrow types.
     - `output`: a type, a pyarrow field, or `forebay.tensor("float32", [224, 224, 3])`, whose rows are flat.
     - `name`: the name in queries; by default the function's own name.
-    - `version`: change it when the function computes something else, so that feeds can be told apart. Without a
-      version, no result of the function can be stored.
+    - `version`: change it when the function's results change, so that feeds can be told apart. Without a version, no
+      result of the function can be stored.
     - `nullable`: whether results may be null.
     - `processes`: run the function in this many worker processes, because it holds the GIL for long. Arrays travel in
       shared memory. The function must be importable there, from a module or from a script that guards its main part
@@ -200,7 +200,8 @@ def _type(value: Any) -> Any:
             return pyarrow.type_for_alias(value.strip())
         except ValueError:
             pass
-    raise arguments.refuse("type", 'a pyarrow type or the name of one, such as "int64", "string" or "list<float>"', value)
+    accepted = 'a pyarrow type or the name of one, such as "int64", "string" or "list<float>"'
+    raise arguments.refuse("type", accepted, value)
 
 
 def _find(module: str, qualname: str, declared: tuple[Any, ...]) -> Udf:

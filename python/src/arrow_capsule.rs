@@ -39,7 +39,7 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<(Arc<Schema>, Vec<Reco
     if data.hasattr("__arrow_c_stream__")? {
         let capsule = data.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
         let pointer = capsule.pointer_checked(Some(STREAM))?;
-        // SAFETY: a capsule of this name holds a stream, which is moved out of it as the interface requires.
+        // SAFETY: a capsule with this name holds a stream. The stream is moved out of it, as the interface requires.
         let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.cast().as_ptr()) };
         let reader = ArrowArrayStreamReader::try_new(stream).map_err(arrow_error)?;
         let schema = reader.schema();
@@ -67,7 +67,7 @@ pub(crate) fn import_array(data: &Bound<'_, PyAny>) -> PyResult<(Field, ArrayRef
     let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
         data.call_method0("__arrow_c_array__")?.extract()?;
     let (schema, array) = (schema.pointer_checked(Some(SCHEMA))?, array.pointer_checked(Some(ARRAY))?);
-    // SAFETY: capsules of these names hold these structures. The array is moved out; the capsule keeps the schema.
+    // SAFETY: capsules with these names hold these structures. The array is moved out; the capsule keeps the schema.
     let (schema, array) = unsafe {
         (schema.cast::<FFI_ArrowSchema>().as_ref(), FFI_ArrowArray::from_raw(array.cast::<FFI_ArrowArray>().as_ptr()))
     };
@@ -81,11 +81,11 @@ pub(crate) fn import_array(data: &Bound<'_, PyAny>) -> PyResult<(Field, ArrayRef
 pub(crate) fn import_field(field: &Bound<'_, PyAny>) -> PyResult<Field> {
     let capsule = field.call_method0("__arrow_c_schema__")?.cast_into::<PyCapsule>()?;
     let pointer = capsule.pointer_checked(Some(SCHEMA))?;
-    // SAFETY: a capsule of this name holds this structure, and keeps it.
+    // SAFETY: a capsule with this name holds this structure, and keeps it.
     Field::try_from(unsafe { pointer.cast::<FFI_ArrowSchema>().as_ref() }).map_err(arrow_error)
 }
 
-/// An array for Python to take over.
+/// An array that Python takes over.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct ArrowArray(ArrayRef);
 
@@ -111,8 +111,8 @@ impl ArrowArray {
     }
 }
 
-/// Copies the values to memory of our own. Another library may change memory that it lends, and releasing such memory
-/// may need the GIL while a lock is held.
+/// Copies the values into memory owned by Arrow. Another library may change memory that it lends, and releasing such
+/// memory may need the GIL while a lock is held.
 pub(crate) fn owned(array: &ArrayRef) -> PyResult<ArrayRef> {
     let data = array.to_data();
     let mut copy = MutableArrayData::new(vec![&data], false, data.len());

@@ -7,7 +7,7 @@ use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use crate::arrow_capsule::{batch_capsules, schema_capsule};
 use crate::column::Converter;
 
-/// One batch: its place, its columns, and the Arrow data behind them.
+/// One batch: its position, its columns, and the Arrow data behind them.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Batch {
     #[pyo3(get)]

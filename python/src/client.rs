@@ -22,7 +22,10 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to `uri`, within `retry_for` seconds.
     #[new]
-    #[pyo3(signature = (uri, *, token = None, ca = None, certificate = None, key = None, server_name = None, insecure = false, retry_for = None, buffer_bytes = None))]
+    #[pyo3(signature = (
+        uri, *, token = None, ca = None, certificate = None, key = None, server_name = None, insecure = false,
+        retry_for = None, buffer_bytes = None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords of one constructor")]
     fn new(
         py: Python<'_>,
@@ -74,7 +77,7 @@ impl Client {
     }
 }
 
-/// A feed that a server has planned for one rank.
+/// A feed planned by a server for one rank.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct RemoteFeed {
     feed: OfProcess<forebay_flight_client::RemoteFeed>,
@@ -116,13 +119,13 @@ impl RemoteFeed {
         self.runtime.wait(py, self.feed.trace(epoch, Traced::Step(step)))?.or_raise(py)
     }
 
-    /// Returns source file and row of each sample of an epoch with one of `count` offsets from `first` on.
+    /// Returns source file and row of each sample of an epoch, for `count` offsets starting at `first`.
     fn trace_offsets(&self, py: Python<'_>, epoch: u64, first: u64, count: u64) -> PyResult<Vec<(String, u64)>> {
         let wanted = first..first.saturating_add(count);
         self.runtime.wait(py, self.feed.trace(epoch, Traced::Offsets(wanted)))?.or_raise(py)
     }
 
-    /// Begins to read, up to `ahead` batches before Python asks for them.
+    /// Starts reading, up to `ahead` batches before Python asks for them.
     fn read(&self, py: Python<'_>, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let _in_runtime = self.runtime.handle().enter();

@@ -1,4 +1,4 @@
-//! Converts a batch's columns for Python: to tensors where that costs nothing, and to lists of objects otherwise.
+//! Converts a batch's columns for Python: to tensors where that is free, and to lists of objects otherwise.
 //!
 //! | Arrow | Python |
 //! |---|---|
@@ -40,8 +40,8 @@ pub(crate) struct Ragged {
 
 /// Converts the columns of one batch for Python.
 pub(crate) struct Converter {
-    /// Where tensors begin. Two columns may share memory, but a loop that writes to one column must not change the
-    /// other.
+    /// The start addresses of exported tensors. Two columns may share memory, but writing to one column must not change
+    /// the other.
     exported: HashSet<usize>,
 }
 
@@ -286,7 +286,7 @@ fn unit(data_type: &DataType) -> Option<&'static str> {
     })
 }
 
-/// Returns the plain type of these values, if Arrow has several encodings for them and this is another one.
+/// Returns the plain type of these values, if `data_type` is one of Arrow's other encodings of it.
 fn plain(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Dictionary(_, value) => Some(value.as_ref().clone()),
@@ -355,7 +355,7 @@ fn object<'py>(py: Python<'py>, array: &ArrayRef, row: usize) -> PyResult<Bound<
             let wide = cast(&array.slice(row, 1), &DataType::Int64);
             match wide {
                 Ok(wide) if !wide.is_null(0) => wide.as_primitive::<Int64Type>().value(0).into_pyobject(py)?.into_any(),
-                // Above i64::MAX.
+                // The value is above i64::MAX.
                 _ => number(py, "int", &array_value_to_string(array, row).map_err(arrow_error)?)?,
             }
         }
@@ -391,8 +391,8 @@ fn no_nulls(py: Python<'_>, field: &Field, array: &ArrayRef) -> PyResult<()> {
 
 fn has_nulls(py: Python<'_>, field: &Field) -> PyErr {
     let message = format!("column \"{}\" has nulls, which a tensor of {} cannot hold", field.name(), field.data_type());
-    let hint = "replace them in the query with coalesce(column, value), leave such rows out with WHERE column IS NOT NULL, \
-                or read with format=\"arrow\"";
+    let hint = "replace them in the query with coalesce(column, value), leave such rows out with WHERE column IS NOT \
+                NULL, or read with format=\"arrow\"";
     exception(py, &Error::new(ErrorKind::Data, message).with_hint(hint))
 }
 

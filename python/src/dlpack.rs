@@ -1,7 +1,8 @@
-//! A tensor that NumPy, PyTorch, JAX and TensorFlow take over without a copy.
+//! A tensor that NumPy, PyTorch, JAX and TensorFlow import without a copy.
 //!
-//! DLPack (<https://dmlc.github.io/dlpack>) is a C structure with an address, a shape and a type, in a capsule that the
-//! consumer renames when it takes the structure over. Version 1 says whether the memory is writable; ours is.
+//! DLPack (<https://dmlc.github.io/dlpack>) is a C structure with an address, a shape and a type, in a capsule. A
+//! consumer that takes the structure over renames the capsule. Version 1 states whether the memory is writable; ours
+//! is.
 #![expect(unsafe_code, reason = "DLPack hands C structures over by address")]
 
 use std::ffi::{CStr, c_void};
@@ -75,7 +76,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// Makes a tensor of the first elements of `data`, as many as `shape` has.
+    /// Makes a tensor from the first elements of `data`, as many as `shape` requires.
     pub(crate) fn new(data: Buffer, dtype: DType, shape: Vec<i64>) -> Self {
         let elements: i64 = shape.iter().product();
         assert!(data.len() >= elements as usize * dtype.bytes(), "a tensor of {shape:?} in {} bytes", data.len());
@@ -121,7 +122,7 @@ impl Tensor {
         Self { dtype: DType::UInt((self.dtype.bytes() * 8) as u8), ..self.clone() }
     }
 
-    /// Whether elements lie in memory row by row.
+    /// Whether the elements are stored row by row.
     #[getter]
     fn is_contiguous(&self) -> bool {
         let mut expected = 1;
@@ -232,7 +233,7 @@ struct Versioned {
 
 fn legacy(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyCapsule>> {
     unsafe extern "C" fn delete(this: *mut Legacy) {
-        // SAFETY: called once, by the consumer or the capsule, with the pointer that `legacy` made of two boxes.
+        // SAFETY: called once, by the consumer or the capsule, with the pointer that `legacy` made from two boxes.
         let this = unsafe { Box::from_raw(this) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(this.context.cast::<Held>()) });
@@ -249,13 +250,13 @@ fn legacy(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyCaps
     let mut held = Box::new(held);
     let tensor = held.dlpack(dtype);
     let managed = Box::new(Legacy { tensor, context: Box::into_raw(held).cast(), deleter: Some(delete) });
-    // SAFETY: the address is a box's, and `destroy` frees it if no consumer took the tensor.
+    // SAFETY: the pointer comes from a box, and `destroy` frees it if no consumer took the tensor.
     unsafe { capsule(py, Box::into_raw(managed).cast(), LEGACY, destroy) }
 }
 
 fn versioned(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyCapsule>> {
     unsafe extern "C" fn delete(this: *mut Versioned) {
-        // SAFETY: called once, by the consumer or the capsule, with the pointer that `versioned` made of two boxes.
+        // SAFETY: called once, by the consumer or the capsule, with the pointer that `versioned` made from two boxes.
         let this = unsafe { Box::from_raw(this) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(this.context.cast::<Held>()) });
@@ -273,12 +274,12 @@ fn versioned(py: Python<'_>, held: Held, dtype: DType) -> PyResult<Bound<'_, PyC
     let tensor = held.dlpack(dtype);
     let context = Box::into_raw(held).cast();
     let managed = Box::new(Versioned { major: 1, minor: 0, context, deleter: Some(delete), flags: 0, tensor });
-    // SAFETY: the address is a box's, and `destroy` frees it if no consumer took the tensor.
+    // SAFETY: the pointer comes from a box, and `destroy` frees it if no consumer took the tensor.
     unsafe { capsule(py, Box::into_raw(managed).cast(), VERSIONED, destroy) }
 }
 
 /// # Safety
-/// `pointer` must be valid content for a capsule of this name, and `destroy` must be able to free it.
+/// `pointer` must be valid content for a capsule with this name, and `destroy` must be able to free it.
 unsafe fn capsule<'py>(
     py: Python<'py>,
     pointer: *mut c_void,

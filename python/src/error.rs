@@ -25,7 +25,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let kind = match error.kind() {
-        // A client is told `Invalid` where a server does not know what it calls.
+        // A server that does not know a call answers `Unsupported`; for the client its call is invalid.
         ErrorKind::Invalid | ErrorKind::Unsupported => "invalid",
         ErrorKind::NotFound => "not_found",
         ErrorKind::Conflict => "conflict",

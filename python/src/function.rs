@@ -47,7 +47,8 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     Ok(Function { name, version, inputs, output, call: Arc::new(call) })
 }
 
-/// Running calls, and whether more may begin. A thread that enters Python during its shutdown would crash the process.
+/// The number of running calls, and whether new ones are refused. Entering Python from a thread during Python's
+/// shutdown would crash the process.
 static CALLS: Mutex<RunningCalls> = Mutex::new(RunningCalls { running: 0, ended: false });
 static NONE_RUNNING: Condvar = Condvar::new();
 
@@ -79,7 +80,7 @@ impl Drop for CallGuard {
     }
 }
 
-/// Refuses new calls, and waits some seconds at most for running ones. For Python's `atexit`.
+/// Refuses new calls and waits up to [`END_WITHIN`] for running ones. For Python's `atexit`.
 #[pyfunction]
 pub(crate) fn end_functions(py: Python<'_>) {
     py.detach(|| {

@@ -70,7 +70,7 @@ impl Runtime {
         }
         let error = Error::new(ErrorKind::Invalid, "a Forebay loader or session cannot be used in a forked process")
             .with_hint(
-                "Forebay computes on threads of its own: use DataLoader(num_workers=0), or make the loader in the child \
+                "Forebay computes on its own threads: use DataLoader(num_workers=0), or make the loader in the child \
                  process (multiprocessing's \"spawn\")",
             );
         Err(exception(py, &error))
@@ -78,7 +78,7 @@ impl Runtime {
 }
 
 /// A value that belongs to the process that made it, because it has threads. A forked child must not even drop it: the
-/// threads do not exist there, and a lock that one of them held at the fork is held forever.
+/// threads do not exist there, and a lock that a thread held during the fork is never released.
 pub(crate) struct OfProcess<T> {
     /// `Some` until the drop.
     value: Option<T>,

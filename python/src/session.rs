@@ -30,8 +30,8 @@ impl Session {
         Ok(Self { session, runtime: Runtime::new().or_raise(py)? })
     }
 
-    /// Runs the statements of `text`; errors call it `name`. Returns each statement's result: a text, or the rows of a
-    /// table.
+    /// Runs the statements of `text`, which errors call `name`. Returns each statement's result: a text, or the rows of
+    /// a table.
     fn execute<'py>(&self, py: Python<'py>, name: &str, text: &str) -> PyResult<Bound<'py, PyList>> {
         let outputs = self.runtime.wait(py, self.session.execute(name, text))?.or_raise(py)?;
         let list = PyList::empty(py);
@@ -46,7 +46,8 @@ impl Session {
         Ok(list)
     }
 
-    /// Runs the statements of `text`, which errors call `name`. Gives the name of the last pipeline that they created.
+    /// Runs the statements of `text`, which errors call `name`. Returns the name of the last pipeline that they
+    /// created.
     fn run_script(&self, py: Python<'_>, name: &str, text: &str) -> PyResult<Option<String>> {
         let outputs = self.runtime.wait(py, self.session.execute(name, text))?.or_raise(py)?;
         Ok(outputs.into_iter().rev().find_map(|output| match output {
@@ -68,7 +69,7 @@ impl Session {
         self.runtime.wait(py, self.session.register(name, schema, batches))?.or_raise(py)
     }
 
-    /// Creates or replaces a table of the files at `location`; without the name of a format, their extensions tell it.
+    /// Creates or replaces a table of the files at `location`. Without a format, the files' extensions determine it.
     #[pyo3(signature = (name, location, format))]
     fn add_files(&self, py: Python<'_>, name: &str, location: &str, format: Option<&str>) -> PyResult<()> {
         self.runtime.wait(py, self.session.add_files(name, location, format))?.or_raise(py)
@@ -126,7 +127,7 @@ impl Session {
         Ok((table, preview.html().or_raise(py)?, preview.num_rows(), preview.bad_rows()))
     }
 
-    /// Opens a pipeline as a feed, with feed options as JSON, and with all columns or only these.
+    /// Opens a pipeline as a feed, with feed options as JSON, and with all columns or only the given ones.
     #[pyo3(signature = (name, options, columns = None))]
     fn open(&self, py: Python<'_>, name: &str, options: &str, columns: Option<Vec<String>>) -> PyResult<Feed> {
         self.runtime.check_process(py)?;
@@ -195,14 +196,14 @@ impl Feed {
         Ok((settings.batch_size, settings.epochs, settings.drop_last, samples))
     }
 
-    /// Writes the samples to Parquet under `url`. Returns the manifest as JSON, and whether the samples were there
+    /// Writes the samples to Parquet under `url`. Returns the manifest as JSON, and whether the samples existed
     /// already.
     fn materialize(&self, py: Python<'_>, url: &str) -> PyResult<(String, bool)> {
         let done = self.runtime.wait(py, self.feed.materialize(url))?.or_raise(py)?;
         Ok((serde_json::to_string(&done).map_err(|error| invalid(py, error.to_string()))?, done.found))
     }
 
-    /// Calls whose results must not be kept.
+    /// Calls whose results must not be stored.
     #[getter]
     fn uncacheable_calls(&self) -> Vec<String> {
         self.feed.uncacheable_calls()
@@ -215,14 +216,14 @@ impl Feed {
         Ok(rows.into_iter().map(place).collect())
     }
 
-    /// Returns source file and row of each sample of an epoch with one of `count` offsets from `first` on.
+    /// Returns source file and row of each sample of an epoch, for `count` offsets starting at `first`.
     fn trace_offsets(&self, py: Python<'_>, epoch: u64, first: u64, count: u64) -> PyResult<Vec<(String, u64)>> {
         let wanted = first..first.saturating_add(count);
         let rows = self.runtime.wait(py, self.feed.trace_offsets(epoch, wanted))?.or_raise(py)?;
         Ok(rows.into_iter().map(place).collect())
     }
 
-    /// Begins to read with options as JSON, up to `ahead` batches before Python asks for them.
+    /// Starts reading with options as JSON, up to `ahead` batches before Python asks for them.
     fn read(&self, py: Python<'_>, options: &str, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
         let reader = self.feed.read(&json::<ReadOptions>(py, options)?).or_raise(py)?;
@@ -254,7 +255,7 @@ pub(crate) fn columns(schema: &arrow::datatypes::Schema) -> Vec<(String, String,
 pub(crate) fn json<T: DeserializeOwned>(py: Python<'_>, text: &str) -> PyResult<T> {
     serde_json::from_str(text).map_err(|error| {
         let message = error.to_string();
-        // Drop the place: it points into JSON that no user wrote.
+        // Drop the position: it points into JSON that no user wrote.
         invalid(py, message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message))
     })
 }

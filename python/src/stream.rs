@@ -39,11 +39,11 @@ impl Source {
 
 type ReceivedBatch = forebay_engine::Result<forebay_engine::Batch>;
 
-/// Batches of one rank. Dropping or closing it stops the work.
+/// Batches of one rank. Dropping or closing the stream stops the work.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Stream {
     runtime: Runtime,
-    /// `None` after it was closed, and after an error.
+    /// `None` after the stream was closed, and after an error.
     batches: OfProcess<Mutex<Option<mpsc::Receiver<ReceivedBatch>>>>,
     ahead: usize,
     counts: Arc<Counts>,
@@ -60,7 +60,7 @@ struct Counts {
 }
 
 impl Stream {
-    /// Begins to read, up to `ahead` batches before Python asks for them.
+    /// Starts reading, up to `ahead` batches before Python asks for them.
     pub(crate) fn start(runtime: &Runtime, source: Source, ahead: usize) -> Self {
         let (send, receive) = mpsc::channel(ahead.max(1));
         runtime.handle().spawn(pump(source, send));
@@ -113,7 +113,7 @@ impl Stream {
         received.or_raise(py).map(|batch| Some(Batch::new(batch)))
     }
 
-    /// Stops the work, and drops batches that were read ahead.
+    /// Stops the work and drops batches that were read ahead.
     fn close(&self, py: Python<'_>) {
         if self.batches.is_forked() {
             return;
@@ -143,9 +143,9 @@ impl Stream {
     }
 }
 
-/// Reads until the end, an error, or until the receiver is dropped.
+/// Reads until the end, until an error, or until the receiver is dropped.
 async fn pump(mut source: Source, send: mpsc::Sender<ReceivedBatch>) {
-    // Reserve a place in the queue first, so that no batch is begun before it is wanted.
+    // Reserve a slot of the queue first, so that no batch is started before there is room for it.
     while let Ok(place) = send.reserve().await {
         let next = tokio::select! {
             biased;

@@ -1,5 +1,5 @@
-//! Wrong requests: each gives one clear error that says what is wrong, where, and what to do. None panics, hangs or
-//! passes.
+//! Invalid requests. Each gives one clear error that says what is wrong, where, and what to do. None panics, hangs or
+//! succeeds.
 
 use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, text, wrong};
 
@@ -156,7 +156,8 @@ fn options_of_a_pipeline_are_checked_when_it_is_created() {
         ("on_error = 'ignore'", 36, "\"on_error\" must be 'raise', 'skip' or 'quarantine', got 'ignore'"),
     ] {
         let sql = format!(
-            "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';\nCREATE PIPELINE p WITH ({option}) AS SELECT * FROM clicks;"
+            "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';\n\
+             CREATE PIPELINE p WITH ({option}) AS SELECT * FROM clicks;"
         );
         refused(&folder, &sql, &[what, &format!("script.sql:2:{column}\n")]);
         if option.starts_with("batchsize") {

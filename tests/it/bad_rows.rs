@@ -84,7 +84,7 @@ fn a_bad_picture_that_is_left_out_keeps_its_offset() {
     let server = Server::start(&script, &[]);
     let (remote, _) = skip(&["--connect", &server.uri], &["2"]);
     assert_eq!(remote, batches);
-    // The same rows are left out, whatever the order and the batch size.
+    // The same rows are left out for any order and batch size.
     let whole = ids(&skip(&local, &["6", "--shuffle"]).0);
     let (ones, _) = skip(&local, &["1", "--shuffle"]);
     assert_eq!(ones.iter().filter(|batch| batch.rows == 0).count(), 3);
@@ -166,7 +166,7 @@ fn check_bad_rows(format: &str, name: &str, good: &str, bad: &str, expected: &[(
     let raise = ["run", &script, "--shuffle", "false", "--batch-size", "1", "--output", "json"];
     wrong(&raise, &[&place, "hint: fix the file", "'skip' or 'quarantine'"]);
     let (before, status, _) = Running::start(&mut forebay(raise)).end();
-    assert_eq!((before.len() as u64, status.code()), (row, Some(1)), "what comes before a bad row is handed out");
+    assert_eq!((before.len() as u64, status.code()), (row, Some(1)), "batches before a bad row are delivered");
 }
 
 #[test]

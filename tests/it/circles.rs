@@ -1,4 +1,4 @@
-//! No circle of files: which source file uses which, read from the sources.
+//! No circles of files: checks which source file uses which, as read from the sources.
 //!
 //! A file uses another when it names an item that the other defines, in a `use` or in a path. An item that is named
 //! through a re-export counts for the file that defines it, so a module may re-export its children, and a child may
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::repository;
 
-/// The crates' roots.
+/// The crates' root files.
 const ROOTS: &[&str] = &[
     "arrays/src/lib.rs",
     "cli/main.rs",
@@ -25,16 +25,16 @@ const ROOTS: &[&str] = &[
     "storage/src/lib.rs",
 ];
 
-/// Two files may use each other; more make none of them understandable by itself.
+/// Two files may use each other. In a larger circle, no file can be understood by itself.
 const FILES_MAX: usize = 2;
 
-/// Circles that are left: parts of the JPEG decoder. The list may only become shorter.
+/// Known circles: parts of the JPEG decoder. The list may only become shorter.
 const LEFT: &[(&str, &[&str])] = &[
     ("jpeg/src/lib.rs", &["", "band", "geometry", "header", "progressive", "scan", "sequential", "stored"]),
     ("jpeg/src/lib.rs", &["avx2", "bits", "blocks", "cpu", "huffman", "idct", "reduced"]),
 ];
 
-/// A circle's modules, the crate's root as an empty name.
+/// A circle's modules. The empty name stands for the crate's root.
 type Circle = BTreeSet<String>;
 
 #[test]
@@ -54,7 +54,7 @@ fn no_three_files_use_each_other_in_a_circle() {
     assert!(found.is_empty(), "these files use each other in a circle:\n{found}");
 }
 
-/// Modules of the engine, and others that they must not use.
+/// Modules of the engine, and the modules that they must not use.
 const APART: [(&str, &str); 4] =
     [("feed", "session"), ("compile", "feed"), ("compile", "session"), ("pipeline", "feed")];
 
@@ -102,7 +102,7 @@ struct Crate {
     modules: BTreeMap<Vec<String>, Module>,
 }
 
-/// A file.
+/// The module of one file.
 #[derive(Default)]
 struct Module {
     children: BTreeSet<String>,
@@ -139,7 +139,7 @@ impl Crate {
         }
     }
 
-    /// The module in which what `path` names is looked for, and the rest of the path; `None` for other crates.
+    /// The module where the lookup of `path` starts, and the rest of the path; `None` for other crates.
     fn begin(&self, from: &[String], path: &[String]) -> Option<(Vec<String>, Vec<String>)> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -158,13 +158,13 @@ impl Crate {
         }
     }
 
-    /// As [`begin`](Self::begin), for the path of a `use`.
+    /// Like [`begin`](Self::begin), for the path of a `use`.
     fn begin_of_use(&self, from: &[String], path: &[String]) -> Option<(Vec<String>, Vec<String>)> {
         let is_local = matches!(path.first()?.as_str(), "crate" | "self" | "super");
         (is_local || self.modules[from].children.contains(&path[0])).then(|| self.begin(from, path))?
     }
 
-    /// The module that defines what `path` names in `module`.
+    /// The module that defines the item that `path` names in `module`.
     fn definition(&self, mut module: Vec<String>, path: &[String], hops: usize) -> Option<Vec<String>> {
         let mut rest = path;
         while let Some((first, after)) = rest.split_first()
@@ -176,7 +176,7 @@ impl Crate {
         let Some((first, after)) = rest.split_first() else { return Some(module) };
         match self.modules[&module].uses.iter().find(|used| used.name == *first) {
             Some(used) if hops > 0 => {
-                // What is re-exported from another crate counts for nobody.
+                // A re-export from another crate has no module here.
                 let (from, path) = self.begin_of_use(&module, &used.path)?;
                 self.definition(from, &[&path[..], after].concat(), hops - 1)
             }
@@ -184,7 +184,7 @@ impl Crate {
         }
     }
 
-    /// For each module those that it uses.
+    /// The modules that each module uses.
     fn edges(&self) -> BTreeMap<&[String], BTreeSet<Vec<String>>> {
         let uses = |(path, module): (&'_ Vec<String>, &'_ Module)| -> BTreeSet<Vec<String>> {
             let used = module.uses.iter().map(|used| (&used.path, used.is_public));
@@ -282,7 +282,7 @@ impl Module {
     }
 }
 
-/// Reads a tree of a `use` from `at` on; gives where it ends.
+/// Reads a tree of a `use`, starting at `at`. Returns the index of its end.
 fn use_tree(tokens: &[String], mut at: usize, prefix: &[String], used: &mut Vec<(Vec<String>, String)>) -> usize {
     let mut path = prefix.to_vec();
     loop {
@@ -322,7 +322,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// The tokens without items that are compiled for tests only.
+/// Removes the tokens of items that are compiled only for tests.
 fn without_tests(tokens: Vec<String>) -> Vec<String> {
     const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let (mut kept, mut at) = (Vec::new(), 0);
@@ -346,7 +346,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// Names, `::` and single characters; no comments, no strings, no lifetimes.
+/// Splits a text into names, `::` and single characters, without comments, strings and lifetimes.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -382,7 +382,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The hashes of the raw string that `text` begins with.
+/// The number of hashes of the raw string at the beginning of `text`.
 fn raw_string(text: &str) -> Option<usize> {
     let rest = text.strip_prefix('b').unwrap_or(text).strip_prefix('r')?;
     let hashes = rest.bytes().take_while(|byte| *byte == b'#').count();

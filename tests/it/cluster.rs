@@ -1,4 +1,4 @@
-//! Several processes, one feed: every rank gets the same batches, whichever processes compute, join, leave or are
+//! Several processes, one feed: every rank gets the same batches, no matter which processes compute, join, leave or are
 //! killed.
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use crate::support::{
     Batch, DEADLINE, Folder, Running, Server, fail, forebay, log, repository, run, signal, succeed, wrong,
 };
 
-/// The batches of several ranks together.
+/// Maps epoch and offset of several ranks' batches to rows and digest.
 type Log = BTreeMap<(u64, u64), (u64, String)>;
 
 /// A script over the sample photographs, filtered, shuffled and augmented, with two dozen windows per epoch: `train`,
@@ -40,7 +40,7 @@ fn photos(milliseconds: u64) -> (Folder, String) {
     (folder, script)
 }
 
-/// Returns the batches that an undisturbed rank in one process reads of `train`.
+/// Returns the batches that one rank in one process reads of `train` without disturbance.
 fn undisturbed(script: &str, epochs: u64) -> Vec<Batch> {
     run([script, "--pipeline", "train", "--epochs", &epochs.to_string(), "--ids", "path"]).0
 }
@@ -99,7 +99,7 @@ fn wait_for(uri: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         if is_so(&status) {
             return status;
         }
-        assert!(began.elapsed() < DEADLINE, "{what} did not come about: {status}");
+        assert!(began.elapsed() < DEADLINE, "timed out waiting for {what}: {status}");
     }
 }
 
@@ -165,7 +165,7 @@ impl Job {
 
     fn kill(&mut self, rank: usize) {
         let rank = &mut self.ranks[rank];
-        rank.process.kill().expect("it is ours");
+        rank.process.kill().expect("a child process");
         rank.was_killed = true;
     }
 
@@ -228,7 +228,7 @@ fn assert_same(ranks: Vec<Vec<Batch>>, undisturbed: Vec<Batch>) {
         let places: Vec<_> = batches.iter().map(|batch| (batch.epoch, batch.offset)).collect();
         assert!(places.is_sorted(), "rank {rank} got its batches out of order");
         let is_its = |batch: &Batch| batch.offset / 2 % ranks.len() as u64 == rank as u64;
-        assert!(batches.iter().all(is_its), "rank {rank} got what is another's");
+        assert!(batches.iter().all(is_its), "rank {rank} got another rank's batches");
     }
     let samples = |batches: &[Batch]| {
         let mut samples: Vec<_> =
@@ -254,7 +254,7 @@ fn several_workers_give_several_ranks_what_one_process_reads() {
     assert_same(job.finish(), expected);
 }
 
-/// The number of kills, and of epochs that last about as long.
+/// The number of kills, and the number of epochs that take about as long.
 fn chaos() -> (usize, u64) {
     match std::env::var("FOREBAY_CHAOS_SECONDS").ok() {
         Some(seconds) => {
@@ -348,7 +348,7 @@ fn another_dispatcher_takes_over() {
     let (kills, epochs) = chaos();
     let mut last = 1;
     survive(&mut cluster, (kills / 3, epochs * 2 / 3), |cluster, _, _| {
-        // The dispatcher that all processes went to after the last kill.
+        // The dispatcher that all processes switched to after the last kill.
         last = 1 - last;
         cluster.dispatchers[last].kill();
         cluster.restart_dispatcher(last);
@@ -367,7 +367,7 @@ fn a_rank_that_does_not_read_stops_no_other() {
          CREATE PIPELINE p WITH (shuffle = true, batch_size = 10, window_rows = 50) AS
              SELECT id, repeat('x', 2000) AS text FROM t;",
     );
-    // Less than the two readers need together, so windows are evicted and computed again.
+    // This is less than the two readers need together, so windows are evicted and computed again.
     let dispatcher = Server::start(&script, &["--no-worker"]);
     let worker = ["worker", "--dispatcher", &dispatcher.uri, "--memory-limit", "400kB", "--output", "json"];
     let _worker = Server::launch(&mut forebay(worker));

@@ -11,7 +11,7 @@ use forebay_flight_client::{Client, StreamRequest};
 use crate::cluster::Cluster;
 use crate::support::Folder;
 
-/// A batch that a reader of a cluster gets: place, token, and rows.
+/// Reads a request's batches from a cluster.
 async fn read(uri: &str, request: StreamRequest) -> Vec<forebay_engine::Batch> {
     let mut client = Client::connect(uri).await.expect("it listens");
     let mut reader = client.open(&request).await.expect("a feed").read().expect("a reader");
@@ -25,7 +25,7 @@ async fn read(uri: &str, request: StreamRequest) -> Vec<forebay_engine::Batch> {
 /// Epoch, offset and rows of each global batch.
 type Global = Vec<((u64, u64), RecordBatch)>;
 
-/// Assembles the global batches from those of a job's ranks.
+/// Assembles the global batches from the batches of a job's ranks.
 fn global(ranks: Vec<Vec<forebay_engine::Batch>>) -> Global {
     let mut steps = BTreeMap::<_, BTreeMap<u64, RecordBatch>>::new();
     for batch in ranks.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! A feed is a function: samples and bytes do not depend on ranks, threads, limits, places and restarts.
+//! A feed is a function: samples and bytes do not depend on ranks, threads, limits, machines and restarts.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::support::{Batch, Folder, Server, forebay, log, photos_sql, run, succeed};
 
-/// Reads two epochs of the photographs in batches of ten as the whole log, with `more` arguments.
+/// Reads two epochs of the photographs in batches of ten as one rank, with `more` arguments.
 fn photos(more: &[&str]) -> Vec<Batch> {
     epochs_of_photos("2", more)
 }

@@ -1,4 +1,4 @@
-//! The house's own rules: which crate may know which, and that generated files are fresh.
+//! The repository's own rules: the dependencies between crates, and the freshness of generated files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::repository;
 
-/// Who may depend on whom. Anything else is a design change: see ARCHITECTURE.md.
+/// The allowed dependencies of each crate. Any other is a design change: see ARCHITECTURE.md.
 const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-python", &["forebay-arrays", "forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
@@ -26,7 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "forebay-storage",
         ],
     ),
-    // Storage is a feature of it, for the conversion of its errors.
+    // Storage is an optional feature of this crate, for the conversion of its errors.
     ("forebay-protocol", &["forebay-arrays", "forebay-delivery", "forebay-storage"]),
     ("forebay-delivery", &[]),
     ("forebay-diagnostics", &[]),
@@ -37,7 +37,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("forebay-storage", &["forebay-arrays", "forebay-diagnostics"]),
 ];
 
-/// Foreign crates that only some rooms may name.
+/// Foreign crates, and the only crates that may depend on them.
 const KEPT_APART: &[(&str, &[&str])] = &[
     ("tonic", &["forebay-flight-client", "forebay-flight-server"]),
     ("arrow-flight", &["forebay-flight-client", "forebay-flight-server"]),
@@ -48,7 +48,7 @@ const KEPT_APART: &[(&str, &[&str])] = &[
     ("pyo3", &["forebay-python"]),
 ];
 
-/// The most crates of the workspace that depend on each other in a row.
+/// The maximum length of a chain of dependencies within the workspace.
 const CHAIN_MAX: usize = 6;
 
 /// Normal dependencies of each package of the workspace.
@@ -99,7 +99,7 @@ fn no_chain_of_crates_is_longer_than_six() {
 #[test]
 fn a_trainer_links_neither_datafusion_nor_parquet() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    // In the crate's own folder: elsewhere the features that other members ask for count too.
+    // Run in the crate's own folder. Elsewhere, cargo also counts features that other members enable.
     let output = Command::new(cargo)
         .args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"])
         .current_dir(repository().join("flight-client"))
@@ -126,7 +126,7 @@ fn foreign_crates_stay_in_their_rooms() {
     }
 }
 
-/// Source files of the libraries, which do not know the command line that may be above them.
+/// Source folders of the libraries, which must not know the command line.
 const LIBRARIES: &[&str] = &[
     "arrays",
     "delivery",
@@ -153,7 +153,7 @@ fn files_below(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The first flag of a command line in a line of code, unless it is in a whole command such as `forebay run --ids`.
+/// The first command-line flag in a line of code, except in a whole command such as `forebay run --ids`.
 fn flag(line: &str) -> Option<&str> {
     let is_code = !line.trim_start().starts_with("//");
     let parts = is_code.then(|| line.split('`').filter(|part| !part.starts_with("forebay ")));
@@ -173,7 +173,7 @@ fn libraries_name_options_and_not_flags() {
             continue;
         }
         let text = std::fs::read_to_string(&file).expect("a source file");
-        // Tests of a file are at its end.
+        // A file's tests are at its end.
         let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
         for (number, line) in code.lines().enumerate() {
             let flag = flag(line);
@@ -206,7 +206,7 @@ fn the_format_reference_is_fresh() {
 /// Folders whose sources may name operators: the operators themselves, tests and benchmarks.
 const NAMING_OPERATORS: &[&str] = &["operators", "tests", "benches", "target", "examples", "docs"];
 
-/// What is known of an operator is in its descriptor, so nothing else needs its name.
+/// An operator's properties are in its descriptor, so no other code needs its name.
 #[test]
 fn only_operators_know_operators_by_name() {
     let names: BTreeSet<&str> = forebay_engine::operators::descriptors().map(|descriptor| descriptor.name).collect();

@@ -220,7 +220,7 @@ async fn a_joined_table_is_pinned_and_part_of_the_feed() {
     folder.write("labels.csv", &labels);
     let again = open(&folder, &script, &FeedOptions::default()).await;
     let from = forebay_engine::Start::Token(token);
-    let refused = again.read(&ReadOptions { from, ..ReadOptions::default() }).err().expect("it is of another feed");
+    let refused = again.read(&ReadOptions { from, ..ReadOptions::default() }).err().expect("a token of another feed");
     assert!(refused.to_string().contains("the resume token is of feed"), "{refused}");
     assert_eq!(again.identity()["lookups"][0][0], "labels");
 }
@@ -273,10 +273,13 @@ async fn trace_names_the_rows_of_the_left_side() {
 #[tokio::test]
 async fn joins_stand_below_packing_and_above_unnesting_and_by_lengths() {
     let sql = "CREATE PIPELINE packed WITH (window_rows = 40) AS SELECT input_ids FROM pack(
-                   (SELECT tokens FROM samples JOIN (SELECT id FROM labels WHERE name LIKE '%.0') l USING (id)), length => 8);
+                   (SELECT tokens FROM samples JOIN (SELECT id FROM labels WHERE name LIKE '%.0') l USING (id)),
+                   length => 8);
                CREATE PIPELINE unnested WITH (window_rows = 40, shuffle = true) AS
                    SELECT item, name FROM (SELECT unnest(tokens) AS item FROM samples) JOIN labels ON item = id;
-               CREATE PIPELINE lengths WITH (bucket_by_length = 'name', bucket_boundaries = '5,6', global_batch_size = 8) AS
+               CREATE PIPELINE lengths WITH (
+                   bucket_by_length = 'name', bucket_boundaries = '5,6', global_batch_size = 8
+               ) AS
                    SELECT id, name FROM samples JOIN labels USING (id);";
     let (folder, script) = tables(120, 120, sql);
     let session = session(&folder, &script).await;

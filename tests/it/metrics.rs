@@ -14,13 +14,13 @@ use check::{Scrape, check};
 
 /// Returns host and port of a server's metrics.
 fn address(server: &Server) -> &str {
-    let uri = server.ready["metrics"].as_str().expect("it says where its metrics are");
+    let uri = server.ready["metrics"].as_str().expect("the output names the metrics");
     uri.strip_prefix("http://").and_then(|uri| uri.strip_suffix("/metrics")).expect("http://HOST:PORT/metrics")
 }
 
 /// Requests a path, and returns status line, headers and body.
 fn get(address: &str, path: &str) -> (String, String, String) {
-    let mut tcp = TcpStream::connect(address).expect("somebody listens");
+    let mut tcp = TcpStream::connect(address).expect("a listener");
     tcp.set_read_timeout(Some(DEADLINE)).expect("a timeout");
     write!(tcp, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("a request");
     let mut answer = String::new();
@@ -41,7 +41,7 @@ fn scrape(server: &Server) -> Scrape {
 fn until(server: &Server, is_so: impl Fn(&Scrape) -> bool) {
     let began = Instant::now();
     while !is_so(&scrape(server)) {
-        assert!(began.elapsed() < DEADLINE, "it does not come about");
+        assert!(began.elapsed() < DEADLINE, "timed out waiting for the metrics");
     }
 }
 

@@ -284,7 +284,7 @@ async fn bad_documents_are_named_and_keep_a_place() {
     assert_eq!(batches.iter().map(Batch::bad_rows).sum::<u64>(), 1);
     let feed = open(&folder, &script, &FeedOptions::default()).await;
     let mut reader = feed.read(&ReadOptions::default()).expect("a reader");
-    let error = reader.next().await.expect("an outcome").expect_err("the bad row is raised").to_string();
+    let error = reader.next().await.expect("a result").expect_err("the bad row is raised").to_string();
     assert!(error.contains("000000.jsonl\", row 3: ") && error.contains("a list of tokens holds a null"), "{error}");
 }
 

@@ -81,7 +81,7 @@ fn a_token_is_asked_for() {
     refused(&server, &["--token", ""], &["no token was sent"]);
     let unknown = ["the token is not one that this server knows", "hint: "];
     refused(&server, &["--token", "a-token-for-these-testz"], &unknown);
-    refused(&server, &["--token", "# the new one"], &["the token has characters that no header may hold"]);
+    refused(&server, &["--token", "# the new one"], &["the token has characters that a header cannot hold"]);
 
     let mut environment = forebay(["run", "--connect", &server.uri, "--steps", "1"]);
     succeed(environment.env("FOREBAY_TOKEN", TOKEN));
@@ -105,11 +105,12 @@ fn a_trainer_s_token_makes_no_worker() {
     let worker = ["worker", "--dispatcher", &dispatcher.uri];
 
     // A worker that got only the trainers' file would call these.
-    let phrases = ["the token is a trainer's", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
+    let phrases =
+        ["needs a worker's token, and got", "hint: give the worker the dispatcher's tokens", "--worker-token-file"];
     wrong(&[&worker[..], &["--token-file", text(&readers)]].concat(), &phrases);
-    wrong(&worker, &["no token was sent", "hint: ", "a worker has --worker-token-file"]);
+    wrong(&worker, &["no token was sent", "hint: ", "a worker needs --worker-token-file"]);
     let other = folder.write("other", "a-token-of-another-cluster");
-    let unknown = ["the token is not one that this server knows", "hint: ", "a worker has --worker-token-file"];
+    let unknown = ["the token is not one that this server knows", "hint: ", "a worker needs --worker-token-file"];
     wrong(&[&worker[..], &["--worker-token-file", text(&other)]].concat(), &unknown);
     // The dispatcher also refuses such tokens the spec of a feed.
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -175,7 +176,7 @@ fn tls_is_for_those_who_trust_its_ca() {
     read(&server, &["--tls-ca", ca]);
     // A token that the server does not require is harmless.
     read(&server, &["--tls-ca", ca, "--token", TOKEN]);
-    refused(&server, &["--tls-ca", other_ca], &["no secure connection to", "signed by no CA", "hint: ", "--tls-ca"]);
+    refused(&server, &["--tls-ca", other_ca], &["no secure connection to", "not signed by a CA", "hint: ", "--tls-ca"]);
     refused(
         &server,
         &["--tls-ca", ca, "--tls-server-name", "elsewhere.example"],
@@ -283,7 +284,7 @@ fn a_worker_is_told_what_it_was_pointed_at() {
     wrong(&["status", "--connect", &worker.uri], &phrases);
     // A worker that advertises the dispatcher's address.
     let posing = ["worker", "--dispatcher", &plain.uri, "--advertise", &plain.uri];
-    wrong(&posing, &["the dispatcher itself serves at", "hint: --advertise says where trainers reach the worker"]);
+    wrong(&posing, &["the dispatcher itself serves at", "hint: --advertise is the worker's address for trainers"]);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! SQL behaviour as text: every file of `tests/slt` is run, a SELECT in it as a pipeline in file order.
+//! SQL behaviour as text: runs every file of `tests/slt`, each SELECT in it as a pipeline in file order.
 //!
 //! Each file runs twice: read in process, and read over Flight from a server of the same session. Only samples travel
 //! over Flight; other statements (CREATE, DROP, SHOW, DESCRIBE, EXPLAIN) have no request in the protocol, so both runs
 //! execute them, and plan each SELECT, on the session itself.
 //!
-//! After a change that is meant, `SLT_UPDATE=1 cargo test --test it slt` writes the new results; read the diff.
+//! After an intended change, `SLT_UPDATE=1 cargo test --test it slt` writes the new results; read the diff.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::support::repository;
 
-/// Values of a tensor that are shown.
+/// Maximum number of a tensor's values in a result.
 const SHOWN: usize = 12;
 
 struct Database {
@@ -35,13 +35,13 @@ struct Served {
 }
 
 impl Database {
-    /// A session that reads files beside the tests.
+    /// A session whose relative locations begin at `tests/slt`.
     fn in_process() -> Result<Self, Error> {
         let session = Session::builder().base(repository().join("tests/slt")).threads(1).build()?;
         Ok(Self { session: Arc::new(session), served: None })
     }
 
-    /// The same session, whose samples are read over Flight.
+    /// The same, with samples read over Flight.
     async fn over_flight() -> Result<Self, Error> {
         let database = Self::in_process()?;
         let server = Server::bind(([127, 0, 0, 1], 0).into()).await?;
@@ -130,7 +130,7 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> String {
             format!("[{shape}] {}", values(&part("data").as_list::<i32>().value(row)))
         }
         (_, DataType::Binary) => format!("{} bytes", column.as_binary::<i32>().value(row).len()),
-        // Results are split at white space, where an empty text would be lost.
+        // Results are split at white space, so an empty text would be lost.
         _ => match array_value_to_string(column, row).expect("a value that can be shown") {
             text if text.is_empty() => "(empty)".to_owned(),
             text => text,
@@ -147,7 +147,7 @@ fn values(array: &ArrayRef) -> String {
     text
 }
 
-/// Every file of `tests/slt`, in the order of their names.
+/// Every file of `tests/slt`, ordered by name.
 fn files() -> Vec<PathBuf> {
     let folder = repository().join("tests/slt");
     let mut files: Vec<_> = std::fs::read_dir(&folder)
@@ -203,7 +203,7 @@ fn every_expected_error_says_which() {
             };
             assert!(
                 !matches!(error, ExpectedError::Empty),
-                "{loc}: without a pattern any error passes, a typo in the statement too: write `statement error PATTERN`"
+                "{loc}: without a pattern any error passes, even that of a typo: write `statement error PATTERN`"
             );
             expected += 1;
         }
@@ -221,7 +221,7 @@ fn every_operator_has_an_slt_file() {
     }
 }
 
-/// What an example may read: other columns are shown in words, or by another test.
+/// Minimum number of examples that run. The others show their result in words, or read columns that this table lacks.
 const EXAMPLES_RUN_MIN: usize = 40;
 
 #[test]
@@ -239,7 +239,7 @@ fn the_operators_examples_are_true() {
                 let got = match result {
                     Ok(DBOutput::Rows { rows, .. }) => rows[0][0].clone(),
                     Ok(_) => panic!("{sql} gives no rows"),
-                    // Of images, and of other columns that this table lacks, there are golden tests.
+                    // Golden tests cover examples that read images or other columns that this table lacks.
                     Err(error) if error.to_string().contains("\" not found") => continue,
                     Err(error) => format!("error: {error}"),
                 };

@@ -39,7 +39,7 @@ fn photos_folder() -> std::path::PathBuf {
     repository().join("examples")
 }
 
-/// Returns two epochs as a trainer with this schema of samples sees them: place, token, digest.
+/// Returns two epochs as a trainer with this schema of samples receives them: position, token, digest.
 async fn batches(feed: &Feed, schema: &SchemaRef) -> Vec<(u64, u64, String, String)> {
     let mut reader = feed.read(&ReadOptions { epochs: Some(2), ..ReadOptions::default() }).expect("a reader");
     let mut all = Vec::new();
@@ -51,7 +51,7 @@ async fn batches(feed: &Feed, schema: &SchemaRef) -> Vec<(u64, u64, String, Stri
     all
 }
 
-/// A feed whose snapshot is altered on its way.
+/// A source that alters the feed's snapshot in transit.
 struct Altered<'a> {
     feed: &'a Feed,
     from: &'a str,
@@ -96,7 +96,7 @@ async fn a_snapshot_that_is_not_what_its_id_says_is_refused() {
     }
 }
 
-/// A feed that counts how often its snapshots are fetched.
+/// A source that counts how often the feed's snapshots are fetched.
 struct Counted<'a>(&'a Feed, AtomicUsize);
 
 #[async_trait::async_trait]
@@ -119,14 +119,14 @@ async fn a_snapshot_is_fetched_once_for_all_feeds() {
         worker.open_spec(&spec, &source).await.expect("the same feed");
         assert_eq!(source.1.load(Ordering::Relaxed), usize::from(seed == 1 && pipeline == "photos") * fetched);
     }
-    // The session that took it has it.
+    // A session that has a snapshot does not fetch it.
     let feed = session.open("other", &FeedOptions::default()).expect("a feed");
     let source = Counted(&feed, AtomicUsize::new(0));
     session.open_spec(&feed.spec(), &source).await.expect("the same feed");
     assert_eq!(source.1.load(Ordering::Relaxed), 0);
 }
 
-/// Returns the spec after a trip over the wire.
+/// Returns the feed's spec after conversion to JSON and back.
 fn travelled(feed: &Feed) -> FeedSpec {
     let text = serde_json::to_string(&feed.spec()).expect("a spec is JSON");
     assert_eq!(text, serde_json::to_string(&feed.spec()).expect("a spec is JSON"));
@@ -173,14 +173,14 @@ async fn a_spec_opens_as_the_same_feed_elsewhere() {
 
 #[tokio::test]
 async fn what_is_normalised_last_is_sent_as_pixels() {
-    let columns =
-        "SELECT normalize(crop) AS a, to_chw(normalize(crop, mean => [0, 0, 0])) AS b, crop, normalize(crop, std => [1, 1, 1]) AS c
+    let columns = "SELECT normalize(crop) AS a, to_chw(normalize(crop, mean => [0, 0, 0])) AS b, crop,
+            normalize(crop, std => [1, 1, 1]) AS c
         FROM (SELECT random_resized_crop(decode_image(bytes), 8, 8) AS crop FROM photos)";
     let script = PHOTOS.split_inclusive(';').next().expect("a table").to_owned()
         + &format!("CREATE PIPELINE train WITH (shuffle = true, seed = 1) AS {columns}");
     let session = dispatcher(&photos_folder(), &script).await;
     let feed = session.open("train", &FeedOptions::default()).expect("a feed");
-    // In the same session as in another: who sends samples does not share them with who reads them.
+    // Even in the same session: a feed that sends samples does not share them with a feed that reads them.
     for opened in [session.open_spec(&feed.spec(), &feed).await, worker().open_spec(&travelled(&feed), &feed).await] {
         let opened = opened.expect("the same feed");
         let types = |feed: &Feed| {
@@ -264,7 +264,7 @@ async fn a_spec_that_comes_to_another_feed_is_refused_with_the_difference() {
     check(Invalid, &["not an absolute path or URL"], &[("/dataset/location", json!("photos"))]).await;
     check(Invalid, &["not an absolute path or URL"], &[("/root", json!(".forebay"))]).await;
     check(Invalid, &["\"window_rows\" must be positive"], &[("/settings/window_rows", json!(0))]).await;
-    // Neither a version by itself nor a setting that is not part of the identity is a difference.
+    // A different version alone is not a difference, and neither is a setting outside the identity.
     let mut spec = feed.spec();
     spec.forebay = "9.9.9".to_owned();
     spec.root = "memory:///elsewhere".to_owned();
@@ -325,7 +325,7 @@ async fn a_file_that_came_later_does_not_matter_and_one_that_changed_does() {
     let path = folder.write("t/1.csv", "a\n123\n45\n");
     let feed = worker().open_spec(&spec, &feed).await.expect("opening looks at no file");
     let error =
-        feed.read(&ReadOptions::default()).expect("a reader").next().await.expect("an end").expect_err("a change");
+        feed.read(&ReadOptions::default()).expect("a reader").next().await.expect("a result").expect_err("a change");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let expected = format!("\"{}\" changed since the feed's snapshot was taken", path.display());
     assert!(error.to_string().contains(&expected), "{error}");

@@ -125,7 +125,7 @@ impl Running {
     /// Closes the output without reading it, and waits for the process.
     pub(crate) fn hang_up(self) -> (ExitStatus, String) {
         drop(self.lines);
-        let output = end(self.process, "a process whose output nobody reads");
+        let output = end(self.process, "a process with closed output");
         (output.status, String::from_utf8(output.stderr).expect("errors are UTF-8"))
     }
 }
@@ -235,7 +235,7 @@ impl Server {
 
     /// Kills the process, which cannot say farewell.
     pub(crate) fn kill(&mut self) {
-        self.process.kill().expect("it is ours");
+        self.process.kill().expect("a child process");
         self.process.wait().expect("it can be waited for");
     }
 

@@ -1,14 +1,14 @@
-//! Rules for texts: widths of comments and guides, the index of decisions, the changelog.
+//! Rules for texts: the width of comments and guides, the index of decisions, the changelog.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::repository;
 
-/// Columns of comments and guides, as rustfmt has them for code.
+/// Maximum width of comments and guides. rustfmt uses the same for code.
 const COLUMNS_MAX: usize = 120;
-/// Folders that hold what others wrote, or what was built.
+/// Folders of other authors' files or of build outputs.
 const FOREIGN: &[&str] = &["target", ".venv", ".git", ".forebay", "__pycache__"];
-/// Files that programs write.
+/// Generated files.
 const GENERATED: &[&str] = &["docs/formats.md", "docs/operators.md"];
 
 /// The project's own files with one of these extensions.
@@ -29,7 +29,7 @@ fn own_files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Which lines of a text are prose that its author could have broken.
+/// Finds the lines of prose in a text, which an author can wrap.
 struct Prose {
     is_markdown: bool,
     is_python: bool,
@@ -50,7 +50,7 @@ impl Prose {
         }
     }
 
-    /// Whether the next line is prose. Tables, links and fenced blocks are as long as they are.
+    /// Whether the next line is prose. Tables, links and fenced blocks may have any width.
     fn next(&mut self, line: &str) -> bool {
         let text = line.trim_start();
         let is_link = text.contains("://") || text.contains("](");
@@ -163,7 +163,7 @@ fn the_changelog_has_the_form_of_keep_a_changelog() {
     }
 }
 
-/// Folders of the project, with which the paths of its files begin.
+/// Folders of the project. The paths of its files begin with one of them.
 const ROOMS: &[&str] = &[
     "arrays",
     "benches",
@@ -185,12 +185,12 @@ const ROOMS: &[&str] = &[
 
 #[test]
 fn the_map_and_the_decisions_name_files_that_exist() {
-    // Where jobs and the batch engine will be.
+    // Planned folders, of jobs and of the batch engine.
     let planned = ["engine/src/job/", "engine/src/batch/"];
     let mut paths = 0;
     for file in own_files(repository(), &["md"]) {
         let text = std::fs::read_to_string(&file).expect("a text");
-        // Between two backquotes, from a folder of the project on.
+        // Paths between two backquotes that begin with a folder of the project.
         for path in text.split('`').skip(1).step_by(2).filter(|text| !text.contains([' ', '<', ',', '*', '\n'])) {
             let parts: Vec<&str> = path.split('/').collect();
             if parts.len() > 2 && ROOMS.contains(&parts[0]) && !planned.contains(&path) {

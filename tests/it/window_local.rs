@@ -71,7 +71,7 @@ async fn rows_are_mixed_with_another_of_their_window_as_it_is_in_that_epoch() {
                 let image = images.value(row).as_primitive::<UInt8Type>().values().to_vec();
                 let plain = &plain[batch.epoch as usize];
                 let Some(&(partner, _)) = others.first() else {
-                    assert_eq!(image, plain[&own], "a row that is all its own is as it was");
+                    assert_eq!(image, plain[&own], "a row that is not mixed does not change");
                     continue;
                 };
                 mixed_rows += 1;
@@ -158,7 +158,7 @@ async fn of_near_duplicates_in_a_window_the_first_stays() {
     is_a_feed(&folder, &script).await;
 }
 
-/// Whether row `id` is a near copy of the row 7 before it.
+/// Whether row `id` is a near copy of the row seven places before it.
 fn is_copy(id: i64) -> bool {
     id % 3 == 1 && id % 30 >= 7
 }
@@ -215,8 +215,10 @@ async fn rows_are_mixed_again_with_others() {
 #[tokio::test]
 async fn what_is_decoded_fast_does_not_depend_on_the_columns_asked_for() {
     let (folder, script) = photos(
-        "SELECT resize(decode_image(bytes, fast => true), 32, 32) AS a, resize(decode_image(bytes, fast => true), 24, 24) AS b,
-             resize(image, 20, 20) AS c, image FROM (SELECT bytes, decode_image(bytes, fast => true) AS image FROM photos);",
+        "SELECT resize(decode_image(bytes, fast => true), 32, 32) AS a,
+             resize(decode_image(bytes, fast => true), 24, 24) AS b,
+             resize(image, 20, 20) AS c, image
+         FROM (SELECT bytes, decode_image(bytes, fast => true) AS image FROM photos);",
     );
     let session = session(&folder, &script).await;
     let whole = session.open("train", &FeedOptions::default()).expect("a feed");

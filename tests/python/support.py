@@ -69,7 +69,7 @@ class Process:
             self.process.stdout.close()
 
     def kill(self):
-        """Kills the server, which cannot say farewell."""
+        """Kills the server. It cannot tell its peers that it leaves."""
         self.process.kill()
         self.process.wait()
 

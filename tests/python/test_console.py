@@ -1,11 +1,11 @@
-"""Console blocks of the guides are true: their commands run, and print what they say they print.
+"""Checks the console blocks of the guides: their commands run, and print what the blocks show.
 
-`$ ` begins a command, and the lines up to the next one are its output. In output, `…` stands for the rest of a line,
-and on a line of its own for any lines. Times, rates and memory are any numbers. A feed's id, the checksum of a token
-and a port differ from run to run: the first time that a page shows one it is learned, and then holds for the rest of
-the page. Warnings are not logged.
+`$ ` begins a command, and the lines up to the next command are its output. In output, `…` stands for the rest of a
+line, and on a line of its own for any number of lines. Times, rates and memory match any numbers. A feed's id, the
+checksum of a token and a port differ from run to run: the test learns each at its first appearance on a page, and
+expects the same value in the rest of the page. Warnings are not logged.
 
-A block that cannot be run says why: ```console (not run: reason). The flags in it are those that the command has.
+A block that cannot run states the reason: ```console (not run: reason). The command must have the flags in that block.
 """
 
 import os
@@ -53,7 +53,7 @@ def commands(code: str) -> list[tuple[str, str]]:
 
 
 class Names:
-    """What a page calls feeds and servers, and what they are called in this run."""
+    """The names of feeds and servers on a page, and their names in this run."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -65,7 +65,7 @@ class Names:
         return command
 
     def compare(self, shown: str, printed: str, place: str):
-        """Compares a command's output with the page's, and learns the names that it shows first."""
+        """Compares a command's output with the page's, and learns new names from it."""
         learned: dict[str, str] = {}
 
         def named(shown: str, form: str) -> str:
@@ -88,7 +88,7 @@ class Names:
                 case "number":
                     return r"[\d.]+"
                 case "checksum":
-                    # The same checksum may be of another token in another block.
+                    # Another block may show the same checksum for another token.
                     return r"[0-9a-f]{6}"
                 case "name" if text.startswith("grpc"):
                     return named(text, r"grpc://127\.0\.0\.1:\d+")
@@ -108,7 +108,7 @@ class Names:
 
 
 def run(command: str, folder: Path) -> str:
-    """All that a command prints, in a shell that has the program and this Python."""
+    """All output of a command, in a shell that has the program and this Python."""
     path = f"{binary().parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     ended = subprocess.run(
         ["bash", "-c", command],
@@ -124,7 +124,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def start(command: str, folder: Path, lines: int, stack: ExitStack) -> str:
-    """The first lines of a server, on a free port, which then serves until the end of the page."""
+    """The first lines of a server, on a free port. It serves until the end of the page."""
     arguments = [binary(), *shlex.split(command)[1:], "--port", "0"]
     process = subprocess.Popen(arguments, cwd=folder, env=environment() | QUIET, stdout=subprocess.PIPE, text=True)
     stack.callback(process.stdout.close)
@@ -142,7 +142,7 @@ def test_the_pages_commands_run(page, tmp_path):
     compared = 0
     with ExitStack() as stack:
         for block in blocks(page):
-            # A script is what the page last called by its name.
+            # The script is the one that the page last showed under this name.
             if block.language == "sql" and block.info:
                 (folder / block.info).write_text(block.code)
             if block.language not in SHELLS or block.not_run:

@@ -1,4 +1,4 @@
-"""The guides are true: their Python and SQL runs, and prints what they say it prints."""
+"""Checks the guides: their Python and SQL runs, and prints what they show."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ NOT_RUN = re.compile(r"\(not run: \S.*\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, with what its first line says after the language, and the output shown right below it, if any."""
+    """A fenced block, the rest of its first line after the language, and the output shown right below it, if any."""
 
     language: str
     info: str
@@ -29,7 +29,7 @@ class Block:
 
     @property
     def not_run(self) -> bool:
-        """Whether it says that it is not run, and why."""
+        """Whether the block states that it is not run, and why."""
         return NOT_RUN.fullmatch(self.info) is not None
 
 
@@ -51,10 +51,10 @@ def of(document: str, language: str) -> list:
 
 
 def run_python(path: Path, scope: dict):
-    """Runs a document's Python from top to bottom, as a reader would, and compares what it prints."""
+    """Runs a document's Python from top to bottom, as a reader would, and compares its output."""
     for block in [block for block in blocks(path) if block.language == "python"]:
         printed = io.StringIO()
-        # The line numbers of errors are then those of the document.
+        # Errors then have the line numbers of the document.
         code = compile("\n" * block.line + block.code, path, "exec")
         with contextlib.redirect_stdout(printed):
             exec(code, scope)
@@ -74,7 +74,7 @@ def guide_folder(tmp_path_factory) -> Path:
 
 
 def make_guide_folder(folder: Path) -> Path:
-    """Fills a folder with what the user guide's scripts read: photographs, and the data that its Python makes."""
+    """Fills a folder with the sources of the user guide's scripts: photographs, and the data that its Python makes."""
     shutil.copytree(REPOSITORY / "examples" / "photos", folder / "photos")
     with contextlib.chdir(folder):
         run_python(DOCS / "guide.md", {"__name__": "guide"})

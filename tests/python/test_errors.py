@@ -12,7 +12,7 @@ from support import PHOTOS_SQL, Server, batches, command, read, ticket
 
 
 def plan_fails(client, **request) -> str:
-    """Checks that planning and reading fail alike, and returns the error's text."""
+    """Checks that planning and reading fail in the same way, and returns the error's text."""
     with pytest.raises(pa.ArrowInvalid) as planned:
         client.get_flight_info(command(**request))
     with pytest.raises(pa.ArrowInvalid):

@@ -1,4 +1,4 @@
-"""Datasets in S3, against moto, which speaks its protocol on loopback."""
+"""Datasets in S3, against moto, a local implementation of its protocol."""
 
 import json
 import subprocess

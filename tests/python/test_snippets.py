@@ -1,7 +1,7 @@
-"""The pages about the Python package are true: their Python runs, and prints what they say it prints.
+"""Checks the pages about the Python package: their Python runs, and prints what they show.
 
-Blocks marked `python` run, from top to bottom in one namespace for each page. Other libraries' code is marked `py`, and
-does not.
+Blocks marked `python` run, from top to bottom in one namespace per page. Other libraries' code is marked `py` and does
+not run.
 """
 
 import os
@@ -19,7 +19,7 @@ MIGRATIONS = {"dataloader", "hf-datasets", "mosaic-streaming", "ray-data", "tf-d
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """What a page's code finds where it runs, and a session of its own."""
+    """The files that a page's code reads, in the working folder, and a session of its own."""
     shutil.copytree(REPOSITORY / "examples" / "photos", tmp_path / "photos")
     shutil.copy(REPOSITORY / "examples" / "photos.sql", tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -21,15 +21,15 @@ use crate::receive::{BrokenStream, Receiving};
 use crate::status::{error_of, lost};
 use crate::wire::WindowRequest;
 
-/// A worker that does not answer a request within this is taken for lost.
+/// A worker that does not answer a request within this time is treated as lost.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
-/// Kept for messages to come, over all streams.
+/// Memory kept for future messages, over all streams.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Opens slices over connections that all streams share, one for each worker.
+/// Opens slices over connections that all streams share, one per worker.
 pub(crate) struct FlightTransport {
     connections: Arc<Connections>,
-    /// The memory that messages come in.
+    /// The memory that messages are received into.
     pool: Arc<Pool>,
 }
 
@@ -91,7 +91,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Forgets the connection, if it may be the reason.
+    /// Drops the connection if it may have caused the error.
     fn failed(&self, error: &SliceError) {
         let is_suspect = match error {
             SliceError::Missing => false,
@@ -112,16 +112,16 @@ fn error(address: &str, broken: BrokenStream) -> SliceError {
     let error = || error_of(address, &status, |cause| lost(address, cause));
     match status.code() {
         Code::NotFound => SliceError::Missing,
-        // Whatever listens at that address is no worker.
+        // The server at that address is not a worker.
         Code::Unimplemented => SliceError::Unreachable(error()),
-        // A new dispatcher signs with a new key.
+        // A restarted dispatcher signs with a new key.
         Code::PermissionDenied => SliceError::TicketRefused(error()),
         _ => SliceError::Failed(error()),
     }
 }
 
-/// The error of a worker that sends what nobody asked for.
+/// The error for an answer that cannot be decoded.
 fn unreadable(address: &str, cause: &str) -> SliceError {
-    let message = format!("{address} sent what cannot be read: {cause}");
+    let message = format!("{address} sent an answer that cannot be read: {cause}");
     SliceError::Failed(Error::new(ErrorKind::Internal, message))
 }

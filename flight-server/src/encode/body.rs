@@ -1,7 +1,7 @@
-//! Answers whose body tonic does not encode.
+//! Answers whose body bypasses tonic's encoder.
 //!
 //! tonic's service decodes the request and makes the answer's head. A method that answers with [`RawBody`] messages
-//! puts them into the answer's extensions, and [`RawBodyService`], around the service, makes them the body.
+//! stores them in the answer's extensions, and the wrapper [`RawBodyService`] turns them into the body.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use super::frames::{Frames, OutgoingMessage};
 
 type OutgoingMessages = BoxStream<'static, Result<OutgoingMessage, Status>>;
 
-/// Messages to send past tonic's encoder.
-// An extension has to be cloneable; it is taken once.
+/// Messages to send without tonic's encoder.
+// An extension must be cloneable. The messages are taken once.
 #[derive(Clone)]
 pub(crate) struct RawBody(Arc<Mutex<Option<OutgoingMessages>>>);
 
 impl RawBody {
-    /// An answer of these messages; `encoded` are those for tonic, of which there are none.
+    /// An answer with these messages. `encoded` is the empty stream of messages for tonic's encoder.
     pub(crate) fn answer<T>(messages: OutgoingMessages, encoded: T) -> Response<T> {
         let mut response = Response::new(encoded);
         response.extensions_mut().insert(Self(Arc::new(Mutex::new(Some(messages)))));
@@ -71,7 +71,7 @@ fn direct(mut answer: http::Response<Body>) -> http::Response<Body> {
 }
 
 struct RawFrames {
-    /// None after the last.
+    /// None after the last message.
     messages: Option<OutgoingMessages>,
     frames: Frames,
     end: Option<http::HeaderMap>,
@@ -100,7 +100,7 @@ impl hyper::body::Body for RawFrames {
                 Poll::Pending => {
                     this.frames.flush();
                     match this.frames.pop() {
-                        // Whoever takes it asks again, and then waits for more.
+                        // The caller polls again, and then waits for more.
                         Some(bytes) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
                         None => return Poll::Pending,
                     }
@@ -113,7 +113,7 @@ impl hyper::body::Body for RawFrames {
                 Ok(()) => trailers,
                 Err(unsendable) => {
                     let mut trailers = http::HeaderMap::new();
-                    // The code alone can always be sent.
+                    // The code alone is always a valid header.
                     let _ = Status::new(unsendable.code(), "").add_header(&mut trailers);
                     trailers
                 }
@@ -140,7 +140,7 @@ mod tests {
         FlightData { data_body: vec![7; bytes].into(), ..FlightData::default() }.into()
     }
 
-    /// The body that a service answers with, which tonic's own would be if it were not taken.
+    /// The body of a service's answer, in place of tonic's.
     fn body(messages: OutgoingMessages) -> Body {
         let answer = RawBody::answer(messages, ());
         let (_, (), extensions) = answer.into_parts();

@@ -1,7 +1,7 @@
 //! Flight messages as pieces of an HTTP body.
 //!
-//! tonic's encoder copies each message into one buffer. Here a message is what stands before its body, as few small
-//! bytes, and then the body's own buffers, so that large values go from where they were computed to the socket.
+//! tonic's encoder copies each message into one buffer. Here a message consists of a small head and the body's own
+//! buffers, so large values go from where they were computed to the socket without a copy.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -12,9 +12,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::layout::{Layout, Segment};
 
-/// Segments below this are copied and go out together: a frame of their own would cost more than that.
+/// Smaller segments are copied and sent together: a frame of their own would cost more than the copy.
 const COPIED_BELOW: usize = 16 << 10;
-/// About as many bytes are put together of small segments, and of small messages.
+/// Approximate size of a frame of small segments and messages.
 const JOINED: usize = 64 << 10;
 
 /// Fields of `FlightData`, as protobuf's tags for bytes.
@@ -24,7 +24,7 @@ const DATA_BODY: [u8; 2] = [0xc2, 0x3e];
 
 /// A message that is ready to be sent.
 pub(crate) struct OutgoingMessage {
-    /// All up to the value of `data_body`.
+    /// The bytes before the value of `data_body`.
     head: Vec<u8>,
     body: Vec<Segment>,
 }
@@ -46,7 +46,7 @@ impl From<FlightData> for OutgoingMessage {
 
 fn head(data_header: &[u8], app_metadata: &[u8], body_bytes: usize) -> Vec<u8> {
     let mut fields = Vec::with_capacity(data_header.len() + app_metadata.len() + 32);
-    // gRPC's prefix: not compressed, and the length that is not known yet.
+    // gRPC's prefix: not compressed, and the length, which is filled in below.
     fields.put_bytes(0, 5);
     for (tag, value) in [(DATA_HEADER, data_header), (APP_METADATA, app_metadata)] {
         if !value.is_empty() {
@@ -72,11 +72,11 @@ fn varint(into: &mut Vec<u8>, mut value: usize) {
     into.put_u8(value as u8);
 }
 
-/// Messages on their way into HTTP frames.
+/// Splits messages into HTTP frames.
 #[derive(Default)]
 pub(super) struct Frames {
     ready: VecDeque<Bytes>,
-    /// Small segments that wait for more.
+    /// Small segments collected for the next frame.
     joined: BytesMut,
 }
 
@@ -100,7 +100,7 @@ impl Frames {
         self.ready.pop_front()
     }
 
-    /// Lets what waits for more go.
+    /// Finishes the frame of small segments.
     pub(super) fn flush(&mut self) {
         if !self.joined.is_empty() {
             self.ready.push_back(take(&mut self.joined).freeze());
@@ -112,7 +112,7 @@ impl Frames {
             self.flush();
         }
         if self.joined.is_empty() {
-            // Its pages go round in the allocator; most messages need little of them.
+            // The allocator reuses these pages; most messages need few of them.
             self.joined.reserve(bytes.len().max(4 << 10));
         }
         self.joined.put_slice(bytes);

@@ -1,9 +1,9 @@
-//! Record batches as the body of one IPC message, without copying their values.
+//! Lays out record batches as the body of one IPC message without copying their values.
 //!
-//! arrow-ipc's writer copies all buffers into one, page by fresh page, which costs more than sending them. Here the
-//! body is a list of the arrays' own buffers. Several batches in a row make one message: where a batch ends, a buffer
-//! simply goes on with the next one's, so only what depends on the place in the batch (offsets, validity) is written
-//! anew.
+//! arrow-ipc's writer copies all buffers into fresh pages of one buffer, which costs more than sending them. Here the
+//! body is a list of the arrays' own buffers. Several batches in a row form one message: each column's buffer continues
+//! with the next batch's, so only buffers that depend on the row's index in the batch (offsets, validity) are
+//! rewritten.
 
 use std::ops::Range;
 
@@ -13,17 +13,17 @@ use arrow::datatypes::DataType;
 use arrow_ipc::{FieldNode, MessageArgs, MessageHeader, MetadataVersion, RecordBatchArgs};
 use flatbuffers::FlatBufferBuilder;
 
-/// What buffers begin at multiples of, so that readers need not copy them: arrow-ipc's default.
+/// Alignment of buffers, so that readers need not copy them: arrow-ipc's default.
 const ALIGNMENT: usize = 64;
 
 /// A part of a message's body.
 pub(super) enum Segment {
     Values(Buffer),
-    /// So many zeros, fewer than [`ALIGNMENT`].
+    /// This many zero bytes, fewer than [`ALIGNMENT`].
     Padding(usize),
 }
 
-/// A message's body, and what its header says of it.
+/// A message's body and the facts for its header.
 #[derive(Default)]
 pub(super) struct Layout {
     rows: usize,
@@ -34,8 +34,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays out batches of one schema, at least one, as if they were one batch. `None` for types that arrow-ipc's
-    /// writer has to encode, and for more values than one array's offsets can count.
+    /// Lays out batches of one schema, at least one, as if they were one batch. `None` for types that need arrow-ipc's
+    /// writer, and for more values than the offsets of one array can count.
     pub(super) fn new(batches: &[RecordBatch]) -> Option<Self> {
         let mut layout = Self { rows: batches.iter().map(RecordBatch::num_rows).sum(), ..Self::default() };
         for column in 0..batches.first()?.num_columns() {
@@ -45,7 +45,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// The message's flatbuffer, which says where in the body what lies.
+    /// The message's flatbuffer, which describes the body's buffers.
     pub(super) fn header(&self) -> Vec<u8> {
         let mut builder = FlatBufferBuilder::with_capacity(256 + 16 * (self.nodes.len() + self.buffers.len()));
         let nodes = Some(builder.create_vector(&self.nodes));
@@ -111,7 +111,7 @@ impl Layout {
             fixed => {
                 let width = match fixed {
                     DataType::FixedSizeBinary(width) => usize::try_from(*width).ok()?,
-                    // Of dictionaries it is `None`, as of views and run ends.
+                    // `None` for dictionaries, views and run ends.
                     _ => fixed.primitive_width()?,
                 };
                 self.push(parts.iter().map(|part| {
@@ -149,14 +149,14 @@ impl Layout {
         self.column(&values)
     }
 
-    /// Offsets that begin at zero and count through all parts. Gives which values each part refers to.
+    /// Writes offsets that start at zero and count through all parts. Returns the range of values of each part.
     fn offsets<O: OffsetSizeTrait>(&mut self, parts: &[&OffsetBuffer<O>]) -> Option<Vec<Range<usize>>> {
         let range = |offsets: &&OffsetBuffer<O>| offsets[0].as_usize()..offsets[offsets.len() - 1].as_usize();
         let ranges: Vec<Range<usize>> = parts.iter().map(range).collect();
         match (parts, &ranges[..]) {
             ([one], [Range { start: 0, .. }]) => self.push([one.inner().inner().clone()]),
             _ => {
-                // All offsets are at most the last, so that alone must fit.
+                // No offset is greater than the last one, so only that one must fit.
                 O::from_usize(ranges.iter().map(Range::len).sum())?;
                 let mut joined: Vec<O> = Vec::with_capacity(parts.iter().map(|offsets| offsets.len()).sum());
                 joined.push(O::usize_as(0));
@@ -170,7 +170,7 @@ impl Layout {
         Some(ranges)
     }
 
-    /// Copies bits only where they do not begin with a byte, or several parts must become one.
+    /// Writes bits. Copies them only if they do not start at a byte, or if several parts become one.
     fn bits(&mut self, parts: Vec<BooleanBuffer>) {
         let bits = match &parts[..] {
             [one] => one.sliced(),
@@ -183,7 +183,7 @@ impl Layout {
         self.push([bits]);
     }
 
-    /// Adds a buffer that lies in parts.
+    /// Adds a buffer that consists of parts.
     fn push(&mut self, parts: impl IntoIterator<Item = Buffer>) {
         let begin = self.bytes;
         for part in parts {
@@ -227,7 +227,7 @@ mod tests {
 
     const ROWS: usize = 67;
 
-    /// Columns of all types that are laid out, with nulls and without.
+    /// Columns of all types that are laid out, with and without nulls.
     fn columns() -> Vec<(String, ArrayRef)> {
         let mut columns: Vec<(String, ArrayRef)> = Vec::new();
         for nulls in [0, 3, 8] {
@@ -303,7 +303,7 @@ mod tests {
         columns
     }
 
-    /// All columns, and each alone, whose name then says what failed.
+    /// A batch of all columns, and one per column, whose name then shows what failed.
     fn batches() -> Vec<RecordBatch> {
         let batch = |columns: Vec<(String, ArrayRef)>| {
             RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true)))
@@ -319,7 +319,7 @@ mod tests {
         std::iter::from_fn(|| frames.pop()).flatten().collect()
     }
 
-    /// What arrow-ipc's own reader makes of the message of `parts`.
+    /// The message of `parts`, read by arrow-ipc's own reader.
     fn read(parts: &[RecordBatch], schema: &SchemaRef) -> RecordBatch {
         let layout = Layout::new(parts).expect("types that are laid out");
         let (bytes, buffers) = (layout.bytes, layout.buffers.clone());
@@ -363,7 +363,7 @@ mod tests {
             {
                 let parts: Vec<_> = cuts.windows(2).map(|cut| batch.slice(cut[0], cut[1] - cut[0])).collect();
                 assert_survive(&parts);
-                // As they come from tasks: arrays of their own.
+                // Parts from separate tasks have arrays of their own.
                 let own = |part: &RecordBatch| concat_batches(&batch.schema(), [part, part]).unwrap();
                 assert_survive(&parts.iter().map(own).collect::<Vec<_>>());
             }
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn offsets_that_overflow_are_left_to_arrow() {
-        // Two gigabytes of zeros, which nobody touches.
+        // Two gigabytes of zeros, whose pages are never touched.
         let zeros = Buffer::from_vec(vec![0u8; i32::MAX as usize - 10]);
         let offsets = OffsetBuffer::new(vec![0, i32::MAX - 10].into());
         let half: ArrayRef = Arc::new(BinaryArray::new(offsets, zeros, None));

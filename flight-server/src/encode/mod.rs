@@ -1,10 +1,10 @@
-//! Batches as Flight messages: one message a batch, with its place in the log as `app_metadata`.
+//! Batches as Flight messages: one message per batch, with the batch's position in the log as `app_metadata`.
 //!
 //! arrow-flight's own encoder splits batches by size and puts metadata on the first message only; a trainer's batch
 //! must arrive as it was cut.
 //!
-//! A window's pieces go past tonic's encoder too: `layout` lays a piece out without copying it, `frames` cuts it into
-//! pieces of an HTTP body, `body` answers with those.
+//! A window's pieces bypass tonic's encoder: `layout` lays out a piece without copying it, `frames` cuts it into pieces
+//! of an HTTP body, and `body` sends those.
 
 mod body;
 mod frames;
@@ -24,27 +24,27 @@ pub(crate) use self::body::{RawBody, RawBodyService};
 pub(crate) use self::frames::OutgoingMessage;
 use self::layout::Layout;
 
-/// Protobuf's limit, less room for headers.
+/// Protobuf's limit, minus room for headers.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize - (1 << 20);
 
-/// The message that opens a stream.
+/// The first message of a stream.
 pub(crate) fn schema(schema: &arrow::datatypes::Schema) -> FlightData {
     FlightData::from(SchemaAsIpc::new(schema, &IpcWriteOptions::default()))
 }
 
-/// The message of one batch.
+/// The message of a batch.
 pub(crate) fn batch(batch: &Batch) -> Result<FlightData> {
     message(&batch.records, &BatchMetadata::from(batch))
 }
 
-/// The message of rows of a window that belong to one batch.
+/// The message of a window's rows that belong to one batch.
 ///
 /// # Errors
-/// `Exhausted` for more than a message holds.
+/// `Exhausted` for rows that do not fit in a message.
 pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<OutgoingMessage> {
     let metadata = PieceMetadata { rows: (piece.rows.start, piece.rows.end), gaps: piece.gaps };
     let records = match piece.records.is_empty() {
-        // All of its rows may have been bad.
+        // All of the rows may have been bad.
         true => vec![RecordBatch::new_empty(schema.clone())],
         false => piece.records,
     };
@@ -53,7 +53,7 @@ pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Outgo
         return Ok(OutgoingMessage::of_layout(layout, &as_json(&metadata)));
     }
     let schema = SchemaRef::clone(schema);
-    // Copying a batch into a message takes longer than the serving threads may be held.
+    // Copying a batch into a message takes longer than a serving thread may block.
     let encoded = tokio::task::spawn_blocking(move || {
         let joined = concat_batches(&schema, &records).map_err(|error| {
             Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
@@ -79,7 +79,7 @@ fn check_size(bytes: usize) -> Result<()> {
 fn message(records: &RecordBatch, metadata: &impl Serialize) -> Result<FlightData> {
     let failed = |error| Error::new(ErrorKind::Internal, format!("cannot encode a batch: {error}"));
     let options = IpcWriteOptions::default();
-    // Feeds hold no dictionaries (they are unpacked when a pipeline is compiled), so there is nothing to track.
+    // Feeds have no dictionary columns (they are unpacked when a pipeline is compiled), so there is nothing to track.
     let (_, data) = IpcDataGenerator::default()
         .encode(records, &mut DictionaryTracker::new(true), &options, &mut IpcWriteContext::default())
         .map_err(failed)?;

@@ -1,9 +1,9 @@
-//! Reads a page of metrics and panics at whatever breaks the rules of the format or of naming. The integration tests
-//! use this file too.
+//! Parses a page of metrics and panics if it breaks a rule of the format or of naming. The integration tests also use
+//! this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Labels and value of each series, by name.
+/// A parsed page: labels and value of each series, by name.
 pub(crate) struct Scrape {
     kinds: BTreeMap<String, String>,
     series: BTreeMap<(String, SeriesLabels), f64>,
@@ -12,7 +12,7 @@ pub(crate) struct Scrape {
 type SeriesLabels = BTreeMap<String, String>;
 
 impl Scrape {
-    /// The families, as `# TYPE` names them: a counter without its `_total`.
+    /// The families as in `# TYPE`: a counter without its `_total`.
     pub(crate) fn families(&self) -> impl Iterator<Item = &str> {
         self.kinds.keys().map(String::as_str)
     }
@@ -23,7 +23,7 @@ impl Scrape {
         &self.kinds[family]
     }
 
-    /// The names of the labels of a family's series, `le` left out.
+    /// The label names of a family's series, except `le`.
     #[allow(dead_code, reason = "for the integration tests")]
     pub(crate) fn labels(&self, family: &str) -> BTreeSet<&str> {
         let of_family = self.series.keys().filter(|(name, _)| self.family_of(name) == Some(family));
@@ -54,7 +54,7 @@ impl Scrape {
     }
 }
 
-/// Reads a page.
+/// Parses a page.
 pub(crate) fn check(text: &str) -> Scrape {
     let body = text.strip_suffix("# EOF\n").expect("the page ends with # EOF");
     let mut scrape = Scrape { kinds: BTreeMap::new(), series: BTreeMap::new() };
@@ -85,7 +85,7 @@ pub(crate) fn check(text: &str) -> Scrape {
     scrape
 }
 
-/// Lower case words, a unit that is a base unit, and `_total` left to counters.
+/// Requires lower-case words and a base unit, and reserves `_total` for counters.
 fn name_is_good(name: &str) {
     assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name} is not words in lower case");
     assert!(name.starts_with("forebay_") || name.starts_with("process_"), "{name} has no prefix of ours");
@@ -117,7 +117,7 @@ fn series(line: &str) -> (String, SeriesLabels, f64) {
     (name.to_owned(), labels, value)
 }
 
-/// A text up to its closing quote, and what follows.
+/// The text up to its closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut unescaped = String::new();
     let mut letters = text.char_indices();
@@ -134,7 +134,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// Buckets add up, and the last one is `+Inf`.
+/// Requires that buckets are cumulative and that the last one is `+Inf`.
 fn buckets(scrape: &Scrape) {
     let mut all: BTreeMap<(String, SeriesLabels), Vec<(f64, f64)>> = BTreeMap::new();
     for ((name, labels), &count) in &scrape.series {

@@ -23,17 +23,13 @@ pub(super) fn write(page: &mut Page<'_>, dispatcher: &DispatcherService) -> fmt:
     )?;
     page.gauge(
         "forebay_dispatcher_worker_silent_seconds",
-        "Time since a worker was last heard of",
+        "Time since a worker's last message",
         of(|worker| seconds(worker.silent_ms)),
     )?;
-    page.gauge(
-        "forebay_dispatcher_worker_windows",
-        "Windows that a worker is leased",
-        of(|worker| worker.windows as f64),
-    )?;
+    page.gauge("forebay_dispatcher_worker_windows", "Windows leased to a worker", of(|worker| worker.windows as f64))?;
     page.gauge(
         "forebay_dispatcher_worker_held_bytes",
-        "Source rows of the windows that a worker is leased",
+        "Source rows of the windows leased to a worker",
         of(|worker| worker.held_bytes as f64),
     )?;
     page.gauge(
@@ -67,10 +63,10 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
             (labels, windows as f64)
         })
     });
-    page.gauge("forebay_dispatcher_windows", "Windows ahead of the readers, by how far they are", windows)?;
+    page.gauge("forebay_dispatcher_windows", "Windows ahead of the readers, by state", windows)?;
     page.gauge(
         "forebay_dispatcher_window_typical_seconds",
-        "What a window takes from its lease until it is ready, about, of late",
+        "Approximate recent time from a window's lease until it is ready",
         of(|feed, _| seconds(feed.window_ms)),
     )?;
     page.counter("forebay_dispatcher_leases_granted", "Leases granted", of(|feed, _| feed.leases_granted as f64))?;
@@ -87,13 +83,13 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
     page.gauge("forebay_dispatcher_readers", "Readers, each one rank", of(|feed, _| feed.readers.len() as f64))?;
     page.gauge(
         "forebay_dispatcher_readers_waiting",
-        "Readers whose loop waits for samples now",
+        "Readers whose loop is waiting for samples",
         of(|feed, _| feed.readers.iter().filter(|reader| reader.waiting.is_some()).count() as f64),
     )?;
     of_jobs(page, feeds)?;
     page.counter(
         "forebay_dispatcher_received_samples",
-        "Samples handed to the loops of readers",
+        "Samples delivered to the loops of readers",
         of(|_, reading| reading.samples as f64),
     )?;
     page.counter(
@@ -104,7 +100,7 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
     of_ranks(page, feeds)
 }
 
-/// Jobs with dynamic delivery.
+/// Metrics of jobs with dynamic delivery.
 fn of_jobs(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::Result {
     let jobs: Vec<_> = feeds
         .iter()
@@ -121,17 +117,17 @@ fn of_jobs(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::R
     )?;
     page.gauge(
         "forebay_dispatcher_job_ranks_awaited",
-        "Ranks that a job with dynamic delivery waits for",
+        "Ranks that the other ranks of a job with dynamic delivery wait for",
         jobs.iter().map(|(labels, job)| (*labels, if job.awaiting_ms > 0 { job.awaited.len() as f64 } else { 0.0 })),
     )?;
     page.gauge(
         "forebay_dispatcher_job_claims_held",
-        "Claims that the ranks of a job hold",
+        "Claims held by the ranks of a job",
         jobs.iter().map(|(labels, job)| (*labels, job.claims_held as f64)),
     )
 }
 
-/// How long loops waited, by rank.
+/// Metrics of how long loops waited, by rank.
 fn of_ranks(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::Result {
     let ranks: Vec<_> = feeds
         .iter()

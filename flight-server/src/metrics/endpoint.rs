@@ -1,4 +1,4 @@
-//! The HTTP port that Prometheus asks.
+//! The HTTP port that Prometheus scrapes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,14 +23,15 @@ use crate::listen;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// From the first byte of a request to the last of its answer; Prometheus itself gives up after ten seconds.
+/// Time limit from the first byte of a request to the last byte of its answer. Prometheus itself gives up after ten
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// More wait in the listener's queue.
+/// Further connections wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 64;
 /// A request is one line and some headers.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// A port for metrics, which has its number but does not answer yet.
+/// A metrics port that is bound but does not answer yet.
 pub struct MetricsEndpoint {
     listener: TcpListener,
     address: SocketAddr,
@@ -38,21 +39,21 @@ pub struct MetricsEndpoint {
 }
 
 impl MetricsEndpoint {
-    /// Takes the port; port 0 takes a free one.
+    /// Binds the port; port 0 binds a free one.
     ///
     /// # Errors
-    /// `Conflict` for a port in use, `Invalid` for an address that is not this machine's.
+    /// `Conflict` for a port in use, `Invalid` for an address that is not of this machine.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
         let (listener, address) = listen::bind(address, "metrics_port").await?;
         Ok(Self { listener, address, patience: PATIENCE })
     }
 
-    /// Where the metrics are.
+    /// The URI of the metrics.
     pub fn uri(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
 
-    /// Answers for ever.
+    /// Answers forever.
     pub(crate) async fn serve(self, metrics: Metrics) -> Infallible {
         let metrics = Arc::new(metrics);
         let mut connections = JoinSet::new();
@@ -70,7 +71,7 @@ impl MetricsEndpoint {
     }
 }
 
-/// One request: a connection that is kept would be one more to watch over.
+/// Answers one request. Connections are not kept alive, since idle ones would have to be watched.
 async fn talk(tcp: TcpStream, metrics: Arc<Metrics>) {
     let answer = service_fn(move |request: Request<Incoming>| {
         let response = respond(request.method(), request.uri().path(), &metrics);
@@ -91,7 +92,7 @@ fn respond(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Byte
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
         },
         "/healthz" if is_reading => (StatusCode::OK, PLAIN, "ok\n".to_owned()),
-        _ => (StatusCode::NOT_FOUND, PLAIN, "there are GET /metrics and GET /healthz\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, PLAIN, "not found: this port serves GET /metrics and GET /healthz\n".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -106,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` against an endpoint with little patience.
+    /// Runs `test` against an endpoint with a short time limit.
     async fn with_endpoint<T>(test: impl AsyncFnOnce(SocketAddr) -> T) -> T {
         let mut endpoint = MetricsEndpoint::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
         endpoint.patience = Duration::from_millis(200);
@@ -165,7 +166,7 @@ mod tests {
             for _ in 0..2 * CONNECTIONS_MAX {
                 silent.push(TcpStream::connect(address).await.unwrap());
             }
-            // One waits behind them all, and is answered when the first of them are gone.
+            // This request waits behind all others, and is answered when the first of them time out.
             let health = ask(address, b"GET /healthz HTTP/1.0\r\n\r\n").await;
             assert!(health.ends_with("ok\n"), "{health}");
             for mut tcp in silent {

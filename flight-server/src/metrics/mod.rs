@@ -1,9 +1,8 @@
-//! What a process counts, in the text format of OpenMetrics, which Prometheus reads.
+//! The metrics of a process, in the text format of OpenMetrics, which Prometheus reads.
 //!
-//! Everything is looked up when it is asked for: a scrape walks the dispatcher's and the worker's state, so nothing
-//! here can
-//! disagree with them. Only what those forget is counted beside them: in the [journal](crate::journal) for the dispatcher, in
-//! [`worker_counts`] for the worker, in [`streams`] for what is sent. Every metric is described in `docs/metrics.md`.
+//! A scrape reads the current state of the dispatcher and the worker, so the metrics cannot disagree with it. Only
+//! values that this state forgets have counters of their own: in the [journal](crate::journal) for the dispatcher, in
+//! [`worker_counts`] for the worker, in [`streams`] for rows and bytes sent. `docs/metrics.md` describes every metric.
 
 #[cfg(test)]
 mod check;
@@ -31,7 +30,7 @@ pub use endpoint::MetricsEndpoint;
 use page::Page;
 use streams::StreamCounts;
 
-/// What a process has to tell.
+/// The metrics of a process.
 pub(crate) struct Metrics(Registry);
 
 impl Metrics {
@@ -46,7 +45,7 @@ impl Metrics {
         Self(registry)
     }
 
-    /// All of it, as text.
+    /// All metrics as text.
     pub(crate) fn text(&self) -> Result<String> {
         let mut text = String::new();
         encode(&mut text, &self.0)
@@ -205,7 +204,7 @@ mod tests {
         }
         let window = |index| (Arc::clone(&feed), WindowId { epoch: 0, index });
         for state in [StoredState::Counted { rows: 3, bytes: 9 }, StoredState::Ready { rows: 3, bytes: 9 }] {
-            // Said again and again, counted once.
+            // Reported twice, counted once.
             metrics.reached(&window(0), &state);
             metrics.reached(&window(0), &state);
         }

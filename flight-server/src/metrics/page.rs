@@ -1,4 +1,4 @@
-//! Where metrics are written, in the text format of OpenMetrics.
+//! A page of metrics in the text format of OpenMetrics.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use prometheus_client::metrics::histogram::Histogram;
 /// Labels of one series.
 pub(crate) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
-/// Where metrics are written, one family after the other.
+/// Writes metrics, one family after the other.
 pub(crate) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Page<'_> {
-    /// A number that only grows while the process lives. It is given `_total`.
+    /// A number that only grows while the process lives. Appends `_total` to the name.
     pub(super) fn counter<L: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -33,13 +33,13 @@ impl Page<'_> {
         self.family(name, help, MetricType::Gauge, series, write_gauge)
     }
 
-    /// A gauge of the whole process, if it is known.
+    /// A gauge of the whole process, if its value is known.
     pub(super) fn single(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
         let family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         value.into().map_or(Ok(()), |value| write_gauge(family, value))
     }
 
-    /// A counter of the whole process, if it is known.
+    /// A counter of the whole process, if its value is known.
     pub(super) fn total(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
         let family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         value.into().map_or(Ok(()), |value| write_counter(family, value))
@@ -70,7 +70,7 @@ impl Page<'_> {
     }
 }
 
-/// Most values are whole, and then look so.
+/// Whether to write `value` as an integer. Most values are integers.
 fn is_whole(value: f64) -> bool {
     value.fract() == 0.0 && value.abs() <= 1e15
 }

@@ -1,4 +1,4 @@
-//! The metrics that every process has, under the names that Prometheus' own clients give them.
+//! The metrics that every process has, under the names that Prometheus' own clients use.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 
 use super::page::Page;
 
-/// Writes them. What the system does not tell is left out.
+/// Writes the metrics. Omits values that the system does not provide.
 pub(super) fn write(page: &mut Page<'_>, started_unix_seconds: u64) -> fmt::Result {
     let cpu = getrusage(UsageWho::RUSAGE_SELF).ok().map(|usage| {
         let [user, system] = [usage.user_time(), usage.system_time()];
@@ -26,7 +26,7 @@ pub(super) fn write(page: &mut Page<'_>, started_unix_seconds: u64) -> fmt::Resu
     page.single("process_max_fds", "Files and sockets that this process may have open", files_max)
 }
 
-/// A number of `/proc/self/status`.
+/// Reads a number from `/proc/self/status`.
 fn kibibytes(status: &str, key: &str) -> Option<f64> {
     status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok())
 }

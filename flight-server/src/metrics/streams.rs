@@ -1,4 +1,4 @@
-//! What streams send: counted as messages are made, by feed.
+//! Counts the rows and bytes that streams send, by feed, as messages are made.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,16 +11,16 @@ use parking_lot::Mutex;
 
 use super::page::{Page, feed_labels};
 
-/// Feeds that are counted; of more, those that were opened first are forgotten.
+/// Maximum number of feeds with counters. Beyond it, the feed that was opened first loses its counters.
 const FEEDS_MAX: usize = 256;
 
-/// Something counted by feed, for as many feeds as there may be.
+/// Counters by feed.
 pub(crate) struct ByFeed<T> {
     feeds: Mutex<BTreeMap<Arc<str>, Numbered<T>>>,
 }
 
 struct Numbered<T> {
-    /// Counts the feeds, in the order in which they were opened.
+    /// The feed's position in the order of opening.
     number: u64,
     counts: Arc<T>,
 }
@@ -32,7 +32,7 @@ impl<T> Default for ByFeed<T> {
 }
 
 impl<T> ByFeed<T> {
-    /// What is counted of a feed, begun with `new`.
+    /// The counters of a feed, created with `new`.
     pub(crate) fn get(&self, feed: &str, new: impl FnOnce() -> T) -> Arc<T> {
         let mut feeds = self.feeds.lock();
         if let Some(known) = feeds.get(feed) {
@@ -49,7 +49,7 @@ impl<T> ByFeed<T> {
         counts
     }
 
-    /// What is counted of a feed, if it is known.
+    /// The counters of a feed, if it has any.
     pub(crate) fn known(&self, feed: &str) -> Option<Arc<T>> {
         self.feeds.lock().get(feed).map(|known| Arc::clone(&known.counts))
     }
@@ -59,7 +59,7 @@ impl<T> ByFeed<T> {
     }
 }
 
-/// Rows and bytes.
+/// Rows and bytes sent.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     rows: AtomicU64,
@@ -76,7 +76,7 @@ impl Sent {
     }
 }
 
-/// A stream that is open for as long as this lives.
+/// Counts a stream as open while it lives.
 pub(crate) struct OpenStream<T: AsRef<Sent>> {
     counts: Arc<T>,
     open: Arc<AtomicU64>,
@@ -88,10 +88,11 @@ impl<T: AsRef<Sent>> OpenStream<T> {
         Self { counts, open: Arc::clone(open) }
     }
 
-    /// These rows are on their way.
+    /// Counts rows as sent.
     pub(crate) fn sent(&self, records: &[RecordBatch]) {
         let sent: &Sent = (*self.counts).as_ref();
         for records in records {
+            // A batch may be a slice of larger arrays. Only view arrays have no slice size; they are rare.
             sent.rows.fetch_add(records.num_rows() as u64, Ordering::Relaxed);
             sent.bytes.fetch_add(batch_bytes(records), Ordering::Relaxed);
         }
@@ -111,7 +112,7 @@ pub(crate) struct StreamCounts {
     open: Arc<AtomicU64>,
 }
 
-/// What was sent of a feed.
+/// The counters of one feed's streams.
 pub(crate) struct FeedSent {
     pipeline: String,
     sent: Sent,
@@ -124,7 +125,7 @@ impl AsRef<Sent> for FeedSent {
 }
 
 impl StreamCounts {
-    /// A stream begins.
+    /// Starts counting a stream.
     pub(crate) fn open(&self, feed: &str, pipeline: &str) -> OpenStream<FeedSent> {
         let new = || FeedSent { pipeline: pipeline.to_owned(), sent: Sent::default() };
         OpenStream::new(self.feeds.get(feed, new), &self.open)

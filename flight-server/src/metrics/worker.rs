@@ -53,24 +53,24 @@ pub(super) fn write(page: &mut Page<'_>, worker: &WorkerService) -> fmt::Result 
     page.single("forebay_worker_chunk_memory_bytes", "Processed rows of windows in memory", usage.chunk_bytes as f64)?;
     page.single(
         "forebay_worker_chunk_memory_limit_bytes",
-        "Processed rows that there may be in memory, about",
+        "Approximate limit of processed rows in memory",
         usage.chunk_limit_bytes as f64,
     )?;
     page.total("forebay_worker_chunks_computed", "Chunks of windows that were computed", usage.chunks_computed as f64)?;
     page.total(
         "forebay_worker_chunks_recomputed",
-        "Chunks that were computed again, since memory had not sufficed to keep them",
+        "Chunks that were computed again because memory did not suffice to keep them",
         usage.chunks_recomputed as f64,
     )?;
     let streams = metrics.streams.load(Ordering::Relaxed) as f64;
     page.single("forebay_worker_streams", "Streams of windows that are open", streams)?;
     let refused = metrics.tickets_refused.load(Ordering::Relaxed) as f64;
-    page.total("forebay_worker_tickets_refused", "Requests for windows with a ticket that is not good", refused)?;
+    page.total("forebay_worker_tickets_refused", "Requests for windows with an invalid ticket", refused)?;
     let is_reachable = f64::from(u8::from(metrics.is_reachable.load(Ordering::Relaxed)));
     page.single("forebay_worker_dispatcher_reachable", "1 while a dispatcher answers", is_reachable)
 }
 
-/// The windows that are held.
+/// The windows that the worker holds.
 fn windows(page: &mut Page<'_>, worker: &WorkerService, feeds: &[(Arc<str>, Arc<FeedCounts>)]) -> fmt::Result {
     let mut held: HashMap<Arc<str>, [usize; 4]> = HashMap::new();
     for ((feed, _), state) in worker.states() {
@@ -88,5 +88,5 @@ fn windows(page: &mut Page<'_>, worker: &WorkerService, feeds: &[(Arc<str>, Arc<
             ([("feed", &**feed), ("pipeline", counts.pipeline.as_str()), ("state", state)], windows as f64)
         })
     });
-    page.gauge("forebay_worker_windows", "Windows that are held, by how far they are", series)
+    page.gauge("forebay_worker_windows", "Windows that the worker holds, by state", series)
 }

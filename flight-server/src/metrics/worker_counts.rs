@@ -1,4 +1,4 @@
-//! What a worker counts as windows go by, for its metrics.
+//! Counters of a worker, for its metrics.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::streams::{ByFeed, OpenStream, Sent};
 
-/// Windows of rows take milliseconds, windows of videos minutes.
+/// Windows of rows take milliseconds, windows of videos take minutes.
 const LATENCY_SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
-/// What a worker counts.
+/// A worker's counters.
 #[derive(Default)]
 pub(crate) struct WorkerMetrics {
     pub(super) feeds: ByFeed<FeedCounts>,
@@ -37,7 +37,7 @@ enum LeaseStage {
     Failed,
 }
 
-/// What is counted of a feed.
+/// A worker's counters of one feed.
 pub(crate) struct FeedCounts {
     pub(super) pipeline: String,
     pub(super) sent: Sent,
@@ -67,7 +67,7 @@ impl FeedCounts {
 }
 
 impl WorkerMetrics {
-    /// A feed is open here.
+    /// This worker opened a feed.
     pub(crate) fn opened(&self, feed: &str, pipeline: &str) {
         self.feeds.get(feed, || FeedCounts::new(pipeline));
     }
@@ -82,7 +82,7 @@ impl WorkerMetrics {
         self.leases.lock().remove(key);
     }
 
-    /// A window is this far; said as often as one likes.
+    /// A window reached this state. May be called any number of times per state.
     pub(crate) fn reached(&self, key: &WindowKey, state: &StoredState) {
         let mut leases = self.leases.lock();
         let Some(lease) = leases.get_mut(key) else { return };
@@ -112,18 +112,18 @@ impl WorkerMetrics {
         }
     }
 
-    /// A stream of a window of this feed begins.
+    /// Starts counting a stream of a window of this feed.
     pub(crate) fn stream(&self, feed: &str) -> OpenStream<FeedCounts> {
-        // The feed of a window that is held was opened.
+        // A held window's feed was opened, so its counters exist.
         OpenStream::new(self.feeds.get(feed, || FeedCounts::new("")), &self.streams)
     }
 
-    /// A trainer came with a ticket that is not good.
+    /// A trainer sent an invalid ticket.
     pub(crate) fn ticket_refused(&self) {
         self.tickets_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A dispatcher answered, or did not.
+    /// A dispatcher answered, or did not answer.
     pub(crate) fn reachable(&self, is_reachable: bool) {
         self.is_reachable.store(is_reachable, Ordering::Relaxed);
     }

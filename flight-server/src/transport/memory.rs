@@ -1,4 +1,4 @@
-//! Slices within one process, without sockets: a transport for tests, and the smallest example of one.
+//! Slices within one process, without sockets: a transport for tests, and the smallest example of a transport.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::{SliceSender, WindowSlice};
 use crate::worker::WorkerService;
 
-/// Opens slices at workers of this process.
+/// Opens slices from workers of this process.
 struct MemoryTransport(Vec<Arc<WorkerService>>);
 
 #[tonic::async_trait]
@@ -28,7 +28,7 @@ impl SliceTransport for MemoryTransport {
     }
 }
 
-/// Hands rows over as they are.
+/// Passes rows on without encoding them.
 struct MemorySender;
 
 impl SliceSender for MemorySender {
@@ -51,7 +51,7 @@ impl SliceSender for MemorySender {
 async fn rows(piece: WindowRows, schema: SchemaRef) -> Result<SliceRows, SliceError> {
     let metadata = PieceMetadata { rows: (piece.rows.start, piece.rows.end), gaps: piece.gaps };
     let records = match piece.records.is_empty() {
-        // All of its rows may have been bad.
+        // All of the rows may have been bad.
         true => RecordBatch::new_empty(schema),
         false => concat_batches(&schema, &piece.records).map_err(|error| {
             SliceError::Failed(Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}")))
@@ -85,7 +85,7 @@ mod tests {
         Arc::new(session)
     }
 
-    /// A dispatcher and a worker that run until this is dropped, and what reaches the worker.
+    /// A dispatcher and a worker that run until this is dropped, and the transport to the worker.
     struct Cluster {
         session: Arc<Session>,
         dispatcher: Arc<DispatcherService>,

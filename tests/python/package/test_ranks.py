@@ -100,8 +100,8 @@ def test_a_wrong_environment_is_named(monkeypatch, environment, message):
         ({"rank": True, "world_size": 2}, '"rank" must be an integer of at least 0, got True'),
         ({"dp_rank": -1, "dp_size": 2}, '"dp_rank" must be an integer of at least 0, got -1'),
         ({"dp_rank": 0, "dp_size": 0}, '"dp_size" must be a positive integer, got 0'),
-        ({"rank": 0, "dp_rank": 1, "world_size": 2}, '"rank" is 0 and "dp_rank" 1: they are the same thing'),
-        ({"rank": 0, "world_size": 2, "dp_size": 3}, '"world_size" is 2 and "dp_size" 3: they are the same thing'),
+        ({"rank": 0, "dp_rank": 1, "world_size": 2}, '"rank" is 0 and "dp_rank" is 1: they name the same thing'),
+        ({"rank": 0, "world_size": 2, "dp_size": 3}, '"world_size" is 2 and "dp_size" is 3: they name the same thing'),
     ],
 )
 def test_wrong_ranks_are_named(options, message):

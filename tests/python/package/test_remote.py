@@ -152,7 +152,7 @@ def test_a_feed_on_a_cluster_is_traced_as_in_this_process(cluster, local):
             assert rows == here.trace(batch) == there.trace(batch.step, epoch=batch.epoch)
             assert [int(file[-len("0.parquet")]) * 40 + row for file, row in rows] == batch["n"].tolist()
     assert cluster.load("numbers", format="numpy", rank=1, world_size=2).trace(1) == of_rank(local, 1)
-    with pytest.raises(forebay.InvalidError, match="1048576 are traced at a time"):
+    with pytest.raises(forebay.InvalidError, match="a call traces at most 1048576"):
         cluster.load("numbers", batch_size=1 << 21, format="numpy").trace(0)
 
 
