@@ -6,7 +6,8 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::scalar::ScalarValue;
 
-use crate::descriptor::{self, Descriptor, ParameterKind};
+use crate::constants;
+use crate::descriptor::{Descriptor, ParameterKind};
 use crate::keyed::Draws;
 
 /// The arguments of one call, by name.
@@ -65,33 +66,33 @@ impl Arguments {
 
     /// A positive integer.
     pub fn positive(&self, name: &str) -> Result<usize> {
-        let value = self.constant(name, "a positive integer", descriptor::integer)?;
+        let value = self.constant(name, "a positive integer", constants::integer)?;
         usize::try_from(value).map_err(|_| self.undeclared(name, "a positive integer"))
     }
 
     /// An integer.
     pub fn integer(&self, name: &str) -> Result<i64> {
-        self.constant(name, "an integer", descriptor::integer)
+        self.constant(name, "an integer", constants::integer)
     }
 
     /// A finite number.
     pub fn number(&self, name: &str) -> Result<f64> {
-        self.constant(name, "a number", descriptor::number)
+        self.constant(name, "a number", constants::number)
     }
 
     /// A list of finite numbers; one number is a list of one.
     pub fn numbers(&self, name: &str) -> Result<Vec<f64>> {
-        self.constant(name, "a list of numbers", descriptor::number_or_list)
+        self.constant(name, "a list of numbers", constants::number_or_list)
     }
 
     /// A list of strings.
     pub fn texts(&self, name: &str) -> Result<Vec<String>> {
-        self.constant(name, "a list of strings", descriptor::texts)
+        self.constant(name, "a list of strings", constants::texts)
     }
 
     /// A string.
     pub fn text(&self, name: &str) -> Result<String> {
-        self.constant(name, "a string", |value| descriptor::text(value).map(str::to_owned))
+        self.constant(name, "a string", |value| constants::text(value).map(str::to_owned))
     }
 
     /// True or false.

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::Array;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::scalar::ScalarValue;
 use forebay_arrays::FixedShapeTensor;
 
+use crate::constants;
+pub use crate::constants::ConstantKind;
 use crate::image_column;
 use crate::keyed::KEY_ARGUMENTS;
 
@@ -122,31 +123,6 @@ pub enum TypeClass {
     Hexadecimal,
     /// An integer or a string.
     Category,
-}
-
-/// The values that a constant accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConstantKind {
-    /// An integer above zero.
-    PositiveInteger,
-    /// An integer.
-    Integer,
-    /// A finite integer or float.
-    Number,
-    /// A list of finite numbers.
-    NumberList,
-    /// A finite number, or a list of these.
-    NumberOrList,
-    /// A list of strings, or a list of integers.
-    Categories,
-    /// A string.
-    Text,
-    /// The path of a file, whose content becomes part of the call. See [`crate::files`].
-    File,
-    /// Strings, as a list or as a file of lines.
-    Vocabulary,
-    /// True or false.
-    Boolean,
 }
 
 /// What an operator's output depends on, apart from its arguments.
@@ -311,7 +287,7 @@ impl Parameter {
 
     /// Returns the default as a value: `Int64`, `Float64`, `Utf8`, `Boolean`, a list of `Float64`, or `Null`.
     pub fn default_value(&self) -> Option<ScalarValue> {
-        self.default.and_then(parse_literal)
+        self.default.and_then(constants::parse_literal)
     }
 }
 
@@ -330,26 +306,12 @@ impl ParameterKind {
     pub fn check(&self, value: &ScalarValue) -> Result<(), String> {
         let fits = match self {
             Self::Input(_) | Self::Rows => true,
-            Self::Constant(ConstantKind::PositiveInteger) => integer(value).is_some_and(|n| n > 0),
-            Self::Constant(ConstantKind::Integer) => integer(value).is_some(),
-            Self::Constant(ConstantKind::Number) => number(value).is_some(),
-            Self::Constant(ConstantKind::NumberList) => numbers(value).is_some(),
-            Self::Constant(ConstantKind::NumberOrList) => number(value).is_some() || numbers(value).is_some(),
-            Self::Constant(ConstantKind::Categories) => {
-                texts(value).is_some()
-                    || numbers(value).is_some_and(|numbers| numbers.iter().all(|number| number.fract() == 0.0))
-            }
-            Self::Constant(ConstantKind::Text) => text(value).is_some(),
-            Self::Constant(ConstantKind::File) => text(value).is_some_and(|path| !path.is_empty()),
-            Self::Constant(ConstantKind::Vocabulary) => {
-                text(value).is_some_and(|path| !path.is_empty()) || texts(value).is_some()
-            }
-            Self::Constant(ConstantKind::Boolean) => matches!(value, ScalarValue::Boolean(Some(_))),
+            Self::Constant(kind) => kind.accepts(value),
         };
         if fits {
             return Ok(());
         }
-        let got = match text(value) {
+        let got = match constants::text(value) {
             Some(text) => format!("\"{text}\""),
             None => value.to_string(),
         };
@@ -453,39 +415,6 @@ impl TypeClass {
     }
 }
 
-impl ConstantKind {
-    /// Returns an accepted value, as an SQL literal.
-    pub fn example(&self) -> &'static str {
-        match self {
-            Self::PositiveInteger => "1024",
-            Self::Integer => "0",
-            Self::Number => "0.5",
-            Self::NumberList => "[0.5, 0.5, 0.5]",
-            Self::NumberOrList => "4",
-            Self::Categories | Self::Vocabulary => "['red', 'green']",
-            Self::Text => "'text'",
-            Self::File => "'tokenizer.json'",
-            Self::Boolean => "true",
-        }
-    }
-
-    /// Returns the wording of the accepted arguments after "must be".
-    pub fn wording(&self) -> &'static str {
-        match self {
-            Self::PositiveInteger => "a positive integer",
-            Self::Integer => "an integer",
-            Self::Number => "a number",
-            Self::NumberList => "a list of numbers",
-            Self::NumberOrList => "a number or a list of numbers",
-            Self::Categories => "a list of strings or of integers",
-            Self::Text => "a string",
-            Self::File => "the path of a file",
-            Self::Vocabulary => "a list of strings or the path of a file",
-            Self::Boolean => "true or false",
-        }
-    }
-}
-
 impl Determinism {
     /// Returns the names of the arguments that the engine appends to a call. Each is `UInt64`.
     pub fn hidden_arguments(&self) -> &'static [&'static str] {
@@ -535,131 +464,4 @@ fn is_binary(data_type: &DataType) -> bool {
 pub(crate) fn media_bytes(data_type: &DataType) -> Option<usize> {
     let DataType::Struct(fields) = data_type else { return None };
     fields.iter().position(|f| f.name() == "bytes" && is_binary(f.data_type()))
-}
-
-pub(crate) fn integer(value: &ScalarValue) -> Option<i64> {
-    match value {
-        ScalarValue::Int8(v) => v.map(i64::from),
-        ScalarValue::Int16(v) => v.map(i64::from),
-        ScalarValue::Int32(v) => v.map(i64::from),
-        ScalarValue::Int64(v) => *v,
-        ScalarValue::UInt8(v) => v.map(i64::from),
-        ScalarValue::UInt16(v) => v.map(i64::from),
-        ScalarValue::UInt32(v) => v.map(i64::from),
-        ScalarValue::UInt64(v) => v.and_then(|v| i64::try_from(v).ok()),
-        _ => None,
-    }
-}
-
-pub(crate) fn number(value: &ScalarValue) -> Option<f64> {
-    let number = match value {
-        ScalarValue::Float32(v) => v.map(f64::from),
-        ScalarValue::Float64(v) => *v,
-        ScalarValue::Decimal128(Some(v), _, scale) => {
-            // Convert through text, so 0.1 becomes the nearest f64 instead of a quotient that is rounded twice.
-            format!("{v}e{}", -i32::from(*scale)).parse().ok()
-        }
-        other => integer(other).map(|v| v as f64),
-    };
-    number.filter(|v| v.is_finite())
-}
-
-pub(crate) fn numbers(value: &ScalarValue) -> Option<Vec<f64>> {
-    let list = match value {
-        ScalarValue::List(list) if list.is_valid(0) => list.value(0),
-        ScalarValue::LargeList(list) if list.is_valid(0) => list.value(0),
-        ScalarValue::FixedSizeList(list) if list.is_valid(0) => list.value(0),
-        _ => return None,
-    };
-    (0..list.len()).map(|i| number(&ScalarValue::try_from_array(&list, i).ok()?)).collect()
-}
-
-/// Returns the numbers of a list, or the single number given in place of a list.
-pub(crate) fn number_or_list(value: &ScalarValue) -> Option<Vec<f64>> {
-    numbers(value).or_else(|| number(value).map(|number| vec![number]))
-}
-
-pub(crate) fn texts(value: &ScalarValue) -> Option<Vec<String>> {
-    let list = match value {
-        ScalarValue::List(list) if list.is_valid(0) => list.value(0),
-        ScalarValue::LargeList(list) if list.is_valid(0) => list.value(0),
-        ScalarValue::FixedSizeList(list) if list.is_valid(0) => list.value(0),
-        _ => return None,
-    };
-    (0..list.len()).map(|i| text(&ScalarValue::try_from_array(&list, i).ok()?).map(str::to_owned)).collect()
-}
-
-pub(crate) fn text(value: &ScalarValue) -> Option<&str> {
-    match value {
-        ScalarValue::Utf8(v) | ScalarValue::LargeUtf8(v) | ScalarValue::Utf8View(v) => v.as_deref(),
-        _ => None,
-    }
-}
-
-pub(crate) fn parse_literal(text: &str) -> Option<ScalarValue> {
-    let text = text.trim();
-    if text == "NULL" {
-        return Some(ScalarValue::Null);
-    }
-    if let Some(list) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
-        let numbers = list
-            .split(',')
-            .map(|item| item.trim().parse().ok().map(|n| ScalarValue::Float64(Some(n))))
-            .collect::<Option<Vec<_>>>()?;
-        return Some(ScalarValue::List(ScalarValue::new_list(&numbers, &DataType::Float64, true)));
-    }
-    if let Some(quoted) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
-        return Some(ScalarValue::Utf8(Some(quoted.replace("''", "'"))));
-    }
-    if let Ok(flag) = text.parse() {
-        return Some(ScalarValue::Boolean(Some(flag)));
-    }
-    if let Ok(integer) = text.parse() {
-        return Some(ScalarValue::Int64(Some(integer)));
-    }
-    text.parse().ok().map(|number| ScalarValue::Float64(Some(number)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(kind: ConstantKind, value: ScalarValue, expect: &str) {
-        let got = ParameterKind::Constant(kind).check(&value).err().unwrap_or_default();
-        assert_eq!(got, expect, "{kind:?} {value:?}");
-    }
-
-    #[test]
-    fn constants_are_checked_in_words() {
-        use ConstantKind::*;
-        check(PositiveInteger, ScalarValue::Int64(Some(224)), "");
-        check(PositiveInteger, ScalarValue::UInt8(Some(1)), "");
-        check(PositiveInteger, ScalarValue::Int64(Some(-3)), "must be a positive integer, got -3");
-        check(PositiveInteger, ScalarValue::Float64(Some(2.5)), "must be a positive integer, got 2.5");
-        check(PositiveInteger, ScalarValue::from("tall"), "must be a positive integer, got \"tall\"");
-        check(PositiveInteger, ScalarValue::Int64(None), "must be a positive integer, got NULL");
-        check(Integer, ScalarValue::UInt64(Some(u64::MAX)), "must be an integer, got 18446744073709551615");
-        check(Number, ScalarValue::Int32(Some(1)), "");
-        check(Number, ScalarValue::Decimal128(Some(15), 2, 1), "");
-        check(Number, ScalarValue::Float64(Some(f64::NAN)), "must be a number, got NaN");
-        check(NumberList, parse_literal("[1, 2.5]").unwrap(), "");
-        check(NumberList, ScalarValue::Int64(Some(1)), "must be a list of numbers, got 1");
-        check(Text, ScalarValue::from("x"), "");
-        check(Boolean, ScalarValue::Int64(Some(1)), "must be true or false, got 1");
-    }
-
-    #[test]
-    fn defaults_are_parsed_as_sql_literals() {
-        assert_eq!(parse_literal("0.08"), Some(ScalarValue::Float64(Some(0.08))));
-        assert_eq!(parse_literal("-7"), Some(ScalarValue::Int64(Some(-7))));
-        assert_eq!(parse_literal("true"), Some(ScalarValue::Boolean(Some(true))));
-        assert_eq!(parse_literal("'it''s'"), Some(ScalarValue::from("it's")));
-        assert_eq!(numbers(&parse_literal("[0.5, 1]").unwrap()), Some(vec![0.5, 1.0]));
-        assert_eq!(parse_literal("now()"), None);
-    }
-
-    #[test]
-    fn a_decimal_becomes_the_nearest_float() {
-        assert_eq!(number(&ScalarValue::Decimal128(Some(1), 1, 1)), Some(0.1));
-    }
 }

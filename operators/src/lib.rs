@@ -68,6 +68,7 @@ mod center_crop;
 mod chunk;
 mod clamp;
 pub mod conformance;
+mod constants;
 mod decode_image;
 pub mod descriptor;
 pub mod files;

@@ -19,7 +19,8 @@ use datafusion::logical_expr::ScalarUDF;
 use datafusion::scalar::ScalarValue;
 use forebay_diagnostics::nearest;
 
-use crate::descriptor::{self, Descriptor};
+use crate::constants;
+use crate::descriptor::Descriptor;
 use crate::made_rows::MakeRows;
 
 /// A function of rows, called in FROM.
@@ -182,7 +183,7 @@ impl<'a> RowArguments<'a> {
 
     /// Returns an integer, or `None` for NULL.
     pub fn integer(&self, name: &str) -> Result<Option<i64>> {
-        match (self.value(name)?, descriptor::integer(self.value(name)?)) {
+        match (self.value(name)?, constants::integer(self.value(name)?)) {
             (_, Some(integer)) => Ok(Some(integer)),
             (value, None) if value.is_null() => Ok(None),
             (value, None) => self.refuse(name, format_args!("must be an integer, got {value}")),
@@ -199,7 +200,7 @@ impl<'a> RowArguments<'a> {
 
     /// Returns a finite number.
     pub fn number(&self, name: &str) -> Result<f64> {
-        match descriptor::number(self.value(name)?) {
+        match constants::number(self.value(name)?) {
             Some(number) => Ok(number),
             None => self.refuse(name, format_args!("must be a number, got {}", self.value(name)?)),
         }
@@ -207,7 +208,7 @@ impl<'a> RowArguments<'a> {
 
     /// Returns a string, or `None` for NULL.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
-        Ok(descriptor::text(self.value(name)?))
+        Ok(constants::text(self.value(name)?))
     }
 
     /// Returns the index of the input column that the constant `name` names, or of the only one that `fits`. Errors

@@ -8,7 +8,7 @@ use datafusion::common::Result;
 use datafusion::logical_expr::{Expr, ScalarUDF, lit};
 use datafusion::prelude::SessionContext;
 
-use crate::descriptor;
+use crate::constants;
 use crate::image_column::{self, CHANNELS, Images};
 use crate::operator::OperatorUdf;
 use crate::registry;
@@ -39,7 +39,7 @@ pub(crate) fn call(text: &str, columns: Vec<Column>) -> std::result::Result<Colu
         depth += i32::from(c == '[') - i32::from(c == ']');
         c == ',' && depth == 0
     });
-    let arguments = arguments.map(str::trim).map(|text| match descriptor::parse_literal(text) {
+    let arguments = arguments.map(str::trim).map(|text| match constants::parse_literal(text) {
         Some(value) => lit(value),
         None => datafusion::prelude::col(text),
     });

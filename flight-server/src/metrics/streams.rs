@@ -92,7 +92,6 @@ impl<T: AsRef<Sent>> OpenStream<T> {
     pub(crate) fn sent(&self, records: &[RecordBatch]) {
         let sent: &Sent = (*self.counts).as_ref();
         for records in records {
-            // A batch may be a slice of larger arrays. Only view arrays have no slice size; they are rare.
             sent.rows.fetch_add(records.num_rows() as u64, Ordering::Relaxed);
             sent.bytes.fetch_add(batch_bytes(records), Ordering::Relaxed);
         }

@@ -48,13 +48,13 @@ fn blurs_are_torchvisions() {
 
 #[test]
 fn erased_parts_are_torchvisions() {
-    let value = crate::descriptor::parse_literal("[7, 8, 9]").unwrap();
+    let value = crate::constants::parse_literal("[7, 8, 9]").unwrap();
     check("erasing", "random_erasing", &[lit(0.8), lit(0.02), lit(0.33), lit(0.3), lit(3.3), lit(value)], 0);
 }
 
 #[test]
 fn rotations_are_torchvisions() {
-    let black = lit(crate::descriptor::parse_literal("[0, 0, 0]").unwrap());
+    let black = lit(crate::constants::parse_literal("[0, 0, 0]").unwrap());
     check("rotate", "random_rotate", &[lit(180), lit("nearest"), black.clone()], 0);
     check("rotate_bilinear", "random_rotate", &[lit(180), lit("bilinear"), black], 1);
 }
