@@ -1,5 +1,6 @@
-//! The dispatcher: one sequencer a feed, and who is in contact. Soft state only: a new dispatcher learns all of it from
-//! the first message of each worker and trainer.
+//! The dispatcher: one sequencer for each feed, and the workers and trainers in contact.
+//!
+//! Its state is soft: a new dispatcher learns all of it from the first message of each worker and trainer.
 
 pub(crate) mod groups;
 pub(crate) mod status;
@@ -15,29 +16,30 @@ use crate::messages::{Held, HeldState, Lease, ReaderReply, ReaderSync, Report, R
 use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId, WorkerLimits};
 use crate::window::{Plan, WindowId};
 
-/// Silence is looked for this often.
+/// The interval of checks for silent workers and trainers.
 const TICK_MS: Millis = 100;
-/// Windows that a trainer is told of ahead of the one it is in.
+/// The number of windows for which a trainer is sent routes.
 const ROUTES_AHEAD: usize = 8;
-/// Windows that a worker may hold of each feed whatever their size: one to read and one to compute.
+/// Windows of each feed that a worker may hold whatever their size: one to read and one to compute.
 const WINDOWS_AT_LEAST: usize = 2;
-/// Epochs beyond this are a mistake.
+/// The largest number of epochs that is accepted.
 const EPOCHS_MAX: u64 = 1 << 32;
-/// A worker whose place another took is told so for as long as it is among the latest.
+/// The number of replaced workers to remember, so that they can be refused.
 const REPLACED_KEPT: usize = 256;
 
-/// What the dispatcher's patience is.
+/// The dispatcher's time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatcherSettings {
-    /// A worker that was silent for so long is lost.
+    /// A worker that is silent for longer is lost.
     pub worker_contact_ms: Millis,
-    /// A trainer that was silent for so long is gone.
+    /// A trainer that is silent for longer is gone.
     pub reader_contact_ms: Millis,
-    /// A dispatcher younger than this forgets no window: its readers may still be on their way to it.
+    /// A dispatcher younger than this keeps all windows, because readers may not have reached it yet.
     pub young_ms: Millis,
-    /// A trainer that waited so long, and three times as long as windows usually take, has its window computed twice.
+    /// A trainer's window is computed a second time when the trainer has waited this long, and three times as long as
+    /// windows usually take.
     pub stall_ms: Millis,
-    /// A feed that nobody read for so long is closed.
+    /// A feed that has not been read for longer is closed.
     pub idle_feed_ms: Millis,
 }
 
@@ -53,10 +55,10 @@ impl Default for DispatcherSettings {
     }
 }
 
-/// Why a worker is sent away.
+/// The refusal of a worker whose address another worker took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    /// The address at which another worker serves now.
+    /// The address that the other worker took.
     pub address: String,
 }
 
@@ -65,16 +67,16 @@ pub struct Replaced {
 pub struct Dispatcher<P> {
     settings: DispatcherSettings,
     started: Millis,
-    /// When it last looked who is silent.
+    /// The time of the last check for silent workers and trainers.
     ticked: Millis,
     young: bool,
     feeds: BTreeMap<Arc<str>, OpenFeed<P>>,
     workers: BTreeMap<WorkerId, WorkerContact>,
     replaced: Vec<(WorkerId, String)>,
     workers_lost: u64,
-    /// Of what lies outside of sequencers.
+    /// Counts changes of the state outside of the sequencers.
     revision: u64,
-    /// Where versions and leases are counted from: another for each dispatcher.
+    /// The last number used for a version or lease. Each dispatcher counts from another number.
     next_number: u64,
 }
 
@@ -87,10 +89,10 @@ struct WorkerContact {
     computing: usize,
     draining: bool,
     refused: BTreeMap<Arc<str>, Report>,
-    /// What it was last told.
+    /// The leases of the last answer.
     told: Vec<Lease>,
     version: u64,
-    /// What it holds of feeds that nobody has opened here yet.
+    /// Windows that the worker holds of feeds that are not open here.
     unknown: Vec<Held>,
 }
 
@@ -99,14 +101,14 @@ struct OpenFeed<P> {
     sequencer: Sequencer<P>,
     readers: BTreeMap<u64, ReaderContact>,
     failures: BTreeMap<WindowId, Report>,
-    /// When leases that are not ready yet were granted.
+    /// When each lease of a window that is not ready was granted.
     granted: BTreeMap<(WindowId, LeaseId), Millis>,
-    /// What a window takes, about.
+    /// The usual time to compute a window.
     typical_ms: Millis,
     last_read: Millis,
     /// Jobs with dynamic delivery.
     groups: BTreeMap<GroupKey, Group>,
-    /// What computes its windows, for errors.
+    /// A description of the feed's pipeline, for errors.
     about: String,
 }
 
@@ -118,7 +120,7 @@ struct ReaderContact {
     world_size: u64,
     at: WindowId,
     until_epoch: u64,
-    /// Workers that it could not reach, per window.
+    /// For each window, a worker that the trainer could not reach.
     avoid: BTreeMap<WindowId, WorkerId>,
     waiting: Option<(WindowId, u64)>,
     samples: u64,
@@ -131,8 +133,8 @@ struct ReaderContact {
 type Told = (Vec<Route>, Option<(WindowId, Report)>, usize, bool);
 
 impl<P: Plan> Dispatcher<P> {
-    /// A dispatcher that knows nothing. `instance` should differ from that of every dispatcher before it: take some
-    /// random bits.
+    /// Creates a dispatcher without feeds and workers. Draw `instance` at random: it must differ from that of every
+    /// earlier dispatcher.
     pub fn new(settings: DispatcherSettings, instance: u32, now: Millis) -> Self {
         Self {
             settings,
@@ -148,17 +150,17 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Whether the feed is open.
+    /// Returns whether the feed is open.
     pub fn has_feed(&self, feed: &str) -> bool {
         self.feeds.contains_key(feed)
     }
 
-    /// Opens a feed, if it is not open yet.
+    /// Opens a feed, unless it is open.
     pub fn open(&mut self, feed: &Arc<str>, plan: P, now: Millis) {
         if self.feeds.contains_key(feed) {
             return;
         }
-        // Leases of different feeds may have equal numbers; a lease belongs to a feed.
+        // Leases of different feeds may have equal numbers: a lease is identified together with its feed.
         let mut sequencer = Sequencer::new(plan, self.next_number);
         sequencer.set_keeps_all(self.young);
         let state = OpenFeed {
@@ -182,17 +184,17 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Says what computes a feed's windows, such as ` of pipeline "p"`, for errors that name a window.
+    /// Sets a description of the feed's pipeline, such as ` of pipeline "p"`, for errors that name a window.
     pub fn describe(&mut self, feed: &str, about: String) {
         if let Some(feed) = self.feeds.get_mut(feed) {
             feed.about = about;
         }
     }
 
-    /// Takes a worker's message; [`worker_reply`](Self::worker_reply) then is what to answer.
+    /// Takes a worker's message. [`worker_reply`](Self::worker_reply) returns the answer.
     ///
     /// # Errors
-    /// [`Replaced`], if another worker serves at its address.
+    /// Returns [`Replaced`] if another worker serves at this worker's address.
     pub fn worker_sync(&mut self, sync: &WorkerSync, now: Millis) -> Result<(), Replaced> {
         self.tick(now);
         if let Some(replaced) = self.replaced(sync.worker) {
@@ -239,7 +241,7 @@ impl<P: Plan> Dispatcher<P> {
             self.revision += 1;
             worker.refused = sync.refused.iter().cloned().collect();
         }
-        // It had been told of these, and does not have them.
+        // The worker knows of these leases, but does not hold their windows.
         let missing: Vec<Lease> = match !is_new && sync.known == worker.version {
             true => {
                 let held: BTreeSet<_> = sync.held.iter().map(|held| (&held.feed, held.window, held.lease)).collect();
@@ -258,13 +260,13 @@ impl<P: Plan> Dispatcher<P> {
         Ok(())
     }
 
-    /// Whether another worker took this one's place.
+    /// Returns the worker's replacement, if another worker took its address.
     pub fn replaced(&self, worker: WorkerId) -> Option<Replaced> {
         let (_, address) = self.replaced.iter().find(|(id, _)| *id == worker)?;
         Some(Replaced { address: address.clone() })
     }
 
-    /// What a worker should hold; a new version whenever that changed.
+    /// Returns the answer to a worker. Its version changes when its leases change.
     pub fn worker_reply(&mut self, id: WorkerId, now: Millis) -> Option<WorkerReply> {
         let worker = self.workers.get(&id)?;
         let mut leases = Vec::new();
@@ -284,7 +286,7 @@ impl<P: Plan> Dispatcher<P> {
                 feed: Arc::clone(&held.feed),
                 window: held.window,
                 lease: held.lease,
-                // Nobody knows yet.
+                // The readers are not known yet.
                 shares: f64::MAX,
             };
             leases.extend(worker.unknown.iter().map(keep));
@@ -299,12 +301,12 @@ impl<P: Plan> Dispatcher<P> {
         Some(WorkerReply { version, seq: worker.seq, leases })
     }
 
-    /// Takes a trainer's message about a feed that is open; [`reader_reply`](Self::reader_reply) then is what to answer.
+    /// Takes a trainer's message about an open feed. [`reader_reply`](Self::reader_reply) returns the answer.
     pub fn reader_sync(&mut self, sync: &ReaderSync, now: Millis) {
         self.tick(now);
         let version = self.number();
         let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
-        // It may come from anyone; whoever sends nonsense is answered as if it were not there.
+        // Any client may have sent the message. An invalid one is ignored.
         let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
         if sync.world_size == 0 || !is_sane {
             return;
@@ -323,7 +325,7 @@ impl<P: Plan> Dispatcher<P> {
             None => {
                 let until_epoch = sync.until_epoch;
                 let share = 1.0 / sync.world_size.max(1) as f64;
-                // It may have come to see whether what failed still does.
+                // The reader may have restarted to retry a failed window.
                 feed.failures.retain(|&window, _| window < sync.at);
                 handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
             }
@@ -367,7 +369,7 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// What a trainer should know; a new version whenever that changed.
+    /// Returns the answer to a trainer. Its version changes when its content changes.
     pub fn reader_reply(&mut self, feed: &str, session: u64) -> Option<ReaderReply> {
         let new_version = self.number();
         let state = self.feeds.get_mut(feed)?;
@@ -394,8 +396,8 @@ impl<P: Plan> Dispatcher<P> {
             (window, state.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &state.about)))
         });
         let (workers, refusal) = computing(&self.workers, feed);
-        // With nobody left to compute it, the reason why they do not is the reader's to know; but others may be on
-        // their way to a young dispatcher.
+        // When no worker computes the feed, the reader gets the reason. A young dispatcher waits, because other workers
+        // may not have reached it yet.
         let refusal = refusal.filter(|_| failed.is_none() && routes.is_empty() && !self.young);
         let refused = refusal.is_some();
         let told = (routes, failed.or_else(|| Some((window, refusal?.clone()))), workers, refused);
@@ -407,26 +409,27 @@ impl<P: Plan> Dispatcher<P> {
         Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers, refused })
     }
 
-    /// Grows with every change of what workers and trainers should know, but for how often rows are still to be taken.
+    /// Increases whenever an answer to a worker or trainer may have changed, except in the shares of leases.
     pub fn revision(&self) -> u64 {
         self.revision + self.feeds.values().map(|feed| feed.sequencer.revision()).sum::<u64>()
     }
 
-    /// A worker's connection broke: until it is heard of again, what it was leased is leased to others as well.
+    /// Records that a worker's connection broke. Until the worker's next message, its windows are leased to other
+    /// workers as well.
     pub fn suspect(&mut self, worker: WorkerId) {
         for feed in self.feeds.values_mut() {
             let _ = feed.sequencer.handle(Event::WorkerSuspected { worker });
         }
     }
 
-    /// Notices who is silent. To be called several times in every `worker_contact_ms`.
+    /// Removes silent workers and trainers. Call this several times in every `worker_contact_ms`.
     pub fn tick(&mut self, now: Millis) {
         let is_grown = self.young && now >= self.started + self.settings.young_ms;
-        // With every message everybody is looked at, which would make their cost grow with how many there are.
+        // Checking with every message would make its cost grow with the number of workers and trainers.
         if !is_grown && now < self.ticked + TICK_MS && now >= self.ticked {
             return;
         }
-        self.excuse(now);
+        self.discount_pause(now);
         if self.young && now >= self.started + self.settings.young_ms {
             self.young = false;
             self.feeds.values_mut().for_each(|feed| feed.sequencer.set_keeps_all(false));
@@ -454,13 +457,13 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Whoever was silent while this process stood still is not to blame.
-    fn excuse(&mut self, now: Millis) {
+    /// Doesn't count this process's own pause against its workers, trainers and jobs.
+    fn discount_pause(&mut self, now: Millis) {
         let still = now.saturating_sub(std::mem::replace(&mut self.ticked, now));
         if still >= self.settings.worker_contact_ms / 2 {
             self.workers.values_mut().for_each(|it| it.contact += still);
             self.feeds.values_mut().flat_map(|feed| feed.readers.values_mut()).for_each(|it| it.contact += still);
-            self.feeds.values_mut().for_each(|feed| feed.excuse_groups(still));
+            self.feeds.values_mut().for_each(|feed| feed.discount_pause_of_groups(still));
         }
     }
 
@@ -477,13 +480,13 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Tells every sequencer what each worker can take of its feed: equal parts of its memory.
+    /// Tells every sequencer the limits of each worker: equal parts of the worker's memory.
     fn share_memory(&mut self) {
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
         ids.into_iter().for_each(|id| self.introduce(id));
     }
 
-    /// Tells every sequencer that this worker is there and well, and what it can take.
+    /// Tells every sequencer of the worker and its limits.
     fn introduce(&mut self, worker: WorkerId) {
         let Some(it) = self.workers.get(&worker) else { return };
         let memory_bytes = it.memory_bytes / self.feeds.len().max(1) as u64;
@@ -500,8 +503,8 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Takes in what a worker says it holds. What was leased before it was known here (`is_new`) is taken over; else
-    /// what is not leased any more is what it has not been told yet to drop.
+    /// Takes the windows that a worker holds. Adopts the leases of a worker that is new here (`is_new`). Ignores other
+    /// windows that are not leased to it: the worker will be told to drop them.
     fn take_stock(&mut self, id: WorkerId, held: Vec<Held>, is_new: bool, now: Millis) {
         let mut unknown = Vec::new();
         for held in held {
@@ -556,10 +559,10 @@ impl<P: Plan> OpenFeed<P> {
                 Report {
                     kind: ErrorKind::Internal,
                     message: format!(
-                        "window {} of epoch {} has {now} samples, and had {before} when it was computed before",
+                        "window {} of epoch {} has {now} samples, but had {before} when it was first computed",
                         window.index, window.epoch
                     ),
-                    hint: Some("do all workers read the same files, with the same build?".to_owned()),
+                    hint: Some("check that all workers read the same files and run the same build".to_owned()),
                     retry: false,
                 },
             );
@@ -568,7 +571,7 @@ impl<P: Plan> OpenFeed<P> {
     }
 }
 
-/// How many workers compute this feed; if none does, why.
+/// Returns the number of workers that compute this feed, and the reason if there are none.
 fn computing<'a>(workers: &'a BTreeMap<WorkerId, WorkerContact>, feed: &str) -> (usize, Option<&'a Report>) {
     let refusals: Vec<_> = workers.values().filter_map(|worker| worker.refused.get(feed)).collect();
     let computing = workers.len() - refusals.len();
@@ -582,7 +585,7 @@ fn lost_too_often(window: WindowId, about: &str) -> Report {
             "window {} of epoch {}{about} was given up: every worker that computed it was lost",
             window.index, window.epoch
         ),
-        hint: Some("look at the workers' logs; perhaps they run out of memory: lower window_bytes".to_owned()),
+        hint: Some("look at the workers' logs: if they ran out of memory, lower window_bytes".to_owned()),
         retry: false,
     }
 }

@@ -302,7 +302,7 @@ impl ClaimDriver {
                         tracing::warn!(dispatcher = asked, "{}", report.message);
                     }
                 } else if !is_awaiting && std::mem::take(&mut self.has_said) {
-                    tracing::info!(dispatcher = asked, "all ranks are there");
+                    tracing::info!(dispatcher = asked, "all ranks have joined");
                 }
                 if must_turn {
                     self.dispatch.rotate(asked);

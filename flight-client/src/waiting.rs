@@ -38,7 +38,7 @@ pub(crate) fn gone() -> Error {
 pub(crate) fn with_resume_hint(error: Error, last: Option<&Token>) -> Error {
     match last {
         Some(token) if error.kind() == ErrorKind::Unavailable => {
-            error.with_hint(format!("when it is back, go on from {token}"))
+            error.with_hint(format!("once the server is back, resume from {token}"))
         }
         _ => error,
     }

@@ -246,7 +246,7 @@ impl FeedJournal {
 }
 
 impl FeedJournal {
-    /// Jobs with dynamic delivery stand still until all their ranks are there.
+    /// Jobs with dynamic delivery stand still until all their ranks have joined.
     fn look_at_jobs(&mut self, id: &Arc<str>, jobs: &[JobStatus]) {
         for job in jobs {
             let key = (job.job.clone(), job.world_size);
@@ -254,10 +254,10 @@ impl FeedJournal {
                 let JobStatus { job, world_size, awaited, .. } = job;
                 let ranks = awaited.iter().take(RANKS_NAMED).map(u64::to_string).collect::<Vec<_>>().join(", ");
                 let missing = awaited.len();
-                tracing::warn!(feed = %id, job, world_size, missing, ranks, "ranks are awaited: nothing is handed out before");
+                tracing::warn!(feed = %id, job, world_size, missing, ranks, "no batches are assigned until these ranks join");
                 self.awaiting.insert(key);
             } else if job.awaited.is_empty() && self.awaiting.remove(&key) {
-                tracing::info!(feed = %id, job = job.job, world_size = job.world_size, "all ranks are there");
+                tracing::info!(feed = %id, job = job.job, world_size = job.world_size, "all ranks have joined");
             }
         }
         self.awaiting.retain(|(name, size)| jobs.iter().any(|job| job.job == *name && job.world_size == *size));

@@ -139,7 +139,7 @@ fn a_killed_server_is_an_error_with_the_token_that_goes_on_at_another() {
     assert!(batches.len() < 2000, "the kill came too late");
     assert!(error.contains(&format!("lost the server at {}", server.uri)), "{error}");
     let token = &batches.last().expect("the first").token;
-    assert!(error.contains(&format!("hint: when it is back, go on from {token}")), "{error}");
+    assert!(error.contains(&format!("hint: once the server is back, resume from {token}")), "{error}");
     let another = Server::start(&script, &[]);
     let rest = run(arguments(&another.uri).iter().map(String::as_str).chain(["--from", token])).0;
     batches.extend(rest);
@@ -206,7 +206,7 @@ fn a_server_stops_when_told_to_while_a_stream_is_open() {
     assert_eq!(server.stop("TERM"), Some(0));
     let (_, status, error) = reading.end();
     assert_eq!(status.code(), Some(1), "{error}");
-    assert!(error.contains("lost the server at") && error.contains("go on from fb1."), "{error}");
+    assert!(error.contains("lost the server at") && error.contains("resume from fb1."), "{error}");
 }
 
 #[test]

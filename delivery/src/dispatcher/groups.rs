@@ -1,15 +1,14 @@
 //! The dispatcher's part in dynamic delivery: one [`Claims`] for each job of a feed.
 //!
-//! Several dispatchers may be up, and each rank goes from one to the other as it likes. Two of them must not both
-//! believe that they know what every rank holds. So whenever a rank comes to a dispatcher, new or from elsewhere, an
-//! *era* begins there: nothing is granted until every rank has named an answer of this era, which shows that it was
-//! here since. A rank that goes elsewhere takes no answer any more from where it was; thus of two dispatchers only the
-//! one that all ranks came to last can grant anything that a rank takes.
+//! With several dispatchers, each rank chooses which one it asks. Two dispatchers must not both believe that they know
+//! the claims of every rank. So whenever a rank arrives at a dispatcher, a new *era* begins there. No claim is granted
+//! until every rank has named an answer of this era, which proves that the rank has been there since. A rank that turns
+//! to another dispatcher ignores later answers of the one it left. So of two dispatchers, only the one that all ranks
+//! asked last can grant a claim that a rank takes.
 //!
-//! Ranks that wait for others look for them at the next dispatcher, and must not miss each other for ever. They leave
-//! by the
-//! dispatcher's clock, all at the same moments ([`Claimer::should_turn`](crate::Claimer::should_turn)): so those that met
-//! once mostly stay together.
+//! Ranks that wait for others look for them at the next dispatcher, and must not keep missing each other. All ranks at
+//! a dispatcher leave it at the same moments of its clock ([`Claimer::should_turn`](crate::Claimer::should_turn)), so
+//! ranks that met mostly stay together.
 
 use std::collections::BTreeMap;
 
@@ -26,40 +25,40 @@ use crate::sequencer::{Event, ReaderId};
 use crate::sessions;
 use crate::window::{Plan, WindowId};
 
-/// Whoever was not heard of for so long asks elsewhere.
+/// A rank that has not asked for longer is taken to ask another dispatcher.
 const ASKED_MS: Millis = 1_500;
 const WORLD_SIZE_MAX: u64 = sessions::RANKS_MAX;
 
-/// A job whose ranks take batches as they come.
+/// A job with dynamic delivery.
 #[derive(Debug)]
 pub(super) struct Group {
     claims: Claims,
-    /// It reads the windows that claims are cut from, so that they are counted and kept.
+    /// The group's own reader in the sequencer, which keeps the windows that claims are cut from leased and counted.
     reader: ReaderId,
     at: Option<WindowId>,
     contact: Millis,
     ranks: BTreeMap<u64, RankContact>,
-    /// The newest of each rank, here or elsewhere.
+    /// The newest process of each rank, at any dispatcher.
     sessions: BTreeMap<u64, u64>,
     /// Answers of this era have greater versions.
     era: u64,
-    /// Since when it is not all ranks that are here.
+    /// When ranks started missing.
     awaiting: Option<Millis>,
 }
 
-/// Why a rank's message about its claims has no answer.
+/// Why a rank's message about its claims gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// It makes no sense.
+    /// The message is invalid.
     Invalid(String),
-    /// A newer process is this rank: this one is over.
+    /// A newer process of the same rank replaced this one.
     Replaced {
-        /// Which rank.
+        /// The rank.
         rank: u64,
-        /// Of which job.
+        /// The job's name.
         job: String,
     },
-    /// The feed was closed meanwhile.
+    /// The feed was closed.
     Gone,
 }
 
@@ -68,16 +67,16 @@ impl Unanswered {
         Self::Replaced { rank: message.rank, job: message.claims.job.clone() }
     }
 
-    /// The same as an error on its way.
+    /// Returns the same as a report.
     pub fn report(&self) -> Report {
         let (kind, message, hint) = match self {
             Self::Invalid(message) => (ErrorKind::Invalid, message.clone(), None),
             Self::Replaced { rank, job } => (
                 ErrorKind::Conflict,
-                format!("another process reads as rank {rank} of job \"{job}\" since"),
+                format!("a newer process reads as rank {rank} of job \"{job}\""),
                 Some(
-                    "each rank of a job is one process, and the one that began last is it; if this is the one that began \
-                     last, the clock of the other's machine is ahead",
+                    "run one process for each rank; if this process is the newer one, the clock of the other's machine \
+                     is ahead",
                 ),
             ),
             Self::Gone => (ErrorKind::Unavailable, "the feed was closed".to_owned(), None),
@@ -86,22 +85,22 @@ impl Unanswered {
     }
 }
 
-/// A job with dynamic delivery, and whom it waits for.
+/// A job with dynamic delivery, and the ranks it waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// Its name.
+    /// The job's name.
     pub job: String,
-    /// How many ranks it has.
+    /// The number of ranks.
     pub world_size: u64,
-    /// Ranks that have yet to say what they hold: nothing is granted before.
+    /// Ranks that have not yet reported their claims. Claims are granted when there are none.
     pub awaited: Vec<u64>,
-    /// Milliseconds since others ask here and wait for them; 0 where nobody asks.
+    /// Milliseconds that the other ranks have waited for these here; 0 if no rank asks here.
     pub awaiting_ms: Millis,
     /// Claims that ranks hold.
     pub claims_held: usize,
-    /// The epoch that claims are granted in.
+    /// The epoch in which claims are granted.
     pub epoch: u64,
-    /// Claims of that epoch that were granted, at least.
+    /// The least number of claims of that epoch that were granted.
     pub claims_granted: u64,
 }
 
@@ -110,16 +109,17 @@ struct RankContact {
     session: u64,
     seq: u64,
     since: u64,
-    /// Whether it has named an answer of this era, or had and then left.
+    /// Whether the rank has named an answer of this era, or had left after it named one of an earlier era.
     is_here: bool,
-    /// Whether it has named any answer. What it said before may have been late, and said to another process.
+    /// Whether the rank has named any answer of this dispatcher. Reports from before that may be late ones, meant for
+    /// an earlier dispatcher.
     was_here: bool,
     has_left: bool,
     told: Option<ClaimReply>,
     version: u64,
 }
 
-/// What the ranks of a job have in common: name, world size, beginning, rows in a claim and unit.
+/// The properties that the ranks of a job share: name, world size, origin, rows in a claim, and unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupKey(String, u64, u64, u64, u64);
 
@@ -131,10 +131,10 @@ impl GroupKey {
 }
 
 impl<P: Plan> Dispatcher<P> {
-    /// Takes a rank's message about its claims; [`claim_answer`](Self::claim_answer) then is what to answer.
+    /// Takes a rank's message about its claims. [`claim_answer`](Self::claim_answer) returns the answer.
     ///
     /// # Errors
-    /// Why it cannot take part.
+    /// Returns the reason if the rank cannot take part.
     pub fn claim_sync(&mut self, message: &ClaimMessage, now: Millis) -> Result<(), Unanswered> {
         self.tick(now);
         let (reader, era) = (self.number(), self.number());
@@ -142,11 +142,14 @@ impl<P: Plan> Dispatcher<P> {
         feed.last_read = now;
         let ClaimMessage { rank, world_size, session, seq, since, known, .. } = *message;
         if rank >= world_size || world_size > WORLD_SIZE_MAX {
-            let message = format!("rank {rank} is not one of {world_size}, or those are more than {WORLD_SIZE_MAX}");
+            let message = format!(
+                "\"rank\" must be below \"world_size\", and \"world_size\" at most {WORLD_SIZE_MAX}, \
+                 got rank {rank} of {world_size}"
+            );
             return Err(Unanswered::Invalid(message));
         }
         if !message.is_sane(feed.sequencer.plan()) {
-            return Err(Unanswered::Invalid("the claims are not of this feed".to_owned()));
+            return Err(Unanswered::Invalid("the claims do not fit this feed".to_owned()));
         }
         let group = feed.groups.entry(GroupKey::of(message)).or_insert_with(|| Group {
             claims: Claims::new(&message.claims),
@@ -175,7 +178,8 @@ impl<P: Plan> Dispatcher<P> {
         if is_new_era {
             group.era = era;
             for contact in group.ranks.values_mut() {
-                // With a new process, one that left may have to do again what it did: all may have resumed from before.
+                // A new process may have resumed from an earlier checkpoint together with all ranks, so a rank that
+                // left may have to return.
                 contact.has_left &= !is_new_process;
                 contact.is_here = contact.has_left;
                 contact.told = None;
@@ -194,35 +198,35 @@ impl<P: Plan> Dispatcher<P> {
             };
             group.ranks.insert(rank, contact);
         }
-        let contact = group.ranks.get_mut(&rank).expect("just looked at");
+        let contact = group.ranks.get_mut(&rank).expect("inserted above if it was missing");
         contact.seq = seq;
         contact.is_here |= group.era < known && known <= contact.version;
         contact.has_left = contact.is_here && message.claims.is_leaving;
-        // One that leaves takes nothing any more that it does not name.
+        // A leaving rank takes no claim that it does not name.
         let is_whole = !contact.was_here || message.claims.is_leaving;
         contact.was_here |= contact.is_here;
         let all_here = group.awaited(world_size).is_empty();
-        // Others learn of it now: that they wait no more, or for whom, or what came back to all.
+        // Wakes the other ranks: the set of awaited ranks, or of claims to grant, may have changed.
         self.revision += u64::from(is_new || is_whole || all_here == group.awaiting.is_some());
         group.awaiting = (!all_here).then(|| group.awaiting.unwrap_or(now));
         group.claims.sync(rank, message.until_epoch, is_whole, all_here, &message.claims);
         if is_new_process {
-            // It may have come to see whether what failed still does.
+            // The rank may have restarted to retry a failed window.
             feed.retry_group(&GroupKey::of(message));
         }
         Ok(())
     }
 
-    /// Jobs with dynamic delivery, those that began anew counted again until they are forgotten.
+    /// Returns the number of groups. A job that began again counts twice until its old group is forgotten.
     #[cfg(test)]
     pub(crate) fn groups(&self) -> usize {
         self.feeds.values().map(|feed| feed.groups.len()).sum()
     }
 
-    /// What a rank should know about its claims; a new version whenever that changed.
+    /// Returns the answer about a rank's claims. Its version changes when its content changes.
     ///
     /// # Errors
-    /// Why it should know nothing any more.
+    /// Returns the reason if the rank no longer takes part.
     pub fn claim_answer(&mut self, message: &ClaimMessage, now: Millis) -> Result<ClaimAnswer, Unanswered> {
         let new_version = self.number();
         let feed = self.feeds.get_mut(&message.feed).ok_or(Unanswered::Gone)?;
@@ -253,7 +257,7 @@ impl<P: Plan> Dispatcher<P> {
 }
 
 impl Group {
-    /// Whether this is the newest process of the rank; what an older one said does not count any more.
+    /// Records a process of a rank, and returns whether it is the newest. Messages of older processes are refused.
     fn heard_of(&mut self, rank: u64, session: u64) -> bool {
         if !holds(Rule::OldProcessesAreNotHeard) {
             return true;
@@ -266,13 +270,13 @@ impl Group {
         self.sessions[&rank] == session
     }
 
-    /// Ranks that have yet to say what they hold.
+    /// Returns the ranks that have not yet reported their claims.
     fn awaited(&self, world_size: u64) -> Vec<u64> {
         let is_here = |rank: &u64| self.ranks.get(rank).is_some_and(|contact| contact.is_here);
         (0..world_size).filter(|rank| !is_here(rank)).collect()
     }
 
-    /// Moves the group's own reader to where claims are cut now.
+    /// Moves the group's own reader to the window from which claims are cut.
     fn follow<P: Plan>(&mut self, sequencer: &mut crate::Sequencer<P>) {
         let to = self.claims.at();
         if to == self.at {
@@ -280,7 +284,7 @@ impl Group {
         }
         let event = match (self.at, to) {
             (Some(at), Some(to)) if to > at => Event::ReaderAdvanced { reader: self.reader, to },
-            // Claims that came back may lie further back.
+            // Claims of a resumed rank may lie further back.
             (_, Some(at)) => self.joined(at),
             (_, None) => Event::ReaderLeft { reader: self.reader },
         };
@@ -294,7 +298,7 @@ impl Group {
 }
 
 impl<P: Plan> OpenFeed<P> {
-    /// Tries again what failed and this job needs.
+    /// Retries failed windows that this job needs.
     fn retry_group(&mut self, key: &GroupKey) {
         if let Some((group, at)) = self.groups.get(key).and_then(|group| Some((group, group.at?))) {
             self.failures.retain(|&window, _| window < at);
@@ -302,8 +306,8 @@ impl<P: Plan> OpenFeed<P> {
         }
     }
 
-    /// Jobs that are silent keep what they claimed, but no windows; after long silence they are forgotten, as by a new
-    /// dispatcher.
+    /// Releases the windows of jobs that are silent since `silent_since`, which keep their claims. Forgets jobs that
+    /// are silent since `forgotten_since`; they start over as with a new dispatcher.
     pub(super) fn rest_groups(&mut self, silent_since: Millis, forgotten_since: Millis) {
         for group in self.groups.values_mut().filter(|group| group.contact < silent_since && group.at.is_some()) {
             let _ = self.sequencer.handle(Event::ReaderLeft { reader: group.reader });
@@ -312,11 +316,11 @@ impl<P: Plan> OpenFeed<P> {
         self.groups.retain(|_, group| group.contact >= forgotten_since);
     }
 
-    /// The jobs that share it dynamically.
+    /// Returns the feed's jobs with dynamic delivery.
     pub(super) fn jobs(&self, now: Millis) -> impl Iterator<Item = JobStatus> {
         let mut newest: BTreeMap<&str, (&GroupKey, &Group)> = BTreeMap::new();
         for (key, group) in &self.groups {
-            // A job that began anew may be another group than before.
+            // A job that began again may have two groups.
             let seen = newest.entry(&key.0).or_insert((key, group));
             if seen.1.contact < group.contact {
                 *seen = (key, group);
@@ -336,8 +340,8 @@ impl<P: Plan> OpenFeed<P> {
         })
     }
 
-    /// Whoever was silent while this process stood still is not to blame.
-    pub(super) fn excuse_groups(&mut self, still: Millis) {
+    /// Doesn't count this process's own pause against its jobs.
+    pub(super) fn discount_pause_of_groups(&mut self, still: Millis) {
         self.groups.values_mut().for_each(|group| group.contact += still);
     }
 }

@@ -1,4 +1,4 @@
-//! A dispatcher's process: answers at once what is news, and the rest in a while.
+//! A dispatcher's process, with long polls: it answers news at once, and other messages after a while.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::world::{NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World}
 use crate::messages::WorkerReply;
 use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
 
-/// What is no news is answered after this.
+/// The time after which a message is answered without news.
 const POLL_MS: Millis = 500;
 
 enum Who {
@@ -41,15 +41,15 @@ pub(super) struct DispatcherNode {
     state: Option<Dispatcher<SimulatedPlan>>,
     started: Millis,
     polls: Vec<Poll>,
-    /// The most readers there were at a time: what was leased for one that is gone is kept while another will need it.
+    /// The most readers at a time. Leases of readers that are gone are kept while other readers will need them.
     readers_max: usize,
-    /// Windows computed again, as last counted.
+    /// Windows that were computed again, as last counted.
     recomputed: u64,
-    /// The newest process of each rank that this dispatcher should know of.
+    /// The newest process of each rank that this dispatcher should know.
     newest: BTreeMap<(JobName, u64), u64>,
 }
 
-/// Name, world size and origin.
+/// A job's name, world size and origin.
 type JobName = (String, u64, u64);
 
 impl DispatcherNode {
@@ -135,7 +135,7 @@ impl DispatcherNode {
                 }
                 let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
                 let said = message.claims.sessions.iter().chain([(&message.rank, &message.session)]);
-                // What its token says, it should say.
+                // A process must report the sessions of its token.
                 for (&rank, &session) in said.chain(world.named.get(&message.session).into_iter().flatten()) {
                     let newest = self.newest.entry((job.clone(), rank)).or_default();
                     *newest = session.max(*newest);
@@ -149,7 +149,7 @@ impl DispatcherNode {
             }
             _ => return,
         };
-        // A client that asks anew has closed its last request, mostly.
+        // Usually, a client that sends a new message has closed its last call.
         if !world.random.chance(100) {
             self.polls.retain(|poll| !poll.who.is(&who));
         }
@@ -157,7 +157,7 @@ impl DispatcherNode {
         self.answer(world);
     }
 
-    /// The timer of long polls.
+    /// Handles the timer of long polls.
     pub(super) fn poll(&mut self, world: &mut World) {
         if let Some(dispatcher) = &mut self.state {
             dispatcher.tick(world.now);
@@ -185,7 +185,7 @@ impl DispatcherNode {
                     Ok(answer) => {
                         let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
                         if newest.get(&(job, message.rank)).is_some_and(|&newest| newest > message.session) {
-                            world.violated(|| format!("an old process is answered: {message:?}"));
+                            world.violated(|| format!("an old process gets an answer: {message:?}"));
                         }
                         (answer.version, NodeMessage::ClaimAnswer(Box::new(answer)))
                     }
@@ -217,8 +217,8 @@ impl DispatcherNode {
     }
 }
 
-/// A worker is told to hold no more than its memory takes, but for the windows that readers are at and the few that it
-/// may hold whatever their size.
+/// Checks that a worker's leases fit its memory, apart from readers' current windows and the few windows that it may
+/// hold whatever their size.
 fn check_memory(
     world: &mut World,
     dispatcher: &Dispatcher<SimulatedPlan>,
@@ -227,7 +227,7 @@ fn check_memory(
     worker: WorkerId,
     reply: &WorkerReply,
 ) {
-    // A young dispatcher keeps all there is, and a few windows prove nothing.
+    // A young dispatcher keeps all windows, and a few windows prove nothing.
     if world.now <= started + DispatcherSettings::default().young_ms || reply.leases.len() < 4 {
         return;
     }
@@ -237,11 +237,11 @@ fn check_memory(
         reply.leases.iter().map(|lease| world.plans[world.feed(&lease.feed)].computed_bytes(lease.window)).sum();
     let status = dispatcher.status(world.now);
     let limit = status.workers.iter().find(|it| it.worker == worker).map_or(0, |it| it.memory_bytes);
-    // A reader's window, and those of its streams that broke and are leased a second time; and those where jobs with
-    // dynamic delivery are, or were before they changed their size. What it computes for another dispatcher is not
-    // thrown away when it comes from there, and what it was leased here before is not either.
+    // Exempt are a reader's current window and those of its broken streams that are leased a second time, and the
+    // windows of jobs with dynamic delivery, including those from before a job changed its number of ranks. Windows
+    // that another dispatcher leased, or this one leased earlier, are not dropped either.
     let spare = (4 * readers_max + 2 * dispatcher.groups() + 2 + COMPUTING_MAX) as u64 * largest;
     if held > limit + spare {
-        world.violated(|| format!("worker {worker} is to hold {held} bytes of {limit} and {spare}: {reply:?}"));
+        world.violated(|| format!("worker {worker} is leased {held} bytes, more than {limit} and {spare}: {reply:?}"));
     }
 }
