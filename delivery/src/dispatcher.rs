@@ -2,28 +2,26 @@
 //!
 //! Its state is soft: a new dispatcher learns all of it from the first message of each worker and trainer.
 
-pub(crate) mod groups;
+pub(crate) mod claiming;
+mod feed;
+pub(crate) mod group;
+mod reading;
 pub(crate) mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use groups::{Group, GroupKey};
+use feed::OpenFeed;
 
 use crate::clock::Millis;
-use crate::error::ErrorKind;
-use crate::messages::{Held, HeldState, Lease, ReaderReply, ReaderSync, Report, Route, WorkerReply, WorkerSync};
-use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId, WorkerLimits};
-use crate::window::{Plan, WindowId};
+use crate::messages::{Held, HeldState, Lease, Report, WorkerReply, WorkerSync};
+use crate::sequencer::{Event, Sequencer, WorkerId, WorkerLimits};
+use crate::window::Plan;
 
 /// The interval of checks for silent workers and trainers.
 const TICK_MS: Millis = 100;
-/// The number of windows for which a trainer is sent routes.
-const ROUTES_AHEAD: usize = 8;
 /// Windows of each feed that a worker may hold whatever their size: one to read and one to compute.
 const WINDOWS_AT_LEAST: usize = 2;
-/// The largest number of epochs that is accepted.
-const EPOCHS_MAX: u64 = 1 << 32;
 /// The number of replaced workers to remember, so that they can be refused.
 const REPLACED_KEPT: usize = 256;
 
@@ -96,42 +94,6 @@ struct WorkerContact {
     unknown: Vec<Held>,
 }
 
-#[derive(Debug)]
-struct OpenFeed<P> {
-    sequencer: Sequencer<P>,
-    readers: BTreeMap<u64, ReaderContact>,
-    failures: BTreeMap<WindowId, Report>,
-    /// When each lease of a window that is not ready was granted.
-    granted: BTreeMap<(WindowId, LeaseId), Millis>,
-    /// The usual time to compute a window.
-    typical_ms: Millis,
-    last_read: Millis,
-    /// Jobs with dynamic delivery.
-    groups: BTreeMap<GroupKey, Group>,
-    /// A description of the feed's pipeline, for errors.
-    about: String,
-}
-
-#[derive(Debug)]
-struct ReaderContact {
-    seq: u64,
-    contact: Millis,
-    rank: u64,
-    world_size: u64,
-    at: WindowId,
-    until_epoch: u64,
-    /// For each window, a worker that the trainer could not reach.
-    avoid: BTreeMap<WindowId, WorkerId>,
-    waiting: Option<(WindowId, u64)>,
-    samples: u64,
-    bytes: u64,
-    stalled_ms: u64,
-    told: Told,
-    version: u64,
-}
-
-type Told = (Vec<Route>, Option<(WindowId, Report)>, usize, bool);
-
 impl<P: Plan> Dispatcher<P> {
     /// Creates a dispatcher without feeds and workers. Draw `instance` at random: it must differ from that of every
     /// earlier dispatcher.
@@ -163,17 +125,7 @@ impl<P: Plan> Dispatcher<P> {
         // Leases of different feeds may have equal numbers: a lease is identified together with its feed.
         let mut sequencer = Sequencer::new(plan, self.next_number);
         sequencer.set_keeps_all(self.young);
-        let state = OpenFeed {
-            sequencer,
-            readers: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            granted: BTreeMap::new(),
-            typical_ms: 0,
-            last_read: now,
-            groups: BTreeMap::new(),
-            about: String::new(),
-        };
-        self.feeds.insert(Arc::clone(feed), state);
+        self.feeds.insert(Arc::clone(feed), OpenFeed::new(sequencer, now));
         self.share_memory();
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
         for id in ids {
@@ -301,114 +253,6 @@ impl<P: Plan> Dispatcher<P> {
         Some(WorkerReply { version, seq: worker.seq, leases })
     }
 
-    /// Takes a trainer's message about an open feed. [`reader_reply`](Self::reader_reply) returns the answer.
-    pub fn reader_sync(&mut self, sync: &ReaderSync, now: Millis) {
-        self.tick(now);
-        let version = self.number();
-        let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
-        // Any client may have sent the message. An invalid one is ignored.
-        let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
-        if sync.world_size == 0 || !is_sane {
-            return;
-        }
-        if sync.leaving {
-            feed.remove_reader(sync.session);
-            return;
-        }
-        feed.last_read = now;
-        let handle = |feed: &mut OpenFeed<P>, event| {
-            let _ = feed.sequencer.handle(event);
-        };
-        match feed.readers.get(&sync.session) {
-            Some(reader) if reader.seq >= sync.seq => return,
-            Some(_) => handle(feed, Event::ReaderAdvanced { reader: sync.session, to: sync.at }),
-            None => {
-                let until_epoch = sync.until_epoch;
-                let share = 1.0 / sync.world_size.max(1) as f64;
-                // The reader may have restarted to retry a failed window.
-                feed.failures.retain(|&window, _| window < sync.at);
-                handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
-            }
-        }
-        let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderContact {
-            seq: 0,
-            contact: now,
-            rank: sync.rank,
-            world_size: sync.world_size,
-            at: sync.at,
-            until_epoch: sync.until_epoch,
-            avoid: BTreeMap::new(),
-            waiting: None,
-            samples: 0,
-            bytes: 0,
-            stalled_ms: 0,
-            told: Told::default(),
-            version,
-        });
-        reader.seq = sync.seq;
-        reader.contact = now;
-        reader.at = reader.at.max(sync.at);
-        reader.waiting = sync.waiting;
-        (reader.samples, reader.bytes, reader.stalled_ms) = (sync.samples, sync.bytes, sync.stalled_ms);
-        reader.avoid = reader.avoid.split_off(&reader.at);
-        for broken in &sync.broken {
-            reader.avoid.insert(broken.window, broken.worker);
-        }
-        for broken in &sync.broken {
-            let (window, lease, worker) = (broken.window, broken.lease, broken.worker);
-            if broken.missing {
-                handle(feed, Event::WindowMissing { window, lease });
-            } else {
-                handle(feed, Event::WorkerSuspected { worker });
-                handle(feed, Event::ReaderStalled { window });
-            }
-        }
-        let patience = self.settings.stall_ms.max(3 * feed.typical_ms);
-        if let Some((window, _)) = sync.waiting.filter(|&(_, waited)| waited >= patience) {
-            handle(feed, Event::ReaderStalled { window });
-        }
-    }
-
-    /// Returns the answer to a trainer. Its version changes when its content changes.
-    pub fn reader_reply(&mut self, feed: &str, session: u64) -> Option<ReaderReply> {
-        let new_version = self.number();
-        let state = self.feeds.get_mut(feed)?;
-        let reader = state.readers.get_mut(&session)?;
-        let mut routes = Vec::new();
-        let mut window = reader.at;
-        while routes.len() < ROUTES_AHEAD && window.epoch < reader.until_epoch {
-            let avoided = reader.avoid.get(&window);
-            let copies: Vec<_> = state.sequencer.copies(window).collect();
-            let copy = copies.iter().find(|copy| Some(&copy.worker) != avoided).or(copies.first());
-            let (Some(copy), Some(rows)) = (copy, state.sequencer.rows(window)) else { break };
-            let Some(worker) = self.workers.get(&copy.worker) else { break };
-            routes.push(Route {
-                window,
-                rows,
-                last: state.sequencer.plan().is_last(window),
-                lease: copy.lease,
-                worker: copy.worker,
-                address: worker.address.clone(),
-            });
-            window = state.sequencer.plan().after(window);
-        }
-        let failed = (state.sequencer.has_failed(window) && window.epoch < reader.until_epoch).then(|| {
-            (window, state.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &state.about)))
-        });
-        let (workers, refusal) = computing(&self.workers, feed);
-        // When no worker computes the feed, the reader gets the reason. A young dispatcher waits, because other workers
-        // may not have reached it yet.
-        let refusal = refusal.filter(|_| failed.is_none() && routes.is_empty() && !self.young);
-        let refused = refusal.is_some();
-        let told = (routes, failed.or_else(|| Some((window, refusal?.clone()))), workers, refused);
-        if reader.told != told {
-            reader.told = told;
-            reader.version = new_version;
-        }
-        let (routes, failed, workers, refused) = reader.told.clone();
-        Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers, refused })
-    }
-
     /// Increases whenever an answer to a worker or trainer may have changed, except in the shares of leases.
     pub fn revision(&self) -> u64 {
         self.revision + self.feeds.values().map(|feed| feed.sequencer.revision()).sum::<u64>()
@@ -445,7 +289,7 @@ impl<P: Plan> Dispatcher<P> {
             let gone: Vec<_> =
                 feed.readers.iter().filter(|(_, it)| it.contact + patience < now).map(|(&id, _)| id).collect();
             gone.into_iter().for_each(|id| feed.remove_reader(id));
-            feed.rest_groups(now.saturating_sub(patience), now.saturating_sub(idle));
+            feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
         }
         let open = self.feeds.len();
         let closing = |feed: &OpenFeed<P>| feed.readers.is_empty() && feed.last_read + idle < now;
@@ -542,52 +386,11 @@ impl<P: Plan> Dispatcher<P> {
     }
 }
 
-impl<P: Plan> OpenFeed<P> {
-    fn remove_reader(&mut self, session: u64) {
-        self.readers.remove(&session);
-        let _ = self.sequencer.handle(Event::ReaderLeft { reader: session });
-    }
-
-    fn counted(&mut self, window: WindowId, lease: LeaseId, rows: u64, bytes: u64) {
-        if !self.sequencer.holds(window, lease) {
-            return;
-        }
-        if let Err(impure) = self.sequencer.handle(Event::WindowCounted { window, lease, rows, bytes }) {
-            let (before, now) = impure.rows;
-            self.failures.insert(
-                window,
-                Report {
-                    kind: ErrorKind::Internal,
-                    message: format!(
-                        "window {} of epoch {} has {now} samples, but had {before} when it was first computed",
-                        window.index, window.epoch
-                    ),
-                    hint: Some("check that all workers read the same files and run the same build".to_owned()),
-                    retry: false,
-                },
-            );
-            let _ = self.sequencer.handle(Event::WindowFailed { window, lease, retry: false });
-        }
-    }
-}
-
 /// Returns the number of workers that compute this feed, and the reason if there are none.
 fn computing<'a>(workers: &'a BTreeMap<WorkerId, WorkerContact>, feed: &str) -> (usize, Option<&'a Report>) {
     let refusals: Vec<_> = workers.values().filter_map(|worker| worker.refused.get(feed)).collect();
     let computing = workers.len() - refusals.len();
     (computing, refusals.first().copied().filter(|_| computing == 0))
-}
-
-fn lost_too_often(window: WindowId, about: &str) -> Report {
-    Report {
-        kind: ErrorKind::Unavailable,
-        message: format!(
-            "window {} of epoch {}{about} was given up: every worker that computed it was lost",
-            window.index, window.epoch
-        ),
-        hint: Some("look at the workers' logs: if they ran out of memory, lower window_bytes".to_owned()),
-        retry: false,
-    }
 }
 
 #[cfg(test)]

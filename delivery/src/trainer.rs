@@ -8,16 +8,21 @@
 //! - A position counts delivered batches, not received ones.
 //! - An error in the data is raised after the batches before it.
 
+mod stream;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+
+use stream::WindowStream;
+pub use stream::{Ended, Fragment, Open};
 
 use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
 use crate::messages::{Broken, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
-use crate::sequencer::{LeaseId, WorkerId};
+use crate::sequencer::LeaseId;
 use crate::settings::ReadSettings;
 use crate::slice::Slice;
 use crate::steps::Steps;
@@ -25,8 +30,6 @@ use crate::window::WindowId;
 
 /// The number of windows that a trainer receives at a time.
 const STREAMS_MAX: usize = 3;
-/// The first and the longest wait before a broken stream is opened again. The wait doubles with each failure.
-const RETRY_MS: (Millis, Millis) = (50, 1_000);
 
 /// The position at which a reader begins, resolved against a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,47 +56,6 @@ impl ReceiveLimits {
     pub fn of_bytes(buffered_bytes: u64) -> Self {
         Self { streams: STREAMS_MAX, buffered_bytes }
     }
-}
-
-/// A stream to open. It replaces any other stream of the same window.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
-    /// The window.
-    pub window: WindowId,
-    /// The lease, which the stream's messages must name.
-    pub lease: LeaseId,
-    /// The worker.
-    pub worker: WorkerId,
-    /// The worker's address.
-    pub address: String,
-    /// The rows to take.
-    pub slice: Slice,
-    /// The row at which to begin.
-    pub from_row: u64,
-}
-
-/// How a stream ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The worker sent all rows.
-    Complete,
-    /// The worker answered that it does not hold the window.
-    Missing,
-    /// The worker could not be reached, or the stream broke.
-    Lost,
-    /// The worker sent an error that every other worker would send, too.
-    Failed(Report),
-}
-
-/// Consecutive rows of a window.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment<R> {
-    /// The rows of the window, including bad rows that were left out.
-    pub rows: Range<u64>,
-    /// Bytes that they take.
-    pub bytes: u64,
-    /// The rows' content.
-    pub records: R,
 }
 
 /// A batch, in pieces to join.
@@ -124,27 +86,6 @@ pub enum Next<R> {
     Fail(Report),
 }
 
-#[derive(Debug)]
-struct Stream<R> {
-    slice: Slice,
-    /// The next run of rows to receive, without the rows already received; `None` when all are received.
-    expected: Option<Range<u64>>,
-    open: Option<LeaseId>,
-    /// The lease from which the stream was last opened.
-    tried: Option<LeaseId>,
-    buffer: VecDeque<Fragment<R>>,
-    failed: Option<Report>,
-    failures: u32,
-    retry_at: Millis,
-}
-
-impl<R> Stream<R> {
-    /// Returns whether more rows may be received.
-    fn is_unread(&self) -> bool {
-        self.expected.is_some() && self.failed.is_none()
-    }
-}
-
 /// A window, and its first offset.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
@@ -165,7 +106,7 @@ pub struct Trainer<R> {
     routes: BTreeMap<WindowId, Route>,
     failed: Option<(WindowId, Report)>,
     workers: usize,
-    streams: BTreeMap<WindowId, Stream<R>>,
+    streams: BTreeMap<WindowId, WindowStream<R>>,
     /// The next window to receive.
     receive: Cursor,
     /// The next window to cut.
@@ -327,41 +268,12 @@ impl<R> Trainer<R> {
             let (rows, last) = (route.rows, route.last);
             let end = self.until.unwrap_or(u64::MAX);
             let slice = Slice::new(&self.settings, self.origin(window.epoch), end, offset..offset + rows);
-            let stream = Stream {
-                slice,
-                expected: slice.run(0),
-                open: None,
-                tried: None,
-                buffer: VecDeque::new(),
-                failed: None,
-                failures: 0,
-                retry_at: now,
-            };
-            self.streams.insert(window, stream);
+            self.streams.insert(window, WindowStream::new(slice, now));
             self.steps_ahead(window, offset, rows, last);
             self.has_news = true;
         }
-        let mut opens = Vec::new();
-        for (&window, stream) in &mut self.streams {
-            let Some(expected) = stream.expected.clone().filter(|_| stream.failed.is_none()) else { continue };
-            let Some(route) = self.routes.get(&window) else { continue };
-            let has_moved = stream.open.is_some_and(|lease| lease != route.lease);
-            // A stream waits only before it is opened again from the lease that broke.
-            let may_retry = stream.retry_at <= now || stream.tried != Some(route.lease);
-            if has_moved || (stream.open.is_none() && may_retry) {
-                stream.open = Some(route.lease);
-                stream.tried = stream.open;
-                opens.push(Open {
-                    window,
-                    lease: route.lease,
-                    worker: route.worker,
-                    address: route.address.clone(),
-                    slice: stream.slice,
-                    from_row: expected.start,
-                });
-            }
-        }
-        opens
+        let streams = self.streams.iter_mut();
+        streams.filter_map(|(window, stream)| stream.open(self.routes.get(window)?, now)).collect()
     }
 
     fn steps_ahead(&mut self, window: WindowId, offset: u64, rows: u64, last: bool) {
@@ -378,9 +290,8 @@ impl<R> Trainer<R> {
     /// Returns when [`opens`](Self::opens) will have a stream to open again, if nothing else happens.
     pub fn retry_at(&self) -> Option<Millis> {
         // Without a route, no stream can be opened.
-        let is_closed = |stream: &Stream<R>| stream.is_unread() && stream.open.is_none();
-        let closed = self.streams.iter().filter(|(window, it)| is_closed(it) && self.routes.contains_key(window));
-        closed.map(|(_, stream)| stream.retry_at).min()
+        let routed = self.streams.iter().filter(|(window, _)| self.routes.contains_key(window));
+        routed.filter_map(|(_, stream)| stream.retry_at()).min()
     }
 
     /// Returns whether to receive more of this window's stream: while there is room, or if the loop waits for it.
@@ -399,50 +310,25 @@ impl<R> Trainer<R> {
     /// Takes rows from a stream. Returns `false` if they are not the next ones, or come from a replaced stream. The
     /// rows are then ignored, and the caller should close the stream.
     pub fn received(&mut self, window: WindowId, lease: LeaseId, fragment: Fragment<R>) -> bool {
-        let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.open == Some(lease)) else {
+        let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.is_open_from(lease)) else {
             return false;
         };
-        let Some(expected) = &mut stream.expected else { return false };
-        let rows = fragment.rows.clone();
-        let is_next = rows.start == expected.start || !holds(Rule::OnlyTheNextRow);
-        if !is_next || rows.end <= rows.start || rows.end > expected.end {
+        let bytes = fragment.bytes;
+        if !stream.receive(fragment) {
             // This stream will not bring the missing rows any more.
             self.ended(window, lease, Ended::Lost, self.asked);
             return false;
         }
-        expected.start = rows.end;
-        if expected.is_empty() {
-            stream.expected = stream.slice.run(rows.end);
-        }
-        stream.failures = 0;
-        self.buffered_bytes += fragment.bytes;
-        self.bytes += fragment.bytes;
-        stream.buffer.push_back(fragment);
-        if stream.expected.is_none() {
-            stream.open = None;
-            self.has_news = true;
-        }
+        self.has_news |= !stream.is_unread();
+        self.buffered_bytes += bytes;
+        self.bytes += bytes;
         true
     }
 
     /// Records that a stream ended.
     pub fn ended(&mut self, window: WindowId, lease: LeaseId, how: Ended, now: Millis) {
-        let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.open == Some(lease)) else { return };
-        stream.open = None;
-        if stream.expected.is_none() {
-            return;
-        }
-        let missing = match how {
-            Ended::Failed(report) => {
-                stream.failed = Some(report);
-                return;
-            }
-            // The stream ended early: the worker does not hold the missing rows.
-            Ended::Complete | Ended::Missing => true,
-            Ended::Lost => false,
-        };
-        stream.retry_at = now + (RETRY_MS.0 << stream.failures.min(10)).min(RETRY_MS.1);
-        stream.failures += 1;
+        let stream = self.streams.get_mut(&window).filter(|stream| stream.is_open_from(lease));
+        let Some(missing) = stream.and_then(|stream| stream.close(how, now)) else { return };
         if let Some(route) = self.routes.get(&window).filter(|route| route.lease == lease) {
             let broken = Broken { window, lease, worker: route.worker, missing };
             if !self.broken.contains(&broken) {
@@ -498,7 +384,7 @@ impl<R> Trainer<R> {
                 // Rows of an incomplete last step are not delivered.
                 let kept = self.streams.split_off(&window);
                 for stream in std::mem::replace(&mut self.streams, kept).into_values() {
-                    self.buffered_bytes -= stream.buffer.iter().map(|fragment| fragment.bytes).sum::<u64>();
+                    self.buffered_bytes -= stream.buffered_bytes();
                 }
             }
             self.steps.push(window, offsets.start);
@@ -511,8 +397,7 @@ impl<R> Trainer<R> {
     fn given_up(&self, windows: RangeInclusive<WindowId>) -> Option<&Report> {
         let (window, report) = self.failed.as_ref().filter(|(window, _)| windows.contains(window))?;
         // Rows of a failed window may have been received, or may still come from an open stream.
-        let comes = |stream: &Stream<R>| stream.open.is_some() || stream.expected.is_none();
-        (!self.streams.get(window).is_some_and(comes)).then_some(report)
+        (!self.streams.get(window).is_some_and(WindowStream::may_complete)).then_some(report)
     }
 
     fn begin_batch(&mut self, cut: Cut<WindowId>) {
@@ -532,7 +417,7 @@ impl<R> Trainer<R> {
         let current = self.current.as_mut().expect("the caller found a batch");
         while let Some((window, rows)) = current.parts.front_mut() {
             let stream = self.streams.get_mut(window).expect("kept until its last row is delivered");
-            let Some(fragment) = stream.buffer.pop_front() else {
+            let Some(fragment) = stream.take() else {
                 let window = *window;
                 let failed = self.streams.get(&window).and_then(|stream| stream.failed.as_ref());
                 return failed.or(self.given_up(window..=window)).cloned().map_or(Next::Wait, Next::Fail);
@@ -551,7 +436,7 @@ impl<R> Trainer<R> {
         let CurrentBatch { step, offsets, token, records, .. } = self.current.take().expect("the batch is complete");
         self.samples += offsets.end - offsets.start;
         let cut = self.cut;
-        self.streams.retain(|&window, it| window >= cut || it.expected.is_some() || !it.buffer.is_empty());
+        self.streams.retain(|&window, stream| window >= cut || !stream.is_taken());
         Next::Deliver(Box::new(AssembledBatch { epoch: token.epoch, step, offsets, token, records }))
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::groups::JobStatus;
-use super::{Dispatcher, lost_too_often};
+use super::Dispatcher;
+use super::group::JobStatus;
 use crate::clock::Millis;
 use crate::messages::Report;
 use crate::sequencer::WorkerId;
@@ -154,10 +154,8 @@ impl<P: Plan> Dispatcher<P> {
 
     /// Returns the windows that cannot be computed, with the reason.
     pub fn failures(&self) -> impl Iterator<Item = (&Arc<str>, WindowId, Report)> {
-        self.feeds.iter().flat_map(|(id, feed)| {
-            let why =
-                |window| feed.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &feed.about));
-            feed.sequencer.failed().map(move |window| (id, window, why(window)))
-        })
+        self.feeds
+            .iter()
+            .flat_map(|(id, feed)| feed.sequencer.failed().map(move |window| (id, window, feed.failure(window))))
     }
 }

@@ -1,8 +1,11 @@
 //! Tests of the dispatcher: messages and answers.
 
 use super::*;
-use crate::messages::Broken;
+use crate::error::ErrorKind;
+use crate::messages::{Broken, ReaderReply, ReaderSync};
 use crate::rules::{Rule, break_rule};
+use crate::sequencer::LeaseId;
+use crate::window::WindowId;
 use crate::{ReadSettings, ReceiveLimits, Trainer, Unanswered, WorkerProfile};
 
 /// Epochs of six windows of 10 bytes each.

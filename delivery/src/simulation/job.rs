@@ -1,20 +1,16 @@
 //! A training job with dynamic delivery, whose ranks fail alone or together and resume from their tokens.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::faults::Fault;
 use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
+use super::tokens::{OldToken, Saved, joined, marks};
 use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
-use crate::rules::{Rule, holds};
-use crate::{AssembledBatch, Claim, ClaimMarks, Claimer, ErrorKind, Millis, ReadSettings, Start};
+use crate::{AssembledBatch, Claim, Claimer, ErrorKind, Millis, ReadSettings, Start};
 
 /// A rank that has ended is restarted when others have waited for it for this long.
 const ENDED_MS: Millis = 15_000;
-
-/// A token, and the number of batches that its rank had taken.
-type Saved = (String, usize);
 
 /// A rank, across its processes.
 #[derive(Default)]
@@ -51,8 +47,7 @@ pub(super) struct Job {
     checkpoint_steps: u64,
     steps: u64,
     zombie: Option<Zombie>,
-    /// The last token of an old process that is gone: its rank, the batches that it had taken, and the token.
-    old: Option<(usize, Vec<Taken>, String)>,
+    old: Option<OldToken>,
     /// Whether no rank has resumed alone since all began.
     is_clean: bool,
     /// The most claims that a rank may hold.
@@ -61,14 +56,6 @@ pub(super) struct Job {
     buffer_limit: u64,
     pub(super) ledger: Ledger,
     pub(super) is_done: bool,
-}
-
-/// Returns the claims of a token.
-fn marks(token: &str) -> Option<ClaimMarks> {
-    match token.parse() {
-        Ok(Start::Token(token)) => token.claims.as_deref().cloned(),
-        _ => None,
-    }
 }
 
 impl Job {
@@ -250,7 +237,7 @@ impl Job {
         self.is_clean = true;
         world.faults.fired(Fault::JobResumed);
         if let Some(saved) = saved {
-            let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
+            let joined = joined(&saved);
             let sizes: Vec<u64> = (1..=4).filter(|&size| size != self.settings.world_size).collect();
             if changes_world {
                 let before = self.settings.world_size;
@@ -326,7 +313,7 @@ impl Job {
     /// Ends an old process, and keeps its last token.
     fn bury(&mut self, world: &mut World, zombie: Zombie) {
         let Zombie { member, taken, latest, .. } = zombie;
-        self.old = latest.map(|(token, _)| (member.rank, taken, token));
+        self.old = latest.map(|(token, _)| OldToken { rank: member.rank, taken, token });
         member.close(world);
     }
 
@@ -419,7 +406,7 @@ impl Job {
         let is_there = |place: &JobRank| place.member.is_some() || place.has_ended;
         let latest = self.places.iter().map(|place| place.latest.clone().filter(|_| is_there(place)));
         let Some(saved) = latest.collect::<Option<Vec<_>>>() else { return };
-        let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
+        let joined = joined(&saved);
         // Until its first batch, a rank that resumed from the joined tokens has those of all ranks.
         if joined.matches("fb1.").count() > self.places.len() {
             return;
@@ -441,7 +428,9 @@ impl Job {
             Err(error) if self.is_clean => world.violated(|| format!("{joined}: {error}")),
             Err(_) => world.faults.fired(Fault::NotJoined),
         }
-        self.try_old_token(world, &saved);
+        if let Some(old) = &self.old {
+            old.join(world, &saved, self.places.iter().map(|place| place.taken.as_slice()));
+        }
         let Some(base) =
             self.places.iter().filter_map(|place| place.member.as_ref()?.trainer.claimer().latest()).next()
         else {
@@ -449,27 +438,6 @@ impl Job {
         };
         if base.base.passed > 0 {
             world.faults.fired(Fault::BaseMoved);
-        }
-    }
-
-    /// Checks that the token of an old process joins those of the other ranks only if no batch is in two of them.
-    fn try_old_token(&self, world: &mut World, saved: &[Saved]) {
-        let Some((old_rank, taken, old)) = &self.old else { return };
-        let of = |(rank, (token, _)): (usize, &Saved)| if rank == *old_rank { old.clone() } else { token.clone() };
-        let joined: Vec<_> = saved.iter().enumerate().map(of).collect();
-        let marks = marks(&joined.join(","));
-        if marks.is_none_or(|marks| marks.of(0, self.settings.world_size % 4 + 1).is_err()) {
-            if holds(Rule::TokensAreOfOneHistory) {
-                world.faults.fired(Fault::OldTokensRefused);
-            }
-            return;
-        }
-        let others = self.places.iter().enumerate().filter(|(rank, _)| rank != old_rank);
-        let mut all = BTreeSet::new();
-        for (epoch, offsets) in others.flat_map(|(_, place)| &place.taken).chain(taken) {
-            if !all.insert((*epoch, offsets.start)) {
-                return world.violated(|| format!("{epoch}:{offsets:?} is in two of {}", joined.join(",")));
-            }
         }
     }
 

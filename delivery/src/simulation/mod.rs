@@ -18,5 +18,6 @@ mod oracle;
 mod random;
 mod reader;
 mod tests;
+mod tokens;
 mod worker;
 mod world;

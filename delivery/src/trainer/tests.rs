@@ -1,5 +1,6 @@
 //! Tests of the trainer.
 
+use super::stream::RETRY_MS;
 use super::*;
 
 const LIMIT: u64 = 1_000;

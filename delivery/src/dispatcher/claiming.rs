@@ -12,39 +12,18 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Dispatcher, OpenFeed, computing, lost_too_often};
-use crate::claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply};
+use super::group::{Group, GroupKey, RankContact};
+use super::{Dispatcher, computing};
+use crate::claim_messages::{ClaimAnswer, ClaimMessage};
 use crate::claims::Claims;
 use crate::clock::Millis;
 use crate::error::ErrorKind;
 use crate::messages::Report;
 use crate::rules::{Rule, holds};
-use crate::sequencer::{Event, ReaderId};
 use crate::sessions;
-use crate::window::{Plan, WindowId};
+use crate::window::Plan;
 
-/// A rank that has not asked for longer is taken to ask another dispatcher.
-const ASKED_MS: Millis = 1_500;
 const WORLD_SIZE_MAX: u64 = sessions::RANKS_MAX;
-
-/// A job with dynamic delivery.
-#[derive(Debug)]
-pub(super) struct Group {
-    claims: Claims,
-    /// The group's own reader in the sequencer, which keeps the windows that claims are cut from leased and counted.
-    reader: ReaderId,
-    at: Option<WindowId>,
-    contact: Millis,
-    ranks: BTreeMap<u64, RankContact>,
-    /// The newest process of each rank, at any dispatcher.
-    sessions: BTreeMap<u64, u64>,
-    /// Answers of this era have greater versions.
-    era: u64,
-    /// When ranks started missing.
-    awaiting: Option<Millis>,
-}
 
 /// Why a rank's message about its claims gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,51 +61,6 @@ impl Unanswered {
             Self::Gone => (ErrorKind::Unavailable, "the feed was closed".to_owned(), None),
         };
         Report { kind, message, hint: hint.map(str::to_owned), retry: false }
-    }
-}
-
-/// A job with dynamic delivery, and the ranks it waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobStatus {
-    /// The job's name.
-    pub job: String,
-    /// The number of ranks.
-    pub world_size: u64,
-    /// Ranks that have not yet reported their claims. Claims are granted when there are none.
-    pub awaited: Vec<u64>,
-    /// Milliseconds that the other ranks have waited for these here; 0 if no rank asks here.
-    pub awaiting_ms: Millis,
-    /// Claims that ranks hold.
-    pub claims_held: usize,
-    /// The epoch in which claims are granted.
-    pub epoch: u64,
-    /// The least number of claims of that epoch that were granted.
-    pub claims_granted: u64,
-}
-
-#[derive(Debug)]
-struct RankContact {
-    session: u64,
-    seq: u64,
-    since: u64,
-    /// Whether the rank has named an answer of this era, or had left after it named one of an earlier era.
-    is_here: bool,
-    /// Whether the rank has named any answer of this dispatcher. Reports from before that may be late ones, meant for
-    /// an earlier dispatcher.
-    was_here: bool,
-    has_left: bool,
-    told: Option<ClaimReply>,
-    version: u64,
-}
-
-/// The properties that the ranks of a job share: name, world size, origin, rows in a claim, and unit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GroupKey(String, u64, u64, u64, u64);
-
-impl GroupKey {
-    fn of(message: &ClaimMessage) -> Self {
-        let claims = &message.claims;
-        Self(claims.job.clone(), message.world_size, claims.origin, claims.claim_rows, claims.unit)
     }
 }
 
@@ -230,7 +164,8 @@ impl<P: Plan> Dispatcher<P> {
     pub fn claim_answer(&mut self, message: &ClaimMessage, now: Millis) -> Result<ClaimAnswer, Unanswered> {
         let new_version = self.number();
         let feed = self.feeds.get_mut(&message.feed).ok_or(Unanswered::Gone)?;
-        let group = feed.groups.get_mut(&GroupKey::of(message)).ok_or(Unanswered::Gone)?;
+        let key = GroupKey::of(message);
+        let group = feed.groups.get_mut(&key).ok_or(Unanswered::Gone)?;
         if group.ranks.get(&message.rank).is_none_or(|contact| contact.session != message.session) {
             return Err(Unanswered::replaced(message));
         }
@@ -239,109 +174,19 @@ impl<P: Plan> Dispatcher<P> {
         reply.sessions.clone_from(&group.sessions);
         group.follow(&mut feed.sequencer);
         if let Some(window) = group.claims.needed().filter(|&window| feed.sequencer.has_failed(window)) {
-            let why = feed.failures.get(&window).cloned();
-            reply.failed = Some(why.unwrap_or_else(|| lost_too_often(window, &feed.about)));
+            reply.failed = Some(feed.failure(window));
         }
         let (workers, refusal) = computing(&self.workers, &message.feed);
         reply.workers = workers;
         if let Some(refusal) = refusal.filter(|_| !self.young) {
             reply.failed = Some(refusal.clone());
         }
+        let group = feed.groups.get_mut(&key).ok_or(Unanswered::Gone)?;
         let contact = group.ranks.get_mut(&message.rank).ok_or(Unanswered::Gone)?;
         if contact.told.as_ref() != Some(&reply) {
             contact.told = Some(reply.clone());
             contact.version = new_version;
         }
         Ok(ClaimAnswer { version: contact.version, seq: contact.seq, clock_ms: now, reply })
-    }
-}
-
-impl Group {
-    /// Records a process of a rank, and returns whether it is the newest. Messages of older processes are refused.
-    fn heard_of(&mut self, rank: u64, session: u64) -> bool {
-        if !holds(Rule::OldProcessesAreNotHeard) {
-            return true;
-        }
-        let newest = self.sessions.entry(rank).or_insert(session);
-        *newest = session.max(*newest);
-        if self.ranks.get(&rank).is_some_and(|contact| contact.session < session) {
-            self.ranks.remove(&rank);
-        }
-        self.sessions[&rank] == session
-    }
-
-    /// Returns the ranks that have not yet reported their claims.
-    fn awaited(&self, world_size: u64) -> Vec<u64> {
-        let is_here = |rank: &u64| self.ranks.get(rank).is_some_and(|contact| contact.is_here);
-        (0..world_size).filter(|rank| !is_here(rank)).collect()
-    }
-
-    /// Moves the group's own reader to the window from which claims are cut.
-    fn follow<P: Plan>(&mut self, sequencer: &mut crate::Sequencer<P>) {
-        let to = self.claims.at();
-        if to == self.at {
-            return;
-        }
-        let event = match (self.at, to) {
-            (Some(at), Some(to)) if to > at => Event::ReaderAdvanced { reader: self.reader, to },
-            // Claims of a resumed rank may lie further back.
-            (_, Some(at)) => self.joined(at),
-            (_, None) => Event::ReaderLeft { reader: self.reader },
-        };
-        let _ = sequencer.handle(event);
-        self.at = to;
-    }
-
-    fn joined(&self, at: WindowId) -> Event {
-        Event::ReaderJoined { reader: self.reader, at, until_epoch: self.claims.until_epoch(), share: 0.0 }
-    }
-}
-
-impl<P: Plan> OpenFeed<P> {
-    /// Retries failed windows that this job needs.
-    fn retry_group(&mut self, key: &GroupKey) {
-        if let Some((group, at)) = self.groups.get(key).and_then(|group| Some((group, group.at?))) {
-            self.failures.retain(|&window, _| window < at);
-            let _ = self.sequencer.handle(group.joined(at));
-        }
-    }
-
-    /// Releases the windows of jobs that are silent since `silent_since`, which keep their claims. Forgets jobs that
-    /// are silent since `forgotten_since`; they start over as with a new dispatcher.
-    pub(super) fn rest_groups(&mut self, silent_since: Millis, forgotten_since: Millis) {
-        for group in self.groups.values_mut().filter(|group| group.contact < silent_since && group.at.is_some()) {
-            let _ = self.sequencer.handle(Event::ReaderLeft { reader: group.reader });
-            group.at = None;
-        }
-        self.groups.retain(|_, group| group.contact >= forgotten_since);
-    }
-
-    /// Returns the feed's jobs with dynamic delivery.
-    pub(super) fn jobs(&self, now: Millis) -> impl Iterator<Item = JobStatus> {
-        let mut newest: BTreeMap<&str, (&GroupKey, &Group)> = BTreeMap::new();
-        for (key, group) in &self.groups {
-            // A job that began again may have two groups.
-            let seen = newest.entry(&key.0).or_insert((key, group));
-            if seen.1.contact < group.contact {
-                *seen = (key, group);
-            }
-        }
-        newest.into_values().map(move |(GroupKey(job, world_size, ..), group)| JobStatus {
-            job: job.clone(),
-            world_size: *world_size,
-            awaited: group.awaited(*world_size),
-            awaiting_ms: group
-                .awaiting
-                .filter(|_| group.contact + ASKED_MS >= now)
-                .map_or(0, |since| now.saturating_sub(since)),
-            claims_held: group.claims.held(),
-            epoch: group.claims.next().epoch,
-            claims_granted: group.claims.next().run,
-        })
-    }
-
-    /// Doesn't count this process's own pause against its jobs.
-    pub(super) fn discount_pause_of_groups(&mut self, still: Millis) {
-        self.groups.values_mut().for_each(|group| group.contact += still);
     }
 }
