@@ -14,7 +14,7 @@ use std::sync::Arc;
 use feed::OpenFeed;
 
 use crate::clock::Millis;
-use crate::messages::{Held, HeldState, Lease, Report, WorkerReply, WorkerSync};
+use crate::messages::{HeldState, HeldWindow, Lease, Report, WorkerReply, WorkerSync};
 use crate::sequencer::{Event, Sequencer, WorkerId, WorkerLimits};
 use crate::window::Plan;
 
@@ -91,7 +91,7 @@ struct WorkerContact {
     told: Vec<Lease>,
     version: u64,
     /// Windows that the worker holds of feeds that are not open here.
-    unknown: Vec<Held>,
+    unknown: Vec<HeldWindow>,
 }
 
 impl<P: Plan> Dispatcher<P> {
@@ -234,7 +234,7 @@ impl<P: Plan> Dispatcher<P> {
             }
         }
         if self.young {
-            let keep = |held: &Held| Lease {
+            let keep = |held: &HeldWindow| Lease {
                 feed: Arc::clone(&held.feed),
                 window: held.window,
                 lease: held.lease,
@@ -349,7 +349,7 @@ impl<P: Plan> Dispatcher<P> {
 
     /// Takes the windows that a worker holds. Adopts the leases of a worker that is new here (`is_new`). Ignores other
     /// windows that are not leased to it: the worker will be told to drop them.
-    fn take_stock(&mut self, id: WorkerId, held: Vec<Held>, is_new: bool, now: Millis) {
+    fn take_stock(&mut self, id: WorkerId, held: Vec<HeldWindow>, is_new: bool, now: Millis) {
         let mut unknown = Vec::new();
         for held in held {
             let Some(feed) = self.feeds.get_mut(&held.feed) else {

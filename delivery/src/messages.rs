@@ -31,14 +31,14 @@ pub struct WorkerSync {
     /// The version of the newest answer.
     pub known: u64,
     /// Every window that the worker holds.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldWindow>,
     /// Feeds that the worker cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
 }
 
 /// A window that a worker holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldWindow {
     /// The feed's id.
     pub feed: Arc<str>,
     /// The window.
@@ -130,7 +130,7 @@ pub struct ReaderSync {
     /// The version of the newest answer.
     pub known: u64,
     /// Leases whose worker the trainer could not read from.
-    pub broken: Vec<Broken>,
+    pub broken: Vec<BrokenLease>,
     /// The window that its loop waits for, and the milliseconds so far.
     pub waiting: Option<(WindowId, u64)>,
     /// Whether this is the trainer's last message.
@@ -145,7 +145,7 @@ pub struct ReaderSync {
 
 /// A lease from which a trainer could not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Broken {
+pub struct BrokenLease {
     /// The window.
     pub window: WindowId,
     /// The lease.
@@ -214,7 +214,7 @@ mod tests {
             HeldState::Ready { rows: 0, bytes: u64::MAX },
             HeldState::Failed(report.clone()),
         ];
-        let held = states.into_iter().map(|state| Held { feed: "0f3a".into(), window, lease: u64::MAX, state });
+        let held = states.into_iter().map(|state| HeldWindow { feed: "0f3a".into(), window, lease: u64::MAX, state });
         survives(&WorkerSync {
             worker: u64::MAX,
             seq: 1,
@@ -231,7 +231,7 @@ mod tests {
         let shares = [0.0, 1.0 / 3.0, 1.0 / 7.0 + 1.0, f64::MAX];
         let leases = shares.map(|shares| Lease { feed: "0f3a".into(), window, lease: u64::MAX, shares });
         survives(&WorkerReply { version: u64::MAX, seq: 1, leases: leases.into() });
-        let broken = [true, false].map(|missing| Broken { window, lease: 1, worker: u64::MAX, missing });
+        let broken = [true, false].map(|missing| BrokenLease { window, lease: 1, worker: u64::MAX, missing });
         survives(&ReaderSync {
             session: u64::MAX,
             seq: 1,

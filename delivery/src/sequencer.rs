@@ -52,7 +52,7 @@ pub enum ReplicaState {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Window {
+struct WindowEntry {
     copies: Vec<Replica>,
     /// Workers that were lost or failed since this window was last ready.
     attempts: u32,
@@ -87,7 +87,7 @@ pub struct NonDeterministicWindow {
 pub struct Sequencer<P> {
     plan: P,
     workers: BTreeMap<WorkerId, WorkerEntry>,
-    windows: BTreeMap<WindowId, Window>,
+    windows: BTreeMap<WindowId, WindowEntry>,
     /// Rows of every window that was ever counted. They take eight bytes a window, and reveal windows that are not
     /// deterministic.
     rows: BTreeMap<WindowId, u64>,
@@ -375,7 +375,7 @@ impl<P: Plan> Sequencer<P> {
             return;
         }
         for held in self.windows.range_mut(from..).map(|(_, held)| held).filter(|held| held.failed) {
-            *held = Window { copies: std::mem::take(&mut held.copies), ..Window::default() };
+            *held = WindowEntry { copies: std::mem::take(&mut held.copies), ..WindowEntry::default() };
         }
     }
 

@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use stream::WindowStream;
+use stream::WindowReceiver;
 pub use stream::{Ended, Fragment, Open};
 
 use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
-use crate::messages::{Broken, ReaderReply, ReaderSync, Report, Route};
+use crate::messages::{BrokenLease, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
 use crate::sequencer::LeaseId;
@@ -88,7 +88,7 @@ pub enum Next<R> {
 
 /// A window, and its first offset.
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
+struct WindowStart {
     window: WindowId,
     offset: u64,
 }
@@ -106,9 +106,9 @@ pub struct Trainer<R> {
     routes: BTreeMap<WindowId, Route>,
     failed: Option<(WindowId, Report)>,
     workers: usize,
-    streams: BTreeMap<WindowId, WindowStream<R>>,
+    streams: BTreeMap<WindowId, WindowReceiver<R>>,
     /// The next window to receive.
-    receive: Cursor,
+    receive: WindowStart,
     /// The next window to cut.
     cut: WindowId,
     cutter: Cutter<WindowId>,
@@ -117,7 +117,7 @@ pub struct Trainer<R> {
     current: Option<CurrentBatch<R>>,
     buffered_bytes: u64,
     limits: ReceiveLimits,
-    broken: Vec<Broken>,
+    broken: Vec<BrokenLease>,
     /// The number of entries of `broken` in the newest message.
     broken_said: usize,
     waiting_since: Option<Millis>,
@@ -155,7 +155,7 @@ impl<R> Trainer<R> {
             failed: None,
             workers: 0,
             streams: BTreeMap::new(),
-            receive: Cursor { window: begin.window, offset: begin.window_offset },
+            receive: WindowStart { window: begin.window, offset: begin.window_offset },
             cut: begin.window,
             cutter: Cutter::new(settings, begin.offset),
             steps: Steps::new(Arc::clone(&feed), begin.window.epoch),
@@ -260,7 +260,7 @@ impl<R> Trainer<R> {
     pub fn opens(&mut self, now: Millis) -> Vec<Open> {
         self.asked = now;
         while self.receiving() < self.limits.streams && self.wants(self.receive.window) {
-            let Cursor { window, offset } = self.receive;
+            let WindowStart { window, offset } = self.receive;
             if window.epoch >= self.settings.epochs || self.until.is_some_and(|until| offset >= until) {
                 break;
             }
@@ -268,7 +268,7 @@ impl<R> Trainer<R> {
             let (rows, last) = (route.rows, route.last);
             let end = self.until.unwrap_or(u64::MAX);
             let slice = Slice::new(&self.settings, self.origin(window.epoch), end, offset..offset + rows);
-            self.streams.insert(window, WindowStream::new(slice, now));
+            self.streams.insert(window, WindowReceiver::new(slice, now));
             self.steps_ahead(window, offset, rows, last);
             self.has_news = true;
         }
@@ -278,8 +278,8 @@ impl<R> Trainer<R> {
 
     fn steps_ahead(&mut self, window: WindowId, offset: u64, rows: u64, last: bool) {
         self.receive = match last {
-            true => Cursor { window: WindowId { epoch: window.epoch + 1, index: 0 }, offset: 0 },
-            false => Cursor { window: WindowId { index: window.index + 1, ..window }, offset: offset + rows },
+            true => WindowStart { window: WindowId { epoch: window.epoch + 1, index: 0 }, offset: 0 },
+            false => WindowStart { window: WindowId { index: window.index + 1, ..window }, offset: offset + rows },
         };
     }
 
@@ -330,7 +330,7 @@ impl<R> Trainer<R> {
         let stream = self.streams.get_mut(&window).filter(|stream| stream.is_open_from(lease));
         let Some(missing) = stream.and_then(|stream| stream.close(how, now)) else { return };
         if let Some(route) = self.routes.get(&window).filter(|route| route.lease == lease) {
-            let broken = Broken { window, lease, worker: route.worker, missing };
+            let broken = BrokenLease { window, lease, worker: route.worker, missing };
             if !self.broken.contains(&broken) {
                 self.broken.push(broken);
             }
@@ -397,7 +397,7 @@ impl<R> Trainer<R> {
     fn given_up(&self, windows: RangeInclusive<WindowId>) -> Option<&Report> {
         let (window, report) = self.failed.as_ref().filter(|(window, _)| windows.contains(window))?;
         // Rows of a failed window may have been received, or may still come from an open stream.
-        (!self.streams.get(window).is_some_and(WindowStream::may_complete)).then_some(report)
+        (!self.streams.get(window).is_some_and(WindowReceiver::may_complete)).then_some(report)
     }
 
     fn begin_batch(&mut self, cut: Cut<WindowId>) {

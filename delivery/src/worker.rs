@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::messages::{Held, HeldState, Lease, Report, WorkerReply, WorkerSync};
+use crate::messages::{HeldState, HeldWindow, Lease, Report, WorkerReply, WorkerSync};
 use crate::rules::{Rule, holds};
 use crate::sequencer::{LeaseId, WorkerId};
 use crate::window::WindowId;
@@ -67,7 +67,7 @@ impl Worker {
     pub fn sync(&mut self) -> WorkerSync {
         self.seq += 1;
         let WorkerProfile { worker, address, memory_bytes, computing } = self.profile.clone();
-        let held = self.held.iter().map(|((feed, window), (lease, state))| Held {
+        let held = self.held.iter().map(|((feed, window), (lease, state))| HeldWindow {
             feed: Arc::clone(feed),
             window: *window,
             lease: *lease,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::messages::{Broken, ReaderReply, ReaderSync};
+use crate::messages::{BrokenLease, ReaderReply, ReaderSync};
 use crate::rules::{Rule, break_rule};
 use crate::sequencer::LeaseId;
 use crate::window::WindowId;
@@ -257,7 +257,7 @@ fn a_worker_that_a_reader_cannot_reach_gets_no_new_window() {
     let leases = exchange(&mut dispatcher, &mut bad, LATER);
     assert_eq!(windows(&leases), [0, 1]);
     exchange(&mut dispatcher, &mut bad, LATER);
-    let broken = Broken { window: window(0), lease: leases[0].1, worker: 7, missing: false };
+    let broken = BrokenLease { window: window(0), lease: leases[0].1, worker: 7, missing: false };
     let sync = ReaderSync { broken: vec![broken], ..trainer.sync(LATER) };
     exchange(&mut dispatcher, &mut good, LATER);
     dispatcher.reader_sync(&sync, LATER);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{LeaseId, Replica, ReplicaState, Sequencer, Window, WorkerEntry, WorkerId};
+use super::{LeaseId, Replica, ReplicaState, Sequencer, WindowEntry, WorkerEntry, WorkerId};
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
@@ -308,7 +308,7 @@ impl<P: Plan> Sequencer<P> {
 
     pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId) -> Replica {
         let copy = Replica { worker, lease, state: ReplicaState::Leased, bytes: self.plan.bytes(window) };
-        let held: &mut Window = self.windows.entry(window).or_default();
+        let held: &mut WindowEntry = self.windows.entry(window).or_default();
         held.copies.push(copy);
         copy
     }

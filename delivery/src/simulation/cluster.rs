@@ -2,8 +2,8 @@
 
 use super::dispatcher::DispatcherNode;
 use super::faults::{Blow, Fault};
-use super::job::Job;
-use super::reader::{Change, OrderedJob};
+use super::job::DynamicJob;
+use super::reader::{OrderedJob, ResumeChange};
 use super::worker::WorkerNode;
 use super::world::{
     DISPATCHERS, NodeId, Process, RANKS, READERS, Role, Timer, WORKERS, World, WorldEvent, role, trainer_node,
@@ -19,7 +19,7 @@ const EVENTS_MAX: u64 = 400_000;
 const WORKERS_USUAL: usize = 5;
 
 /// The result of a seed.
-pub(super) struct Outcome {
+pub(super) struct SeedResult {
     pub(super) hash: u64,
     pub(super) events: u64,
     /// The time from the last fault to the end.
@@ -30,7 +30,7 @@ pub(super) struct Outcome {
     pub(super) trace: Vec<String>,
 }
 
-struct Cluster {
+struct SimulatedCluster {
     world: World,
     dispatchers: Vec<DispatcherNode>,
     workers: Vec<WorkerNode>,
@@ -38,14 +38,14 @@ struct Cluster {
     workers_wanted: usize,
     readers: Vec<OrderedJob>,
     /// Jobs with dynamic delivery. Their nodes come after those of the ordered jobs.
-    jobs: Vec<Job>,
+    jobs: Vec<DynamicJob>,
     /// Whether a reader can no longer reach some worker.
     is_cut: bool,
 }
 
 /// Runs a seed to its end.
-pub(super) fn run(seed: u64, traced: bool) -> Outcome {
-    let mut cluster = Cluster::new(seed, traced);
+pub(super) fn run(seed: u64, traced: bool) -> SeedResult {
+    let mut cluster = SimulatedCluster::new(seed, traced);
     let mut events = 0;
     while !cluster.is_done() && cluster.world.violation().is_none() {
         let Some(event) = cluster.world.next() else {
@@ -62,7 +62,7 @@ pub(super) fn run(seed: u64, traced: bool) -> Outcome {
     for dispatcher in &mut cluster.dispatchers {
         dispatcher.count(&mut cluster.world);
     }
-    Outcome {
+    SeedResult {
         hash: cluster.world.hash(),
         events,
         recovery_ms: cluster.world.now.saturating_sub(cluster.world.faults.until),
@@ -74,7 +74,7 @@ pub(super) fn run(seed: u64, traced: bool) -> Outcome {
     }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     fn new(seed: u64, traced: bool) -> Self {
         let mut world = World::new(seed, traced);
         let workers_wanted = world.random.pick(&[1, 1, 2, 2, 3, 4, WORKERS_USUAL]);
@@ -89,7 +89,8 @@ impl Cluster {
             false => (readers, 0),
         };
         let readers: Vec<_> = (0..readers).map(|index| OrderedJob::draw(&mut world, index)).collect();
-        let jobs: Vec<_> = (readers.len()..readers.len() + jobs).map(|index| Job::draw(&mut world, index)).collect();
+        let jobs: Vec<_> =
+            (readers.len()..readers.len() + jobs).map(|index| DynamicJob::draw(&mut world, index)).collect();
         if !jobs.is_empty() && world.random.chance(500) {
             world.dispatchers = DISPATCHERS;
         }
@@ -345,8 +346,8 @@ impl Cluster {
             self.world.faults.fired(Fault::TrainersKilled);
             let change = match (changes_world, self.world.random.chance(500)) {
                 (false, _) => None,
-                (true, true) => Some(Change::World),
-                (true, false) => Some(Change::GlobalBatch),
+                (true, true) => Some(ResumeChange::World),
+                (true, false) => Some(ResumeChange::GlobalBatch),
             };
             reader.kill(&mut self.world, change);
         }

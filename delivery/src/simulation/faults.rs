@@ -1,7 +1,7 @@
 //! Injected faults. Each seed has its own few kinds of fault and its own rates (swarm testing): if all were always on,
 //! most would hide the others.
 
-use super::random::Random;
+use super::random::SeededRandom;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -185,7 +185,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn draw(random: &mut Random) -> Self {
+    pub(super) fn draw(random: &mut SeededRandom) -> Self {
         let mut rate = |high| match random.chance(300) {
             true => random.between(1, high),
             false => 0,

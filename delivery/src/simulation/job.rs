@@ -6,7 +6,7 @@ use super::faults::Fault;
 use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
 use super::tokens::{OldToken, Saved, joined, marks};
-use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
+use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
 use crate::{AssembledBatch, Claim, Claimer, ErrorKind, Millis, ReadSettings, Start};
 
 /// A rank that has ended is restarted when others have waited for it for this long.
@@ -35,7 +35,7 @@ struct Zombie {
     latest: Option<Saved>,
 }
 
-pub(super) struct Job {
+pub(super) struct DynamicJob {
     index: usize,
     feed: usize,
     settings: ReadSettings,
@@ -58,7 +58,7 @@ pub(super) struct Job {
     pub(super) is_done: bool,
 }
 
-impl Job {
+impl DynamicJob {
     pub(super) fn draw(world: &mut World, index: usize) -> Self {
         let feed = world.random.below(world.feeds.len() as u64) as usize;
         let plan = world.plans[feed];
@@ -383,7 +383,7 @@ impl Job {
     }
 
     /// Records a batch that was delivered to a rank.
-    fn took(&mut self, world: &mut World, rank: usize, batch: &AssembledBatch<Rows>) {
+    fn took(&mut self, world: &mut World, rank: usize, batch: &AssembledBatch<SimulatedRows>) {
         let token = batch.token.to_string();
         world.say(|| format!("job {} rank {rank} gets {}:{:?}", self.index, batch.epoch, batch.offsets));
         self.ledger.delivered(world, self.feed, batch);

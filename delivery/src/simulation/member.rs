@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
 use super::reader::TrainerNode;
-use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, Rows, Timer, World};
+use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::Report;
 use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next};
 
@@ -18,7 +18,7 @@ const FAILED_MS: Millis = 3_000;
 pub(super) struct Member {
     pub(super) rank: usize,
     pub(super) process: Process,
-    pub(super) trainer: DynamicTrainer<Rows>,
+    pub(super) trainer: DynamicTrainer<SimulatedRows>,
     contact: Contact,
     /// The dispatcher to which each unanswered message went.
     asked: BTreeMap<u64, NodeId>,
@@ -168,7 +168,11 @@ impl Member {
 
     /// Takes one step. Returns a batch that was delivered to the loop, and the result of the step, or `None` if there
     /// was nothing to do.
-    pub(super) fn step(&mut self, world: &mut World, step_ms: Millis) -> (Option<AssembledBatch<Rows>>, Option<Done>) {
+    pub(super) fn step(
+        &mut self,
+        world: &mut World,
+        step_ms: Millis,
+    ) -> (Option<AssembledBatch<SimulatedRows>>, Option<Done>) {
         let mut buffered = 0;
         for (claim, node) in &mut self.reading {
             let Some(trainer) = self.trainer.trainer(*claim) else { continue };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::faults::Fault;
-use super::world::{ROW_BYTES, Rows, SimulatedPlan, World};
+use super::world::{ROW_BYTES, SimulatedPlan, SimulatedRows, World};
 use crate::{AssembledBatch, Plan, ReadSettings, Token, WindowId};
 
 /// One epoch of the log.
@@ -32,7 +32,7 @@ fn wrong_rows(
     plan: SimulatedPlan,
     epochs: &[Epoch],
     feed: usize,
-    delivery: &AssembledBatch<Rows>,
+    delivery: &AssembledBatch<SimulatedRows>,
     offsets: &Range<u64>,
 ) -> Option<String> {
     let mut at = offsets.start;
@@ -157,7 +157,13 @@ impl Oracle {
     }
 
     /// Checks a batch that was delivered to `rank`.
-    pub(super) fn delivered(&mut self, world: &mut World, rank: usize, feed: usize, delivery: &AssembledBatch<Rows>) {
+    pub(super) fn delivered(
+        &mut self,
+        world: &mut World,
+        rank: usize,
+        feed: usize,
+        delivery: &AssembledBatch<SimulatedRows>,
+    ) {
         let Some(expected) = self.expected(rank) else {
             return world.violated(|| format!("rank {rank} got {delivery:?} after its end"));
         };
@@ -289,7 +295,7 @@ impl Ledger {
     }
 
     /// Checks a batch that was delivered to a rank.
-    pub(super) fn delivered(&mut self, world: &mut World, feed: usize, delivery: &AssembledBatch<Rows>) {
+    pub(super) fn delivered(&mut self, world: &mut World, feed: usize, delivery: &AssembledBatch<SimulatedRows>) {
         let AssembledBatch { epoch, offsets, .. } = delivery;
         let wanted = self.wanted(*epoch as usize);
         let (start, end) = (offsets.start, (offsets.start + self.settings.batch_size).min(wanted.end as u64));

@@ -1,9 +1,9 @@
 //! Random numbers from a seed.
 
 /// SplitMix64: good enough for faults, with one number of state.
-pub(super) struct Random(u64);
+pub(super) struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self(mix(seed))
     }

@@ -7,7 +7,7 @@ use super::contact::Contact;
 use super::faults::Fault;
 use super::oracle::Oracle;
 use super::worker::at_address;
-use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
+use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
 use crate::messages::ReaderSync;
 use crate::rules::{Rule, holds};
 use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, ReceiveLimits, Start, Token, Trainer, WindowId};
@@ -22,7 +22,7 @@ const SILENT_MS: Millis = 3_000;
 
 /// A change of the job before it resumes from a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum ResumeChange {
     /// The number of ranks changes, but not the global batch.
     World,
     /// Both change.
@@ -33,7 +33,7 @@ pub(super) struct IncomingStream {
     window: WindowId,
     lease: u64,
     to: Process,
-    inbox: VecDeque<Fragment<Rows>>,
+    inbox: VecDeque<Fragment<SimulatedRows>>,
     ended: Option<Ended>,
     heard: Millis,
 }
@@ -54,7 +54,7 @@ pub(super) struct TrainerNode {
 /// A rank with ordered delivery.
 struct OrderedRank {
     node: TrainerNode,
-    trainer: Trainer<Rows>,
+    trainer: Trainer<SimulatedRows>,
 }
 
 pub(super) struct OrderedJob {
@@ -70,7 +70,7 @@ pub(super) struct OrderedJob {
     buffer_limit: u64,
     ranks: Vec<OrderedRank>,
     /// The change of the job before it resumes.
-    change: Option<Change>,
+    change: Option<ResumeChange>,
     generation: u32,
     pub(super) oracle: Oracle,
     pub(super) is_done: bool,
@@ -171,17 +171,17 @@ impl OrderedJob {
         }
     }
 
-    fn change_world(&mut self, world: &mut World, change: Change) {
+    fn change_world(&mut self, world: &mut World, change: ResumeChange) {
         let settings = &mut self.settings;
         let global = settings.batch_size * settings.world_size;
         match change {
-            Change::World => {
+            ResumeChange::World => {
                 let sizes: Vec<u64> = (1..=4).filter(|&size| global.is_multiple_of(size)).collect();
                 settings.world_size = world.random.pick(&sizes);
                 settings.batch_size = global / settings.world_size;
                 world.faults.fired(Fault::WorldChanged);
             }
-            Change::GlobalBatch => {
+            ResumeChange::GlobalBatch => {
                 settings.world_size = world.random.between(1, 4);
                 settings.batch_size = world.random.between(2, 20);
                 world.faults.fired(Fault::GlobalBatchChanged);
@@ -190,7 +190,7 @@ impl OrderedJob {
     }
 
     /// Kills all processes, which restart after a while.
-    pub(super) fn kill(&mut self, world: &mut World, change: Option<Change>) {
+    pub(super) fn kill(&mut self, world: &mut World, change: Option<ResumeChange>) {
         self.change = self.change.or(change);
         self.ranks.drain(..).for_each(|rank| rank.node.close(world));
         let after = world.random.between(10, 1_500);
@@ -325,7 +325,7 @@ impl TrainerNode {
     pub(super) fn handle(
         &mut self,
         world: &mut World,
-        trainer: &mut Trainer<Rows>,
+        trainer: &mut Trainer<SimulatedRows>,
         from: Process,
         message: NodeMessage,
     ) {
@@ -367,7 +367,7 @@ impl TrainerNode {
         }
     }
 
-    pub(super) fn timer(&mut self, world: &mut World, trainer: &mut Trainer<Rows>, timer: Timer) {
+    pub(super) fn timer(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>, timer: Timer) {
         match timer {
             Timer::Unanswered(seq) if self.contact.awaits(seq) && !self.ended => {
                 self.contact.rotate(world);
@@ -389,7 +389,7 @@ impl TrainerNode {
     }
 
     /// Sends news, and sets a timer for the next thing to do.
-    pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+    pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
         if trainer.has_news() && !self.ended {
             self.sync(world, trainer);
         }
@@ -403,7 +403,7 @@ impl TrainerNode {
         }
     }
 
-    fn sync(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+    fn sync(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
         let sync = trainer.sync(world.now);
         let waited = sync.waiting.map_or(0, |(_, waited)| waited);
         if waited >= STALLED_MS && self.rotated_at + STALLED_MS <= world.now {
@@ -420,7 +420,7 @@ impl TrainerNode {
     }
 
     /// Opens the streams that the trainer asks for.
-    pub(super) fn open(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+    pub(super) fn open(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
         for mut open in trainer.opens(world.now) {
             if !holds(Rule::StreamsGoOnAtTheNextRow) {
                 open.from_row = 0;
@@ -447,7 +447,7 @@ impl TrainerNode {
     }
 
     /// Passes the trainer the next received fragment or end of stream. Returns `true` if there was one.
-    pub(super) fn take(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) -> bool {
+    pub(super) fn take(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) -> bool {
         let streams: Vec<u64> = self.streams.keys().copied().collect();
         for stream in streams {
             let Some(reading) = self.streams.get_mut(&stream) else { continue };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::contact::Contact;
 use super::faults::Fault;
-use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, Rows, Timer, World};
+use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
 use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
 
@@ -27,7 +27,7 @@ enum TaskStage {
     Failed,
 }
 
-struct Task {
+struct WindowTask {
     id: u64,
     stage: TaskStage,
 }
@@ -48,7 +48,7 @@ struct WorkerState {
     computing: usize,
     /// How many times slower it is than other workers.
     slow: u64,
-    tasks: BTreeMap<WindowKey, Task>,
+    tasks: BTreeMap<WindowKey, WindowTask>,
     streams: BTreeMap<u64, Serving>,
     draining_since: Option<Millis>,
     /// The newest message that was answered, the version of its newest answer, and that answer's leases.
@@ -241,7 +241,7 @@ impl WorkerNode {
                         state.worker.refuse(Arc::clone(&key.0), report("an older build", false));
                         refused = true;
                     } else {
-                        let before = state.tasks.insert(key, Task { id: world.id(), stage: TaskStage::Queued });
+                        let before = state.tasks.insert(key, WindowTask { id: world.id(), stage: TaskStage::Queued });
                         if before.is_some() {
                             world.violated(|| "a window was started twice".to_owned());
                         }
@@ -275,7 +275,7 @@ impl WorkerNode {
     /// Begins the most urgent windows, as many as can be computed at a time.
     fn compute(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
-        let busy = |task: &&Task| matches!(task.stage, TaskStage::Computing | TaskStage::Counted);
+        let busy = |task: &&WindowTask| matches!(task.stage, TaskStage::Computing | TaskStage::Counted);
         let mut free = state.computing.saturating_sub(state.tasks.values().filter(busy).count());
         for lease in state.worker.leases() {
             if free == 0 {
@@ -370,7 +370,7 @@ impl WorkerNode {
                 *row = rows.end;
             }
             let feed = world.feed(&key.0);
-            let records = Rows { feed, window: key.1, rows: rows.clone() };
+            let records = SimulatedRows { feed, window: key.1, rows: rows.clone() };
             let fragment = Fragment { bytes: (rows.end - rows.start) * ROW_BYTES, rows, records };
             if !world.stream(self.process, *to, clock, NodeMessage::Rows { stream, fragment }) {
                 // A lost message ends the stream, because later ones must not arrive without it.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
-use super::random::{Random, hash};
+use super::random::{SeededRandom, hash};
 use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
@@ -53,7 +53,7 @@ pub(super) struct Process {
 
 /// Rows, as they are sent, identified by their place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct SimulatedRows {
     pub(super) feed: usize,
     pub(super) window: WindowId,
     pub(super) rows: std::ops::Range<u64>,
@@ -83,7 +83,7 @@ pub(super) enum NodeMessage {
     },
     Rows {
         stream: u64,
-        fragment: Fragment<Rows>,
+        fragment: Fragment<SimulatedRows>,
     },
     Ended {
         stream: u64,
@@ -181,7 +181,7 @@ struct Wall {
 /// Time, network and randomness.
 pub(super) struct World {
     pub(super) now: Millis,
-    pub(super) random: Random,
+    pub(super) random: SeededRandom,
     pub(super) faults: Faults,
     pub(super) plans: Vec<SimulatedPlan>,
     pub(super) feeds: Vec<Arc<str>>,
@@ -208,13 +208,13 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64, traced: bool) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let faults = Faults::draw(&mut random);
         let feeds: Vec<Arc<str>> = match random.chance(200) {
             true => vec!["a".into(), "b".into()],
             false => vec!["a".into()],
         };
-        let plan = |random: &mut Random| SimulatedPlan {
+        let plan = |random: &mut SeededRandom| SimulatedPlan {
             seed: random.next(),
             windows_max: random.pick(&[1, 2, 4, 6, 8, 12, 12]),
             rows_max: random.pick(&[1, 5, 20, 40]),

@@ -56,7 +56,7 @@ pub struct Fragment<R> {
 
 /// The rows of one window: those that are received, and those to receive.
 #[derive(Debug)]
-pub(super) struct WindowStream<R> {
+pub(super) struct WindowReceiver<R> {
     pub(super) slice: Slice,
     /// The next run of rows to receive, without the rows already received; `None` when all are received.
     expected: Option<Range<u64>>,
@@ -70,7 +70,7 @@ pub(super) struct WindowStream<R> {
     retry_at: Millis,
 }
 
-impl<R> WindowStream<R> {
+impl<R> WindowReceiver<R> {
     /// Creates a stream that has not been opened.
     pub(super) fn new(slice: Slice, now: Millis) -> Self {
         Self {

@@ -171,7 +171,7 @@ fn a_broken_stream_is_reported_until_acknowledged_and_opened_again_with_backoff(
         workers: 1,
         refused: false,
     });
-    let broken = Broken { window: at(0, 0), lease: 1, worker: 11, missing: false };
+    let broken = BrokenLease { window: at(0, 0), lease: 1, worker: 11, missing: false };
     assert_eq!(trainer.sync(0).broken, [broken]);
     assert_eq!(trainer.sync(0).broken, [broken]);
     reply(&mut trainer, routes(0..1), None);
