@@ -117,7 +117,8 @@ impl<R> DynamicTrainer<R> {
     }
 
     /// Returns whether message `seq` is unanswered.
-    pub fn awaits(&self, seq: u64) -> bool {
+    #[cfg(test)]
+    fn awaits(&self, seq: u64) -> bool {
         self.unanswered.contains(&seq)
     }
 
@@ -127,6 +128,7 @@ impl<R> DynamicTrainer<R> {
     /// `answer.seq` is the newest message that the dispatcher has heard, which may be later than `seq`.
     #[must_use]
     pub fn reply(&mut self, seq: u64, answer: ClaimAnswer, dispatcher: &str, is_first: bool, now: Millis) -> bool {
+        let seq = if holds(Rule::AnswersCountForTheirMessage) { seq } else { answer.seq };
         self.unanswered.remove(&seq);
         if !self.claimer.is_heard(seq) {
             return false;

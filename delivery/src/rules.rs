@@ -49,6 +49,9 @@ pub(crate) enum Rule {
     PausesEnd,
     /// A message that stays unanswered makes room for the next.
     UnansweredIsGivenUp,
+    /// With dynamic delivery, an answer counts for the message that it answers, not for the newest that the dispatcher
+    /// has heard.
+    AnswersCountForTheirMessage,
     /// A rank that waits for others looks for them at the next dispatcher.
     AwaitedRanksAreLookedFor,
     /// With dynamic delivery, a batch's token counts that batch.
@@ -100,7 +103,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 27] = [
+    pub(crate) const ALL: [Rule; 28] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -122,6 +125,7 @@ mod broken {
         Rule::ClaimsGoOnInTheMiddle,
         Rule::PausesEnd,
         Rule::UnansweredIsGivenUp,
+        Rule::AnswersCountForTheirMessage,
         Rule::AwaitedRanksAreLookedFor,
         Rule::TokensCountTheBatch,
         Rule::ClaimsShareTheBuffer,

@@ -18,20 +18,12 @@ enum Who {
     Claims(Box<ClaimMessage>),
 }
 
-impl Who {
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Worker(one), Self::Worker(other)) => one == other,
-            (Self::Reader(feed, one), Self::Reader(other_feed, other)) => (feed, one) == (other_feed, other),
-            (Self::Claims(one), Self::Claims(other)) => one.session == other.session,
-            _ => false,
-        }
-    }
-}
-
+/// A call that waits for its answer.
 struct Poll {
     client: Process,
     who: Who,
+    /// The number of the call's message.
+    seq: u64,
     known: u64,
     until: Millis,
 }
@@ -96,7 +88,7 @@ impl DispatcherNode {
             return;
         };
         let now = world.now;
-        let (who, known) = match message {
+        let (who, seq, known) = match message {
             NodeMessage::HungUp(worker) => {
                 dispatcher.suspect(worker);
                 return self.answer(world);
@@ -113,7 +105,7 @@ impl DispatcherNode {
                 if sync.leaving {
                     return self.answer(world);
                 }
-                (Who::Worker(sync.worker), sync.known)
+                (Who::Worker(sync.worker), sync.seq, sync.known)
             }
             NodeMessage::ReaderSync(sync) => {
                 if !dispatcher.has_feed(&sync.feed) {
@@ -126,7 +118,7 @@ impl DispatcherNode {
                 if sync.leaving {
                     return self.answer(world);
                 }
-                (Who::Reader(sync.feed, sync.session), sync.known)
+                (Who::Reader(sync.feed, sync.session), sync.seq, sync.known)
             }
             NodeMessage::ClaimSync(message) => {
                 if !dispatcher.has_feed(&message.feed) {
@@ -144,16 +136,12 @@ impl DispatcherNode {
                     world.send(self.process, from.node, Some(from.generation), NodeMessage::Superseded);
                     return self.answer(world);
                 }
-                let known = message.known;
-                (Who::Claims(message), known)
+                let (seq, known) = (message.seq, message.known);
+                (Who::Claims(message), seq, known)
             }
             _ => return,
         };
-        // Usually, a client that sends a new message has closed its last call.
-        if !world.random.chance(100) {
-            self.polls.retain(|poll| !poll.who.is(&who));
-        }
-        self.polls.push(Poll { client: from, who, known, until: now + POLL_MS });
+        self.polls.push(Poll { client: from, who, seq, known, until: now + POLL_MS });
         self.answer(world);
     }
 
@@ -171,15 +159,16 @@ impl DispatcherNode {
         let (process, now, started) = (self.process, world.now, self.started);
         let (readers_max, newest) = (self.readers_max, &self.newest);
         self.polls.retain(|poll| {
-            let message = match &poll.who {
+            let call = poll.seq;
+            let (heard, version, message) = match &poll.who {
                 Who::Worker(worker) => {
                     let Some(reply) = dispatcher.worker_reply(*worker, now) else { return false };
                     check_memory(world, dispatcher, started, readers_max, *worker, &reply);
-                    (reply.version, NodeMessage::WorkerReply(reply))
+                    (reply.seq, reply.version, NodeMessage::WorkerReply { call, reply })
                 }
                 Who::Reader(feed, session) => {
                     let Some(reply) = dispatcher.reader_reply(feed, *session) else { return false };
-                    (reply.version, NodeMessage::ReaderReply(reply))
+                    (reply.seq, reply.version, NodeMessage::ReaderReply { call, reply })
                 }
                 Who::Claims(message) => match dispatcher.claim_answer(message, now) {
                     Ok(answer) => {
@@ -187,7 +176,8 @@ impl DispatcherNode {
                         if newest.get(&(job, message.rank)).is_some_and(|&newest| newest > message.session) {
                             world.violated(|| format!("an old process gets an answer: {message:?}"));
                         }
-                        (answer.version, NodeMessage::ClaimAnswer(Box::new(answer)))
+                        let (heard, version) = (answer.seq, answer.version);
+                        (heard, version, NodeMessage::ClaimAnswer { call, answer: Box::new(answer) })
                     }
                     Err(why) => {
                         let is_replaced = matches!(why, Unanswered::Replaced { .. });
@@ -197,9 +187,13 @@ impl DispatcherNode {
                     }
                 },
             };
-            let (version, message) = message;
-            let is_due = version != poll.known || now >= poll.until;
+            // A newer message ends an older call, whose answer then names the newer one.
+            let is_superseded = heard > call;
+            let is_due = version != poll.known || is_superseded || now >= poll.until;
             if is_due {
+                if is_superseded {
+                    world.faults.fired(Fault::AnsweredAsNewer);
+                }
                 world.send(process, poll.client.node, Some(poll.client.generation), message);
             }
             !is_due

@@ -74,6 +74,8 @@ faults! {
     Missing,
     /// A trainer refused rows of a replaced stream.
     RowsLate,
+    /// An answer to an older message named a newer one, which the dispatcher had heard meanwhile.
+    AnsweredAsNewer,
     /// A client turned to the other dispatcher.
     FailedOver,
     /// A reader failed with an error, and restarted.

@@ -105,10 +105,10 @@ impl Member {
 
     pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
         match message {
-            NodeMessage::ClaimAnswer(answer) => {
-                self.asked.remove(&answer.seq);
+            NodeMessage::ClaimAnswer { call, answer } => {
+                self.asked.remove(&call);
                 let is_first = self.contact.dispatcher() == 0;
-                if self.trainer.reply(answer.seq, *answer, "d", is_first, world.now) {
+                if self.trainer.reply(call, *answer, "d", is_first, world.now) {
                     self.rotate(world);
                 }
                 let latest = self.trainer.claimer().latest();
@@ -135,8 +135,9 @@ impl Member {
     }
 
     pub(super) fn timer(&mut self, world: &mut World, timer: &Timer) {
+        // The time limit is the call's. A message that the trainer awaits after its call was answered has none.
         if let Timer::Unanswered(seq) = *timer
-            && self.trainer.awaits(seq)
+            && self.asked.contains_key(&seq)
         {
             self.unanswered(world, seq);
         }

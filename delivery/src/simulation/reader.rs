@@ -330,8 +330,8 @@ impl TrainerNode {
         message: NodeMessage,
     ) {
         match message {
-            NodeMessage::ReaderReply(mut reply) => {
-                self.contact.answered(reply.seq);
+            NodeMessage::ReaderReply { call, mut reply } => {
+                self.contact.answered(call);
                 // Workers of another dispatcher may not refuse the feed.
                 if reply.refused && world.dispatchers > 1 {
                     reply.failed = None;

@@ -176,8 +176,8 @@ impl WorkerNode {
         }
         let Some(state) = &mut self.state else { return };
         match message {
-            NodeMessage::WorkerReply(reply) => {
-                state.contact.answered(reply.seq);
+            NodeMessage::WorkerReply { call, reply } => {
+                state.contact.answered(call);
                 let actions = state.worker.reply(&reply);
                 let age = (reply.seq, reply.version);
                 if age >= state.newest.0 {

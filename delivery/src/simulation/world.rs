@@ -63,13 +63,23 @@ pub(super) struct SimulatedRows {
 #[derive(Clone, Debug)]
 pub(super) enum NodeMessage {
     WorkerSync(WorkerSync),
-    WorkerReply(WorkerReply),
+    /// The answer to message `call`. It may name a newer message in `reply.seq`.
+    WorkerReply {
+        call: u64,
+        reply: WorkerReply,
+    },
     /// Another worker took the address.
     Replaced,
     ReaderSync(ReaderSync),
-    ReaderReply(ReaderReply),
+    ReaderReply {
+        call: u64,
+        reply: ReaderReply,
+    },
     ClaimSync(Box<ClaimMessage>),
-    ClaimAnswer(Box<ClaimAnswer>),
+    ClaimAnswer {
+        call: u64,
+        answer: Box<ClaimAnswer>,
+    },
     /// A newer process of the same rank replaced this one.
     Superseded,
     /// A worker's connection broke.
