@@ -1,4 +1,4 @@
-//! Claims of dynamic delivery: runs of batches, where they lie, and how those that are done are added up.
+//! Claims of dynamic delivery: runs of batches, their place in the log, and the sum of those that are done.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::window::WindowId;
 
-/// Claims that a rank holds at a time: one to hand out, one to receive.
+/// The most claims that a rank holds at a time: one to deliver, one to receive.
 pub(crate) const CLAIMS_HELD_MAX: usize = 2;
 
-/// Names a run of batches of an epoch: the `run`-th, from 0. In JSON `[epoch, run]`.
+/// A run of batches of an epoch, by its index. In JSON `[epoch, run]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "(u64, u64)", into = "(u64, u64)")]
 pub struct Claim {
     /// Epoch, from 0.
     pub epoch: u64,
-    /// Place in the epoch, from 0.
+    /// Index of the run in the epoch, from 0.
     pub run: u64,
 }
 
@@ -34,28 +34,28 @@ impl From<Claim> for (u64, u64) {
 /// A claim with its place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Granted {
-    /// Which.
+    /// The claim.
     pub claim: Claim,
-    /// One past its last offset.
+    /// The offset after its last.
     pub end: u64,
     /// A window at or before its first offset.
     pub window: WindowId,
-    /// That window's first offset.
+    /// The window's first offset.
     pub window_offset: u64,
 }
 
-/// What all ranks of a job have done together, and nobody has to remember one by one.
+/// The claims that all ranks of a job have done and that are kept only as a sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompletedPrefix {
-    /// Everything before it is done.
+    /// Every claim before this one is done.
     pub begin: Claim,
-    /// Which claims these are, as the sum of their `mark`s.
+    /// The sum of the `mark`s of those claims.
     pub passed: u64,
-    /// Claims in epochs that have been counted to their end, from there on.
+    /// For each epoch from `begin` on that is counted to its end, its number of claims.
     pub ends: BTreeMap<u64, u64>,
 }
 
-/// Stands for a claim in sums of many: sums of different sets of claims differ, which their counts need not.
+/// Returns a hash of a claim, for sums over many claims. Unlike counts, the sums of different sets of claims differ.
 pub(crate) fn mark(claim: &Claim) -> u64 {
     let mixed = (claim.epoch << 32 ^ claim.run).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -63,7 +63,7 @@ pub(crate) fn mark(claim: &Claim) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// The sum of the marks of some claims.
+/// Returns the sum of the marks of `claims`.
 pub(crate) fn marks<'a>(claims: impl Iterator<Item = &'a Claim>) -> u64 {
     claims.map(mark).fold(0, u64::wrapping_add)
 }

@@ -1,6 +1,6 @@
-//! What a rank with dynamic delivery and a dispatcher say to each other about claims.
+//! Messages about claims between a rank with dynamic delivery and a dispatcher.
 //!
-//! As in [`messages`](crate::messages), each states all that its sender knows.
+//! As in [`messages`](crate::messages), each message states all that its sender knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,78 +12,79 @@ use crate::clock::Millis;
 use crate::messages::Report;
 use crate::window::Plan;
 
-/// What a rank says about dynamic delivery.
+/// A rank's state in dynamic delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimSync {
-    /// What the ranks of one job have in common, and no other job.
+    /// The job's name, which all its ranks share and no other job has.
     pub job: String,
-    /// Names what the job began with; ranks that began with something else are of another job.
+    /// Identifies the position at which the job began. Ranks that began at another position belong to another job.
     pub origin: u64,
     /// Offsets in a claim.
     pub claim_rows: u64,
-    /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
+    /// The batch size with `drop_last`, else 1. The samples of an epoch beyond a multiple of it are left out.
     pub unit: u64,
-    /// What all ranks have done, as far as it knows.
+    /// The claims that all ranks have done, as far as the rank knows.
     pub base: CompletedPrefix,
-    /// Which of those claims are its own, as the sum of their `mark`s.
+    /// The sum of the `mark`s of those of these claims that the rank has done itself.
     pub before: u64,
-    /// What it has handed out since.
+    /// The claims that the rank has delivered since.
     #[serde(with = "crate::runs")]
     pub done: BTreeSet<Claim>,
-    /// What it is granted and has not handed out whole.
+    /// The claims that the rank is granted and has not wholly delivered.
     pub held: Vec<Granted>,
-    /// Its furthest claim: where the windows are.
+    /// The rank's furthest claim, from which a dispatcher learns where the windows are.
     pub furthest: Option<Granted>,
-    /// The newest session of each rank that it has heard of.
+    /// The newest session that the rank knows of each rank.
     pub sessions: BTreeMap<u64, u64>,
-    /// Whether it wants no more than it holds, and this is its last message.
+    /// Whether this is the rank's last message: it takes no claims beyond those it holds.
     pub is_leaving: bool,
 }
 
-/// What a rank should know about dynamic delivery.
+/// The dispatcher's answer about a rank's claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimReply {
-    /// All its claims that are not done.
+    /// All claims of the rank that are not done.
     pub granted: Vec<Granted>,
-    /// What all ranks have done.
+    /// The claims that all ranks have done.
     pub base: CompletedPrefix,
-    /// There is nothing left to grant.
+    /// Whether no claim is left to grant.
     pub is_exhausted: bool,
-    /// Ranks that have yet to say what they hold.
+    /// Ranks that have not yet reported their claims.
     pub awaited: Vec<u64>,
     /// The newest session of each rank.
     pub sessions: BTreeMap<u64, u64>,
-    /// Workers that compute this feed.
+    /// The number of workers that compute this feed.
     pub workers: usize,
-    /// Why nothing can be granted now.
+    /// The reason that no claim can be granted now.
     pub failed: Option<Report>,
 }
 
-/// A rank's message about dynamic delivery.
+/// A rank's message about its claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimMessage {
     /// The feed's id.
     pub feed: Arc<str>,
-    /// Drawn when the rank begins, and greater than those of the processes before it.
+    /// The rank's process, drawn when it starts; greater than the sessions of the rank's earlier processes.
     pub session: u64,
-    /// Counts its messages: an older one that arrives late is ignored.
+    /// The message's number. The dispatcher ignores a message that is older than one it has heard.
     pub seq: u64,
-    /// The first message that it sent to this dispatcher since it sent one to another.
+    /// The number of the rank's first message since it turned to this dispatcher.
     pub since: u64,
-    /// Which rank.
+    /// The rank.
     pub rank: u64,
-    /// Of how many.
+    /// The number of ranks.
     pub world_size: u64,
-    /// The epoch it stops before.
+    /// The epoch before which the rank stops.
     pub until_epoch: u64,
-    /// The answer that it goes by, if it is of this dispatcher.
+    /// The version of the newest answer of this dispatcher, or 0.
     pub known: u64,
-    /// Its claims.
+    /// The rank's claims.
     pub claims: ClaimSync,
 }
 
 impl ClaimMessage {
-    /// Whether its numbers are of this feed, and small enough to be reckoned with: it may come from anyone.
+    /// Returns whether the message fits this feed and its numbers are small enough to compute with. Any client may have
+    /// sent it.
     pub(crate) fn is_sane<P: Plan>(&self, plan: &P) -> bool {
         let claims = &self.claims;
         let is_claim = |claim: &Claim| claim.epoch <= self.until_epoch && claim.run < 1 << 28;
@@ -105,11 +106,11 @@ impl ClaimMessage {
 /// The answer to a [`ClaimMessage`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimAnswer {
-    /// Names this answer.
+    /// The answer's version, which changes with its content.
     pub version: u64,
-    /// The message that it answers.
+    /// The newest message of the rank that the dispatcher has heard.
     pub seq: u64,
-    /// What the dispatcher's clock says: ranks that wait for others go on to the next dispatcher by it.
+    /// The dispatcher's clock, which decides when waiting ranks turn to the next dispatcher.
     #[serde(default)]
     pub clock_ms: Millis,
     /// The rank's claims.

@@ -1,4 +1,4 @@
-//! Dynamic delivery, a rank's side: what it holds, what it has handed out, and what of that goes into its checkpoint.
+//! A rank's claims in dynamic delivery: those it holds, those it has delivered, and their part in the checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use crate::rules::{Rule, holds};
 use crate::sessions;
 use crate::settings::ReadSettings;
 
-/// Batches in a claim: few, so that ranks end together; several, so that a claim is worth a message.
+/// Batches in a claim: few, so that ranks end together, but enough to be worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
-/// A rank that waits for others leaves a dispatcher when its clock shows a multiple of this; the first seldom.
+/// A rank that waits for others leaves a dispatcher at multiples of this on that dispatcher's clock, and the first
+/// dispatcher at larger multiples.
 const TURN_MS: Millis = 3_000;
-/// But not so soon after it came.
+/// The least time that a rank stays at a dispatcher.
 const STAY_MS: Millis = 3_000;
 
-/// A rank that takes batches as they come.
+/// The claims of one rank.
 #[derive(Debug)]
 pub struct Claimer {
     feed: Arc<str>,
@@ -28,36 +29,38 @@ pub struct Claimer {
     settings: ReadSettings,
     origin: u64,
     base: CompletedPrefix,
-    /// What it has done; what it holds lies in `held`.
+    /// The claims that the rank has done. The claims that it holds are in `held`.
     marks: RankMarks,
-    /// What it holds, and the first offset of each that it has not handed out.
+    /// The claims that the rank holds, each with its first offset that is not delivered.
     held: BTreeMap<Claim, (Granted, u64)>,
-    /// Claims that are being read.
+    /// The claims that are being read.
     taken: BTreeSet<Claim>,
     sessions: BTreeMap<u64, u64>,
     seq: u64,
-    /// The first message to the dispatcher that it asks now.
+    /// The first message to the current dispatcher.
     since: u64,
     answered: u64,
     known: u64,
     latest: Option<ClaimReply>,
-    /// What the clock of its dispatcher said last, if others are awaited there.
+    /// The clock of the current dispatcher at its last answer, if it waits for other ranks.
     awaits_at: Option<Millis>,
-    /// When it goes on to the next, by that clock.
+    /// The time on that clock at which the rank turns to the next dispatcher.
     turn_at: Option<Millis>,
 }
 
 impl Claimer {
-    /// Offsets in a claim.
+    /// Returns the number of offsets in a claim.
     pub fn claim_rows(settings: &ReadSettings) -> u64 {
         settings.batch_size * BATCHES_PER_CLAIM
     }
 
-    /// A rank of `job` that goes on from `marks`, or begins at `begin`. Its `session` should be greater than those of
-    /// the processes that were this rank before: it should begin with the time, and end in 16 random bits.
+    /// Creates a rank of `job` that resumes from `marks`, or begins at `begin`.
+    ///
+    /// `session` must be greater than the sessions of the rank's earlier processes. Use the time, followed by 16 random
+    /// bits.
     ///
     /// # Errors
-    /// If the marks are not this rank's, nor all of another job's.
+    /// Returns an error if `marks` are neither this rank's nor those of all ranks of another job.
     pub fn new(
         feed: Arc<str>,
         job: String,
@@ -68,7 +71,7 @@ impl Claimer {
     ) -> Result<Self, Error> {
         let (base, (mut own, origin)) = match marks {
             Some(marks) => (marks.base.clone(), marks.of(settings.rank, settings.world_size)?),
-            // As good a name as any for where it begins.
+            // Any number that depends only on where the job begins.
             None => (
                 CompletedPrefix { begin, ..CompletedPrefix::default() },
                 (RankMarks::default(), begin.epoch << 48 ^ begin.run),
@@ -78,7 +81,7 @@ impl Claimer {
         let known = marks.filter(|marks| marks.world_size == settings.world_size);
         let known = known.filter(|_| holds(Rule::TokensNameTheNewestProcesses));
         let mut sessions = known.map(|marks| marks.sessions.clone()).unwrap_or_default();
-        // Another machine's clock may be ahead of this one's.
+        // The clock of the earlier process's machine may have been ahead of this one's.
         let after = |before: u64| ((before >> 16) + 1) << 16 | session & 0xffff;
         let session = sessions.get(&settings.rank).map_or(session, |&before| session.max(after(before)));
         sessions.insert(settings.rank, session);
@@ -103,7 +106,7 @@ impl Claimer {
         })
     }
 
-    /// The next message to the dispatcher.
+    /// Returns the next message to the dispatcher.
     pub fn sync(&mut self) -> ClaimMessage {
         self.seq += 1;
         let ReadSettings { batch_size, epochs, drop_last, rank, world_size } = self.settings;
@@ -132,38 +135,40 @@ impl Claimer {
         }
     }
 
-    /// A first message to every dispatcher but the one that it asks next: whichever an older process of this rank asks
-    /// then knows that it is one. Its answer is nothing.
+    /// Returns a first message for every dispatcher except the one that the rank asks next. It tells them that this
+    /// process is newer than any earlier process of the rank, which may ask any of them. Its answer is ignored.
     pub fn announce(&mut self) -> ClaimMessage {
         let message = self.sync();
         self.turn();
         message
     }
 
-    /// The last message to the dispatcher.
+    /// Returns the last message to the dispatcher.
     pub fn leave(&mut self) -> ClaimMessage {
         let mut message = self.sync();
         message.claims.is_leaving = true;
         message
     }
 
-    /// The next message goes to another dispatcher, or to one that may be another by now. What the last one may still
-    /// answer is nothing any more.
+    /// Turns to another dispatcher, or to one that may have restarted. Later answers of the last dispatcher are
+    /// ignored.
     pub fn turn(&mut self) {
         self.known = 0;
         self.since = self.seq + 1;
         (self.awaits_at, self.turn_at) = (None, None);
     }
 
-    /// Whether to go on to the next dispatcher now, because ranks that are awaited may be there. All ranks at a
-    /// dispatcher leave at the same moments of its clock, seldom where the list of dispatchers begins (`is_first`); so
-    /// those that met once mostly stay together, and all are at the first at the same time, if they can reach it.
+    /// Returns whether to turn to the next dispatcher now, because the awaited ranks may be there.
+    ///
+    /// All ranks at a dispatcher leave it at the same moments of its clock, so ranks that met mostly stay together.
+    /// They stay longer at the first dispatcher of the list (`is_first`), so all ranks that can reach it are there at
+    /// the same time.
     pub fn should_turn(&mut self, is_first: bool, dispatchers: usize) -> bool {
         let Some(clock) = self.awaits_at else {
             self.turn_at = None;
             return false;
         };
-        // Whoever goes round the others must be back before the first is left again.
+        // A rank must be back from the other dispatchers before the ranks at the first one leave it again.
         let every = match dispatchers as Millis {
             _ if !is_first => TURN_MS,
             0..=2 => 3 * TURN_MS,
@@ -172,8 +177,8 @@ impl Claimer {
         clock >= *self.turn_at.get_or_insert((clock + STAY_MS).next_multiple_of(every))
     }
 
-    /// Takes the dispatcher's answer. One to an older message than was answered before, or of a dispatcher that was
-    /// left, changes nothing.
+    /// Takes the dispatcher's answer. Ignores an answer that is older than the newest, or from a dispatcher that the
+    /// rank has left.
     pub fn reply(&mut self, answer: ClaimAnswer) {
         let ClaimAnswer { version, seq, clock_ms, reply } = answer;
         if !self.is_heard(seq) || (seq, version) < (self.answered, self.known) {
@@ -184,7 +189,7 @@ impl Claimer {
         self.base.join(&reply.base);
         self.marks.pass(self.base.begin);
         for granted in &reply.granted {
-            // It may not have been known yet that this is done.
+            // The dispatcher may not have known yet that this claim is done.
             let is_done = granted.claim < self.base.begin || self.marks.done.contains(&granted.claim);
             if !is_done || !holds(Rule::DoneClaimsStayDone) {
                 let first = granted.claim.run * Self::claim_rows(&self.settings);
@@ -196,21 +201,20 @@ impl Claimer {
         self.latest = Some(reply);
     }
 
-    /// Whether message `seq` went to the dispatcher that is asked now: what another may still answer is nothing any
-    /// more.
+    /// Returns whether message `seq` went to the current dispatcher. Answers of other dispatchers are ignored.
     pub(crate) fn is_heard(&self, seq: u64) -> bool {
         seq >= self.since || !holds(Rule::LeftDispatchersAreNotHeard)
     }
 
-    /// A claim to begin to read, and the offset to begin at.
+    /// Returns a claim to begin to read, and the offset at which to begin.
     pub fn take(&mut self) -> Option<(Granted, u64)> {
         let (&claim, &taken) = self.held.iter().find(|(claim, _)| !self.taken.contains(claim))?;
         self.taken.insert(claim);
         Some(taken)
     }
 
-    /// Everything of `claim` before `offset` was handed to the loop.
-    pub fn handed(&mut self, claim: Claim, offset: u64) {
+    /// Records that every sample of `claim` before `offset` was delivered to the loop.
+    pub fn delivered(&mut self, claim: Claim, offset: u64) {
         let Some((granted, from)) = self.held.get_mut(&claim) else { return };
         *from = offset.max(*from);
         if *from >= granted.end {
@@ -220,33 +224,38 @@ impl Claimer {
         }
     }
 
-    /// Whether nothing is left: neither here, nor to be granted, nor granted and on its way.
+    /// Returns whether the rank holds no claim, and the dispatcher has none left for it.
     pub fn is_finished(&self) -> bool {
         let is_over = |reply: &ClaimReply| reply.is_exhausted && reply.granted.is_empty();
         self.held.is_empty() && self.latest.as_ref().is_some_and(is_over)
     }
 
-    /// The feed's id.
+    /// Returns the job's name.
+    pub(crate) fn job(&self) -> &str {
+        &self.job
+    }
+
+    /// Returns the feed's id.
     pub(crate) fn feed(&self) -> &Arc<str> {
         &self.feed
     }
 
-    /// How it reads the feed.
+    /// Returns how the rank reads the feed.
     pub(crate) fn settings(&self) -> &ReadSettings {
         &self.settings
     }
 
-    /// Names this process of the rank.
+    /// Returns the number of this process of the rank.
     pub fn session(&self) -> u64 {
         self.session
     }
 
-    /// What the dispatcher last said.
+    /// Returns the dispatcher's latest answer.
     pub fn latest(&self) -> Option<&ClaimReply> {
         self.latest.as_ref()
     }
 
-    /// Where to go on after what was handed out so far.
+    /// Returns the position after the batches delivered so far.
     pub fn token(&self) -> Token {
         let first = self.held.keys().next().copied().unwrap_or(self.base.begin);
         let ReadSettings { batch_size, rank, world_size, .. } = self.settings;
@@ -270,7 +279,7 @@ impl Claimer {
         }
     }
 
-    /// A claim of which nothing was handed out may as well be taken by others after a resume.
+    /// Returns whether part of the claim was delivered. Other ranks may take a claim that is not begun after a resume.
     fn is_begun(&self, granted: &Granted, from: u64) -> bool {
         from > granted.claim.run * Self::claim_rows(&self.settings)
     }
@@ -290,7 +299,7 @@ mod tests {
         Granted { claim: Claim { epoch: 0, run }, end: 8 * run + 8, window, window_offset: 0 }
     }
 
-    fn says(seq: u64, granted: Vec<Granted>) -> ClaimAnswer {
+    fn answer(seq: u64, granted: Vec<Granted>) -> ClaimAnswer {
         let reply = ClaimReply {
             granted,
             base: CompletedPrefix::default(),
@@ -304,15 +313,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_knows_the_newest_processes_and_who_resumes_is_newer() {
+    fn a_resumed_process_is_newer_than_those_that_its_token_names() {
         let token = |session| {
             let begin = Claim::default();
             let mut claimer = Claimer::new("f".into(), "j".into(), session, settings(), begin, None).expect("new");
             claimer.sync();
-            let mut answer = says(1, vec![granted(0)]);
+            let mut answer = answer(1, vec![granted(0)]);
             answer.reply.sessions = [(0, 50 << 16), (1, session)].into();
             claimer.reply(answer);
-            claimer.handed(granted(0).claim, 2);
+            claimer.delivered(granted(0).claim, 2);
             claimer.token().to_string().parse::<Token>().expect("own text")
         };
         let marks = |token: &Token| token.claims.as_deref().expect("dynamic").clone();
@@ -321,10 +330,10 @@ mod tests {
         for (clock, session) in [(3 << 16 | 5, 10 << 16 | 5), (20 << 16 | 5, 20 << 16 | 5)] {
             let resumed =
                 Claimer::new("f".into(), "j".into(), clock, settings(), Claim::default(), Some(&marks(&before)));
-            let message = resumed.expect("its own").sync();
+            let message = resumed.expect("its own token").sync();
             assert_eq!((message.session, message.claims.sessions[&0]), (session, 50 << 16));
         }
-        // The ranks of a job of another size are others.
+        // A job of another size has other ranks, so their sessions do not apply.
         let alone = ReadSettings { rank: 0, world_size: 1, ..settings() };
         let other = marks(&Token {
             claims: Some(
@@ -333,7 +342,7 @@ mod tests {
             ..before
         });
         let resumed = Claimer::new("f".into(), "j".into(), 3, alone, Claim::default(), Some(&other));
-        assert_eq!(resumed.expect("all are there").sync().claims.sessions, [(0, 3)].into());
+        assert_eq!(resumed.expect("tokens of all ranks").sync().claims.sessions, [(0, 3)].into());
     }
 
     fn claimer(settings: ReadSettings, token: Option<&Token>) -> Result<Claimer, Error> {
@@ -342,60 +351,60 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_on_in_the_middle_of_a_claim() {
+    fn a_token_resumes_in_the_middle_of_a_claim() {
         let mut claimer = self::claimer(settings(), None).expect("from the beginning");
         claimer.sync();
-        claimer.reply(says(1, vec![granted(0), granted(3)]));
+        claimer.reply(answer(1, vec![granted(0), granted(3)]));
         assert_eq!(claimer.take(), Some((granted(0), 0)));
         assert_eq!(claimer.take(), Some((granted(3), 24)));
         assert_eq!(claimer.take(), None);
-        claimer.handed(granted(0).claim, 8);
-        claimer.handed(granted(3).claim, 26);
+        claimer.delivered(granted(0).claim, 8);
+        claimer.delivered(granted(3).claim, 26);
         let token: Token = claimer.token().to_string().parse().expect("own text");
         assert_eq!(token, claimer.token());
-        let mut resumed = self::claimer(settings(), Some(&token)).expect("its own");
+        let mut resumed = self::claimer(settings(), Some(&token)).expect("its own token");
         assert_eq!(resumed.sync().claims.done, [granted(0).claim].into());
         assert_eq!(resumed.take(), Some((granted(3), 26)));
-        // A late answer brings nothing back.
-        resumed.reply(says(1, vec![granted(0), granted(3)]));
+        // A late answer does not bring back a claim that is done.
+        resumed.reply(answer(1, vec![granted(0), granted(3)]));
         assert_eq!(resumed.take(), None);
     }
 
     #[test]
-    fn answers_of_a_dispatcher_that_was_left_change_nothing() {
+    fn a_claimer_ignores_answers_of_a_dispatcher_that_it_left() {
         let mut claimer = self::claimer(settings(), None).expect("from the beginning");
         assert_eq!((claimer.sync().since, claimer.sync().since), (1, 1));
-        claimer.reply(says(1, Vec::new()));
+        claimer.reply(answer(1, Vec::new()));
         claimer.turn();
         let message = claimer.sync();
         assert_eq!((message.since, message.known), (3, 0));
-        claimer.reply(says(2, vec![granted(0)]));
+        claimer.reply(answer(2, vec![granted(0)]));
         assert_eq!(claimer.take(), None);
-        claimer.reply(says(3, vec![granted(0)]));
+        claimer.reply(answer(3, vec![granted(0)]));
         assert_eq!(claimer.take(), Some((granted(0), 0)));
     }
 
-    /// Tokens of two ranks: rank 0 has done claims 0 and 1, rank 1 claim 2 and one batch of claim 3.
+    /// Returns the tokens of two ranks: rank 0 has done claims 0 and 1, rank 1 claim 2 and one batch of claim 3.
     fn tokens() -> [String; 2] {
         [(0, [0, 1], 16), (1, [2, 3], 26)].map(|(rank, runs, handed)| {
             let mut claimer = self::claimer(ReadSettings { rank, ..settings() }, None).expect("from the beginning");
             claimer.sync();
-            claimer.reply(says(1, runs.map(granted).into()));
-            claimer.handed(granted(runs[0]).claim, 100);
-            claimer.handed(granted(runs[1]).claim, handed);
+            claimer.reply(answer(1, runs.map(granted).into()));
+            claimer.delivered(granted(runs[0]).claim, 100);
+            claimer.delivered(granted(runs[1]).claim, handed);
             claimer.token().to_string()
         })
     }
 
     #[test]
-    fn ranks_of_a_job_of_another_size_share_what_was_taken() {
+    fn a_job_with_another_number_of_ranks_shares_the_claims() {
         let [first, second] = tokens();
         let text = format!("{second},{first}");
         let Ok(crate::Start::Token(token)) = text.parse() else { panic!("two tokens of one job") };
-        assert_eq!(token.to_string().parse(), Ok(token.clone()), "joined, it is a token");
+        assert_eq!(token.to_string().parse(), Ok(token.clone()), "the joined tokens are a token");
         let of = |rank, world_size| {
             let settings = ReadSettings { rank, world_size, ..settings() };
-            let mut claimer = self::claimer(settings, Some(&token)).expect("all are there");
+            let mut claimer = self::claimer(settings, Some(&token)).expect("tokens of all ranks");
             let message = claimer.sync().claims;
             let done: Vec<_> = message.done.iter().map(|claim| claim.run).collect();
             (done, claimer.take().map(|(granted, from)| (granted.claim.run, from)), message.origin)
@@ -407,12 +416,12 @@ mod tests {
         assert_eq!((&three[1].0[..], three[1].1), (&[2][..], Some((3, 26))));
         assert_eq!((&three[2].0[..], three[2].1), (&[][..], None));
         assert!(three.iter().all(|(.., origin)| *origin == alone.2 && *origin != 0));
-        // To the ranks of the same job they are as good as their own.
+        // Ranks of the same job resume from the joined tokens as from their own.
         assert_eq!(of(1, 2), (vec![2], Some((3, 26)), 0));
     }
 
     #[test]
-    fn tokens_that_do_not_go_together_are_refused() {
+    fn tokens_of_different_checkpoints_are_refused() {
         let [first, second] = tokens();
         let wrong = |text: &str, rank, world_size| {
             let Ok(crate::Start::Token(token)) = text.parse() else { return "not joined".to_owned() };
@@ -421,13 +430,16 @@ mod tests {
         };
         assert_eq!(wrong(&format!("{first},{first}"), 0, 2), "not joined");
         assert_eq!(wrong(&first, 0, 2), "right");
-        assert_eq!(wrong(&first, 1, 2), "the resume token is of rank 0, and this is rank 1");
-        assert_eq!(wrong(&first, 0, 3), "this job has 3 ranks; it needs the tokens of 2, and has 1");
+        assert_eq!(wrong(&first, 1, 2), "the resume token belongs to rank 0, but this is rank 1");
+        assert_eq!(
+            wrong(&first, 0, 3),
+            "this job of 3 ranks resumes one of 2: it needs the tokens of all 2 ranks, got 1"
+        );
         let mut claimer = self::claimer(ReadSettings { rank: 0, ..settings() }, None).expect("from the beginning");
         claimer.sync();
-        claimer.reply(says(1, vec![granted(2)]));
-        claimer.handed(granted(2).claim, 100);
-        // Another had taken it back from rank 0 when rank 1 did this.
+        claimer.reply(answer(1, vec![granted(2)]));
+        claimer.delivered(granted(2).claim, 100);
+        // Rank 0's earlier process had done claim 2, which rank 1 took later.
         assert_eq!(
             wrong(&format!("{},{second}", claimer.token()), 0, 3),
             "these resume tokens are not of one checkpoint"

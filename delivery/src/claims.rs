@@ -1,17 +1,17 @@
-//! Dynamic delivery: which rank takes which batches is decided as they come.
+//! Dynamic delivery: claims are granted to ranks on request.
 //!
-//! An epoch is cut into *claims*, runs of as many batches as a rank takes at a time. Whichever rank asks next gets the
-//! next claim; so a rank that is slow takes fewer. A claim belongs to its rank, not to a connection or for a time: a
-//! rank that was lost finds its claims when it comes back, and only a rank that comes back *without* one (because it
-//! resumed from before it) gives it up to the others. So each sample is taken once in the history that survives, with
-//! no clock involved.
+//! An epoch is cut into *claims*, runs of a few batches. The next rank that asks is granted the next claim, so a slow
+//! rank takes fewer. A claim belongs to its rank, not to a connection, and does not expire. A rank that restarts finds
+//! its claims again. Other ranks get a claim of its only if it resumed from a token that does not name the claim. So
+//! each sample is taken once in the history that survives, without any clock.
 //!
-//! The dispatcher knows of claims only what ranks tell it. One that has just started therefore grants nothing until
-//! every rank has said what it holds; nor does one that a rank comes back to, for others may have been elsewhere with
+//! The dispatcher knows only the claims that ranks report. It grants none before every rank has reported its claims:
+//! neither after a start, nor after a rank returns from another dispatcher, where the other ranks may have been with
 //! it.
 //!
-//! What is long done is only added up (see [`CompletedPrefix`]). A rank that resumes from before it would have to be
-//! given what nobody remembers; the sum shows that, and nothing is granted until all ranks resumed from one checkpoint.
+//! Claims that were done long ago are kept only as a sum (see [`CompletedPrefix`]). A rank that resumes from a token
+//! before them would need claims that nobody remembers. The sum reveals this, and then no claim is granted until all
+//! ranks resume from one checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,13 +24,13 @@ use crate::rules::{Rule, holds};
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
 
-/// So many claims for each rank are remembered when they are done; twice as many before that is looked at again. A rank
-/// may resume alone from so far back.
+/// The number of done claims to remember for each rank. They are reduced to it when there are twice as many. A single
+/// rank can resume from this far back.
 const REMEMBERED: u64 = if cfg!(test) { 2 } else { 1 << 10 };
 
 #[derive(Debug, Default)]
 struct ClaimingRank {
-    /// It counts what it did before this.
+    /// Claims that the rank has done before this one are kept in `marks.before`.
     begin: Claim,
     passed: u64,
     marks: RankMarks,
@@ -39,27 +39,27 @@ struct ClaimingRank {
     is_leaving: bool,
 }
 
-/// The ranks of a job that share a feed dynamically.
+/// The claims of the ranks of a job.
 #[derive(Debug)]
 pub(crate) struct Claims {
     claim_rows: u64,
-    /// With `drop_last`, the batch size: what an epoch has beyond a multiple of it is left out. Else one.
+    /// The batch size with `drop_last`, else 1. The samples of an epoch beyond a multiple of it are left out.
     unit: u64,
     base: CompletedPrefix,
     ranks: BTreeMap<u64, ClaimingRank>,
-    /// Whether all ranks have said what they hold.
+    /// Whether all ranks have reported their claims.
     all_here: bool,
-    /// Whether what they say adds up to the base.
+    /// Whether the reported claims add up to the base.
     is_whole: bool,
-    /// What ranks hold or have done, from the base on.
+    /// The claims from the base on that ranks hold or have done.
     taken: BTreeSet<Claim>,
-    /// Everything before it is taken.
+    /// Every claim before this one is taken.
     next: Claim,
-    /// First offsets of windows, by epoch.
+    /// Indices of windows, by epoch and first offset.
     anchors: BTreeMap<(u64, u64), u32>,
-    /// Offsets in epochs that have been counted to their end.
+    /// The number of offsets in each epoch that is counted to its end.
     totals: BTreeMap<u64, u64>,
-    /// The window that must be counted before more can be granted.
+    /// The window that must be counted before another claim can be granted.
     needed: Option<WindowId>,
     /// The window in which the latest claim ends.
     frontier: Option<WindowId>,
@@ -83,9 +83,9 @@ impl Claims {
         }
     }
 
-    /// Takes what a rank says. If that is all there is (`is_whole`), what it had before and does not name is not in the
-    /// history that it goes on from; else it may not have heard yet of the latest claims that it was granted here. With
-    /// `all_here`, the same is known of all ranks.
+    /// Takes a rank's report. With `is_whole`, the report names all claims of the rank: others that it had are not in
+    /// the history from which it resumes. Otherwise the rank may not have heard of the latest claims that it was
+    /// granted here. With `all_here`, all ranks have reported whole.
     pub(crate) fn sync(&mut self, rank: u64, until_epoch: u64, is_whole: bool, all_here: bool, sync: &ClaimSync) {
         for granted in sync.held.iter().chain(&sync.furthest) {
             self.anchors.insert((granted.claim.epoch, granted.window_offset), granted.window.index);
@@ -115,7 +115,7 @@ impl Claims {
         }
     }
 
-    /// Works out what is taken from what ranks have said.
+    /// Derives the taken claims from the ranks' reports.
     fn take_stock(&mut self) {
         let newest = self.ranks.values().map(|rank| (rank.begin, rank.passed)).max();
         (self.base.begin, self.base.passed) = newest.unwrap_or_default();
@@ -133,7 +133,7 @@ impl Claims {
         }
     }
 
-    /// What is before the base is only counted from now on.
+    /// Replaces the claims before the base by their sum.
     fn pass(&mut self) {
         let CompletedPrefix { begin, passed, .. } = self.base;
         for rank in self.ranks.values_mut() {
@@ -150,7 +150,7 @@ impl Claims {
         }
     }
 
-    /// Moves the base over what is long done.
+    /// Moves the base past claims that were done long ago.
     fn advance(&mut self) {
         let remembered = REMEMBERED * self.ranks.len() as u64;
         let done =
@@ -169,7 +169,7 @@ impl Claims {
         if passed < remembered {
             return;
         }
-        // Before `until` all is taken and none is held.
+        // Every claim before `until` is taken, and none of them is held.
         let at = self.taken.iter().nth(passed as usize).copied();
         let begin = at.map_or(until, |at| at.min(until));
         let passed = self.ranks.values().map(|it| marks(it.marks.done.range(..begin)));
@@ -178,7 +178,7 @@ impl Claims {
         self.pass();
     }
 
-    /// What `rank` should know, after granting it what it may have; the ranks `awaited` have yet to speak.
+    /// Grants `rank` the claims that it may have, and returns the answer. The ranks `awaited` have not yet reported.
     pub(crate) fn reply<P: Plan>(&mut self, rank: u64, awaited: Vec<u64>, sequencer: &Sequencer<P>) -> ClaimReply {
         let until_epoch = self.ranks.get(&rank).map_or(0, |rank| rank.until_epoch);
         let may_grant = (awaited.is_empty() || !holds(Rule::ClaimsWaitForAllRanks)) && self.is_whole;
@@ -193,7 +193,7 @@ impl Claims {
         }
         ClaimReply {
             granted: self.ranks.get(&rank).map(|rank| rank.held.values().copied().collect()).unwrap_or_default(),
-            // What does not add up is nobody's.
+            // Ranks must not take over a base that does not match the reports.
             base: if self.is_whole && self.all_here { self.base.clone() } else { CompletedPrefix::default() },
             is_exhausted: may_grant && self.next.epoch >= until_epoch,
             failed: (awaited.is_empty() && !self.is_whole).then(|| self.behind()),
@@ -203,23 +203,24 @@ impl Claims {
         }
     }
 
-    /// Why nothing can be granted although all ranks are there.
+    /// Returns the reason that no claim can be granted although all ranks have reported.
     fn behind(&self) -> Report {
         let behind = self.ranks.iter().filter(|(_, it)| it.begin < self.base.begin).map(|(rank, _)| rank.to_string());
         let behind = behind.collect::<Vec<_>>().join(", ");
         Report {
             kind: ErrorKind::Conflict,
             message: match behind.is_empty() {
-                true => "the ranks went on from tokens that are not of one checkpoint: some batches are in two of them"
-                    .to_owned(),
-                false => format!("rank {behind} resumed from further back than the others remember"),
+                true => {
+                    "the ranks resumed from tokens of different checkpoints: some batches are in two of them".to_owned()
+                }
+                false => format!("rank {behind} resumed from a token that is too old for the other ranks"),
             },
             hint: Some("resume all ranks from one checkpoint".to_owned()),
             retry: false,
         }
     }
 
-    /// The first claim before `until_epoch` that nobody has, if its window is known.
+    /// Returns the first claim before `until_epoch` that is not taken, if its windows are counted.
     fn find<P: Plan>(&mut self, until_epoch: u64, sequencer: &Sequencer<P>) -> Option<Granted> {
         self.needed = None;
         while self.next.epoch < until_epoch {
@@ -235,7 +236,7 @@ impl Claims {
             let start = claim.run * self.claim_rows;
             let end = start + self.claim_rows;
             let (window, window_offset) = self.locate(claim.epoch, start, sequencer)?;
-            // An epoch's last claim may be short, which shows when the epoch has been counted to its end.
+            // An epoch's last claim may be short. Its length is known once the epoch is counted to its end.
             let (last, _) = self.locate(claim.epoch, end - 1, sequencer)?;
             let end = end.min(self.totals.get(&claim.epoch).copied().unwrap_or(end));
             if start < end {
@@ -246,8 +247,9 @@ impl Claims {
         None
     }
 
-    /// The window that holds `offset`, and its first offset; past an epoch's end its last window, and its total is then
-    /// known. `None` if a window before it has yet to be counted: the one that is needed.
+    /// Returns the window that holds `offset`, and its first offset. For an offset past an epoch's end, returns the
+    /// last window, and records the epoch's total. Returns `None` and sets `needed` if a window before `offset` is not
+    /// yet counted.
     fn locate<P: Plan>(&mut self, epoch: u64, offset: u64, sequencer: &Sequencer<P>) -> Option<(WindowId, u64)> {
         let before = self.anchors.range((epoch, 0)..=(epoch, offset)).next_back();
         let (mut first, mut index) = before.map_or((0, 0), |(&(_, first), &index)| (first, index));
@@ -273,27 +275,27 @@ impl Claims {
         }
     }
 
-    /// The epoch that all ranks stop before.
+    /// Returns the epoch before which all ranks stop.
     pub(crate) fn until_epoch(&self) -> u64 {
         self.ranks.values().map(|rank| rank.until_epoch).max().unwrap_or(0)
     }
 
-    /// Claims that are granted and not handed out whole.
+    /// Returns the number of claims that are granted and not wholly delivered.
     pub(crate) fn held(&self) -> usize {
         self.ranks.values().map(|rank| rank.held.len()).sum()
     }
 
-    /// The first claim that nobody has taken, as far as that is known.
+    /// Returns the first claim that may not be taken.
     pub(crate) fn next(&self) -> Claim {
         self.next
     }
 
-    /// The window that must be counted before more can be granted.
+    /// Returns the window that must be counted before another claim can be granted.
     pub(crate) fn needed(&self) -> Option<WindowId> {
         self.needed
     }
 
-    /// The first window that claims are cut from or read in; `None` if there is nothing left.
+    /// Returns the first window that a claim is read from or cut from; `None` if no claim is left.
     pub(crate) fn at(&self) -> Option<WindowId> {
         let held = self.ranks.values().flat_map(|rank| rank.held.values()).map(|held| held.window).min();
         let next = match self.needed {

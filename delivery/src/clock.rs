@@ -1,4 +1,4 @@
-//! Time as the state machines take it: an argument.
+//! Time, which the state machines take as an argument.
 
-/// Milliseconds of a clock that only goes forward.
+/// Milliseconds of a monotonic clock.
 pub type Millis = u64;

@@ -1,36 +1,36 @@
 //! Cutting a rank's batches from the log: arithmetic on offsets, without I/O.
 //!
 //! Global step g with world size n and batch size B is the offsets [o, o + nB); rank r takes [o + rB, o + (r + 1)B).
-//! Windows arrive in order, each with its first offset and row count; a cut is done when its last row is covered.
+//! Windows arrive in order, each with its first offset and row count. A cut is complete when its last row is covered.
 
 use std::ops::Range;
 
 use crate::rules::{Rule, holds};
 use crate::settings::ReadSettings;
 
-/// One batch of one rank: which offsets, and where they lie.
+/// One batch of one rank: its offsets, and the rows of windows that hold them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut<W> {
     /// The global step in its epoch.
     pub step: u64,
     /// The offsets it covers.
     pub offsets: Range<u64>,
-    /// Where the next global step begins.
+    /// The first offset of the next global step.
     pub next_step_at: u64,
-    /// Rows in windows, in order.
+    /// Rows of windows, in order.
     pub parts: Vec<(W, Range<u64>)>,
 }
 
 #[derive(Debug)]
-/// Cuts one epoch, a batch at a time: a window may hold a great many small ones.
+/// Cuts one epoch, one batch at a time, because a window may hold many small batches.
 pub struct Cutter<W> {
     settings: ReadSettings,
-    /// First offset of the step being filled.
+    /// The first offset of the step that is being filled.
     step_at: u64,
     open: Vec<(W, Range<u64>)>,
-    /// The window being cut, until it has no more to give.
+    /// The window that is being cut.
     current: Option<CurrentWindow<W>>,
-    /// A cut that is whole, but whose global step is not known to be: only with `drop_last`.
+    /// With `drop_last`, a complete cut whose global step is not yet known to be complete.
     held: Option<Cut<W>>,
 }
 
@@ -42,7 +42,7 @@ struct CurrentWindow<W> {
 }
 
 impl<W: Clone> Cutter<W> {
-    /// Begins an epoch at `offset`, where a global step begins.
+    /// Begins an epoch at `offset`, the first offset of a global step.
     pub fn new(settings: ReadSettings, offset: u64) -> Self {
         Self { settings, step_at: offset, open: Vec::new(), current: None, held: None }
     }
@@ -51,14 +51,17 @@ impl<W: Clone> Cutter<W> {
         self.settings.batch_size * self.settings.world_size
     }
 
-    /// Takes the next window, which covers `offsets`. The one before must have been cut to its end.
+    /// Takes the next window, which covers `offsets`. The window before it must be cut to its end.
     pub fn push(&mut self, window: W, offsets: Range<u64>, last_of_epoch: bool) {
-        debug_assert!(self.current.is_none(), "the window before still has cuts to give");
+        debug_assert!(self.current.is_none(), "the window before is not cut to its end");
         self.current = Some(CurrentWindow { window, offsets, last_of_epoch });
     }
 
-    /// The next cut that the window completes; `None` when another window is needed.
-    #[expect(clippy::should_implement_trait, reason = "it ends with each window, and goes on with the next")]
+    /// Returns the next cut that the window completes; `None` when the cutter needs another window.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it returns `None` at each window's end, and cuts again after the next `push`"
+    )]
     pub fn next(&mut self) -> Option<Cut<W>> {
         let current = self.current.take()?;
         let (covered, last) = (current.offsets.end, current.last_of_epoch);
@@ -68,7 +71,7 @@ impl<W: Clone> Cutter<W> {
         }
         let start = self.step_at + self.settings.rank * self.settings.batch_size;
         let end = start + self.settings.batch_size;
-        // Nothing comes after a step that is held back: its rest lies in the windows to come, or nowhere.
+        // No cut follows a step that is held back: the rest of that step lies in later windows, or is missing.
         if self.held.is_none() {
             let part = start.max(current.offsets.start)..end.min(covered);
             if part.start < part.end {
@@ -121,7 +124,7 @@ mod tests {
         cuts
     }
 
-    /// Offsets as the parts say them, to compare with what the cut says.
+    /// Returns the offsets that the cut's parts cover, to compare with its own `offsets`.
     fn covered(cut: &Cut<usize>, windows: &[u64]) -> Vec<u64> {
         cut.parts
             .iter()
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_rank_has_the_tail_of_the_whole_run() {
+    fn a_resumed_rank_gets_the_rest_of_the_whole_run() {
         let windows = [5, 0, 3, 9, 4];
         let whole = cut(settings(2, 1, 2, false), 0, &windows);
         for (done, first) in whole.iter().enumerate() {

@@ -1,43 +1,43 @@
-//! The dispatcher: one sequencer a feed, and who is in contact. Soft state only: a new dispatcher learns all of it from
-//! the first message of each worker and trainer.
+//! The dispatcher: one sequencer for each feed, and the workers and trainers in contact.
+//!
+//! Its state is soft: a new dispatcher learns all of it from the first message of each worker and trainer.
 
-pub(crate) mod groups;
+pub(crate) mod claiming;
+mod feed;
+pub(crate) mod group;
+mod reading;
 pub(crate) mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use groups::{Group, GroupKey};
+use feed::OpenFeed;
 
 use crate::clock::Millis;
-use crate::error::ErrorKind;
-use crate::messages::{Held, HeldState, Lease, ReaderReply, ReaderSync, Report, Route, WorkerReply, WorkerSync};
-use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId, WorkerLimits};
-use crate::window::{Plan, WindowId};
+use crate::messages::{HeldState, HeldWindow, Lease, Report, WorkerReply, WorkerSync};
+use crate::sequencer::{Event, Sequencer, WorkerId, WorkerLimits};
+use crate::window::Plan;
 
-/// Silence is looked for this often.
+/// The interval of checks for silent workers and trainers.
 const TICK_MS: Millis = 100;
-/// Windows that a trainer is told of ahead of the one it is in.
-const ROUTES_AHEAD: usize = 8;
-/// Windows that a worker may hold of each feed whatever their size: one to read and one to compute.
+/// Windows of each feed that a worker may hold whatever their size: one to read and one to compute.
 const WINDOWS_AT_LEAST: usize = 2;
-/// Epochs beyond this are a mistake.
-const EPOCHS_MAX: u64 = 1 << 32;
-/// A worker whose place another took is told so for as long as it is among the latest.
+/// The number of replaced workers to remember, so that they can be refused.
 const REPLACED_KEPT: usize = 256;
 
-/// What the dispatcher's patience is.
+/// The dispatcher's time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatcherSettings {
-    /// A worker that was silent for so long is lost.
+    /// A worker that is silent for longer is lost.
     pub worker_contact_ms: Millis,
-    /// A trainer that was silent for so long is gone.
+    /// A trainer that is silent for longer is gone.
     pub reader_contact_ms: Millis,
-    /// A dispatcher younger than this forgets no window: its readers may still be on their way to it.
+    /// A dispatcher younger than this keeps all windows, because readers may not have reached it yet.
     pub young_ms: Millis,
-    /// A trainer that waited so long, and three times as long as windows usually take, has its window computed twice.
+    /// A trainer's window is computed a second time when the trainer has waited this long, and three times as long as
+    /// windows usually take.
     pub stall_ms: Millis,
-    /// A feed that nobody read for so long is closed.
+    /// A feed that has not been read for longer is closed.
     pub idle_feed_ms: Millis,
 }
 
@@ -53,10 +53,10 @@ impl Default for DispatcherSettings {
     }
 }
 
-/// Why a worker is sent away.
+/// The refusal of a worker whose address another worker took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    /// The address at which another worker serves now.
+    /// The address that the other worker took.
     pub address: String,
 }
 
@@ -65,16 +65,16 @@ pub struct Replaced {
 pub struct Dispatcher<P> {
     settings: DispatcherSettings,
     started: Millis,
-    /// When it last looked who is silent.
+    /// The time of the last check for silent workers and trainers.
     ticked: Millis,
     young: bool,
     feeds: BTreeMap<Arc<str>, OpenFeed<P>>,
     workers: BTreeMap<WorkerId, WorkerContact>,
     replaced: Vec<(WorkerId, String)>,
     workers_lost: u64,
-    /// Of what lies outside of sequencers.
+    /// Counts changes of the state outside of the sequencers.
     revision: u64,
-    /// Where versions and leases are counted from: another for each dispatcher.
+    /// The last number used for a version or lease. Each dispatcher counts from another number.
     next_number: u64,
 }
 
@@ -87,52 +87,16 @@ struct WorkerContact {
     computing: usize,
     draining: bool,
     refused: BTreeMap<Arc<str>, Report>,
-    /// What it was last told.
+    /// The leases of the last answer.
     told: Vec<Lease>,
     version: u64,
-    /// What it holds of feeds that nobody has opened here yet.
-    unknown: Vec<Held>,
+    /// Windows that the worker holds of feeds that are not open here.
+    unknown: Vec<HeldWindow>,
 }
-
-#[derive(Debug)]
-struct OpenFeed<P> {
-    sequencer: Sequencer<P>,
-    readers: BTreeMap<u64, ReaderContact>,
-    failures: BTreeMap<WindowId, Report>,
-    /// When leases that are not ready yet were granted.
-    granted: BTreeMap<(WindowId, LeaseId), Millis>,
-    /// What a window takes, about.
-    typical_ms: Millis,
-    last_read: Millis,
-    /// Jobs with dynamic delivery.
-    groups: BTreeMap<GroupKey, Group>,
-    /// What computes its windows, for errors.
-    about: String,
-}
-
-#[derive(Debug)]
-struct ReaderContact {
-    seq: u64,
-    contact: Millis,
-    rank: u64,
-    world_size: u64,
-    at: WindowId,
-    until_epoch: u64,
-    /// Workers that it could not reach, per window.
-    avoid: BTreeMap<WindowId, WorkerId>,
-    waiting: Option<(WindowId, u64)>,
-    samples: u64,
-    bytes: u64,
-    stalled_ms: u64,
-    told: Told,
-    version: u64,
-}
-
-type Told = (Vec<Route>, Option<(WindowId, Report)>, usize, bool);
 
 impl<P: Plan> Dispatcher<P> {
-    /// A dispatcher that knows nothing. `instance` should differ from that of every dispatcher before it: take some
-    /// random bits.
+    /// Creates a dispatcher without feeds and workers. Draw `instance` at random: it must differ from that of every
+    /// earlier dispatcher.
     pub fn new(settings: DispatcherSettings, instance: u32, now: Millis) -> Self {
         Self {
             settings,
@@ -148,30 +112,20 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Whether the feed is open.
+    /// Returns whether the feed is open.
     pub fn has_feed(&self, feed: &str) -> bool {
         self.feeds.contains_key(feed)
     }
 
-    /// Opens a feed, if it is not open yet.
+    /// Opens a feed, unless it is open.
     pub fn open(&mut self, feed: &Arc<str>, plan: P, now: Millis) {
         if self.feeds.contains_key(feed) {
             return;
         }
-        // Leases of different feeds may have equal numbers; a lease belongs to a feed.
+        // Leases of different feeds may have equal numbers: a lease is identified together with its feed.
         let mut sequencer = Sequencer::new(plan, self.next_number);
         sequencer.set_keeps_all(self.young);
-        let state = OpenFeed {
-            sequencer,
-            readers: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            granted: BTreeMap::new(),
-            typical_ms: 0,
-            last_read: now,
-            groups: BTreeMap::new(),
-            about: String::new(),
-        };
-        self.feeds.insert(Arc::clone(feed), state);
+        self.feeds.insert(Arc::clone(feed), OpenFeed::new(sequencer, now));
         self.share_memory();
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
         for id in ids {
@@ -182,17 +136,17 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Says what computes a feed's windows, such as ` of pipeline "p"`, for errors that name a window.
+    /// Sets a description of the feed's pipeline, such as ` of pipeline "p"`, for errors that name a window.
     pub fn describe(&mut self, feed: &str, about: String) {
         if let Some(feed) = self.feeds.get_mut(feed) {
             feed.about = about;
         }
     }
 
-    /// Takes a worker's message; [`worker_reply`](Self::worker_reply) then is what to answer.
+    /// Takes a worker's message. [`worker_reply`](Self::worker_reply) returns the answer.
     ///
     /// # Errors
-    /// [`Replaced`], if another worker serves at its address.
+    /// Returns [`Replaced`] if another worker serves at this worker's address.
     pub fn worker_sync(&mut self, sync: &WorkerSync, now: Millis) -> Result<(), Replaced> {
         self.tick(now);
         if let Some(replaced) = self.replaced(sync.worker) {
@@ -239,7 +193,7 @@ impl<P: Plan> Dispatcher<P> {
             self.revision += 1;
             worker.refused = sync.refused.iter().cloned().collect();
         }
-        // It had been told of these, and does not have them.
+        // The worker knows of these leases, but does not hold their windows.
         let missing: Vec<Lease> = match !is_new && sync.known == worker.version {
             true => {
                 let held: BTreeSet<_> = sync.held.iter().map(|held| (&held.feed, held.window, held.lease)).collect();
@@ -258,13 +212,13 @@ impl<P: Plan> Dispatcher<P> {
         Ok(())
     }
 
-    /// Whether another worker took this one's place.
+    /// Returns the worker's replacement, if another worker took its address.
     pub fn replaced(&self, worker: WorkerId) -> Option<Replaced> {
         let (_, address) = self.replaced.iter().find(|(id, _)| *id == worker)?;
         Some(Replaced { address: address.clone() })
     }
 
-    /// What a worker should hold; a new version whenever that changed.
+    /// Returns the answer to a worker. Its version changes when its leases change.
     pub fn worker_reply(&mut self, id: WorkerId, now: Millis) -> Option<WorkerReply> {
         let worker = self.workers.get(&id)?;
         let mut leases = Vec::new();
@@ -280,11 +234,11 @@ impl<P: Plan> Dispatcher<P> {
             }
         }
         if self.young {
-            let keep = |held: &Held| Lease {
+            let keep = |held: &HeldWindow| Lease {
                 feed: Arc::clone(&held.feed),
                 window: held.window,
                 lease: held.lease,
-                // Nobody knows yet.
+                // The readers are not known yet.
                 shares: f64::MAX,
             };
             leases.extend(worker.unknown.iter().map(keep));
@@ -299,134 +253,27 @@ impl<P: Plan> Dispatcher<P> {
         Some(WorkerReply { version, seq: worker.seq, leases })
     }
 
-    /// Takes a trainer's message about a feed that is open; [`reader_reply`](Self::reader_reply) then is what to answer.
-    pub fn reader_sync(&mut self, sync: &ReaderSync, now: Millis) {
-        self.tick(now);
-        let version = self.number();
-        let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
-        // It may come from anyone; whoever sends nonsense is answered as if it were not there.
-        let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
-        if sync.world_size == 0 || !is_sane {
-            return;
-        }
-        if sync.leaving {
-            feed.remove_reader(sync.session);
-            return;
-        }
-        feed.last_read = now;
-        let handle = |feed: &mut OpenFeed<P>, event| {
-            let _ = feed.sequencer.handle(event);
-        };
-        match feed.readers.get(&sync.session) {
-            Some(reader) if reader.seq >= sync.seq => return,
-            Some(_) => handle(feed, Event::ReaderAdvanced { reader: sync.session, to: sync.at }),
-            None => {
-                let until_epoch = sync.until_epoch;
-                let share = 1.0 / sync.world_size.max(1) as f64;
-                // It may have come to see whether what failed still does.
-                feed.failures.retain(|&window, _| window < sync.at);
-                handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
-            }
-        }
-        let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderContact {
-            seq: 0,
-            contact: now,
-            rank: sync.rank,
-            world_size: sync.world_size,
-            at: sync.at,
-            until_epoch: sync.until_epoch,
-            avoid: BTreeMap::new(),
-            waiting: None,
-            samples: 0,
-            bytes: 0,
-            stalled_ms: 0,
-            told: Told::default(),
-            version,
-        });
-        reader.seq = sync.seq;
-        reader.contact = now;
-        reader.at = reader.at.max(sync.at);
-        reader.waiting = sync.waiting;
-        (reader.samples, reader.bytes, reader.stalled_ms) = (sync.samples, sync.bytes, sync.stalled_ms);
-        reader.avoid = reader.avoid.split_off(&reader.at);
-        for broken in &sync.broken {
-            reader.avoid.insert(broken.window, broken.worker);
-        }
-        for broken in &sync.broken {
-            let (window, lease, worker) = (broken.window, broken.lease, broken.worker);
-            if broken.missing {
-                handle(feed, Event::WindowMissing { window, lease });
-            } else {
-                handle(feed, Event::WorkerSuspected { worker });
-                handle(feed, Event::ReaderStalled { window });
-            }
-        }
-        let patience = self.settings.stall_ms.max(3 * feed.typical_ms);
-        if let Some((window, _)) = sync.waiting.filter(|&(_, waited)| waited >= patience) {
-            handle(feed, Event::ReaderStalled { window });
-        }
-    }
-
-    /// What a trainer should know; a new version whenever that changed.
-    pub fn reader_reply(&mut self, feed: &str, session: u64) -> Option<ReaderReply> {
-        let new_version = self.number();
-        let state = self.feeds.get_mut(feed)?;
-        let reader = state.readers.get_mut(&session)?;
-        let mut routes = Vec::new();
-        let mut window = reader.at;
-        while routes.len() < ROUTES_AHEAD && window.epoch < reader.until_epoch {
-            let avoided = reader.avoid.get(&window);
-            let copies: Vec<_> = state.sequencer.copies(window).collect();
-            let copy = copies.iter().find(|copy| Some(&copy.worker) != avoided).or(copies.first());
-            let (Some(copy), Some(rows)) = (copy, state.sequencer.rows(window)) else { break };
-            let Some(worker) = self.workers.get(&copy.worker) else { break };
-            routes.push(Route {
-                window,
-                rows,
-                last: state.sequencer.plan().is_last(window),
-                lease: copy.lease,
-                worker: copy.worker,
-                address: worker.address.clone(),
-            });
-            window = state.sequencer.plan().after(window);
-        }
-        let failed = (state.sequencer.has_failed(window) && window.epoch < reader.until_epoch).then(|| {
-            (window, state.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &state.about)))
-        });
-        let (workers, refusal) = computing(&self.workers, feed);
-        // With nobody left to compute it, the reason why they do not is the reader's to know; but others may be on
-        // their way to a young dispatcher.
-        let refusal = refusal.filter(|_| failed.is_none() && routes.is_empty() && !self.young);
-        let refused = refusal.is_some();
-        let told = (routes, failed.or_else(|| Some((window, refusal?.clone()))), workers, refused);
-        if reader.told != told {
-            reader.told = told;
-            reader.version = new_version;
-        }
-        let (routes, failed, workers, refused) = reader.told.clone();
-        Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers, refused })
-    }
-
-    /// Grows with every change of what workers and trainers should know, but for how often rows are still to be taken.
+    /// Increases whenever an answer to a worker or trainer may have changed, except in the shares of leases.
     pub fn revision(&self) -> u64 {
         self.revision + self.feeds.values().map(|feed| feed.sequencer.revision()).sum::<u64>()
     }
 
-    /// A worker's connection broke: until it is heard of again, what it was leased is leased to others as well.
+    /// Records that a worker's connection broke. Until the worker's next message, its windows are leased to other
+    /// workers as well.
     pub fn suspect(&mut self, worker: WorkerId) {
         for feed in self.feeds.values_mut() {
             let _ = feed.sequencer.handle(Event::WorkerSuspected { worker });
         }
     }
 
-    /// Notices who is silent. To be called several times in every `worker_contact_ms`.
+    /// Removes silent workers and trainers. Call this several times in every `worker_contact_ms`.
     pub fn tick(&mut self, now: Millis) {
         let is_grown = self.young && now >= self.started + self.settings.young_ms;
-        // With every message everybody is looked at, which would make their cost grow with how many there are.
+        // Checking with every message would make its cost grow with the number of workers and trainers.
         if !is_grown && now < self.ticked + TICK_MS && now >= self.ticked {
             return;
         }
-        self.excuse(now);
+        self.discount_pause(now);
         if self.young && now >= self.started + self.settings.young_ms {
             self.young = false;
             self.feeds.values_mut().for_each(|feed| feed.sequencer.set_keeps_all(false));
@@ -442,7 +289,7 @@ impl<P: Plan> Dispatcher<P> {
             let gone: Vec<_> =
                 feed.readers.iter().filter(|(_, it)| it.contact + patience < now).map(|(&id, _)| id).collect();
             gone.into_iter().for_each(|id| feed.remove_reader(id));
-            feed.rest_groups(now.saturating_sub(patience), now.saturating_sub(idle));
+            feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
         }
         let open = self.feeds.len();
         let closing = |feed: &OpenFeed<P>| feed.readers.is_empty() && feed.last_read + idle < now;
@@ -454,13 +301,13 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Whoever was silent while this process stood still is not to blame.
-    fn excuse(&mut self, now: Millis) {
+    /// Doesn't count this process's own pause against its workers, trainers and jobs.
+    fn discount_pause(&mut self, now: Millis) {
         let still = now.saturating_sub(std::mem::replace(&mut self.ticked, now));
         if still >= self.settings.worker_contact_ms / 2 {
             self.workers.values_mut().for_each(|it| it.contact += still);
             self.feeds.values_mut().flat_map(|feed| feed.readers.values_mut()).for_each(|it| it.contact += still);
-            self.feeds.values_mut().for_each(|feed| feed.excuse_groups(still));
+            self.feeds.values_mut().for_each(|feed| feed.discount_pause_of_groups(still));
         }
     }
 
@@ -477,13 +324,13 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Tells every sequencer what each worker can take of its feed: equal parts of its memory.
+    /// Tells every sequencer the limits of each worker: equal parts of the worker's memory.
     fn share_memory(&mut self) {
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
         ids.into_iter().for_each(|id| self.introduce(id));
     }
 
-    /// Tells every sequencer that this worker is there and well, and what it can take.
+    /// Tells every sequencer of the worker and its limits.
     fn introduce(&mut self, worker: WorkerId) {
         let Some(it) = self.workers.get(&worker) else { return };
         let memory_bytes = it.memory_bytes / self.feeds.len().max(1) as u64;
@@ -500,9 +347,9 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Takes in what a worker says it holds. What was leased before it was known here (`is_new`) is taken over; else
-    /// what is not leased any more is what it has not been told yet to drop.
-    fn take_stock(&mut self, id: WorkerId, held: Vec<Held>, is_new: bool, now: Millis) {
+    /// Takes the windows that a worker holds. Adopts the leases of a worker that is new here (`is_new`). Ignores other
+    /// windows that are not leased to it: the worker will be told to drop them.
+    fn take_stock(&mut self, id: WorkerId, held: Vec<HeldWindow>, is_new: bool, now: Millis) {
         let mut unknown = Vec::new();
         for held in held {
             let Some(feed) = self.feeds.get_mut(&held.feed) else {
@@ -539,52 +386,11 @@ impl<P: Plan> Dispatcher<P> {
     }
 }
 
-impl<P: Plan> OpenFeed<P> {
-    fn remove_reader(&mut self, session: u64) {
-        self.readers.remove(&session);
-        let _ = self.sequencer.handle(Event::ReaderLeft { reader: session });
-    }
-
-    fn counted(&mut self, window: WindowId, lease: LeaseId, rows: u64, bytes: u64) {
-        if !self.sequencer.holds(window, lease) {
-            return;
-        }
-        if let Err(impure) = self.sequencer.handle(Event::WindowCounted { window, lease, rows, bytes }) {
-            let (before, now) = impure.rows;
-            self.failures.insert(
-                window,
-                Report {
-                    kind: ErrorKind::Internal,
-                    message: format!(
-                        "window {} of epoch {} has {now} samples, and had {before} when it was computed before",
-                        window.index, window.epoch
-                    ),
-                    hint: Some("do all workers read the same files, with the same build?".to_owned()),
-                    retry: false,
-                },
-            );
-            let _ = self.sequencer.handle(Event::WindowFailed { window, lease, retry: false });
-        }
-    }
-}
-
-/// How many workers compute this feed; if none does, why.
+/// Returns the number of workers that compute this feed, and the reason if there are none.
 fn computing<'a>(workers: &'a BTreeMap<WorkerId, WorkerContact>, feed: &str) -> (usize, Option<&'a Report>) {
     let refusals: Vec<_> = workers.values().filter_map(|worker| worker.refused.get(feed)).collect();
     let computing = workers.len() - refusals.len();
     (computing, refusals.first().copied().filter(|_| computing == 0))
-}
-
-fn lost_too_often(window: WindowId, about: &str) -> Report {
-    Report {
-        kind: ErrorKind::Unavailable,
-        message: format!(
-            "window {} of epoch {}{about} was given up: every worker that computed it was lost",
-            window.index, window.epoch
-        ),
-        hint: Some("look at the workers' logs; perhaps they run out of memory: lower window_bytes".to_owned()),
-        retry: false,
-    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,16 @@
-//! A trainer's side of dynamic delivery: one rank that claims batches as they come, and reads each claim as a run of
-//! offsets.
+//! A trainer's side of dynamic delivery: one rank that asks for claims, and reads each claim as a run of offsets.
 //!
-//! The sister of [`Trainer`] for ordered delivery, and like it without I/O or clock. It owns the rank's [`Claimer`] and
-//! one trainer for each claim that is being read. The caller sends the messages that it makes, gives it the answers,
+//! The counterpart of [`Trainer`], which is for ordered delivery; it also has no I/O and no clock. It owns the rank's
+//! [`Claimer`] and one trainer for each claim that is being read. The caller sends its messages, passes it the answers,
 //! follows the routes of each claim's trainer, and asks it for the loop's next batch. The rules:
 //!
 //! - An answer of a dispatcher that the rank has left changes nothing.
-//! - A dispatcher that does not answer, or has no workers, is left for the next one after a pause.
-//! - A rank that waits for others looks for them at the next dispatcher.
-//! - The loop gets the batches of one claim after the other; the next claim is received meanwhile.
-//! - A token counts a batch that the loop was handed, and no other.
-//! - A process that a newer one has replaced hands out nothing.
-//! - What the claims of a rank receive at a time has one bound: see [`DynamicTrainer::limits`].
+//! - A rank leaves a dispatcher that does not answer or has no workers, and asks the next after a pause.
+//! - A rank that waits for other ranks looks for them at the next dispatcher.
+//! - The loop gets the batches of one claim after the other. The next claim is received meanwhile.
+//! - A token counts exactly the batches that were delivered to the loop.
+//! - A process that a newer one has replaced delivers no more batches.
+//! - One limit bounds what all claims of a rank receive at a time: see [`DynamicTrainer::limits`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,38 +26,38 @@ use crate::settings::ReadSettings;
 use crate::trainer::{AssembledBatch, Next, Origin, ReceiveLimits, Trainer};
 use crate::trouble::{Trouble, awaited, no_workers};
 
-/// Messages to the dispatcher that wait for an answer at a time: one that waits for news, and one that brings some.
+/// The most unanswered messages at a time: one that waits for news, and one that brings news.
 const CALLS_MAX: usize = 2;
-/// Between leaving a dispatcher and asking the next.
+/// The pause between leaving a dispatcher and asking the next.
 const PAUSE_MS: Millis = 200;
 
-/// A rank that takes batches as they come.
+/// A rank with dynamic delivery.
 #[derive(Debug)]
 pub struct DynamicTrainer<R> {
     claimer: Claimer,
     limits: ReceiveLimits,
     patience_ms: Millis,
     dispatchers: usize,
-    /// Claims that are being read, in the order in which they were taken.
+    /// Claims that are being read, in the order in which they were begun.
     reading: VecDeque<(Granted, Trainer<R>)>,
-    /// Claims that were read to their end, whose dispatcher has not been told.
+    /// Claims that were read to their end, whose trainers have not yet sent their last message.
     ended: BTreeMap<Claim, Trainer<R>>,
-    /// Messages that wait for an answer.
+    /// Unanswered messages.
     unanswered: BTreeSet<u64>,
-    /// Whether the dispatcher should be told at once rather than in its own time.
+    /// Whether to tell the dispatcher at once, instead of with the next message.
     has_news: bool,
-    /// When the next dispatcher may be asked.
+    /// The end of the pause before the next dispatcher is asked.
     paused_until: Option<Millis>,
-    /// Since when other ranks are awaited at this dispatcher.
+    /// When ranks started missing at this dispatcher.
     awaiting_since: Option<Millis>,
     trouble: Trouble,
-    /// Why this rank may not take part any more.
+    /// The reason that this rank was refused for good.
     refused: Option<Report>,
 }
 
 impl<R> DynamicTrainer<R> {
-    /// The rank of `claimer`, which may ask any of `dispatchers`. About `buffer_bytes` are received ahead of the loop,
-    /// over all claims; trouble that lasts for longer than `patience_ms` is an error.
+    /// Creates the rank of `claimer`, which may ask any of `dispatchers`. It receives about `buffer_bytes` ahead of the
+    /// loop, over all claims. It fails when trouble lasts for longer than `patience_ms`.
     pub fn new(claimer: Claimer, dispatchers: usize, buffer_bytes: u64, patience_ms: Millis) -> Self {
         Self {
             claimer,
@@ -76,25 +75,25 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// What each claim may receive at a time.
+    /// Returns the limits of each claim.
     ///
-    /// All streams of a rank share one connection, and so one flow-control window. A stream that stands still because
-    /// its claim's buffer is full keeps its part of that window. **The bound on what may stand still, over all claims,
-    /// belongs here**: no other code decides how many streams a rank has, or how much it buffers. Today each claim has
-    /// as many streams as a rank with ordered delivery, and its part of the rank's buffer.
+    /// All streams of a rank share one connection, and so one flow-control window. A stream that is blocked because its
+    /// claim's buffer is full keeps its part of that window. **This function bounds the blocked bytes over all
+    /// claims**: no other code decides how many streams a rank has, or how much it buffers. Each claim has as many
+    /// streams as a rank with ordered delivery, and an equal part of the rank's buffer.
     fn limits(&self) -> ReceiveLimits {
         let parts = if holds(Rule::ClaimsShareTheBuffer) { CLAIMS_HELD_MAX as u64 } else { 1 };
         ReceiveLimits { buffered_bytes: self.limits.buffered_bytes / parts, ..self.limits }
     }
 
-    /// A first message to every dispatcher but the one that is asked: whichever of them an older process of this rank
-    /// asks then knows that there is a newer one. Its answer says nothing, unless it is a refusal: see
-    /// [`refused`](Self::refused).
+    /// Returns a first message for every dispatcher except the current one. It tells them that this process is newer
+    /// than any earlier process of the rank, which may ask any of them. Its answer is ignored unless it is a refusal:
+    /// see [`refused`](Self::refused).
     pub fn announce(&mut self) -> Option<ClaimMessage> {
         (self.dispatchers > 1).then(|| self.claimer.announce())
     }
 
-    /// The next message to the dispatcher, if it is time for one.
+    /// Returns the next message to the dispatcher, if one is due.
     pub fn sync(&mut self, now: Millis) -> Option<ClaimMessage> {
         self.paused_until.take_if(|until| *until <= now && holds(Rule::PausesEnd));
         let has_room = self.unanswered.is_empty() || (self.unanswered.len() < CALLS_MAX && self.has_news);
@@ -107,27 +106,29 @@ impl<R> DynamicTrainer<R> {
         Some(message)
     }
 
-    /// When [`sync`](Self::sync) may have a message, if nothing else happens.
+    /// Returns when [`sync`](Self::sync) may have a message, if nothing else happens.
     pub fn sync_at(&self) -> Option<Millis> {
         self.paused_until
     }
 
-    /// The last message to the dispatcher.
+    /// Returns the last message to the dispatcher.
     pub fn leave(&mut self) -> ClaimMessage {
         self.claimer.leave()
     }
 
-    /// Whether message `seq` still waits for an answer.
-    pub fn awaits(&self, seq: u64) -> bool {
+    /// Returns whether message `seq` is unanswered.
+    #[cfg(test)]
+    fn awaits(&self, seq: u64) -> bool {
         self.unanswered.contains(&seq)
     }
 
-    /// Takes the answer to message `seq` of `dispatcher`, as errors call it, which is the first of the list or not
-    /// (`is_first`). Returns whether the caller must turn to the next dispatcher.
+    /// Takes the answer to message `seq`. Errors name `dispatcher`; `is_first` says whether it is the first of the
+    /// list. Returns whether the caller must turn to the next dispatcher.
     ///
-    /// The answer itself names the newest message that the dispatcher has heard, which may be a later one than `seq`.
+    /// `answer.seq` is the newest message that the dispatcher has heard, which may be later than `seq`.
     #[must_use]
     pub fn reply(&mut self, seq: u64, answer: ClaimAnswer, dispatcher: &str, is_first: bool, now: Millis) -> bool {
+        let seq = if holds(Rule::AnswersCountForTheirMessage) { seq } else { answer.seq };
         self.unanswered.remove(&seq);
         if !self.claimer.is_heard(seq) {
             return false;
@@ -137,13 +138,14 @@ impl<R> DynamicTrainer<R> {
         let is_awaiting = !reply.awaited.is_empty();
         self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(now));
         let idle = is_idle.then(|| no_workers(dispatcher));
-        let trouble = reply.failed.clone().or(idle).or_else(|| is_awaiting.then(|| awaited(&reply.awaited)));
+        let trouble =
+            reply.failed.clone().or(idle).or_else(|| is_awaiting.then(|| awaited(self.claimer.job(), &reply.awaited)));
         match trouble {
             Some(report) => self.trouble.lasts(report, now),
             None => self.trouble.passes(),
         }
         self.claimer.reply(answer);
-        // Ranks that are awaited may be elsewhere.
+        // The awaited ranks may be at another dispatcher.
         let may_turn = self.dispatchers > 1 && holds(Rule::AwaitedRanksAreLookedFor);
         let must_turn = is_idle || (may_turn && self.claimer.should_turn(is_first, self.dispatchers));
         if must_turn {
@@ -152,7 +154,7 @@ impl<R> DynamicTrainer<R> {
         must_turn
     }
 
-    /// Message `seq` will not be answered; the caller goes on with the next dispatcher, if there is one.
+    /// Records that message `seq` will not be answered. The rank turns to the next dispatcher, if there is one.
     pub fn unanswered(&mut self, seq: u64, why: Report, now: Millis) {
         if holds(Rule::UnansweredIsGivenUp) {
             self.unanswered.remove(&seq);
@@ -163,30 +165,30 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// A dispatcher refuses this rank for good, such as because a newer process is this rank.
+    /// Records that a dispatcher refused this rank for good, for example because a newer process replaced it.
     pub fn refused(&mut self, why: Report) {
         self.refused.get_or_insert(why);
     }
 
-    /// The next message goes to another dispatcher, after a pause.
+    /// Turns to another dispatcher, after a pause.
     fn turn(&mut self, now: Millis) {
         self.claimer.turn();
         self.paused_until = Some(now + PAUSE_MS);
         self.awaiting_since = None;
     }
 
-    /// Since when other ranks are awaited at the dispatcher that is asked, and which.
+    /// Returns when ranks started missing at the current dispatcher, and a report that names them.
     pub fn awaiting(&self) -> Option<(Millis, Report)> {
-        self.awaiting_since.zip(self.claimer.latest().map(|reply| awaited(&reply.awaited)))
+        self.awaiting_since.zip(self.claimer.latest().map(|reply| awaited(self.claimer.job(), &reply.awaited)))
     }
 
-    /// The rank's claims, as far as it knows.
+    /// Returns the rank's claims.
     pub fn claimer(&self) -> &Claimer {
         &self.claimer
     }
 
-    /// Begins to read a claim that was granted; `session` should be drawn at random. The caller follows the routes
-    /// of its [`trainer`](Self::trainer) from now on. `None` if all claims that were granted are being read.
+    /// Begins to read a granted claim; draw `session` at random. From now on the caller follows the routes of the
+    /// claim's [`trainer`](Self::trainer). Returns `None` if all granted claims are being read.
     pub fn begin(&mut self, session: impl FnOnce() -> u64) -> Option<Claim> {
         let (granted, from) = self.claimer.take()?;
         let settings = self.claimer.settings();
@@ -194,7 +196,7 @@ impl<R> DynamicTrainer<R> {
         let offset = if holds(Rule::ClaimsGoOnInTheMiddle) { from } else { first };
         let settings = ReadSettings {
             epochs: granted.claim.epoch + 1,
-            // What is not whole was left out when the claim was granted.
+            // Incomplete batches were left out when the claim was granted.
             drop_last: false,
             rank: 0,
             world_size: 1,
@@ -206,17 +208,18 @@ impl<R> DynamicTrainer<R> {
         Some(granted.claim)
     }
 
-    /// The trainer of a claim; `None` if the claim is not being read, or not any more.
+    /// Returns the trainer of a claim; `None` if the claim is not being read.
     pub fn trainer(&mut self, claim: Claim) -> Option<&mut Trainer<R>> {
         self.reading.iter_mut().find(|(granted, _)| granted.claim == claim).map(|(_, trainer)| trainer)
     }
 
-    /// Claims that are being read, the one that the loop is in first.
+    /// Returns the claims that are being read, the one that the loop is in first.
     pub fn reading(&self) -> impl Iterator<Item = Claim> {
         self.reading.iter().map(|(granted, _)| granted.claim)
     }
 
-    /// The last message of a claim's trainer, whether it came to its end or not; `None` after that.
+    /// Returns the last message of a claim's trainer, whether or not the claim was read to its end. Later calls return
+    /// `None`.
     pub fn end(&mut self, claim: Claim, now: Millis) -> Option<ReaderSync> {
         match self.ended.remove(&claim) {
             Some(mut trainer) => Some(trainer.leave(now)),
@@ -224,20 +227,21 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// What is next for the loop. Where that is nothing yet, [`gives_up_at`](Self::gives_up_at) says how long to wait.
+    /// Returns the next batch of the loop. If there is none yet, [`gives_up_at`](Self::gives_up_at) says how long to
+    /// wait.
     pub fn next(&mut self, now: Millis) -> Next<R> {
-        // Before anything that is here: of a process that was replaced, nothing counts any more.
+        // Checked before delivering received batches: another process may deliver them now.
         if let Some(report) = &self.refused {
             return Next::Fail(report.clone());
         }
         while let Some((granted, trainer)) = self.reading.front_mut() {
             let granted = *granted;
             match trainer.next(now) {
-                Next::Deliver(batch) => return Next::Deliver(Box::new(self.hand_out(&granted, *batch))),
+                Next::Deliver(batch) => return Next::Deliver(Box::new(self.deliver(&granted, *batch))),
                 Next::End => {
-                    let (_, trainer) = self.reading.pop_front().expect("the one at the front");
+                    let (_, trainer) = self.reading.pop_front().expect("the loop's condition found one");
                     self.ended.insert(granted.claim, trainer);
-                    self.handed(&granted, granted.end);
+                    self.delivered(&granted, granted.end);
                 }
                 next => return next,
             }
@@ -251,27 +255,28 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// When the loop gives up, if nothing else happens. A claim that is being read has trouble of its own.
+    /// Returns when the loop gives up, if nothing else happens. `None` while a claim is being read: its trainer reports
+    /// its own trouble.
     pub fn gives_up_at(&self) -> Option<Millis> {
         let trouble = self.trouble.latest().filter(|_| self.reading.is_empty());
         trouble.map(|(since, _)| since + self.patience_ms)
     }
 
-    /// Where to go on after what was handed out so far.
+    /// Returns the position after the batches delivered so far.
     pub fn token(&self) -> Token {
         self.claimer.token()
     }
 
-    fn hand_out(&mut self, granted: &Granted, batch: AssembledBatch<R>) -> AssembledBatch<R> {
+    fn deliver(&mut self, granted: &Granted, batch: AssembledBatch<R>) -> AssembledBatch<R> {
         let before = (!holds(Rule::TokensCountTheBatch)).then(|| self.token());
-        self.handed(granted, batch.offsets.end);
+        self.delivered(granted, batch.offsets.end);
         let step = batch.offsets.start / self.claimer.settings().batch_size;
         AssembledBatch { step, token: before.unwrap_or_else(|| self.token()), ..batch }
     }
 
-    /// Everything of a claim before `offset` was handed to the loop.
-    fn handed(&mut self, granted: &Granted, offset: u64) {
-        self.claimer.handed(granted.claim, offset);
+    /// Records that every sample of a claim before `offset` was delivered to the loop.
+    fn delivered(&mut self, granted: &Granted, offset: u64) {
+        self.claimer.delivered(granted.claim, offset);
         self.has_news |= offset >= granted.end;
     }
 }

@@ -1,11 +1,12 @@
-//! Kinds of errors, and the error of a text or a number that makes no sense.
+//! Kinds of errors, and the error of invalid input.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What the caller should do about an error. This is the kind that reaches the wire, as snake case in JSON; a kind that
-/// a newer process sends and this one does not know is read as `Internal`.
+/// What the caller should do about an error.
+///
+/// This kind reaches the wire, as snake case in JSON. A kind that only a newer process knows is read as `Internal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -13,29 +14,29 @@ pub enum ErrorKind {
     Invalid,
     /// Name something that exists.
     NotFound,
-    /// Something changed underneath: reload and retry.
+    /// The state has changed: reload and retry.
     Conflict,
-    /// Show that you may: a token, a ticket or a certificate was missing or wrong.
+    /// Authenticate: a token, a ticket or a certificate was missing or wrong.
     Denied,
     /// Retry later.
     Unavailable,
     /// Lower the load.
     Exhausted,
-    /// Stored bytes are wrong.
+    /// The stored bytes are wrong.
     Data,
-    /// Call something else: what was called does not exist here.
+    /// Call something else: the called function does not exist here.
     Unsupported,
-    /// Our bug.
+    /// A bug in Forebay.
     #[serde(other)]
     Internal,
 }
 
-/// What is wrong, and how to fix it where we know.
+/// The error of invalid input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// How to fix it.
     pub hint: Option<&'static str>,
 }
 
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_a_word_on_the_wire_and_an_unknown_one_is_internal() {
+    fn kinds_are_words_on_the_wire_and_unknown_ones_are_internal() {
         let kinds = [
             (ErrorKind::Invalid, "invalid"),
             (ErrorKind::NotFound, "not_found"),

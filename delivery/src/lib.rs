@@ -1,12 +1,13 @@
-//! Who computes which window and who reads what: the delivery of feeds as state machines without I/O, clock or chance.
+//! The delivery of feeds: state machines that decide who computes which window and who reads which samples, without
+//! I/O, clock or randomness.
 //!
-//! A feed is a log that is computed on demand (see ARCHITECTURE.md). Here is everything that makes its delivery exact:
-//! the [`Sequencer`] leases windows, the [`Dispatcher`] keeps one for each feed and talks to each [`Worker`] and
-//! [`Trainer`] in [`messages`], the [`Cutter`] and [`Slice`] say which offsets are whose, and a [`Token`] is what a
-//! trainer keeps. The engine drives the sequencer in process; `flight-server` and `flight-client` drive the rest over
-//! the network; the simulation drives all of them by the million, with every fault there is.
+//! A feed is a log that is computed on demand (see ARCHITECTURE.md). This crate makes its delivery exact. The
+//! [`Sequencer`] leases windows. The [`Dispatcher`] keeps one sequencer for each feed, and exchanges [`messages`] with
+//! each [`Worker`] and [`Trainer`]. The [`Cutter`] and [`Slice`] assign offsets to ranks, and a [`Token`] is a
+//! trainer's position. The engine drives the sequencer in process; `flight-server` and `flight-client` drive the rest
+//! over the network. The simulation runs all of them over millions of events with injected faults.
 //!
-//! It knows nothing of Arrow, files, threads or sockets.
+//! The crate knows nothing of Arrow, files, threads or sockets.
 
 mod claim;
 mod claim_messages;
@@ -38,7 +39,8 @@ pub use claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
 pub use claimer::Claimer;
 pub use clock::Millis;
 pub use cutter::{Cut, Cutter};
-pub use dispatcher::groups::{JobStatus, Unanswered};
+pub use dispatcher::claiming::Unanswered;
+pub use dispatcher::group::JobStatus;
 pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
 pub use dynamic::DynamicTrainer;

@@ -1,7 +1,7 @@
-//! What dispatcher, workers and trainers say to each other.
+//! Messages between dispatcher, workers and trainers.
 //!
-//! Every message states all that its sender knows, and every answer all that should be: so a message may be lost, late
-//! or doubled, and a dispatcher may be a new one, without anything to repair.
+//! Every message states all that its sender knows, and every answer states all that its receiver should know. So
+//! messages may be lost, late or duplicated, and a dispatcher may be replaced, without any repair.
 
 use std::sync::Arc;
 
@@ -11,51 +11,51 @@ use crate::error::ErrorKind;
 use crate::sequencer::{LeaseId, WorkerId};
 use crate::window::WindowId;
 
-/// A worker's state. Answered at once if the worker should hold something else than it was last told; else in a while.
+/// A worker's state. The answer comes at once if the worker's leases changed, else after a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSync {
-    /// Which: drawn at random when the process starts.
+    /// The worker's id, drawn at random when its process starts.
     pub worker: WorkerId,
-    /// Counts its messages: an older one that arrives late is ignored.
+    /// The message's number. The dispatcher ignores a message that is older than one it has heard.
     pub seq: u64,
-    /// Where trainers reach it.
+    /// The address at which trainers reach the worker.
     pub address: String,
-    /// Bytes of windows that it may hold.
+    /// Bytes of windows that the worker may hold.
     pub memory_bytes: u64,
-    /// Windows that it computes at a time.
+    /// The number of windows that the worker computes at a time.
     pub computing: usize,
     /// Whether it is about to stop.
     pub draining: bool,
-    /// Whether it is gone with this message.
+    /// Whether this is the worker's last message.
     pub leaving: bool,
-    /// The answer that it goes by.
+    /// The version of the newest answer.
     pub known: u64,
-    /// Every window it holds.
-    pub held: Vec<Held>,
-    /// Feeds that it cannot compute, and why.
+    /// Every window that the worker holds.
+    pub held: Vec<HeldWindow>,
+    /// Feeds that the worker cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
 }
 
-/// A window at a worker.
+/// A window that a worker holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldWindow {
     /// The feed's id.
     pub feed: Arc<str>,
-    /// Which window.
+    /// The window.
     pub window: WindowId,
-    /// The grant.
+    /// The lease.
     pub lease: LeaseId,
-    /// How far it is.
+    /// How far the window is computed.
     pub state: HeldState,
 }
 
-/// How far a window at a worker is.
+/// How far a window is computed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldState {
     /// Being read and filtered.
     Computing,
-    /// Its rows are known, and it can be read from.
+    /// Its rows are known, and it can be read.
     Counted {
         /// Samples in it.
         rows: u64,
@@ -73,27 +73,27 @@ pub enum HeldState {
     Failed(Report),
 }
 
-/// An error on its way.
+/// An error, as it is sent between processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// What the receiver should do.
     pub kind: ErrorKind,
-    /// What failed and where.
+    /// What failed, and where.
     pub message: String,
-    /// What to do.
+    /// How to fix it.
     pub hint: Option<String>,
-    /// Whether another worker, or a later try, may fare better.
+    /// Whether another worker or a later attempt may succeed.
     pub retry: bool,
 }
 
-/// What a worker should hold.
+/// The leases of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerReply {
-    /// Names this answer.
+    /// The answer's version, which changes with its content.
     pub version: u64,
-    /// The message that it answers.
+    /// The newest message of the worker that the dispatcher has heard.
     pub seq: u64,
-    /// The windows to compute and keep, nearest to a reader first. All others are to be dropped.
+    /// The windows to compute and keep, nearest to a reader first. The worker drops all others.
     pub leases: Vec<Lease>,
 }
 
@@ -102,40 +102,40 @@ pub struct WorkerReply {
 pub struct Lease {
     /// The feed's id.
     pub feed: Arc<str>,
-    /// Which window.
+    /// The window.
     pub window: WindowId,
-    /// The grant.
+    /// The lease.
     pub lease: LeaseId,
-    /// How often its rows are still to be taken: a reader counts one, its ranks fractions.
+    /// The number of times that the window's rows will still be read: a whole reader counts 1, a rank its fraction.
     pub shares: f64,
 }
 
 /// A trainer's state: one rank of one reader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReaderSync {
-    /// Which: drawn at random when it opens.
+    /// The trainer's session, drawn at random when it opens.
     pub session: u64,
-    /// Counts its messages: an older one that arrives late is ignored.
+    /// The message's number. The dispatcher ignores a message that is older than one it has heard.
     pub seq: u64,
     /// The feed's id.
     pub feed: Arc<str>,
-    /// Which rank.
+    /// The rank.
     pub rank: u64,
-    /// Of how many.
+    /// The number of ranks.
     pub world_size: u64,
-    /// The first window that it has not wholly received.
+    /// The first window that the trainer has not wholly received.
     pub at: WindowId,
-    /// The epoch it stops before.
+    /// The epoch before which the trainer stops.
     pub until_epoch: u64,
-    /// The answer that it goes by.
+    /// The version of the newest answer.
     pub known: u64,
-    /// Grants whose worker it could not read from, and whether it could not even be reached.
-    pub broken: Vec<Broken>,
-    /// The window that its loop waits for, and for how long.
+    /// Leases whose worker the trainer could not read from.
+    pub broken: Vec<BrokenLease>,
+    /// The window that its loop waits for, and the milliseconds so far.
     pub waiting: Option<(WindowId, u64)>,
-    /// Whether it is done.
+    /// Whether this is the trainer's last message.
     pub leaving: bool,
-    /// Samples handed to the loop so far.
+    /// Samples delivered to the loop so far.
     pub samples: u64,
     /// Bytes received so far.
     pub bytes: u64,
@@ -143,51 +143,52 @@ pub struct ReaderSync {
     pub stalled_ms: u64,
 }
 
-/// A grant that a trainer could not read from.
+/// A lease from which a trainer could not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Broken {
+pub struct BrokenLease {
     /// The window.
     pub window: WindowId,
-    /// The grant.
+    /// The lease.
     pub lease: LeaseId,
-    /// Who was to hold it.
+    /// The worker of the lease.
     pub worker: WorkerId,
-    /// Whether the worker answered, but did not hold the window.
+    /// Whether the worker answered that it does not hold the window. Otherwise it could not be reached, or the stream
+    /// broke.
     pub missing: bool,
 }
 
-/// Where a trainer reads next.
+/// The windows that a trainer can read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReaderReply {
-    /// Names this answer.
+    /// The answer's version, which changes with its content.
     pub version: u64,
-    /// The message that it answers.
+    /// The newest message of the trainer that the dispatcher has heard.
     pub seq: u64,
-    /// The windows that can be read, from the trainer's position on without a gap.
+    /// Routes to windows, from the trainer's position on without a gap.
     pub routes: Vec<Route>,
-    /// The first window after those, if it cannot be computed.
+    /// The first window after those, with the reason, if it cannot be computed.
     pub failed: Option<(WindowId, Report)>,
-    /// Workers that compute this feed.
+    /// The number of workers that compute this feed.
     pub workers: usize,
-    /// Whether that is because all refuse this feed; `failed` then says why.
+    /// Whether no worker computes the feed because all refuse it. `failed` then has the reason.
     #[serde(default)]
     pub refused: bool,
 }
 
-/// Where a window can be read.
+/// A window that can be read, and its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Which window.
+    /// The window.
     pub window: WindowId,
     /// Samples in it.
     pub rows: u64,
     /// Whether it is the last of its epoch.
     pub last: bool,
-    /// The grant.
+    /// The lease.
     pub lease: LeaseId,
-    /// Who holds it.
+    /// The worker.
     pub worker: WorkerId,
-    /// Where that is.
+    /// The worker's address.
     pub address: String,
 }
 
@@ -213,7 +214,7 @@ mod tests {
             HeldState::Ready { rows: 0, bytes: u64::MAX },
             HeldState::Failed(report.clone()),
         ];
-        let held = states.into_iter().map(|state| Held { feed: "0f3a".into(), window, lease: u64::MAX, state });
+        let held = states.into_iter().map(|state| HeldWindow { feed: "0f3a".into(), window, lease: u64::MAX, state });
         survives(&WorkerSync {
             worker: u64::MAX,
             seq: 1,
@@ -226,11 +227,11 @@ mod tests {
             held: held.collect(),
             refused: vec![("0f3a".into(), report.clone())],
         });
-        // Thirds are not exact in decimal, and the largest number means that nobody knows.
+        // Thirds are not exact in decimal; the largest number stands for an unknown number of reads.
         let shares = [0.0, 1.0 / 3.0, 1.0 / 7.0 + 1.0, f64::MAX];
         let leases = shares.map(|shares| Lease { feed: "0f3a".into(), window, lease: u64::MAX, shares });
         survives(&WorkerReply { version: u64::MAX, seq: 1, leases: leases.into() });
-        let broken = [true, false].map(|missing| Broken { window, lease: 1, worker: u64::MAX, missing });
+        let broken = [true, false].map(|missing| BrokenLease { window, lease: 1, worker: u64::MAX, missing });
         survives(&ReaderSync {
             session: u64::MAX,
             seq: 1,

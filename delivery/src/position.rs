@@ -1,4 +1,4 @@
-//! Where a reader stands, and the token that a trainer keeps in its checkpoint.
+//! Positions of readers, and the token that a trainer keeps in its checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::rules::{Rule, holds};
 use crate::window::WindowId;
 use crate::{runs, sessions};
 
-/// Where to begin reading. As text, and so in JSON: `OFFSET`, `EPOCH:OFFSET` or a token.
+/// A position at which to begin to read. As text, and so in JSON: `OFFSET`, `EPOCH:OFFSET` or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
     /// At an offset of an epoch, shared by all ranks.
@@ -23,7 +23,7 @@ pub enum Start {
         /// Offset in the epoch, from 0.
         offset: u64,
     },
-    /// Where a token says: after the global step that it came with.
+    /// After the global step of a token.
     Token(Token),
 }
 
@@ -50,7 +50,7 @@ impl FromStr for Start {
     }
 }
 
-/// A token, or those of all ranks with dynamic delivery, separated by commas.
+/// Parses a token, or the tokens of all ranks with dynamic delivery, separated by commas.
 fn tokens(text: &str) -> Result<Token, Error> {
     let mut tokens = text.split(',').map(str::parse::<Token>);
     let mut token = tokens.next().unwrap_or_else(|| text.parse())?;
@@ -61,8 +61,8 @@ fn tokens(text: &str) -> Result<Token, Error> {
             _ => false,
         };
         if !is_joined {
-            return Err(Error::new("only tokens of dynamic delivery of one job, one for each rank, can be joined")
-                .with_hint("with ordered delivery one rank's token is enough: all ranks make the same"));
+            return Err(Error::new("only tokens of dynamic delivery of one job, each of another rank, can be joined")
+                .with_hint("with ordered delivery all ranks have the same token: pass one"));
         }
     }
     Ok(token)
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Start {
     }
 }
 
-/// Reads a value from its text; a bare number will do as well.
+/// Deserializes a value from text or from a bare number.
 fn from_text<'de, D: serde::Deserializer<'de>, T: FromStr<Err = Error>>(deserializer: D) -> Result<T, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -104,10 +104,10 @@ fn from_text<'de, D: serde::Deserializer<'de>, T: FromStr<Err = Error>>(deserial
     text.parse().map_err(|error: Error| serde::de::Error::custom(error.message))
 }
 
-/// A position in a feed: all there is to checkpoint. The same on every rank after the same global step.
+/// A position in a feed, to keep in a checkpoint. All ranks have the same token after the same global step.
 ///
-/// The window and its first offset let a reader go on at once where offsets are not known in advance (a filter makes
-/// them depend on the data); they lie at or before the offset.
+/// The window lies at or before the offset. With the window's first offset, a reader resumes without counting the
+/// windows before it, whose rows a filter may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The feed's id.
@@ -116,46 +116,47 @@ pub struct Token {
     pub epoch: u64,
     /// The next global step's first offset.
     pub offset: u64,
-    /// The window in which the global step before it began.
+    /// The window in which the last global step began.
     pub window: u32,
-    /// That window's first offset.
+    /// The window's first offset.
     pub window_offset: u64,
-    /// With dynamic delivery, what this rank has taken: the rest of the token then only says about where that is.
+    /// With dynamic delivery, the claims that this rank has taken. The other fields then say only about where these
+    /// are.
     pub claims: Option<Arc<ClaimMarks>>,
 }
 
-/// What ranks have taken with dynamic delivery: one in its own token, all of them in tokens that were joined.
+/// The claims that ranks have taken with dynamic delivery: of one rank in its own token, of all ranks in joined tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimMarks {
     /// Samples per batch.
     pub batch_size: u64,
-    /// How many ranks there are in all.
+    /// The number of ranks.
     pub world_size: u64,
-    /// Names what the job began with.
+    /// Identifies the position at which the job began.
     pub origin: u64,
-    /// What all ranks have done.
+    /// The claims that all ranks have done.
     pub base: CompletedPrefix,
-    /// The newest process of each rank that was known: none that is older takes part any more.
+    /// The newest process that was known of each rank. Older processes are refused.
     pub sessions: BTreeMap<u64, u64>,
-    /// What each has done since.
+    /// The claims of each rank since.
     pub ranks: BTreeMap<u64, RankMarks>,
 }
 
-/// What one rank has taken.
+/// The claims that one rank has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankMarks {
-    /// Which claims before the base are its own, as a sum.
+    /// The sum of the marks of the rank's claims before the base.
     pub before: u64,
-    /// What it has handed out since.
+    /// The claims that the rank has delivered since.
     pub done: BTreeSet<Claim>,
-    /// What it has handed out in part, and the first offset that is missing.
+    /// The claims that the rank has partly delivered, each with its first offset that is not delivered.
     pub held: Vec<(Granted, u64)>,
-    /// Its furthest claim: where the windows are.
+    /// The rank's furthest claim, from which a dispatcher learns where the windows are.
     pub furthest: Option<Granted>,
 }
 
 impl RankMarks {
-    /// What is before `begin` is only counted from now on.
+    /// Replaces the claims before `begin` by their sum.
     pub(crate) fn pass(&mut self, begin: Claim) {
         let since = self.done.split_off(&begin);
         let before = std::mem::replace(&mut self.done, since);
@@ -164,10 +165,11 @@ impl RankMarks {
 }
 
 impl ClaimMarks {
-    /// As text without dots: `BATCH-WORLD-ORIGIN-EPOCH-RUN-PASSED_EPOCH-CLAIMS…_SESSIONS`, and for each rank
-    /// `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`: the runs that
-    /// are done, what is done in part, and the furthest. A plus sign separates several. The sessions, see [`sessions`],
-    /// are left out where none is known.
+    /// Writes the claims as text without dots: `BATCH-WORLD-ORIGIN-EPOCH-RUN-PASSED_EPOCH-CLAIMS…_SESSIONS`, and for
+    /// each rank `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`.
+    ///
+    /// The parts of a rank are its runs of done claims, its partly delivered claims, and its furthest claim. Plus signs
+    /// separate the items of a list. The sessions (see [`sessions`]) are omitted if there are none.
     fn body(&self) -> String {
         fn list(items: impl Iterator<Item = String>) -> String {
             items.collect::<Vec<_>>().join("+")
@@ -231,7 +233,8 @@ impl ClaimMarks {
         Some(marks)
     }
 
-    /// Adds what other ranks of the same job had taken at the same checkpoint; `false` if they are not that.
+    /// Adds the claims that other ranks of the same job had at the same checkpoint. Returns `false` if `other` is of
+    /// another job or has a rank twice.
     fn join(&mut self, other: &Self) -> bool {
         let job = |marks: &Self| (marks.batch_size, marks.world_size, marks.origin);
         if job(self) != job(other) || other.ranks.keys().any(|rank| self.ranks.contains_key(rank)) {
@@ -245,24 +248,29 @@ impl ClaimMarks {
         true
     }
 
-    /// What `rank` of a job of `world_size` goes on with, and what the job began with: its own, or its share of what
-    /// the ranks of a job of another size had taken.
+    /// Returns the claims from which `rank` of a job of `world_size` resumes, and the job's origin. These are the
+    /// rank's own claims, or its share of the claims of a job with another number of ranks.
     ///
     /// # Errors
-    /// If that is not in here, or the tokens do not go together.
+    /// Returns an error if the claims are missing, or the tokens are not of one checkpoint.
     pub fn of(&self, rank: u64, world_size: u64) -> Result<(RankMarks, u64), Error> {
         let (others, of) = (self.ranks.keys().next().copied().unwrap_or(0), self.world_size);
         if world_size == of {
             return match self.ranks.get(&rank) {
                 Some(own) => Ok((own.clone(), self.origin)),
-                None => Err(Error::new(format!("the resume token is of rank {others}, and this is rank {rank}"))
-                    .with_hint("give each rank its own token, or all ranks those of all, joined by commas")),
+                None => Err(Error::new(format!("the resume token belongs to rank {others}, but this is rank {rank}"))
+                    .with_hint(
+                        "pass each rank its own token, or pass all ranks the tokens of all ranks, joined by commas",
+                    )),
             };
         }
-        let hint = "give all ranks the tokens that the ranks of the last job had at one checkpoint, joined by commas";
+        let hint =
+            "pass all ranks the tokens that the ranks of the earlier job had at one checkpoint, joined by commas";
         if self.ranks.len() as u64 != of {
             let there = self.ranks.len();
-            let message = format!("this job has {world_size} ranks; it needs the tokens of {of}, and has {there}");
+            let message = format!(
+                "this job of {world_size} ranks resumes one of {of}: it needs the tokens of all {of} ranks, got {there}"
+            );
             return Err(Error::new(message).with_hint(hint));
         }
         let claims =
@@ -271,7 +279,7 @@ impl ClaimMarks {
         let different: BTreeSet<_> = claims().collect();
         let is_one = before == self.base.passed
             && different.len() == claims().count()
-            // What all have done nobody has begun.
+            // A claim before the base is done, so no rank holds it.
             && different.first().is_none_or(|first| **first >= self.base.begin);
         if !is_one && holds(Rule::TokensAreOfOneHistory) {
             return Err(Error::new("these resume tokens are not of one checkpoint").with_hint(hint));
@@ -303,7 +311,7 @@ impl Token {
     }
 }
 
-/// Enough of a hash to notice a token that lost a digit on its way.
+/// Returns the first digits of a hash, enough to notice a damaged token.
 fn checksum(body: &str) -> String {
     blake3::hash(body.as_bytes()).to_hex()[..6].to_owned()
 }
@@ -337,7 +345,7 @@ impl FromStr for Token {
         };
         parse().ok_or_else(|| {
             Error::new(format!("\"{text}\" is not a whole resume token"))
-                .with_hint("copy the \"token\" of a batch as it was printed, or give an offset")
+                .with_hint("copy the \"token\" of a batch as it was printed, or pass an offset")
         })
     }
 }

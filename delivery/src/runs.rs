@@ -1,4 +1,5 @@
-//! Claims as runs: one after the other in an epoch is said as the first and the last. In JSON `[epoch, first, last]`.
+//! Claims as runs: consecutive claims of an epoch are written as the first and the last. In JSON `[epoch, first,
+//! last]`.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +7,10 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::claim::Claim;
 
-/// Claims that somebody may name: a text that was made up must not fill the memory.
+/// The most claims that a text may name, so that a forged text cannot fill the memory.
 const CLAIMS_MAX: u64 = 1 << 24;
 
-/// Epoch, first and last of each run.
+/// Returns epoch, first and last index of each run.
 pub(crate) fn of(claims: &BTreeSet<Claim>) -> Vec<(u64, u64, u64)> {
     let mut runs: Vec<(u64, u64, u64)> = Vec::new();
     for claim in claims {
@@ -21,7 +22,7 @@ pub(crate) fn of(claims: &BTreeSet<Claim>) -> Vec<(u64, u64, u64)> {
     runs
 }
 
-/// The claims of some runs, unless they are none or too many.
+/// Returns the claims of `runs`; `None` if a run ends before it begins, or there are too many claims.
 pub(crate) fn claims(runs: impl Iterator<Item = (u64, u64, u64)>) -> Option<BTreeSet<Claim>> {
     let (mut claims, mut count) = (BTreeSet::new(), 0_u64);
     for (epoch, first, last) in runs {
@@ -38,7 +39,9 @@ pub(crate) fn serialize<S: Serializer>(claims: &BTreeSet<Claim>, serializer: S) 
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Claim>, D::Error> {
     let runs = Vec::<(u64, u64, u64)>::deserialize(deserializer)?;
-    claims(runs.into_iter()).ok_or_else(|| serde::de::Error::custom("runs of claims that are none, or too many"))
+    claims(runs.into_iter()).ok_or_else(|| {
+        serde::de::Error::custom("runs of claims that end before they begin, or that name too many claims")
+    })
 }
 
 #[cfg(test)]
@@ -46,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_that_follow_each_other_are_one_run() {
+    fn consecutive_claims_are_one_run() {
         let all: BTreeSet<Claim> = [(0, 3), (0, 4), (0, 5), (0, 7), (1, 8)].map(Claim::from).into();
         let runs = [(0, 3, 5), (0, 7, 7), (1, 8, 8)];
         assert_eq!(of(&all), runs);

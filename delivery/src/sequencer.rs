@@ -1,168 +1,60 @@
 //! Which window is computed when, by whom, and how long it is kept: a state machine without I/O, clock or randomness.
 //!
-//! Events go in; [`Sequencer::leases`] then says what each worker should hold, and [`Sequencer::copies`] where a window
-//! can be read. Whoever drives it makes the world so: in process that is the feed's runner with itself as the only
-//! worker,
-//! on a cluster the [dispatcher](crate::Dispatcher). The rules:
+//! The sequencer takes events. [`Sequencer::leases`] then returns the windows that each worker should hold, and
+//! [`Sequencer::copies`] the workers from which a window can be read. In process, the feed's runner drives it, with
+//! itself as the only worker; on a cluster, the [dispatcher](crate::Dispatcher) does. The rules:
 //!
-//! - A reader's current window is always leased, whatever the memory limit says: without it nobody would move.
-//! - Windows ahead of the readers are leased in order while workers have room, so computing overlaps reading.
-//! - A window is kept until every reader has passed it. When a current window needs room, or one that is much nearer to
-//!   a reader, the windows whose readers are furthest away go first; they are computed again when their reader comes,
-//!   never skipped.
-//! - The windows of a worker that is lost are leased to others. A window that keeps losing its workers is given up.
-//! - A window whose reader waits too long is leased a second time; whichever is ready first is right, for both are
-//!   equal. So is one whose only worker cannot be reached, before anybody waits for it.
-//! - A report about a window that the worker does not lease (a late or duplicate one) changes nothing.
+//! - A reader's current window is always leased, whatever the memory limit: otherwise no reader would advance.
+//! - Windows ahead of the readers are leased in order while workers have room, so that computing overlaps reading.
+//! - A window is kept until every reader has passed it. To make room for a current window, or for one that is much
+//!   nearer to a reader, the windows furthest from a reader are evicted. They are computed again when their reader
+//!   arrives.
+//! - The windows of a lost worker are leased to others. A window that keeps losing its workers is given up.
+//! - A window for which a reader waits too long is leased a second time. Both copies are equal, so the first that is
+//!   ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
+//! - A late or duplicate report, about a window that is not leased to the worker, changes nothing.
 
+mod event;
 mod leasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use event::{Event, LeaseId, ReaderId, WorkerId, WorkerLimits};
 use leasing::ReadersAt;
 
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
-/// Names a reader to the sequencer.
-pub type ReaderId = u64;
-
-/// Names a worker: drawn at random when its process starts, so a restarted one is another.
-pub type WorkerId = u64;
-
-/// Names one grant of one window to one worker. Reports carry it, so that those about an earlier grant are told apart.
-pub type LeaseId = u64;
-
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
-    /// A worker is there and well, or its limits changed.
-    WorkerJoined {
-        /// Which.
-        worker: WorkerId,
-        /// What it can take.
-        limits: WorkerLimits,
-    },
-    /// A reader could not reach a worker: it gets nothing new until it is heard of again.
-    WorkerSuspected {
-        /// Which.
-        worker: WorkerId,
-    },
-    /// A worker takes no more windows; those it holds can be read until it leaves.
-    WorkerDraining {
-        /// Which.
-        worker: WorkerId,
-    },
-    /// A worker is gone, and its windows with it.
-    WorkerLeft {
-        /// Which.
-        worker: WorkerId,
-    },
-    /// A reader began.
-    ReaderJoined {
-        /// Which.
-        reader: ReaderId,
-        /// The window it begins in.
-        at: WindowId,
-        /// The epoch it will stop before.
-        until_epoch: u64,
-        /// How much of the samples it takes: one over its world size.
-        share: f64,
-    },
-    /// A reader needs `to` next, and nothing before it.
-    ReaderAdvanced {
-        /// Which.
-        reader: ReaderId,
-        /// The window.
-        to: WindowId,
-    },
-    /// A reader has waited too long for this window.
-    ReaderStalled {
-        /// The window.
-        window: WindowId,
-    },
-    /// A reader is gone.
-    ReaderLeft {
-        /// Which.
-        reader: ReaderId,
-    },
-    /// A leased window has been read and filtered: its rows are known, and it can be read from.
-    WindowCounted {
-        /// Which.
-        window: WindowId,
-        /// The grant.
-        lease: LeaseId,
-        /// Samples in it.
-        rows: u64,
-        /// Bytes it takes.
-        bytes: u64,
-    },
-    /// A leased window is computed as far as memory allows.
-    WindowReady {
-        /// Which.
-        window: WindowId,
-        /// The grant.
-        lease: LeaseId,
-    },
-    /// A leased window could not be computed.
-    WindowFailed {
-        /// Which.
-        window: WindowId,
-        /// The grant.
-        lease: LeaseId,
-        /// Whether another worker may fare better.
-        retry: bool,
-    },
-    /// A worker does not hold a window that it was leased.
-    WindowMissing {
-        /// Which.
-        window: WindowId,
-        /// The grant.
-        lease: LeaseId,
-    },
-}
-
-/// What a worker can take of one feed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerLimits {
-    /// Bytes of windows.
-    pub memory_bytes: u64,
-    /// Windows that it computes at a time ahead of the readers.
-    pub computing: usize,
-    /// Windows that it may hold whatever their size, so that computing overlaps reading even if windows are large.
-    pub windows_at_least: usize,
-}
-
-/// So many workers may be lost or fail over one window before it is taken to be the reason.
+/// The number of workers that may be lost or fail over one window before the window is blamed.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// One worker's copy of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Who holds it.
+    /// The worker.
     pub worker: WorkerId,
-    /// The grant.
+    /// The lease.
     pub lease: LeaseId,
-    /// How far it is.
+    /// How far it is computed.
     pub state: ReplicaState,
     bytes: u64,
 }
 
-/// How far a copy of a window is.
+/// How far a copy of a window is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplicaState {
     /// Being read and filtered.
     Leased,
-    /// Its rows are known, and it can be read from.
+    /// Its rows are known, and it can be read.
     Counted,
     /// Computed as far as memory allows.
     Ready,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Window {
+struct WindowEntry {
     copies: Vec<Replica>,
-    /// Workers that were lost or failed before this window was ready.
+    /// Workers that were lost or failed since this window was last ready.
     attempts: u32,
     failed: bool,
 }
@@ -181,7 +73,7 @@ struct WorkerEntry {
     suspected: bool,
 }
 
-/// Something that must not happen: equal inputs gave different windows.
+/// A violated invariant: equal inputs gave different windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonDeterministicWindow {
     /// The window.
@@ -190,20 +82,22 @@ pub struct NonDeterministicWindow {
     pub rows: (u64, u64),
 }
 
-/// The state machine of one feed.
+/// The sequencer of one feed.
 #[derive(Clone, Debug)]
 pub struct Sequencer<P> {
     plan: P,
     workers: BTreeMap<WorkerId, WorkerEntry>,
-    windows: BTreeMap<WindowId, Window>,
-    /// Rows of every window that was ever counted: eight bytes a window, and a check that windows are pure.
+    windows: BTreeMap<WindowId, WindowEntry>,
+    /// Rows of every window that was ever counted. They take eight bytes a window, and reveal windows that are not
+    /// deterministic.
     rows: BTreeMap<WindowId, u64>,
     readers: BTreeMap<ReaderId, ReaderEntry>,
-    /// Where readers stand, and the epoch that they stop before: ranks of a job are near each other, so these are few.
+    /// The readers by current window and the epoch before which they stop. The ranks of a job are near each other, so
+    /// the places are few.
     places: BTreeMap<(WindowId, u64), ReadersAt>,
-    /// Windows that were counted, and let go or lost although a reader needs them.
-    let_go: BTreeSet<WindowId>,
-    /// Nothing is forgotten while this is set: the readers may not all have come back yet.
+    /// Windows that were evicted or lost after they were counted, although a reader needs them.
+    evicted: BTreeSet<WindowId>,
+    /// Whether to keep all windows, because readers may not have returned yet.
     keeps_all: bool,
     next_lease: LeaseId,
     revision: u64,
@@ -213,8 +107,8 @@ pub struct Sequencer<P> {
 }
 
 impl<P: Plan> Sequencer<P> {
-    /// Of a feed that nobody reads yet. Leases are numbered from `first_lease`, which should be another one for each
-    /// dispatcher that workers have known.
+    /// Creates the sequencer of a feed without readers. Leases are numbered from `first_lease`, which must differ
+    /// between the dispatchers that workers have known.
     pub fn new(plan: P, first_lease: LeaseId) -> Self {
         Self {
             plan,
@@ -223,7 +117,7 @@ impl<P: Plan> Sequencer<P> {
             rows: BTreeMap::new(),
             readers: BTreeMap::new(),
             places: BTreeMap::new(),
-            let_go: BTreeSet::new(),
+            evicted: BTreeSet::new(),
             keeps_all: false,
             next_lease: first_lease,
             revision: 0,
@@ -233,22 +127,22 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// The plan it follows.
+    /// Returns the feed's plan.
     pub fn plan(&self) -> &P {
         &self.plan
     }
 
-    /// Whether windows are kept even if no reader that is known needs them.
+    /// Sets whether to keep windows that no known reader needs.
     pub fn set_keeps_all(&mut self, keeps_all: bool) {
         self.keeps_all = keeps_all;
         self.settle();
     }
 
-    /// Takes one event. Most only say what is known already: what they cost does not grow with the readers there are.
+    /// Takes one event. The cost of an event that changes nothing, as most do, is independent of the number of readers.
     ///
     /// # Errors
-    /// [`NonDeterministicWindow`], if a window has another row count than it had before; the event then changed
-    /// nothing.
+    /// Returns [`NonDeterministicWindow`] if a window's row count differs from the one it had before. The event then
+    /// changes nothing.
     pub fn handle(&mut self, event: Event) -> Result<(), NonDeterministicWindow> {
         if self.take(event)? {
             self.settle();
@@ -256,13 +150,13 @@ impl<P: Plan> Sequencer<P> {
         Ok(())
     }
 
-    /// Grows with every change of what [`leases`](Self::leases), [`copies`](Self::copies) and
-    /// [`has_failed`](Self::has_failed) say.
+    /// Increases whenever [`leases`](Self::leases), [`copies`](Self::copies) or [`has_failed`](Self::has_failed) may
+    /// have changed.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Whether the event changed anything that leases follow from.
+    /// Takes one event, and returns whether leases may change.
     fn take(&mut self, event: Event) -> Result<bool, NonDeterministicWindow> {
         match event {
             Event::WorkerJoined { worker, limits } => {
@@ -279,14 +173,14 @@ impl<P: Plan> Sequencer<P> {
             Event::WorkerDraining { worker } => {
                 let Some(state) = self.workers.get_mut(&worker) else { return Ok(false) };
                 let is_new = !std::mem::replace(&mut state.draining, true);
-                // What it has not begun to give is better begun elsewhere.
+                // Windows that cannot be read yet are better computed by another worker.
                 let dropped =
                     self.drop_copies(|copy| copy.worker == worker && copy.state == ReplicaState::Leased, false);
                 return Ok(is_new || dropped);
             }
             Event::WorkerLeft { worker } => {
                 let left = self.workers.remove(&worker);
-                // Who was about to leave did not die of its windows.
+                // A draining worker was about to leave, so its windows did not make it fail.
                 let is_lost = !left.as_ref().is_some_and(|state| state.draining);
                 if holds(Rule::LostIsLeasedAgain) {
                     self.drop_copies(|copy| copy.worker == worker, is_lost);
@@ -294,14 +188,14 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(left.is_some());
             }
             Event::ReaderJoined { reader, at, until_epoch, share } => {
-                self.stand(reader, Some(ReaderEntry { at, until_epoch, share }));
+                self.place_reader(reader, Some(ReaderEntry { at, until_epoch, share }));
                 self.retry_failed(at);
             }
             Event::ReaderAdvanced { reader, to } => {
                 return Ok(self.advance(reader, to));
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
-            Event::ReaderLeft { reader } => return Ok(self.stand(reader, None)),
+            Event::ReaderLeft { reader } => return Ok(self.place_reader(reader, None)),
             Event::WindowCounted { window, lease, rows, bytes } => {
                 return self.counted(window, lease, rows, bytes);
             }
@@ -312,7 +206,7 @@ impl<P: Plan> Sequencer<P> {
                 copy.state = ReplicaState::Ready;
                 let held = self.windows.get_mut(&window).expect("it has a copy");
                 held.attempts = 0;
-                // The race is decided.
+                // The other copies are no longer needed.
                 held.copies.retain(|copy| copy.state == ReplicaState::Ready);
             }
             Event::WindowFailed { window, lease, retry } => {
@@ -327,22 +221,23 @@ impl<P: Plan> Sequencer<P> {
             Event::WindowMissing { window, lease } => {
                 let Some(&mut missing) = self.copy_mut(window, lease) else { return Ok(false) };
                 self.drop_copies(|copy| copy.lease == lease, false);
-                // Whoever lost it, or cannot be found where it says, may do so again.
+                // The worker lost the window, or trainers cannot find the worker at its address. Either may happen
+                // again.
                 self.lease_elsewhere(window, missing.worker);
             }
         }
         Ok(true)
     }
 
-    /// Moves a reader on. A late message must not move it back, and most only say that a reader is still there.
+    /// Advances a reader. A late message must not move it back. Most messages leave it where it is.
     fn advance(&mut self, reader: ReaderId, to: WindowId) -> bool {
         let Some(&before) = self.readers.get(&reader).filter(|reader| reader.at < to) else { return false };
         if !holds(Rule::KeptForEveryReader) {
             for (reader, state) in self.readers.clone() {
-                self.stand(reader, Some(ReaderEntry { at: state.at.max(to), ..state }));
+                self.place_reader(reader, Some(ReaderEntry { at: state.at.max(to), ..state }));
             }
         }
-        self.stand(reader, Some(ReaderEntry { at: to, ..before }))
+        self.place_reader(reader, Some(ReaderEntry { at: to, ..before }))
     }
 
     fn counted(
@@ -363,8 +258,8 @@ impl<P: Plan> Sequencer<P> {
         Ok(is_news)
     }
 
-    /// A reader stands there from now on, or is gone. Whether that is somewhere new, or nobody is left where it stood.
-    fn stand(&mut self, reader: ReaderId, state: Option<ReaderEntry>) -> bool {
+    /// Sets a reader's place, or removes the reader. Returns whether a place was created or removed.
+    fn place_reader(&mut self, reader: ReaderId, state: Option<ReaderEntry>) -> bool {
         let mut is_change = false;
         if let Some(state) = state {
             let windows = || ReadersAt::of_epoch(self.plan.windows(state.at.epoch));
@@ -388,7 +283,7 @@ impl<P: Plan> Sequencer<P> {
         is_change
     }
 
-    /// What `worker` should hold, nearest to a reader first.
+    /// Returns the leases of `worker`, nearest to a reader first.
     pub fn leases(&self, worker: WorkerId) -> Vec<(WindowId, LeaseId)> {
         let held = self.copies_of(worker);
         let mut leases: Vec<_> = held.map(|(window, copy)| (self.distance(window), window, copy.lease)).collect();
@@ -396,7 +291,7 @@ impl<P: Plan> Sequencer<P> {
         leases.into_iter().map(|(_, window, lease)| (window, lease)).collect()
     }
 
-    /// The copies of `window` that can be read from, the best first.
+    /// Returns the copies of `window` that can be read, the best first.
     pub fn copies(&self, window: WindowId) -> impl Iterator<Item = Replica> {
         let mut copies: Vec<Replica> = match self.windows.get(&window) {
             Some(held) => held.copies.iter().filter(|copy| copy.state >= ReplicaState::Counted).copied().collect(),
@@ -406,27 +301,27 @@ impl<P: Plan> Sequencer<P> {
         copies.into_iter()
     }
 
-    /// Samples in `window`, once it has been counted.
+    /// Returns the samples in `window`, once it has been counted.
     pub fn rows(&self, window: WindowId) -> Option<u64> {
         self.rows.get(&window).copied()
     }
 
-    /// Whether `window` cannot be computed, and its readers must be told.
+    /// Returns whether `window` cannot be computed, which its readers must be told.
     pub fn has_failed(&self, window: WindowId) -> bool {
         self.windows.get(&window).is_some_and(|held| held.failed)
     }
 
-    /// Where the reader stands.
+    /// Returns the reader's current window.
     pub fn position(&self, reader: ReaderId) -> Option<WindowId> {
         self.readers.get(&reader).map(|reader| reader.at)
     }
 
-    /// Whether anybody reads.
+    /// Returns whether the feed has readers.
     pub fn is_read(&self) -> bool {
         !self.readers.is_empty()
     }
 
-    /// Windows by how far they are: leased, counted, ready, failed.
+    /// Returns the number of windows that are leased, counted, ready and failed.
     pub fn census(&self) -> [usize; 4] {
         let mut census = [0; 4];
         for held in self.windows.values() {
@@ -441,7 +336,7 @@ impl<P: Plan> Sequencer<P> {
         census
     }
 
-    /// Bytes of the windows that `worker` holds or computes.
+    /// Returns the bytes of the windows that `worker` holds or computes.
     pub fn held_bytes(&self, worker: WorkerId) -> u64 {
         self.copies_of(worker).map(|(_, copy)| copy.bytes).sum()
     }
@@ -455,8 +350,8 @@ impl<P: Plan> Sequencer<P> {
         self.windows.get_mut(&window)?.copies.iter_mut().find(|copy| copy.lease == lease)
     }
 
-    /// Removes copies, and says whether there were any; with `lost`, a window that was still being computed is a step
-    /// nearer to being given up: it may be what its workers die of.
+    /// Removes copies, and returns whether there were any. With `lost`, each removed copy that was not ready counts as
+    /// a failed attempt, because computing the window may have killed the worker.
     fn drop_copies(&mut self, which: impl Fn(&Replica) -> bool, lost: bool) -> bool {
         let mut dropped = false;
         for (&window, held) in &mut self.windows {
@@ -464,7 +359,7 @@ impl<P: Plan> Sequencer<P> {
             dropped = true;
             held.copies.retain(|copy| !which(copy));
             if copy.state >= ReplicaState::Counted && held.copies.is_empty() {
-                self.let_go.insert(window);
+                self.evicted.insert(window);
             }
             if lost && copy.state < ReplicaState::Ready {
                 held.attempts += 1;
@@ -474,18 +369,18 @@ impl<P: Plan> Sequencer<P> {
         dropped
     }
 
-    /// Whoever joins may be a reader that comes back after a failure: it gets a new try, not the old error.
+    /// A joining reader may have restarted after a failure: retries the failed windows instead of repeating the error.
     fn retry_failed(&mut self, from: WindowId) {
         if !holds(Rule::FailedIsTriedAgain) {
             return;
         }
         for held in self.windows.range_mut(from..).map(|(_, held)| held).filter(|held| held.failed) {
-            *held = Window { copies: std::mem::take(&mut held.copies), ..Window::default() };
+            *held = WindowEntry { copies: std::mem::take(&mut held.copies), ..WindowEntry::default() };
         }
     }
 
-    /// Takes over a window that a worker was leased by a dispatcher that is gone, or before it was thought lost: if
-    /// nobody else is leased it, or if it is computed here and not yet there.
+    /// Adopts a window that an earlier dispatcher leased to a worker, or that was leased before the worker was thought
+    /// lost. It is adopted if no other worker holds it, or if it is computed here and not yet there.
     pub fn adopt(&mut self, worker: WorkerId, window: WindowId, lease: LeaseId, is_computed: bool) {
         let is_needed = self.keeps_all || self.distance(window).is_some();
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;
@@ -496,33 +391,33 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// Whether the grant is in force.
+    /// Returns whether the lease is in force.
     pub fn holds(&self, window: WindowId, lease: LeaseId) -> bool {
         self.windows.get(&window).is_some_and(|held| held.copies.iter().any(|copy| copy.lease == lease))
     }
 
-    /// Whether the window of this grant is computed as far as memory allows.
+    /// Returns whether the window of this lease is computed as far as memory allows.
     pub fn is_ready(&self, window: WindowId, lease: LeaseId) -> bool {
         let held = self.windows.get(&window);
         held.is_some_and(|held| held.copies.iter().any(|it| it.lease == lease && it.state == ReplicaState::Ready))
     }
 
-    /// The windows that cannot be computed.
+    /// Returns the windows that cannot be computed.
     pub fn failed(&self) -> impl Iterator<Item = WindowId> {
         self.windows.iter().filter(|(_, held)| held.failed).map(|(&window, _)| window)
     }
 
-    /// How many leases were granted.
+    /// Returns the number of leases that were granted.
     pub fn granted(&self) -> u64 {
         self.granted
     }
 
-    /// How many of those were a second copy, because a reader waited too long or could not reach the first.
+    /// Returns how many of those were for a second copy, because a reader waited too long or could not reach the first.
     pub fn speculative(&self) -> u64 {
         self.speculative
     }
 
-    /// How many windows were leased again because they were let go or lost although a reader needed them.
+    /// Returns how many windows were leased again because they were evicted or lost although a reader needed them.
     pub fn recomputed(&self) -> u64 {
         self.recomputed
     }

@@ -1,16 +1,16 @@
-//! The newest process of each rank of a job, as text for tokens: ranks begin at about one time, so only differences are
-//! said.
+//! The newest process of each rank of a job, as text for tokens. Ranks start at about the same time, so the text has
+//! only differences.
 //!
-//! `LEAST+D0+D1…`, in base 36: what the session of each rank in turn is above the least. Nothing stands for a rank that
-//! is not known. That is some seven characters a rank.
+//! `LEAST+D0+D1…`, in base 36: the least session, and for each rank in turn the difference of its session. The
+//! difference of an unknown rank is empty. The text has about seven characters for each rank.
 
 use std::collections::BTreeMap;
 
 const BASE: u32 = 36;
-/// More ranks in one job are a mistake.
+/// The most ranks that a job may have.
 pub(crate) const RANKS_MAX: u64 = 1 << 16;
 
-/// Adds what somebody else knows.
+/// Merges the sessions of another process, and keeps the newest of each rank.
 pub(crate) fn join(sessions: &mut BTreeMap<u64, u64>, others: &BTreeMap<u64, u64>) {
     for (&rank, &session) in others {
         let newest = sessions.entry(rank).or_insert(session);

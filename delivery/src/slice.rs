@@ -1,5 +1,5 @@
-//! What one rank takes of one window: arithmetic on offsets, the same on the worker that sends and the trainer that
-//! cuts.
+//! The rows that one rank takes of one window: arithmetic on offsets, the same on the sending worker and the cutting
+//! trainer.
 
 use std::ops::Range;
 
@@ -15,26 +15,26 @@ pub struct Slice {
     pub first: u64,
     /// Rows in the window.
     pub rows: u64,
-    /// The offset that global steps are counted from; rows before it are not taken.
+    /// The offset from which global steps are counted. Rows before it are not taken.
     pub origin: u64,
     /// The offset before which to stop.
     pub end: u64,
     /// Samples per batch of one rank.
     pub batch_size: u64,
-    /// Which rank.
+    /// The rank.
     pub rank: u64,
-    /// Of how many.
+    /// The number of ranks.
     pub world_size: u64,
 }
 
 impl Slice {
-    /// What a rank with `settings` takes of the window whose rows have the offsets `offsets`.
+    /// Returns the slice that a rank with `settings` takes of the window with the offsets `offsets`.
     pub fn new(settings: &ReadSettings, origin: u64, end: u64, offsets: Range<u64>) -> Self {
         let ReadSettings { batch_size, rank, world_size, .. } = *settings;
         Self { first: offsets.start, rows: offsets.end - offsets.start, origin, end, batch_size, rank, world_size }
     }
 
-    /// Whether its numbers make sense: it may come from anyone.
+    /// Returns whether the numbers are consistent and small enough to compute with. Any client may have sent them.
     pub fn is_valid(&self) -> bool {
         let global = self.batch_size.checked_mul(self.world_size);
         global.is_some_and(|global| global > 0 && global <= 1 << 32)
@@ -43,7 +43,7 @@ impl Slice {
             && self.origin <= 1 << 62
     }
 
-    /// The first run that begins at or after `row`: rows of the window that belong to one batch.
+    /// Returns the first run that ends after `row`, from `row` on: rows of the window that belong to one batch.
     pub fn run(&self, row: u64) -> Option<Range<u64>> {
         let global = self.batch_size * self.world_size;
         let offset = (self.first + row).max(self.origin);
@@ -57,7 +57,7 @@ impl Slice {
         (start < end).then(|| start - self.first..end - self.first)
     }
 
-    /// All runs from `row` on.
+    /// Returns all runs from `row` on.
     pub fn runs(self, row: u64) -> impl Iterator<Item = Range<u64>> {
         std::iter::successors(self.run(row), move |run| self.run(run.end))
     }

@@ -1,186 +1,127 @@
-//! A trainer's side: follow routes, take each window's rows in order from whoever has them, cut exact batches.
+//! A trainer: follows routes, receives each window's rows in order from any worker, and cuts exact batches.
 //!
-//! One rank of one reader, without I/O: whoever drives it opens the streams it asks for, hands it what they bring, and
-//! tells the dispatcher what it says. The rules:
+//! A trainer is one rank of one reader, without I/O. The caller opens the streams that it asks for, passes it the
+//! received rows, and sends its messages to the dispatcher. The rules:
 //!
-//! - Of each window only the row that comes next is accepted, whoever sends it.
-//! - A stream that breaks, or whose window moved, is opened again elsewhere from the row that comes next.
-//! - A position counts what was handed to the loop, never what was received.
-//! - An error of the data is raised where it lies: after the batches before it.
+//! - Only the next row of each window is accepted, from any worker.
+//! - A stream that breaks, or whose window moved, is opened again elsewhere at the next row.
+//! - A position counts delivered batches, not received ones.
+//! - An error in the data is raised after the batches before it.
+
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
+use stream::WindowReceiver;
+pub use stream::{Ended, Fragment, Open};
+
 use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
-use crate::messages::{Broken, ReaderReply, ReaderSync, Report, Route};
+use crate::messages::{BrokenLease, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
-use crate::sequencer::{LeaseId, WorkerId};
+use crate::sequencer::LeaseId;
 use crate::settings::ReadSettings;
 use crate::slice::Slice;
 use crate::steps::Steps;
 use crate::window::WindowId;
 
-/// Windows that a trainer receives at a time.
+/// The number of windows that a trainer receives at a time.
 const STREAMS_MAX: usize = 3;
-/// The first wait before a stream that broke is opened again; it doubles up to the last.
-const RETRY_MS: (Millis, Millis) = (50, 1_000);
 
-/// Where a reader begins: resolved against a feed.
+/// The position at which a reader begins, resolved against a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// A window at or before the first offset.
     pub window: WindowId,
-    /// That window's first offset.
+    /// The window's first offset.
     pub window_offset: u64,
     /// The first offset to read.
     pub offset: u64,
 }
 
-/// What a trainer may receive ahead of its loop.
+/// Limits of receiving ahead of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveLimits {
-    /// Windows that are received at a time.
+    /// The number of windows that are received at a time.
     pub streams: usize,
-    /// Bytes, about. The rows that the loop waits for are received whatever the limit says.
+    /// Approximate bytes in the buffer. The rows that the loop waits for are received whatever this limit.
     pub buffered_bytes: u64,
 }
 
 impl ReceiveLimits {
-    /// The limits of a rank's only trainer, which buffers about so many bytes.
+    /// Returns the limits of a rank's only trainer, which buffers about `buffered_bytes`.
     pub fn of_bytes(buffered_bytes: u64) -> Self {
         Self { streams: STREAMS_MAX, buffered_bytes }
     }
 }
 
-/// A stream to open, in place of any other of the same window.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
-    /// Which window.
-    pub window: WindowId,
-    /// The grant: what comes must name it.
-    pub lease: LeaseId,
-    /// Who holds it.
-    pub worker: WorkerId,
-    /// Where that is.
-    pub address: String,
-    /// What to take of it.
-    pub slice: Slice,
-    /// The row to begin at.
-    pub from_row: u64,
-}
-
-/// How a stream ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// By itself.
-    Complete,
-    /// The worker answered that it does not hold the window.
-    Missing,
-    /// The worker could not be reached, or the stream broke.
-    Lost,
-    /// The worker sent an error that no other worker would spare us.
-    Failed(Report),
-}
-
-/// Rows that come from a window, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment<R> {
-    /// Which rows of the window, those left out for being bad included.
-    pub rows: Range<u64>,
-    /// Bytes that they take.
-    pub bytes: u64,
-    /// What they are.
-    pub records: R,
-}
-
-/// A batch, in pieces that are to be joined.
+/// A batch, in pieces to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssembledBatch<R> {
     /// Epoch, from 0.
     pub epoch: u64,
     /// Global step in the epoch, from 0.
     pub step: u64,
-    /// Offsets that it covers.
+    /// The batch's offsets.
     pub offsets: Range<u64>,
-    /// Where to go on after its global step.
+    /// The position after its global step.
     pub token: Token,
-    /// Its rows, in order.
+    /// The batch's rows, in order.
     pub records: Vec<R>,
 }
 
-/// What is next for the loop.
+/// The next result for the loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next<R> {
     /// A batch.
     Deliver(Box<AssembledBatch<R>>),
-    /// Nothing yet.
+    /// No batch yet.
     Wait,
-    /// Nothing any more.
+    /// The end of the feed.
     End,
-    /// An error; nothing comes after it.
+    /// An error, after which nothing follows.
     Fail(Report),
 }
 
-#[derive(Debug)]
-struct Stream<R> {
-    slice: Slice,
-    /// The next run of rows to come, what was received of it taken off; none when all is here.
-    expected: Option<Range<u64>>,
-    open: Option<LeaseId>,
-    /// The grant that it was last opened from.
-    tried: Option<LeaseId>,
-    buffer: VecDeque<Fragment<R>>,
-    failed: Option<Report>,
-    failures: u32,
-    retry_at: Millis,
-}
-
-impl<R> Stream<R> {
-    /// Whether more can come of it.
-    fn is_unread(&self) -> bool {
-        self.expected.is_some() && self.failed.is_none()
-    }
-}
-
-/// A window that comes next, and its first offset.
+/// A window, and its first offset.
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
+struct WindowStart {
     window: WindowId,
     offset: u64,
 }
 
-/// The trainer's state.
+/// A trainer: one rank of one reader.
 #[derive(Debug)]
 pub struct Trainer<R> {
     feed: Arc<str>,
     session: u64,
     settings: ReadSettings,
     begin: Origin,
-    /// The offset in the first epoch before which to stop, if that is all to be read.
+    /// The offset in the first epoch before which to stop, if only a part is read.
     until: Option<u64>,
     has_cut_all: bool,
     routes: BTreeMap<WindowId, Route>,
     failed: Option<(WindowId, Report)>,
     workers: usize,
-    streams: BTreeMap<WindowId, Stream<R>>,
+    streams: BTreeMap<WindowId, WindowReceiver<R>>,
     /// The next window to receive.
-    receive: Cursor,
+    receive: WindowStart,
     /// The next window to cut.
     cut: WindowId,
     cutter: Cutter<WindowId>,
     steps: Steps,
-    /// The batch being put together: its parts that are still missing lie in `parts`.
+    /// The batch that is being assembled. Its missing parts are in `parts`.
     current: Option<CurrentBatch<R>>,
     buffered_bytes: u64,
     limits: ReceiveLimits,
-    broken: Vec<Broken>,
-    /// How many of these the newest message said.
+    broken: Vec<BrokenLease>,
+    /// The number of entries of `broken` in the newest message.
     broken_said: usize,
     waiting_since: Option<Millis>,
-    /// When streams to open were last asked for.
+    /// The time of the last call of `opens`.
     asked: Millis,
     seq: u64,
     answered: u64,
@@ -188,7 +129,7 @@ pub struct Trainer<R> {
     samples: u64,
     bytes: u64,
     stalled_ms: Millis,
-    /// Whether something is to be said that the dispatcher does not know.
+    /// Whether to tell the dispatcher at once, instead of with the next message.
     has_news: bool,
 }
 
@@ -202,7 +143,7 @@ struct CurrentBatch<R> {
 }
 
 impl<R> Trainer<R> {
-    /// A rank that begins at `begin`. `session` should be drawn at random.
+    /// Creates a rank that begins at `begin`. Draw `session` at random.
     pub fn new(feed: Arc<str>, session: u64, settings: ReadSettings, begin: Origin, limits: ReceiveLimits) -> Self {
         Self {
             session,
@@ -214,7 +155,7 @@ impl<R> Trainer<R> {
             failed: None,
             workers: 0,
             streams: BTreeMap::new(),
-            receive: Cursor { window: begin.window, offset: begin.window_offset },
+            receive: WindowStart { window: begin.window, offset: begin.window_offset },
             cut: begin.window,
             cutter: Cutter::new(settings, begin.offset),
             steps: Steps::new(Arc::clone(&feed), begin.window.epoch),
@@ -236,7 +177,7 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// The same, but only up to the offset `until` of the epoch that it begins in.
+    /// Makes the trainer stop before the offset `until` of the epoch in which it begins.
     #[must_use]
     pub fn until(mut self, until: u64) -> Self {
         self.until = Some(until);
@@ -244,38 +185,38 @@ impl<R> Trainer<R> {
         self
     }
 
-    /// The feed's id.
+    /// Returns the feed's id.
     pub fn feed(&self) -> &Arc<str> {
         &self.feed
     }
 
-    /// The first window that is not wholly received.
+    /// Returns the first window that is not wholly received.
     fn at(&self) -> WindowId {
         let unread = self.streams.iter().find(|(_, stream)| stream.is_unread() && holds(Rule::PositionIsReceived));
         unread.map_or(self.receive.window, |(&window, _)| window)
     }
 
-    /// The offset that the global steps of `epoch` are counted from.
+    /// Returns the offset from which the global steps of `epoch` are counted.
     fn origin(&self, epoch: u64) -> u64 {
         if epoch == self.begin.window.epoch { self.begin.offset } else { 0 }
     }
 
-    /// Whether the dispatcher should be told at once rather than in its own time.
+    /// Returns whether to tell the dispatcher at once, instead of with the next regular message.
     pub fn has_news(&self) -> bool {
         self.has_news
     }
 
-    /// Workers that compute this feed, as far as the dispatcher last said.
+    /// Returns the number of workers that compute this feed, by the newest answer.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// Bytes received that the loop has not been handed.
+    /// Returns the bytes that are received and not delivered.
     pub fn buffered_bytes(&self) -> u64 {
         self.buffered_bytes
     }
 
-    /// The next message to the dispatcher.
+    /// Returns the next message to the dispatcher.
     pub fn sync(&mut self, now: Millis) -> ReaderSync {
         self.seq += 1;
         self.has_news = false;
@@ -299,8 +240,7 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of
-    /// before something changed.
+    /// Takes the dispatcher's answer. Ignores an answer that is older than the newest.
     pub fn reply(&mut self, reply: ReaderReply) {
         if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return;
@@ -308,7 +248,7 @@ impl<R> Trainer<R> {
         self.answered = reply.seq;
         self.known = reply.version;
         self.workers = reply.workers;
-        // What broke after the message is still to be said.
+        // Streams that broke after the message was sent are not reported yet.
         if reply.seq == self.seq {
             self.broken.drain(..std::mem::take(&mut self.broken_said));
         }
@@ -316,11 +256,11 @@ impl<R> Trainer<R> {
         self.routes = reply.routes.into_iter().map(|route| (route.window, route)).collect();
     }
 
-    /// The streams to open now, because their windows became known, moved, or broke.
+    /// Returns the streams to open now, because their windows became known, moved, or broke.
     pub fn opens(&mut self, now: Millis) -> Vec<Open> {
         self.asked = now;
         while self.receiving() < self.limits.streams && self.wants(self.receive.window) {
-            let Cursor { window, offset } = self.receive;
+            let WindowStart { window, offset } = self.receive;
             if window.epoch >= self.settings.epochs || self.until.is_some_and(|until| offset >= until) {
                 break;
             }
@@ -328,47 +268,18 @@ impl<R> Trainer<R> {
             let (rows, last) = (route.rows, route.last);
             let end = self.until.unwrap_or(u64::MAX);
             let slice = Slice::new(&self.settings, self.origin(window.epoch), end, offset..offset + rows);
-            let stream = Stream {
-                slice,
-                expected: slice.run(0),
-                open: None,
-                tried: None,
-                buffer: VecDeque::new(),
-                failed: None,
-                failures: 0,
-                retry_at: now,
-            };
-            self.streams.insert(window, stream);
+            self.streams.insert(window, WindowReceiver::new(slice, now));
             self.steps_ahead(window, offset, rows, last);
             self.has_news = true;
         }
-        let mut opens = Vec::new();
-        for (&window, stream) in &mut self.streams {
-            let Some(expected) = stream.expected.clone().filter(|_| stream.failed.is_none()) else { continue };
-            let Some(route) = self.routes.get(&window) else { continue };
-            let has_moved = stream.open.is_some_and(|lease| lease != route.lease);
-            // Only where it broke before is it worth a wait.
-            let may_retry = stream.retry_at <= now || stream.tried != Some(route.lease);
-            if has_moved || (stream.open.is_none() && may_retry) {
-                stream.open = Some(route.lease);
-                stream.tried = stream.open;
-                opens.push(Open {
-                    window,
-                    lease: route.lease,
-                    worker: route.worker,
-                    address: route.address.clone(),
-                    slice: stream.slice,
-                    from_row: expected.start,
-                });
-            }
-        }
-        opens
+        let streams = self.streams.iter_mut();
+        streams.filter_map(|(window, stream)| stream.open(self.routes.get(window)?, now)).collect()
     }
 
     fn steps_ahead(&mut self, window: WindowId, offset: u64, rows: u64, last: bool) {
         self.receive = match last {
-            true => Cursor { window: WindowId { epoch: window.epoch + 1, index: 0 }, offset: 0 },
-            false => Cursor { window: WindowId { index: window.index + 1, ..window }, offset: offset + rows },
+            true => WindowStart { window: WindowId { epoch: window.epoch + 1, index: 0 }, offset: 0 },
+            false => WindowStart { window: WindowId { index: window.index + 1, ..window }, offset: offset + rows },
         };
     }
 
@@ -376,77 +287,50 @@ impl<R> Trainer<R> {
         self.streams.values().filter(|stream| stream.is_unread()).count()
     }
 
-    /// When [`opens`](Self::opens) will have a stream to open again, if nothing else happens.
+    /// Returns when [`opens`](Self::opens) will have a stream to open again, if nothing else happens.
     pub fn retry_at(&self) -> Option<Millis> {
-        // Without a route there is nothing to open, whatever the time.
-        let is_closed = |stream: &Stream<R>| stream.is_unread() && stream.open.is_none();
-        let closed = self.streams.iter().filter(|(window, it)| is_closed(it) && self.routes.contains_key(window));
-        closed.map(|(_, stream)| stream.retry_at).min()
+        // Without a route, no stream can be opened.
+        let routed = self.streams.iter().filter(|(window, _)| self.routes.contains_key(window));
+        routed.filter_map(|(_, stream)| stream.retry_at()).min()
     }
 
-    /// Whether more of this window's stream should be received now: while there is room, and whatever the loop waits
-    /// for.
+    /// Returns whether to receive more of this window's stream: while there is room, or if the loop waits for it.
     pub fn wants(&self, window: WindowId) -> bool {
         let is_awaited =
             || self.waiting_since.is_some() && window == self.needed() && holds(Rule::AwaitedComesOverTheLimit);
         self.buffered_bytes < self.limits.buffered_bytes || is_awaited()
     }
 
-    /// The window that the loop needs rows of next.
+    /// Returns the window that the loop needs next.
     fn needed(&self) -> WindowId {
         let part = self.current.as_ref().and_then(|current| current.parts.front());
         part.map_or_else(|| self.at(), |(window, _)| *window)
     }
 
-    /// Takes rows from a stream. `false` if they are not the ones that come next, or from a stream that was replaced:
-    /// they are then forgotten, and the stream should be closed.
+    /// Takes rows from a stream. Returns `false` if they are not the next ones, or come from a replaced stream. The
+    /// rows are then ignored, and the caller should close the stream.
     pub fn received(&mut self, window: WindowId, lease: LeaseId, fragment: Fragment<R>) -> bool {
-        let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.open == Some(lease)) else {
+        let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.is_open_from(lease)) else {
             return false;
         };
-        let Some(expected) = &mut stream.expected else { return false };
-        let rows = fragment.rows.clone();
-        let is_next = rows.start == expected.start || !holds(Rule::OnlyTheNextRow);
-        if !is_next || rows.end <= rows.start || rows.end > expected.end {
-            // Whatever it is, it will not bring them any more.
+        let bytes = fragment.bytes;
+        if !stream.receive(fragment) {
+            // This stream will not bring the missing rows any more.
             self.ended(window, lease, Ended::Lost, self.asked);
             return false;
         }
-        expected.start = rows.end;
-        if expected.is_empty() {
-            stream.expected = stream.slice.run(rows.end);
-        }
-        stream.failures = 0;
-        self.buffered_bytes += fragment.bytes;
-        self.bytes += fragment.bytes;
-        stream.buffer.push_back(fragment);
-        if stream.expected.is_none() {
-            stream.open = None;
-            self.has_news = true;
-        }
+        self.has_news |= !stream.is_unread();
+        self.buffered_bytes += bytes;
+        self.bytes += bytes;
         true
     }
 
-    /// A stream ended.
+    /// Records that a stream ended.
     pub fn ended(&mut self, window: WindowId, lease: LeaseId, how: Ended, now: Millis) {
-        let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.open == Some(lease)) else { return };
-        stream.open = None;
-        if stream.expected.is_none() {
-            return;
-        }
-        let missing = match how {
-            Ended::Failed(report) => {
-                stream.failed = Some(report);
-                return;
-            }
-            // It ended early: what we still need is not there.
-            Ended::Complete | Ended::Missing => true,
-            Ended::Lost => false,
-        };
-        stream.retry_at = now + (RETRY_MS.0 << stream.failures.min(10)).min(RETRY_MS.1);
-        stream.failures += 1;
+        let stream = self.streams.get_mut(&window).filter(|stream| stream.is_open_from(lease));
+        let Some(missing) = stream.and_then(|stream| stream.close(how, now)) else { return };
         if let Some(route) = self.routes.get(&window).filter(|route| route.lease == lease) {
-            let broken = Broken { window, lease, worker: route.worker, missing };
+            let broken = BrokenLease { window, lease, worker: route.worker, missing };
             if !self.broken.contains(&broken) {
                 self.broken.push(broken);
             }
@@ -454,7 +338,7 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// What is next for the loop.
+    /// Returns the next result for the loop.
     pub fn next(&mut self, now: Millis) -> Next<R> {
         let next = self.advance();
         match next {
@@ -484,23 +368,23 @@ impl<R> Trainer<R> {
                 return Next::End;
             }
             let Some(stream) = self.streams.get(&window) else {
-                // The batch needs this one, and the rest of those before it.
+                // The batch needs rows of this window, or of the windows before it.
                 let given_up = self.given_up(WindowId { epoch: 0, index: 0 }..=window);
                 return given_up.cloned().map_or(Next::Wait, Next::Fail);
             };
             let slice = stream.slice;
             let end = self.until.unwrap_or(u64::MAX);
             let offsets = slice.first..(slice.first + slice.rows).min(end);
-            // The next window to receive tells whether this one ends its epoch.
+            // The window after this one tells whether this one ends its epoch.
             let after = self.streams.range(window..).nth(1).map_or(self.receive.window, |(&after, _)| after);
             self.has_cut_all = offsets.end == end;
             let last = after.epoch > window.epoch || self.has_cut_all;
             if window.epoch != self.steps.epoch() {
                 self.cutter = Cutter::new(self.settings, self.origin(window.epoch));
-                // What an incomplete last step received is not handed out.
+                // Rows of an incomplete last step are not delivered.
                 let kept = self.streams.split_off(&window);
                 for stream in std::mem::replace(&mut self.streams, kept).into_values() {
-                    self.buffered_bytes -= stream.buffer.iter().map(|fragment| fragment.bytes).sum::<u64>();
+                    self.buffered_bytes -= stream.buffered_bytes();
                 }
             }
             self.steps.push(window, offsets.start);
@@ -509,12 +393,11 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// Why the rest of one of these windows will not come.
+    /// Returns the reason if the rest of one of these windows will not come.
     fn given_up(&self, windows: RangeInclusive<WindowId>) -> Option<&Report> {
         let (window, report) = self.failed.as_ref().filter(|(window, _)| windows.contains(window))?;
-        // What cannot be computed again may still come from whoever is sending it, or be here.
-        let comes = |stream: &Stream<R>| stream.open.is_some() || stream.expected.is_none();
-        (!self.streams.get(window).is_some_and(comes)).then_some(report)
+        // Rows of a failed window may have been received, or may still come from an open stream.
+        (!self.streams.get(window).is_some_and(WindowReceiver::may_complete)).then_some(report)
     }
 
     fn begin_batch(&mut self, cut: Cut<WindowId>) {
@@ -529,17 +412,20 @@ impl<R> Trainer<R> {
         });
     }
 
-    /// Moves what is here of the current batch into it.
+    /// Moves received rows into the current batch, and returns it when it is complete.
     fn assemble(&mut self) -> Next<R> {
-        let current = self.current.as_mut().expect("asked for by the caller");
+        let current = self.current.as_mut().expect("the caller found a batch");
         while let Some((window, rows)) = current.parts.front_mut() {
-            let stream = self.streams.get_mut(window).expect("kept until its last row is cut");
-            let Some(fragment) = stream.buffer.pop_front() else {
+            let stream = self.streams.get_mut(window).expect("kept until its last row is delivered");
+            let Some(fragment) = stream.take() else {
                 let window = *window;
                 let failed = self.streams.get(&window).and_then(|stream| stream.failed.as_ref());
                 return failed.or(self.given_up(window..=window)).cloned().map_or(Next::Wait, Next::Fail);
             };
-            debug_assert!(fragment.rows.start == rows.start && fragment.rows.end <= rows.end, "runs are parts");
+            debug_assert!(
+                fragment.rows.start == rows.start && fragment.rows.end <= rows.end,
+                "a fragment belongs to one part"
+            );
             self.buffered_bytes -= fragment.bytes;
             current.records.push(fragment.records);
             rows.start = fragment.rows.end;
@@ -547,14 +433,14 @@ impl<R> Trainer<R> {
                 current.parts.pop_front();
             }
         }
-        let CurrentBatch { step, offsets, token, records, .. } = self.current.take().expect("looked at above");
+        let CurrentBatch { step, offsets, token, records, .. } = self.current.take().expect("the batch is complete");
         self.samples += offsets.end - offsets.start;
         let cut = self.cut;
-        self.streams.retain(|&window, it| window >= cut || it.expected.is_some() || !it.buffer.is_empty());
+        self.streams.retain(|&window, stream| window >= cut || !stream.is_taken());
         Next::Deliver(Box::new(AssembledBatch { epoch: token.epoch, step, offsets, token, records }))
     }
 
-    /// The last message to the dispatcher.
+    /// Returns the last message to the dispatcher.
     pub fn leave(&mut self, now: Millis) -> ReaderSync {
         ReaderSync { leaving: true, ..self.sync(now) }
     }

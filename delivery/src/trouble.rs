@@ -1,13 +1,13 @@
-//! What stands in a reader's way: kept with the time since when, and forgotten when it passes.
+//! Trouble that may pass, with the time at which it began.
 //!
-//! A reader retries whatever may pass by itself. Only trouble that lasts for longer than a reader's patience is an
-//! error.
+//! A reader retries after trouble that may pass by itself. Trouble that lasts for longer than the reader's patience is
+//! an error.
 
 use crate::clock::Millis;
 use crate::error::ErrorKind;
 use crate::messages::Report;
 
-/// Ranks that are named in a message.
+/// The most ranks that a message names.
 const NAMED_MAX: usize = 16;
 
 /// Trouble that may pass.
@@ -15,45 +15,48 @@ const NAMED_MAX: usize = 16;
 pub struct Trouble(Option<(Millis, Report)>);
 
 impl Trouble {
-    /// There is trouble at `now`, the first or still.
+    /// Records that there is trouble at `now`, new or lasting.
     pub fn lasts(&mut self, report: Report, now: Millis) {
         let (since, before) = self.0.take().map_or((now, None), |(since, before)| (since, Some(before)));
-        // What a worker refuses says more than that there are none elsewhere.
+        // A worker's refusal says more than a report that workers are unavailable.
         let is_vague = report.kind == ErrorKind::Unavailable;
         let kept = before.filter(|before| is_vague && before.kind != ErrorKind::Unavailable);
         self.0 = Some((since, kept.unwrap_or(report)));
     }
 
-    /// There is none any more.
+    /// Records that the trouble has passed.
     pub fn passes(&mut self) {
         self.0 = None;
     }
 
-    /// Since when there is trouble, and what it is now.
+    /// Returns when the trouble began, and its latest report.
     pub fn latest(&self) -> Option<&(Millis, Report)> {
         self.0.as_ref()
     }
 }
 
-/// The trouble of a dispatcher that has no worker for a feed.
+/// Returns the report of a dispatcher that has no worker for a feed.
 pub fn no_workers(dispatcher: &str) -> Report {
     Report {
         kind: ErrorKind::Unavailable,
-        message: format!("the dispatcher at {dispatcher} knows no worker"),
-        hint: Some(format!("start one with `forebay worker --dispatcher {dispatcher}`")),
+        message: format!("the dispatcher at {dispatcher} has no workers"),
+        hint: Some(format!("start a worker with `forebay worker --dispatcher {dispatcher}`")),
         retry: true,
     }
 }
 
-/// The trouble of a rank with dynamic delivery that waits for `ranks`.
-pub(crate) fn awaited(ranks: &[u64]) -> Report {
+/// Returns the report of a rank with dynamic delivery that waits for `ranks` of `job`.
+pub(crate) fn awaited(job: &str, ranks: &[u64]) -> Report {
     let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
     names.extend((ranks.len() > NAMED_MAX).then(|| format!("and {} others", ranks.len() - NAMED_MAX)));
-    let hint =
-        "with dynamic delivery every rank must say what it holds: start them all, with one name for the option \"job\"";
+    let who = match ranks {
+        [rank] => format!("rank {rank} joins"),
+        _ => format!("ranks {} join", names.join(", ")),
+    };
+    let hint = "start all ranks of the job, with the same name for the option \"job\"";
     Report {
         kind: ErrorKind::Unavailable,
-        message: format!("nothing is handed out before rank {} is there", names.join(", ")),
+        message: format!("the dispatcher assigns no batches of job \"{job}\" until {who}"),
         hint: Some(hint.to_owned()),
         retry: true,
     }
@@ -68,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_counts_from_its_beginning_and_keeps_what_says_most() {
+    fn trouble_counts_from_its_beginning_and_keeps_the_most_specific_report() {
         let mut trouble = Trouble::default();
         let mut after = |kind, message, now| {
             trouble.lasts(report(kind, message), now);
@@ -77,16 +80,17 @@ mod tests {
         let is = |since, message: &str| Some((since, message.to_owned()));
         assert_eq!(after(ErrorKind::Unavailable, "gone", 5), is(5, "gone"));
         assert_eq!(after(ErrorKind::Invalid, "refused", 7), is(5, "refused"));
-        assert_eq!(after(ErrorKind::Unavailable, "none here", 8), is(5, "refused"));
+        assert_eq!(after(ErrorKind::Unavailable, "no workers", 8), is(5, "refused"));
         assert_eq!(after(ErrorKind::Exhausted, "full", 9), is(5, "full"));
         trouble.passes();
         assert!(trouble.latest().is_none());
     }
 
     #[test]
-    fn many_ranks_are_not_all_named() {
-        let message = |count| awaited(&(0..count).collect::<Vec<_>>()).message;
-        assert_eq!(message(2), "nothing is handed out before rank 0, 1 is there");
-        assert!(message(20).ends_with("14, 15, and 4 others is there"), "{}", message(20));
+    fn a_message_names_at_most_16_ranks() {
+        let message = |count| awaited("j", &(0..count).collect::<Vec<_>>()).message;
+        assert_eq!(message(1), "the dispatcher assigns no batches of job \"j\" until rank 0 joins");
+        assert_eq!(message(2), "the dispatcher assigns no batches of job \"j\" until ranks 0, 1 join");
+        assert!(message(20).ends_with("14, 15, and 4 others join"), "{}", message(20));
     }
 }

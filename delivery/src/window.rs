@@ -1,4 +1,4 @@
-//! Windows: the unit of work, lease and retry.
+//! Windows: the unit of computing, leasing and retrying.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct WindowId {
     /// Epoch, from 0.
     pub epoch: u64,
-    /// Place in the epoch, from 0.
+    /// Index in the epoch, from 0.
     pub index: u32,
 }
 
@@ -24,15 +24,15 @@ impl From<WindowId> for (u64, u32) {
     }
 }
 
-/// How many windows an epoch has and how large they are: a pure function of a feed.
+/// The number of windows of each epoch and their sizes: a pure function of a feed.
 pub trait Plan {
-    /// Windows in `epoch`, at least one.
+    /// Returns the number of windows in `epoch`, at least one.
     fn windows(&self, epoch: u64) -> u32;
 
-    /// Expected bytes of `window` in memory, for as long as nobody has computed it.
+    /// Returns the expected bytes of `window` in memory, used until it has been computed.
     fn bytes(&self, window: WindowId) -> u64;
 
-    /// Whether there is such a window before epoch `until_epoch`, or it is where that begins.
+    /// Returns whether `window` exists before epoch `until_epoch`, or is the first of that epoch.
     fn has(&self, window: WindowId, until_epoch: u64) -> bool {
         match window.epoch {
             epoch if epoch < until_epoch => window.index < self.windows(epoch),
@@ -40,12 +40,12 @@ pub trait Plan {
         }
     }
 
-    /// Whether `window` is the last of its epoch.
+    /// Returns whether `window` is the last of its epoch.
     fn is_last(&self, window: WindowId) -> bool {
         window.index + 1 >= self.windows(window.epoch)
     }
 
-    /// The window after `window`; epochs follow each other without end.
+    /// Returns the window after `window`. The last window of an epoch is followed by the first of the next.
     fn after(&self, window: WindowId) -> WindowId {
         match self.is_last(window) {
             true => WindowId { epoch: window.epoch + 1, index: 0 },

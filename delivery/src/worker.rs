@@ -1,9 +1,9 @@
-//! A worker's side of the leases: what to begin, what to drop, what to say.
+//! A worker's state: its leases, the windows that it holds, and its messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::messages::{Held, HeldState, Lease, Report, WorkerReply, WorkerSync};
+use crate::messages::{HeldState, HeldWindow, Lease, Report, WorkerReply, WorkerSync};
 use crate::rules::{Rule, holds};
 use crate::sequencer::{LeaseId, WorkerId};
 use crate::window::WindowId;
@@ -11,45 +11,45 @@ use crate::window::WindowId;
 /// A window of a feed.
 pub type WindowKey = (Arc<str>, WindowId);
 
-/// What a worker is to do.
+/// An action that the worker's process must take.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerAction {
-    /// Compute this window and keep it. Of several, the first is needed first.
+    /// Compute this window and keep it. Of several actions, the first is the most urgent.
     Start(WindowKey),
-    /// Forget this window.
+    /// Drop this window.
     Drop(WindowKey),
 }
 
-/// What a worker says about itself.
+/// A worker's properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerProfile {
-    /// Drawn at random when the process starts.
+    /// The worker's id, drawn at random when its process starts.
     pub worker: WorkerId,
-    /// Where trainers reach it.
+    /// The address at which trainers reach it.
     pub address: String,
     /// Bytes of windows that it may hold.
     pub memory_bytes: u64,
-    /// Windows that it computes at a time.
+    /// The number of windows that it computes at a time.
     pub computing: usize,
 }
 
-/// The worker's state.
+/// A worker's state.
 #[derive(Debug)]
 pub struct Worker {
     profile: WorkerProfile,
     held: BTreeMap<WindowKey, (LeaseId, HeldState)>,
-    /// The leases as last told, nearest to a reader first.
+    /// The leases of the newest answer, nearest to a reader first.
     leases: Vec<Lease>,
     refused: BTreeMap<Arc<str>, Report>,
     draining: bool,
     seq: u64,
-    /// The newest message of ours that was answered, and the answer's version.
+    /// The newest message that was answered, and the version of its answer.
     answered: u64,
     known: u64,
 }
 
 impl Worker {
-    /// A worker that holds nothing.
+    /// Creates a worker that holds no window.
     pub fn new(profile: WorkerProfile) -> Self {
         Self {
             profile,
@@ -63,11 +63,11 @@ impl Worker {
         }
     }
 
-    /// The next message to the dispatcher.
+    /// Returns the next message to the dispatcher.
     pub fn sync(&mut self) -> WorkerSync {
         self.seq += 1;
         let WorkerProfile { worker, address, memory_bytes, computing } = self.profile.clone();
-        let held = self.held.iter().map(|((feed, window), (lease, state))| Held {
+        let held = self.held.iter().map(|((feed, window), (lease, state))| HeldWindow {
             feed: Arc::clone(feed),
             window: *window,
             lease: *lease,
@@ -87,8 +87,7 @@ impl Worker {
         }
     }
 
-    /// Takes the dispatcher's answer. An older answer than the last changes nothing: one to an older message, or of
-    /// before something changed.
+    /// Takes the dispatcher's answer, and returns the actions to take. Ignores an answer that is older than the newest.
     pub fn reply(&mut self, reply: &WorkerReply) -> Vec<WorkerAction> {
         if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return Vec::new();
@@ -107,7 +106,7 @@ impl Worker {
         for lease in &reply.leases {
             let key = (Arc::clone(&lease.feed), lease.window);
             match self.held.get_mut(&key) {
-                // A new grant of what is here already: only a failure is tried again.
+                // A new lease of a window that the worker holds: only a failed window is computed again.
                 Some((held, state)) if *held != lease.lease && matches!(state, HeldState::Failed(_)) => {
                     (*held, *state) = (lease.lease, HeldState::Computing);
                     actions.push(WorkerAction::Drop(key.clone()));
@@ -123,42 +122,42 @@ impl Worker {
         actions
     }
 
-    /// A window that was started is this far. Whether that is news: not if it was dropped meanwhile.
+    /// Records how far a window is computed. Returns whether the dispatcher should be told: not if the window was
+    /// dropped.
     pub fn report(&mut self, key: &WindowKey, state: HeldState) -> bool {
-        match self.held.get_mut(key) {
-            // A window that is ready may be computed further, which changes nothing for anybody.
-            Some((_, HeldState::Ready { rows: ready, .. })) if matches!(state, HeldState::Counted { rows, .. } if rows == *ready) => {
-                false
-            }
-            Some((_, held)) if *held != state => {
-                *held = state;
-                true
-            }
-            _ => false,
+        let Some((_, held)) = self.held.get_mut(key) else { return false };
+        let is_known = match (&*held, &state) {
+            // A ready window may be computed further, which the dispatcher does not need to know.
+            (HeldState::Ready { rows: ready, .. }, HeldState::Counted { rows, .. }) => rows == ready,
+            (held, state) => held == state,
+        };
+        if !is_known {
+            *held = state;
         }
+        !is_known
     }
 
-    /// This feed cannot be computed here. Whether that is news.
+    /// Records that this worker cannot compute the feed. Returns whether the dispatcher should be told.
     pub fn refuse(&mut self, feed: Arc<str>, report: Report) -> bool {
         self.refused.insert(feed, report).is_none()
     }
 
-    /// This feed can be computed here after all.
+    /// Records that this worker can compute the feed again.
     pub fn forgive(&mut self, feed: &str) {
         self.refused.remove(feed);
     }
 
-    /// From now on nothing new is taken.
+    /// Takes no new windows from now on.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// The leases as last told, nearest to a reader first.
+    /// Returns the leases of the newest answer, nearest to a reader first.
     pub fn leases(&self) -> &[Lease] {
         &self.leases
     }
 
-    /// Whether there is nothing left that anybody may read.
+    /// Returns whether the worker holds no window.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -176,7 +175,7 @@ mod tests {
         ("f".into(), WindowId { epoch: 0, index })
     }
 
-    /// The answer to message `seq` that leases these windows.
+    /// Returns the answer to message `seq` that leases these windows.
     fn answer(seq: u64, windows: &[(u32, LeaseId)]) -> WorkerReply {
         let lease = |&(index, lease): &(u32, LeaseId)| {
             let (feed, window) = key(index);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn it_starts_what_it_is_leased_in_order_and_drops_the_rest() {
+    fn it_starts_leased_windows_in_order_and_drops_the_others() {
         let mut worker = worker();
         assert_eq!(worker.sync().seq, 1);
         let (start, drop) = (WorkerAction::Start, WorkerAction::Drop);
@@ -198,7 +197,7 @@ mod tests {
         assert!(worker.report(&key(4), HeldState::Ready { rows: 1, bytes: 2 }));
         assert_eq!(worker.reply(&answer(1, &[(4, 1), (2, 2)])), []);
         assert_eq!(worker.reply(&answer(2, &[(3, 3), (4, 1)])), [drop(key(2)), start(key(3))]);
-        assert!(!worker.report(&key(2), HeldState::Computing), "it was dropped");
+        assert!(!worker.report(&key(2), HeldState::Computing), "the window was dropped");
         let sync = worker.sync();
         let held: Vec<_> = sync.held.iter().map(|held| (held.window.index, held.lease)).collect();
         assert_eq!((sync.known, held), (20, vec![(3, 3), (4, 1)]));
@@ -213,19 +212,20 @@ mod tests {
         worker.reply(&answer(5, &[(1, 1)]));
         assert_eq!(worker.reply(&answer(4, &[])), []);
         assert_eq!((worker.sync().known, worker.leases().len()), (50, 1));
-        // Two calls may both be answered for the newest message, at two times, and the answers overtake each other.
+        // Two calls may both be answered for the newest message, at different times, and the older answer may arrive
+        // last.
         let before = WorkerReply { version: 49, ..answer(5, &[(2, 2)]) };
         assert_eq!(worker.reply(&before), []);
         assert_eq!(worker.leases().len(), 1);
     }
 
     #[test]
-    fn a_new_grant_of_a_window_that_is_here_keeps_it_unless_it_failed() {
+    fn a_new_lease_keeps_a_held_window_unless_it_failed() {
         let mut worker = worker();
         worker.reply(&answer(1, &[(1, 1), (2, 2)]));
         worker.report(&key(1), HeldState::Ready { rows: 1, bytes: 2 });
         worker.report(&key(2), failed());
-        // The same grant still: the dispatcher has not heard of the failure.
+        // The lease is the same: the dispatcher has not heard of the failure.
         assert_eq!(worker.reply(&answer(2, &[(1, 1), (2, 2)])), []);
         let actions = worker.reply(&answer(3, &[(1, 3), (2, 4)]));
         assert_eq!(actions, [WorkerAction::Drop(key(2)), WorkerAction::Start(key(2))]);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_it_refuses_and_that_it_drains() {
+    fn it_reports_refused_feeds_and_draining() {
         let mut worker = worker();
         let report = Report { kind: crate::ErrorKind::Invalid, message: "older".into(), hint: None, retry: false };
         worker.refuse("f".into(), report.clone());

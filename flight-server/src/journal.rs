@@ -253,7 +253,7 @@ impl FeedJournal {
 }
 
 impl FeedJournal {
-    /// Jobs with dynamic delivery wait until all their ranks have joined.
+    /// Jobs with dynamic delivery stand still until all their ranks have joined.
     fn look_at_jobs(&mut self, id: &Arc<str>, jobs: &[JobStatus]) {
         for job in jobs {
             let key = (job.job.clone(), job.world_size);
@@ -263,7 +263,7 @@ impl FeedJournal {
                 let missing = awaited.len();
                 tracing::warn!(
                     feed = %id, job, world_size, missing, ranks,
-                    "ranks are missing: no batch is delivered before they join"
+                    "no batches are assigned until these ranks join"
                 );
                 self.awaiting.insert(key);
             } else if job.awaited.is_empty() && self.awaiting.remove(&key) {

@@ -407,7 +407,7 @@ fn without_workers_readers_are_told() {
     let uri = &dispatcher.uri;
     let message = fail(&mut forebay(["run", "--connect", uri, "--pipeline", "train", "--retry-for", "0.5"]));
     let error = format!(
-        "error: the dispatcher at {uri} knows no worker\nhint: start one with `forebay worker --dispatcher {uri}`"
+        "error: the dispatcher at {uri} has no workers\nhint: start a worker with `forebay worker --dispatcher {uri}`"
     );
     assert!(message.contains(&error), "{message}");
     let status = succeed(&mut forebay(["status", "--connect", uri]));

@@ -129,7 +129,7 @@ fn of_two_processes_of_a_rank_the_older_ends_with_an_error_and_the_newer_has_all
     let second = new.line().expect("a batch");
     let (lines, status, error) = old.end();
     assert_eq!(status.code(), Some(1), "{error}");
-    assert!(error.contains("error: another process reads as rank 0 of job \"test\" since"), "{error}");
+    assert!(error.contains("error: a newer process reads as rank 0 of job \"test\""), "{error}");
     assert!(batches(&lines).len() < 100, "it was ended early");
     let (rest, status, error) = new.end();
     assert!(status.success(), "{error}");
@@ -151,11 +151,7 @@ fn a_rank_that_is_missing_is_named() {
     assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are present"), "{status}");
     let (_, ended, error) = waiting.end();
     assert_eq!(ended.code(), Some(1));
-    assert_eq!(
-        error.matches("nothing is handed out before rank 1 is there").count(),
-        2,
-        "a log line, an error: {error}"
-    );
+    assert_eq!(error.matches("until rank 1 joins").count(), 2, "a log line, an error: {error}");
 }
 
 #[test]
@@ -176,6 +172,6 @@ fn what_dynamic_delivery_cannot_do_is_refused() {
     // The other rank is missing.
     dynamic(
         &["--world-size", "2", "--job", "lonely", "--retry-for", "0.3"],
-        &["before rank 1 is there", "start them all, with one name for --job"],
+        &["until rank 1 joins", "start all ranks of the job, with the same name for --job"],
     );
 }

@@ -1,4 +1,4 @@
-//! Claims, as ranks say and hear them.
+//! Tests of claims: reports of ranks and the answers.
 
 use super::*;
 use crate::sequencer::{Event, WorkerLimits};
@@ -16,7 +16,7 @@ impl Plan for ThreeWindows {
     }
 }
 
-/// Windows of 10, 0 and 7 rows, counted.
+/// Returns a sequencer whose windows of 10, 0 and 7 rows are counted.
 fn counted() -> Sequencer<ThreeWindows> {
     let mut sequencer = Sequencer::new(ThreeWindows, 0);
     let limits = WorkerLimits { memory_bytes: 100, computing: 100, windows_at_least: 0 };
@@ -30,7 +30,7 @@ fn counted() -> Sequencer<ThreeWindows> {
     sequencer
 }
 
-fn says(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
+fn report(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
     ClaimSync {
         job: "job".to_owned(),
         origin: 0,
@@ -51,59 +51,59 @@ fn names(granted: &[Granted]) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn ranks_take_claims_as_they_come_and_no_claim_twice() {
+fn claims_are_granted_on_request_and_once() {
     let sequencer = counted();
-    let mut claims = Claims::new(&says(&[], &[]));
-    claims.sync(0, 1, true, false, &says(&[], &[]));
-    assert!(claims.reply(0, vec![1], &sequencer).granted.is_empty(), "rank 1 may hold anything");
-    claims.sync(1, 1, true, true, &says(&[], &[]));
+    let mut claims = Claims::new(&report(&[], &[]));
+    claims.sync(0, 1, true, false, &report(&[], &[]));
+    assert!(claims.reply(0, vec![1], &sequencer).granted.is_empty(), "rank 1 has not reported its claims");
+    claims.sync(1, 1, true, true, &report(&[], &[]));
     let first = claims.reply(0, vec![], &sequencer).granted;
     assert_eq!(names(&first), [(0, 0), (0, 1)]);
-    assert_eq!(claims.reply(0, vec![], &sequencer).granted, first, "a lost answer is given again");
+    assert_eq!(claims.reply(0, vec![], &sequencer).granted, first, "a lost answer is repeated");
     let second = claims.reply(1, vec![], &sequencer).granted;
     assert_eq!(names(&second), [(0, 2), (0, 3)]);
-    // Offsets 8..12 begin in window 0 and end in window 2, over an empty one.
+    // Offsets 8..12 begin in window 0 and end in window 2. The window between them is empty.
     assert_eq!((second[0].window.index, second[0].window_offset, second[0].end), (0, 0, 12));
     assert_eq!((second[1].window.index, second[1].window_offset, second[1].end), (2, 10, 16));
-    claims.sync(1, 1, false, true, &says(&[(0, 2)], &[]));
+    claims.sync(1, 1, false, true, &report(&[(0, 2)], &[]));
     let last = claims.reply(1, vec![], &sequencer);
     assert_eq!(names(&last.granted), [(0, 3), (0, 4)]);
     assert_eq!(last.granted[1].end, 17);
-    claims.sync(0, 1, false, true, &says(&[(0, 0), (0, 1)], &[]));
+    claims.sync(0, 1, false, true, &report(&[(0, 0), (0, 1)], &[]));
     let reply = claims.reply(0, vec![], &sequencer);
     assert!(reply.granted.is_empty() && reply.is_exhausted);
 }
 
 #[test]
-fn a_rank_that_comes_back_keeps_what_it_names_and_returns_the_rest() {
+fn a_resumed_rank_keeps_the_claims_that_it_names_and_returns_the_others() {
     let sequencer = counted();
-    let mut claims = Claims::new(&says(&[], &[]));
-    (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
+    let mut claims = Claims::new(&report(&[], &[]));
+    (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &report(&[], &[])));
     (0..2).for_each(|rank| drop(claims.reply(rank, vec![], &sequencer)));
-    // Rank 0 had handed out claim 0 before its checkpoint, and comes back; the other goes on.
-    claims.sync(0, 1, true, true, &says(&[(0, 0)], &[]));
+    // Rank 0 had delivered claim 0 before its checkpoint, and resumes from it. Rank 1 continues.
+    claims.sync(0, 1, true, true, &report(&[(0, 0)], &[]));
     assert_eq!(names(&claims.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
     assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 2), (0, 3)]);
 }
 
 #[test]
-fn a_new_dispatcher_learns_everything_from_the_ranks() {
+fn a_new_dispatcher_learns_all_claims_from_the_ranks() {
     let sequencer = counted();
-    let mut claims = Claims::new(&says(&[], &[]));
-    (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &says(&[], &[])));
+    let mut claims = Claims::new(&report(&[], &[]));
+    (0..2).for_each(|rank| claims.sync(rank, 1, true, true, &report(&[], &[])));
     let held = [0, 1].map(|rank| claims.reply(rank, vec![], &sequencer).granted);
-    let mut anew = Claims::new(&says(&[], &[]));
-    anew.sync(1, 1, true, false, &says(&[(0, 2)], &held[1][1..]));
+    let mut anew = Claims::new(&report(&[], &[]));
+    anew.sync(1, 1, true, false, &report(&[(0, 2)], &held[1][1..]));
     assert_eq!(anew.reply(1, vec![0], &sequencer).granted, held[1][1..]);
-    anew.sync(0, 1, true, true, &says(&[(0, 0)], &held[0][1..]));
+    anew.sync(0, 1, true, true, &report(&[(0, 0)], &held[0][1..]));
     assert_eq!(names(&anew.reply(0, vec![], &sequencer).granted), [(0, 1), (0, 4)]);
 }
 
-/// What a rank says that has done `runs` of epoch 0 and counts what it did before `begin`.
+/// Returns the report of a rank that has done `runs` of epoch 0, with a base that ends at `begin`.
 fn passed(begin: u64, before: std::ops::Range<u64>, runs: std::ops::Range<u64>) -> ClaimSync {
     let done: Vec<_> = runs.map(|run| (0, run)).collect();
     let base = CompletedPrefix { begin: Claim { epoch: 0, run: begin }, passed: sum(0..begin), ends: BTreeMap::new() };
-    ClaimSync { base, before: sum(before), ..says(&done, &[]) }
+    ClaimSync { base, before: sum(before), ..report(&done, &[]) }
 }
 
 fn sum(runs: std::ops::Range<u64>) -> u64 {
@@ -111,10 +111,10 @@ fn sum(runs: std::ops::Range<u64>) -> u64 {
 }
 
 #[test]
-fn what_is_long_done_is_counted_only() {
+fn old_done_claims_are_kept_only_as_a_sum() {
     let sequencer = counted();
-    let mut claims = Claims::new(&says(&[], &[]));
-    claims.sync(0, 1_000, true, true, &says(&[], &[]));
+    let mut claims = Claims::new(&report(&[], &[]));
+    claims.sync(0, 1_000, true, true, &report(&[], &[]));
     let mut done = BTreeSet::new();
     for run in 0..100 {
         claims.sync(0, 1_000, run == 0, true, &passed(0, 0..0, 0..run));
@@ -128,34 +128,34 @@ fn what_is_long_done_is_counted_only() {
 }
 
 #[test]
-fn a_rank_from_before_what_the_others_remember_is_waited_for() {
+fn no_claim_is_granted_while_a_rank_resumes_from_a_token_that_is_too_old() {
     let sequencer = counted();
-    let mut claims = Claims::new(&says(&[], &[]));
-    // Of the first ten, rank 1 had done four; it comes back with three of them.
+    let mut claims = Claims::new(&report(&[], &[]));
+    // Rank 1 had done four of the first ten claims. It resumes with three of them.
     claims.sync(0, 1, true, true, &passed(10, 0..6, 10..12));
     claims.sync(1, 1, true, true, &passed(2, 0..0, 6..9));
     let reply = claims.reply(1, vec![], &sequencer);
     assert!(reply.granted.is_empty() && !reply.is_exhausted && reply.base == CompletedPrefix::default());
-    assert!(reply.failed.expect("why").message.starts_with("rank 1 resumed from further back"));
-    // Four others are as many, and still not those.
+    assert!(reply.failed.expect("a reason").message.starts_with("rank 1 resumed from a token that is too old"));
+    // Four claims match in number, but these are not the four that it had done.
     claims.sync(1, 1, true, true, &passed(2, 0..0, 5..9));
     let reply = claims.reply(1, vec![], &sequencer);
     assert!(reply.granted.is_empty() && reply.failed.is_some());
-    // With those four, nothing is missing.
+    // With the right four, no claim is missing.
     claims.sync(1, 1, true, true, &passed(2, 0..0, 6..10));
     assert_eq!(claims.reply(1, vec![], &sequencer).base.passed, sum(0..10));
-    // All ranks resume from one checkpoint, further back.
+    // All ranks resume from one earlier checkpoint.
     claims.sync(0, 1, true, true, &passed(0, 0..0, 0..2));
     claims.sync(1, 1, true, true, &passed(0, 0..0, 2..3));
     assert_eq!(names(&claims.reply(1, vec![], &sequencer).granted), [(0, 3), (0, 4)]);
 }
 
 #[test]
-fn what_must_be_counted_is_named() {
+fn the_window_to_count_next_is_named() {
     let sequencer = counted();
-    let mut claims = Claims::new(&says(&[], &[]));
+    let mut claims = Claims::new(&report(&[], &[]));
     let base = CompletedPrefix { begin: Claim { epoch: 2, run: 0 }, ..CompletedPrefix::default() };
-    claims.sync(0, 3, true, true, &ClaimSync { base, ..says(&[], &[]) });
+    claims.sync(0, 3, true, true, &ClaimSync { base, ..report(&[], &[]) });
     assert!(claims.reply(0, vec![], &sequencer).granted.is_empty());
     assert_eq!(claims.needed(), Some(WindowId { epoch: 2, index: 0 }));
 }

@@ -1,17 +1,17 @@
-//! What goes on, for those who look.
+//! The dispatcher's status, for users.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::groups::JobStatus;
-use super::{Dispatcher, lost_too_often};
+use super::Dispatcher;
+use super::group::JobStatus;
 use crate::clock::Millis;
 use crate::messages::Report;
 use crate::sequencer::WorkerId;
 use crate::window::{Plan, WindowId};
 
-/// Names as text of 16 digits, as logs have them: numbers this large are not exact in every reader of JSON.
+/// Serializes ids as text of 16 hexadecimal digits, as in logs: some JSON readers round numbers this large.
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -25,21 +25,21 @@ mod hex {
     }
 }
 
-/// What `forebay status` shows.
+/// The output of `forebay status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Feeds that are open.
+    /// Open feeds.
     pub feeds: Vec<FeedStatus>,
     /// Workers in contact.
     pub workers: Vec<WorkerStatus>,
-    /// Workers that fell silent, since this dispatcher began.
+    /// Workers that were lost since this dispatcher started.
     pub workers_lost: u64,
 }
 
-/// A feed that is open.
+/// An open feed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedStatus {
-    /// Its id.
+    /// The feed's id.
     pub feed: Arc<str>,
     /// Windows that are being read and filtered.
     pub windows_leased: usize,
@@ -51,49 +51,49 @@ pub struct FeedStatus {
     pub windows_failed: usize,
     /// Leases granted.
     pub leases_granted: u64,
-    /// Leases of a second copy, because a reader waited too long or could not reach the first.
+    /// Leases of a second copy, granted because a reader waited too long or could not reach the first.
     pub leases_speculative: u64,
-    /// Windows that were leased again although they had been computed before.
+    /// Windows that were leased again after they had been computed.
     pub windows_recomputed: u64,
-    /// Milliseconds that a window takes, about.
+    /// The usual time to compute a window, in milliseconds.
     pub window_ms: Millis,
-    /// Its readers.
+    /// The feed's readers.
     pub readers: Vec<ReaderStatus>,
-    /// Jobs whose ranks share it dynamically; their claims are read by readers of their own.
+    /// The feed's jobs with dynamic delivery. The readers of their claims are among `readers`.
     pub jobs: Vec<JobStatus>,
 }
 
 /// One rank of a reader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
-    /// Which.
+    /// The trainer's session.
     #[serde(with = "hex")]
     pub session: u64,
-    /// Which rank.
+    /// The rank.
     pub rank: u64,
-    /// Of how many.
+    /// The number of ranks.
     pub world_size: u64,
-    /// Where it stands.
+    /// The first window that it has not wholly received.
     pub at: WindowId,
-    /// The epoch it stops before.
+    /// The epoch before which it stops.
     pub until_epoch: u64,
-    /// Samples handed to its loop so far.
+    /// Samples delivered to its loop so far.
     pub samples: u64,
     /// Bytes received so far.
     pub bytes: u64,
     /// Milliseconds that its loop has waited so far.
     pub stalled_ms: u64,
-    /// The window it waits for now, and for how long.
+    /// The window that it waits for, and the milliseconds so far.
     pub waiting: Option<(WindowId, u64)>,
 }
 
 /// A worker in contact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Which.
+    /// The worker's id.
     #[serde(with = "hex")]
     pub worker: WorkerId,
-    /// Where it is reached.
+    /// The address at which trainers reach it.
     pub address: String,
     /// Whether it is about to stop.
     pub draining: bool,
@@ -103,14 +103,14 @@ pub struct WorkerStatus {
     pub held_bytes: u64,
     /// Bytes of windows that it may hold.
     pub memory_bytes: u64,
-    /// Milliseconds since it was last heard of.
+    /// Milliseconds since its last message.
     pub silent_ms: Millis,
-    /// Feeds that it cannot compute, and why.
+    /// Feeds that it cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
 }
 
 impl<P: Plan> Dispatcher<P> {
-    /// What goes on.
+    /// Returns the dispatcher's status.
     pub fn status(&self, now: Millis) -> Status {
         let feeds = self.feeds.iter().map(|(id, feed)| {
             let [leased, counted, ready, failed] = feed.sequencer.census();
@@ -152,12 +152,10 @@ impl<P: Plan> Dispatcher<P> {
         Status { feeds: feeds.collect(), workers: workers.collect(), workers_lost: self.workers_lost }
     }
 
-    /// The windows that cannot be computed, and why.
+    /// Returns the windows that cannot be computed, with the reason.
     pub fn failures(&self) -> impl Iterator<Item = (&Arc<str>, WindowId, Report)> {
-        self.feeds.iter().flat_map(|(id, feed)| {
-            let why =
-                |window| feed.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &feed.about));
-            feed.sequencer.failed().map(move |window| (id, window, why(window)))
-        })
+        self.feeds
+            .iter()
+            .flat_map(|(id, feed)| feed.sequencer.failed().map(move |window| (id, window, feed.failure(window))))
     }
 }

@@ -1,8 +1,11 @@
-//! The dispatcher, message by message.
+//! Tests of the dispatcher: messages and answers.
 
 use super::*;
-use crate::messages::Broken;
+use crate::error::ErrorKind;
+use crate::messages::{BrokenLease, ReaderReply, ReaderSync};
 use crate::rules::{Rule, break_rule};
+use crate::sequencer::LeaseId;
+use crate::window::WindowId;
 use crate::{ReadSettings, ReceiveLimits, Trainer, Unanswered, WorkerProfile};
 
 /// Epochs of six windows of 10 bytes each.
@@ -18,7 +21,7 @@ impl Plan for SixWindows {
     }
 }
 
-/// After its youth.
+/// A time at which the dispatcher is no longer young.
 const LATER: Millis = 10_000;
 
 fn window(index: u32) -> WindowId {
@@ -46,10 +49,10 @@ fn report(message: &str) -> Report {
     Report { kind: ErrorKind::Data, message: message.into(), hint: None, retry: false }
 }
 
-/// One message and its answer; the leases then, and what was computed of them is reported with the next message.
+/// Sends one message, takes its answer and returns the leases. The next message reports their windows as ready.
 fn exchange(dispatcher: &mut Dispatcher<SixWindows>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
     let sync = worker.sync();
-    dispatcher.worker_sync(&sync, now).expect("nobody else has its address");
+    dispatcher.worker_sync(&sync, now).expect("its own address");
     let reply = dispatcher.worker_reply(sync.worker, now).expect("known");
     for action in worker.reply(&reply) {
         if let crate::WorkerAction::Start(key) = action {
@@ -70,7 +73,7 @@ fn ask(dispatcher: &mut Dispatcher<SixWindows>, trainer: &mut Trainer<()>, now: 
 }
 
 #[test]
-fn a_reader_is_told_where_its_windows_are() {
+fn a_reader_gets_routes_to_its_windows() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
     assert_eq!(ask(&mut dispatcher, &mut trainer, LATER).workers, 0);
@@ -81,7 +84,7 @@ fn a_reader_is_told_where_its_windows_are() {
     let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
     assert_eq!((routes, reply.workers), (first, 1));
     assert!(reply.routes.iter().all(|it| it.address == "w7" && it.worker == 7 && it.rows == 5 && !it.last));
-    // Nothing new has no new version.
+    // Without a change, the version stays the same.
     assert_eq!(dispatcher.reader_reply("f", 1).expect("open").version, reply.version);
 }
 
@@ -97,12 +100,12 @@ fn an_older_message_changes_nothing() {
     exchange(&mut dispatcher, &mut worker, LATER);
     exchange(&mut dispatcher, &mut worker, LATER);
     let before = dispatcher.worker_reply(7, LATER);
-    dispatcher.worker_sync(&WorkerSync { draining: true, ..old }, LATER).expect("its address");
+    dispatcher.worker_sync(&WorkerSync { draining: true, ..old }, LATER).expect("its own address");
     assert_eq!(dispatcher.worker_reply(7, LATER), before);
 }
 
 #[test]
-fn a_worker_whose_address_another_took_is_sent_away() {
+fn a_worker_is_refused_when_another_takes_its_address() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut old, mut new, mut trainer) = (worker(7, "w", 1_000), worker(8, "w", 1_000), trainer("f", 1));
     ask(&mut dispatcher, &mut trainer, LATER);
@@ -117,7 +120,7 @@ fn a_worker_whose_address_another_took_is_sent_away() {
 }
 
 #[test]
-fn a_young_dispatcher_keeps_the_windows_of_feeds_that_nobody_has_opened_yet() {
+fn a_young_dispatcher_keeps_the_windows_of_feeds_that_are_not_open_yet() {
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
     let mut before = dispatcher(1, &["f"]);
     ask(&mut before, &mut trainer, LATER);
@@ -133,7 +136,7 @@ fn a_young_dispatcher_keeps_the_windows_of_feeds_that_nobody_has_opened_yet() {
     let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
     assert_eq!(routes, leases, "they can be read at once");
 
-    // With no reader, they go when it is no longer young.
+    // Without a reader, the windows are released when the dispatcher is no longer young.
     let mut young = Dispatcher::new(DispatcherSettings::default(), 3, 0);
     young.open(&"f".into(), SixWindows, 0);
     exchange(&mut young, &mut worker, 0);
@@ -144,7 +147,7 @@ fn a_young_dispatcher_keeps_the_windows_of_feeds_that_nobody_has_opened_yet() {
 }
 
 #[test]
-fn what_a_worker_has_ready_is_not_computed_again_by_one_that_came_first() {
+fn a_window_that_is_ready_is_not_computed_again_by_a_worker_that_joined_first() {
     let (mut first, mut second, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
     let mut before = dispatcher(1, &["f"]);
     ask(&mut before, &mut trainer, LATER);
@@ -153,7 +156,7 @@ fn what_a_worker_has_ready_is_not_computed_again_by_one_that_came_first() {
 
     let mut after = dispatcher(2, &["f"]);
     ask(&mut after, &mut trainer, LATER);
-    after.worker_sync(&first.sync(), LATER).expect("its address");
+    after.worker_sync(&first.sync(), LATER).expect("its own address");
     exchange(&mut after, &mut second, LATER);
     assert!(ask(&mut after, &mut trainer, LATER).routes.iter().all(|route| route.worker == 8));
     let leases = exchange(&mut after, &mut first, LATER);
@@ -161,7 +164,7 @@ fn what_a_worker_has_ready_is_not_computed_again_by_one_that_came_first() {
 }
 
 #[test]
-fn a_feed_that_every_worker_refuses_gives_its_reader_the_reason() {
+fn a_reader_gets_the_reason_if_every_worker_refuses_its_feed() {
     let mut dispatcher = dispatcher(1, &["f", "g"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
     worker.refuse("f".into(), report("an older build"));
@@ -169,7 +172,7 @@ fn a_feed_that_every_worker_refuses_gives_its_reader_the_reason() {
     assert!(exchange(&mut dispatcher, &mut worker, LATER).is_empty());
     let reply = ask(&mut dispatcher, &mut trainer, LATER);
     assert_eq!((reply.failed, reply.workers), (Some((window(0), report("an older build"))), 0));
-    // Another may still come to a young one.
+    // Another worker may still reach a young dispatcher.
     let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
     young.open(&"f".into(), SixWindows, 0);
     exchange(&mut young, &mut worker, 0);
@@ -177,7 +180,7 @@ fn a_feed_that_every_worker_refuses_gives_its_reader_the_reason() {
 }
 
 #[test]
-fn a_failure_is_told_where_it_lies_and_forgotten_for_a_reader_that_comes_back() {
+fn a_failure_is_reported_at_its_window_and_retried_for_a_new_reader() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut first, mut again) = (worker(7, "w7", 1_000), trainer("f", 1), trainer("f", 2));
     ask(&mut dispatcher, &mut first, LATER);
@@ -191,20 +194,20 @@ fn a_failure_is_told_where_it_lies_and_forgotten_for_a_reader_that_comes_back() 
 }
 
 #[test]
-fn a_window_with_other_rows_than_before_fails_with_a_reason() {
+fn a_window_whose_row_count_changes_fails_with_a_reason() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut one, mut other, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 0), trainer("f", 1));
     ask(&mut dispatcher, &mut trainer, LATER);
     exchange(&mut dispatcher, &mut one, LATER);
     exchange(&mut dispatcher, &mut one, LATER);
     let leaving = WorkerSync { leaving: true, ..one.sync() };
-    dispatcher.worker_sync(&leaving, LATER).expect("its address");
+    dispatcher.worker_sync(&leaving, LATER).expect("its own address");
     exchange(&mut dispatcher, &mut other, LATER);
     other.report(&("f".into(), window(0)), HeldState::Counted { rows: 6, bytes: 10 });
     exchange(&mut dispatcher, &mut other, LATER);
     let (at, report) = ask(&mut dispatcher, &mut trainer, LATER).failed.expect("failed");
     assert_eq!((at, report.kind), (window(0), ErrorKind::Internal));
-    assert!(report.message.contains("has 6 samples, and had 5"), "{}", report.message);
+    assert!(report.message.contains("has 6 samples, but had 5"), "{}", report.message);
 }
 
 #[test]
@@ -222,12 +225,12 @@ fn feeds_share_the_memory_of_a_worker() {
     dispatcher.open(&"g".into(), SixWindows, LATER);
     ask(&mut dispatcher, &mut trainers[1], LATER);
     assert_eq!(held(&mut dispatcher, &mut worker, "g"), 4);
-    // What the first had before is kept until it is passed.
+    // Windows that the first feed had before are kept until they are passed.
     assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
 }
 
 #[test]
-fn a_silent_worker_is_lost_but_not_if_the_dispatcher_stood_still() {
+fn a_silent_worker_is_lost_unless_the_dispatcher_was_paused() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
     ask(&mut dispatcher, &mut trainer, LATER);
@@ -247,21 +250,21 @@ fn a_silent_worker_is_lost_but_not_if_the_dispatcher_stood_still() {
 }
 
 #[test]
-fn a_worker_that_a_reader_cannot_reach_gets_nothing_new_whoever_else_is_heard_of() {
+fn a_worker_that_a_reader_cannot_reach_gets_no_new_window() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut bad, mut good, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 1_000), trainer("f", 1));
     ask(&mut dispatcher, &mut trainer, LATER);
     let leases = exchange(&mut dispatcher, &mut bad, LATER);
     assert_eq!(windows(&leases), [0, 1]);
     exchange(&mut dispatcher, &mut bad, LATER);
-    let broken = Broken { window: window(0), lease: leases[0].1, worker: 7, missing: false };
+    let broken = BrokenLease { window: window(0), lease: leases[0].1, worker: 7, missing: false };
     let sync = ReaderSync { broken: vec![broken], ..trainer.sync(LATER) };
     exchange(&mut dispatcher, &mut good, LATER);
     dispatcher.reader_sync(&sync, LATER);
     for _ in 0..10 {
         exchange(&mut dispatcher, &mut good, LATER);
     }
-    // Its window was leased a second time at once, and that is where it is sent.
+    // The suspected worker's window was leased a second time at once, and the route names the second worker.
     let route = ask(&mut dispatcher, &mut trainer, LATER).routes[0].clone();
     assert_eq!((route.window, route.worker), (window(0), 8));
     dispatcher.reader_sync(&ReaderSync { at: window(1), ..trainer.sync(LATER) }, LATER);
@@ -284,25 +287,25 @@ fn windows_are_timed_once_from_their_grant_until_they_are_ready() {
 }
 
 #[test]
-fn a_worker_that_lost_what_it_was_told_to_hold_is_told_again() {
+fn a_worker_that_lost_a_leased_window_is_leased_it_again() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));
     ask(&mut dispatcher, &mut trainer, LATER);
     let before = exchange(&mut dispatcher, &mut worker, LATER);
     let sync = worker.sync();
-    dispatcher.worker_sync(&WorkerSync { held: Vec::new(), ..sync }, LATER).expect("its address");
+    dispatcher.worker_sync(&WorkerSync { held: Vec::new(), ..sync }, LATER).expect("its own address");
     let after = dispatcher.worker_reply(7, LATER).expect("known").leases;
     assert_eq!(after[0].window.index, before[0].0);
     assert_ne!(after[0].lease, before[0].1);
 }
 
-/// A rank of two of job `j`, as a process that began at `session`.
+/// Returns rank `rank` of two of job `j`, as a process that started at `session`.
 fn rank(rank: u64, session: u64) -> crate::Claimer {
     let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank, world_size: 2 };
     crate::Claimer::new("f".into(), "j".into(), session << 16, settings, crate::Claim::default(), None).expect("new")
 }
 
-/// A rank's message and its answer: how many claims it then holds.
+/// Sends a rank's message, takes its answer, and returns the number of claims that it then holds.
 fn claim(dispatcher: &mut Dispatcher<SixWindows>, rank: &mut crate::Claimer) -> Result<usize, Unanswered> {
     let message = rank.sync();
     dispatcher.claim_sync(&message, LATER)?;
@@ -313,7 +316,7 @@ fn claim(dispatcher: &mut Dispatcher<SixWindows>, rank: &mut crate::Claimer) -> 
 }
 
 #[test]
-fn of_two_living_processes_of_a_rank_the_older_is_told_at_once_and_given_nothing() {
+fn of_two_processes_of_a_rank_the_older_is_refused_at_once() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut old, mut other, mut new) = (rank(0, 5), rank(1, 6), rank(0, 9));
     let mut worker = worker(7, "w7", 1_000);
@@ -322,7 +325,7 @@ fn of_two_living_processes_of_a_rank_the_older_is_told_at_once_and_given_nothing
         exchange(&mut dispatcher, &mut worker, LATER);
     }
     assert_eq!(claim(&mut dispatcher, &mut old), Ok(2));
-    // The call that waits for news has some as soon as the newer process is there.
+    // The waiting call ends as soon as the newer process has sent a message.
     let waiting = old.sync();
     dispatcher.claim_sync(&waiting, LATER).expect("still the newest");
     claim(&mut dispatcher, &mut new).expect("the newest");
@@ -333,15 +336,14 @@ fn of_two_living_processes_of_a_rank_the_older_is_told_at_once_and_given_nothing
     for _ in 0..6 {
         let _ = (claim(&mut dispatcher, &mut new), claim(&mut dispatcher, &mut other));
     }
-    // What it held is the newer one's, which has handed out none of it.
+    // The newer process has delivered nothing, so it is granted the claims that the older one held.
     assert_eq!(claim(&mut dispatcher, &mut new), Ok(2));
     assert_eq!(claim(&mut dispatcher, &mut old), Err(replaced));
 }
 
 #[test]
-fn an_older_process_is_known_from_the_tokens_of_other_ranks() {
-    // The second dispatcher has heard of the old process only, until another rank comes to it that went on from a
-    // token.
+fn an_older_process_is_recognized_by_the_tokens_of_other_ranks() {
+    // The second dispatcher knows only the old process, until another rank that resumed from a token reaches it.
     let meets = || {
         let (mut first, mut second) = (dispatcher(1, &["f"]), dispatcher(2, &["f"]));
         let (mut old, mut new, mut other) = (rank(0, 5), rank(0, 9), rank(1, 6));
@@ -364,20 +366,20 @@ fn an_older_process_is_known_from_the_tokens_of_other_ranks() {
 }
 
 #[test]
-fn who_is_awaited_is_seen() {
+fn status_names_the_awaited_ranks() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let mut here = rank(0, 5);
     claim(&mut dispatcher, &mut here).expect("new");
     claim(&mut dispatcher, &mut here).expect("here");
     let job = |now| dispatcher.status(now).feeds[0].jobs[0].clone();
     assert_eq!((job(LATER + 900).awaited, job(LATER + 900).awaiting_ms), (vec![1], 900));
-    assert_eq!(job(LATER + 9_000).awaiting_ms, 0, "nobody asks any more");
+    assert_eq!(job(LATER + 9_000).awaiting_ms, 0, "no rank asks any more");
 }
 
-/// What a message costs with so many ranks and 32 workers, the calls that it wakes included: by hand, with
-/// `cargo test -p forebay-delivery cost_of_a_message -- --ignored --nocapture`.
+/// Prints the cost of a message with 32 workers and different numbers of ranks, including the calls that it wakes. Run
+/// by hand: `cargo test -p forebay-delivery cost_of_a_message -- --ignored --nocapture`.
 #[test]
-#[ignore = "figures, not a test"]
+#[ignore = "it prints figures and checks nothing"]
 #[allow(clippy::print_stdout, reason = "figures")]
 fn cost_of_a_message() {
     struct Long;
@@ -427,7 +429,7 @@ fn cost_of_a_message() {
             for worker in &mut workers {
                 let before = revision(&dispatcher);
                 let message = worker.sync();
-                dispatcher.worker_sync(&message, LATER).expect("its address");
+                dispatcher.worker_sync(&message, LATER).expect("its own address");
                 let reply = dispatcher.worker_reply(message.worker, LATER).expect("known");
                 for action in worker.reply(&reply) {
                     if let crate::WorkerAction::Start(key) = action {
@@ -459,20 +461,21 @@ fn revision<P: Plan>(dispatcher: &Dispatcher<P>) -> u64 {
 }
 
 #[test]
-fn a_window_that_takes_its_workers_down_is_named_with_what_computes_it() {
+fn the_error_of_a_given_up_window_names_its_pipeline() {
     let mut dispatcher = dispatcher(1, &["f"]);
     dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
     let mut trainer = trainer("f", 1);
     for id in 1..=4 {
         dispatcher.reader_sync(&trainer.sync(LATER), LATER);
         let sync = worker(id, &format!("grpc://10.0.0.{id}:1"), 1_000).sync();
-        dispatcher.worker_sync(&sync, LATER).expect("nobody else has its address");
+        dispatcher.worker_sync(&sync, LATER).expect("its own address");
         dispatcher.worker_reply(id, LATER).expect("known");
         let leaving = crate::messages::WorkerSync { leaving: true, seq: sync.seq + 1, ..sync };
-        dispatcher.worker_sync(&leaving, LATER).expect("nobody else has its address");
+        dispatcher.worker_sync(&leaving, LATER).expect("its own address");
     }
-    let (_, window, why) = dispatcher.failures().next().expect("a window that was given up");
+    let (_, window, why) = dispatcher.failures().next().expect("a failed window");
     assert_eq!(window.index, 0);
-    let message = "window 0 of epoch 0 of pipeline \"p\", which calls resize, was given up: every worker that computed it was lost";
+    let message = "window 0 of epoch 0 of pipeline \"p\", which calls resize, was given up: every worker that \
+                   computed it was lost";
     assert_eq!(why.message, message);
 }

@@ -1,4 +1,4 @@
-//! A rank with dynamic delivery, message by message.
+//! Tests of a rank with dynamic delivery: messages and answers.
 
 use super::*;
 use crate::claim::CompletedPrefix;
@@ -11,7 +11,7 @@ use crate::window::WindowId;
 
 const PATIENCE_MS: Millis = 1_000;
 
-/// A rank with batches of 2, and so claims of 8 offsets, that may ask so many dispatchers.
+/// Returns a rank with batches of 2, and so claims of 8 offsets, that may ask this number of dispatchers.
 fn trainer(dispatchers: usize) -> DynamicTrainer<u64> {
     let settings = ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 0, world_size: 2 };
     let claimer = Claimer::new("f".into(), "j".into(), 9 << 16, settings, Claim::default(), None).expect("new");
@@ -43,12 +43,12 @@ fn report(kind: ErrorKind, message: &str) -> Report {
     Report { kind, message: message.to_owned(), hint: None, retry: false }
 }
 
-/// Begins all claims that were granted.
+/// Begins all granted claims.
 fn begin(trainer: &mut DynamicTrainer<u64>) -> Vec<u64> {
     std::iter::from_fn(|| trainer.begin(|| 1).map(|claim| claim.run)).collect()
 }
 
-/// Brings all rows of a claim, whose window has 100.
+/// Receives all rows of a claim, from a window of 100 rows.
 fn bring(trainer: &mut DynamicTrainer<u64>, run: u64) {
     let trainer = trainer.trainer(granted(run).claim).expect("begun");
     let seq = trainer.sync(0).seq;
@@ -62,8 +62,8 @@ fn bring(trainer: &mut DynamicTrainer<u64>, run: u64) {
     }
 }
 
-/// Offset, step and token of the next batch.
-fn handed(trainer: &mut DynamicTrainer<u64>) -> (u64, u64, String) {
+/// Returns offset, step and token of the next batch.
+fn delivered(trainer: &mut DynamicTrainer<u64>) -> (u64, u64, String) {
     match trainer.next(0) {
         Next::Deliver(batch) => (batch.offsets.start, batch.step, batch.token.to_string()),
         next => panic!("{next:?}"),
@@ -71,31 +71,32 @@ fn handed(trainer: &mut DynamicTrainer<u64>) -> (u64, u64, String) {
 }
 
 #[test]
-fn claims_are_handed_out_one_after_the_other_and_received_together() {
+fn claims_are_delivered_one_after_the_other_and_received_together() {
     let mut trainer = trainer(1);
     let seq = trainer.sync(0).expect("a first message").seq;
     assert!(!trainer.reply(seq, answer(seq, &[0, 3]), "d", true, 0));
     assert_eq!(begin(&mut trainer), [0, 3]);
     bring(&mut trainer, 3);
-    assert_eq!(trainer.next(0), Next::Wait, "the first claim comes first");
+    assert_eq!(trainer.next(0), Next::Wait, "the first claim is delivered first");
     bring(&mut trainer, 0);
-    let batches: Vec<_> = (0..8).map(|_| handed(&mut trainer)).collect();
+    let batches: Vec<_> = (0..8).map(|_| delivered(&mut trainer)).collect();
     let offsets: Vec<_> = batches.iter().map(|(offset, step, _)| (*offset, *step)).collect();
     assert_eq!(offsets, [(0, 0), (2, 1), (4, 2), (6, 3), (24, 12), (26, 13), (28, 14), (30, 15)]);
-    // The first of all tokens is of a claim that is begun, and the last of one that is done.
+    // The first token names a claim that is begun, and the last a claim that is done.
     let marks = |text: &str| {
         let token: Token = text.parse().expect("own text");
         token.claims.expect("dynamic").ranks[&0].clone()
     };
     assert_eq!(marks(&batches[0].2).held, [(granted(0), 2)]);
     assert_eq!(marks(&batches[7].2).done.len(), 2);
-    // That a claim is done is told at once, although a message is still to be answered; and its reader leaves.
+    // The rank tells the dispatcher at once that a claim is done, although one message is unanswered. The claim's
+    // trainer leaves.
     assert_eq!(trainer.sync(0).map(|message| message.claims.done.len()), Some(2));
     assert!(trainer.end(granted(0).claim, 0).is_some_and(|sync| sync.leaving));
     assert!(trainer.end(granted(0).claim, 0).is_none());
-    // It is not over before the dispatcher has said that nothing is left.
+    // The rank ends only after the dispatcher has said that no claim is left.
     assert_eq!(trainer.next(0), Next::Wait);
-    assert!(trainer.sync(0).is_some() && trainer.sync(0).is_none(), "two wait");
+    assert!(trainer.sync(0).is_some() && trainer.sync(0).is_none(), "two messages are unanswered");
     let mut last = answer(seq + 2, &[]);
     last.reply.is_exhausted = true;
     assert!(!trainer.reply(seq + 2, last, "d", true, 0));
@@ -103,40 +104,40 @@ fn claims_are_handed_out_one_after_the_other_and_received_together() {
 }
 
 #[test]
-fn a_dispatcher_without_workers_is_left_after_a_pause() {
+fn a_rank_leaves_a_dispatcher_without_workers_after_a_pause() {
     let mut trainer = trainer(2);
-    assert_eq!(trainer.announce().expect("there is another").seq, 1);
+    assert_eq!(trainer.announce().expect("a second dispatcher").seq, 1);
     let seq = trainer.sync(0).expect("a first message").seq;
-    assert!(!trainer.reply(1, answer(1, &[5]), "other", false, 0), "what it announced has no answer");
+    assert!(!trainer.reply(1, answer(1, &[5]), "other", false, 0), "the answer to an announcement is ignored");
     let mut idle = answer(seq, &[]);
     idle.reply.workers = 0;
     assert!(trainer.reply(seq, idle, "d", true, 10));
     assert_eq!((trainer.sync(10), trainer.sync_at()), (None, Some(210)));
     let next = trainer.sync(210).expect("the pause is over");
     assert_eq!((next.since, next.known), (next.seq, 0));
-    // It comes late.
+    // A late answer of the dispatcher that was left.
     assert!(!trainer.reply(seq, answer(seq, &[5]), "d", true, 220));
     assert_eq!(begin(&mut trainer), [0; 0]);
     break_rule(Some(Rule::LeftDispatchersAreNotHeard));
     assert!(!trainer.reply(seq, ClaimAnswer { version: 9, ..answer(seq, &[5]) }, "d", true, 220));
     break_rule(None);
-    assert_eq!(begin(&mut trainer), [5], "a rule that is broken shows");
-    // One that does not answer makes room for the next message too.
+    assert_eq!(begin(&mut trainer), [5], "the broken rule has an effect");
+    // A message that stays unanswered makes room for the next, too.
     trainer.unanswered(next.seq, report(ErrorKind::Unavailable, "gone"), 300);
     assert!(!trainer.awaits(next.seq) && trainer.sync(499).is_none() && trainer.sync(500).is_some());
 }
 
 #[test]
-fn trouble_that_lasts_is_an_error_unless_a_claim_is_read() {
+fn lasting_trouble_is_an_error_unless_a_claim_is_being_read() {
     let mut trainer = trainer(1);
     let seq = trainer.sync(0).expect("a first message").seq;
     let mut waits = answer(seq, &[]);
     waits.reply.awaited = vec![1];
-    assert!(!trainer.reply(seq, waits, "d", true, 100), "there is no other");
+    assert!(!trainer.reply(seq, waits, "d", true, 100), "there is no other dispatcher");
     assert_eq!((trainer.awaiting().map(|(since, _)| since), trainer.gives_up_at()), (Some(100), Some(1_100)));
     assert_eq!(trainer.next(1_099), Next::Wait);
-    assert!(matches!(trainer.next(1_100), Next::Fail(report) if report.message.contains("rank 1 is there")));
-    let seq = trainer.sync(0).expect("none waits").seq;
+    assert!(matches!(trainer.next(1_100), Next::Fail(report) if report.message.contains("until rank 1 joins")));
+    let seq = trainer.sync(0).expect("no message is unanswered").seq;
     let mut failed = answer(seq, &[0]);
     failed.reply.failed = Some(report(ErrorKind::Conflict, "no"));
     assert!(!trainer.reply(seq, failed, "d", true, 1_200));
@@ -151,33 +152,33 @@ fn an_answer_counts_for_the_message_that_it_answers() {
     assert!(!trainer.reply(seq, answer(seq, &[0]), "d", true, 0));
     begin(&mut trainer);
     bring(&mut trainer, 0);
-    let older = trainer.sync(0).expect("one that waits for news").seq;
-    (0..4).for_each(|_| drop(handed(&mut trainer)));
+    let older = trainer.sync(0).expect("a message that waits for news").seq;
+    (0..4).for_each(|_| drop(delivered(&mut trainer)));
     assert_eq!(trainer.next(0), Next::Wait);
-    let newer = trainer.sync(0).expect("one that brings news").seq;
-    // The dispatcher has heard both when it answers the first.
+    let newer = trainer.sync(0).expect("a message that brings news").seq;
+    // The dispatcher has heard both messages when it answers the first.
     assert!(!trainer.reply(older, answer(newer, &[]), "d", true, 0));
     assert!(!trainer.awaits(older) && trainer.awaits(newer));
-    assert!(trainer.sync(0).is_none(), "the newer message waits for news");
+    assert!(trainer.sync(0).is_none(), "the newer message is unanswered");
     assert!(!trainer.reply(newer, answer(newer, &[]), "d", true, 0));
-    assert!(trainer.sync(0).is_some(), "none waits");
+    assert!(trainer.sync(0).is_some(), "no message is unanswered");
 }
 
 #[test]
-fn a_process_that_was_replaced_hands_out_nothing() {
+fn a_replaced_process_delivers_no_batches() {
     let mut trainer = trainer(1);
     let seq = trainer.sync(0).expect("a first message").seq;
     assert!(!trainer.reply(seq, answer(seq, &[0]), "d", true, 0));
     begin(&mut trainer);
     bring(&mut trainer, 0);
-    handed(&mut trainer);
+    delivered(&mut trainer);
     trainer.refused(report(ErrorKind::Conflict, "another process"));
     assert!(matches!(trainer.next(0), Next::Fail(report) if report.kind == ErrorKind::Conflict));
     assert!(trainer.sync(0).is_none());
 }
 
 #[test]
-fn all_claims_of_a_rank_have_one_buffer() {
+fn all_claims_of_a_rank_share_one_buffer() {
     for (rule, claims) in [(None, 2), (Some(Rule::ClaimsShareTheBuffer), 1)] {
         break_rule(rule);
         assert_eq!(trainer(1).limits().buffered_bytes * claims, 1_000);

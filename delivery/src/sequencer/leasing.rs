@@ -1,26 +1,27 @@
-//! Who is leased what: what readers are at first, then what lies ahead of them, each to whoever has the least to do.
+//! Assignment of windows to workers: first the readers' current windows, then those ahead of them, each to the worker
+//! with the least to do.
 //!
-//! Looked at anew whenever something changed. It costs about as much as there are windows held times places where
-//! readers stand, and workers; how many readers stand there is no matter.
+//! Leases are assigned anew after every change. The cost is about proportional to the windows held times the places of
+//! readers, plus the workers. It is independent of the number of readers at a place.
 
 use std::collections::BTreeMap;
 
-use super::{LeaseId, Replica, ReplicaState, Sequencer, Window, WorkerEntry, WorkerId};
+use super::{LeaseId, Replica, ReplicaState, Sequencer, WindowEntry, WorkerEntry, WorkerId};
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
-/// At most this many windows are looked at ahead of one reader; what bounds them usually is memory.
+/// The most windows to look ahead of one reader. Usually memory is the limit.
 const LOOKAHEAD_WINDOWS_MAX: u64 = 64;
 
-/// A window makes room for one that is so many times nearer to a reader, before anybody waits for that.
+/// A window is evicted, before any reader waits, for one that is this many times nearer to a reader.
 const MUCH_NEARER: u64 = 4;
 
-/// The readers that stand at one place.
+/// The readers at one place.
 #[derive(Clone, Debug)]
 pub(super) struct ReadersAt {
-    /// How many there are of each share.
+    /// The number of readers by share.
     shares: BTreeMap<u64, u32>,
-    /// How many windows its epoch has. A plan may have to work that out.
+    /// The number of windows in the place's epoch, kept because a plan may have to compute it.
     windows: u32,
 }
 
@@ -46,13 +47,13 @@ impl ReadersAt {
         }
     }
 
-    /// Added up anew each time: sums that are only added to and taken from drift.
+    /// Summed anew each time: a running sum of floats would drift.
     fn share(&self) -> f64 {
         self.shares.iter().map(|(&share, &count)| f64::from_bits(share) * f64::from(count)).sum()
     }
 }
 
-/// What a worker has to do.
+/// The work assigned to a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Load {
     unready: u64,
@@ -69,7 +70,7 @@ impl Load {
         self.computing += usize::from(copy.state == ReplicaState::Leased);
     }
 
-    /// Whether the worker may compute another window ahead of the readers.
+    /// Returns whether the worker may compute another window ahead of the readers.
     fn has_room(&self, worker: &WorkerEntry, bytes: u64) -> bool {
         let limits = worker.limits;
         let fits = self.held_bytes + bytes <= limits.memory_bytes || self.holds < limits.windows_at_least;
@@ -84,7 +85,8 @@ impl Load {
 type Loads = BTreeMap<WorkerId, Load>;
 
 impl<P: Plan> Sequencer<P> {
-    /// A second copy of a window that its reader has waited for too long, or cannot reach. Whether there is one now.
+    /// Leases a second copy of a window whose reader has waited too long or cannot reach the first. Returns whether it
+    /// did.
     pub(super) fn lease_again(&mut self, window: WindowId) -> bool {
         let Some(held) = self.windows.get(&window) else { return false };
         if let [only] = held.copies[..]
@@ -101,7 +103,7 @@ impl<P: Plan> Sequencer<P> {
         false
     }
 
-    /// A window that `worker` does not hold as it should is leased to another, if one may take it.
+    /// Leases a window that worker `than` lost or does not serve to another worker, if one may take it.
     pub(super) fn lease_elsewhere(&mut self, window: WindowId, than: WorkerId) {
         if !self.is_wanted(window) || self.distance(window).is_none() {
             return;
@@ -115,19 +117,19 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// How often `window` is still to be taken: the sum of its readers' shares.
+    /// Returns the number of times that `window` will still be read: the sum of its readers' shares.
     pub fn shares(&self, window: WindowId) -> f64 {
         self.places.iter().filter(|(place, _)| needs(**place, window)).map(|(_, place)| place.share()).sum()
     }
 
-    /// How far `window` is ahead of the nearest reader that still needs it.
+    /// Returns the distance of `window` from the nearest reader that still needs it.
     pub(super) fn distance(&self, window: WindowId) -> Option<u64> {
         self.places
             .iter()
             .filter(|(place, _)| needs(**place, window))
             .map(|(&(at, _), place)| match window.epoch - at.epoch {
                 0 => u64::from(window.index - at.index),
-                // Only compared, so the epochs between may be taken to be as long as this one.
+                // Distances are only compared, so the epochs between may be assumed to be as long as this one.
                 epochs => {
                     let before = epochs.saturating_mul(place.windows.into());
                     before.saturating_add(window.index.into()).saturating_sub(at.index.into())
@@ -140,7 +142,7 @@ impl<P: Plan> Sequencer<P> {
         self.places.keys().any(|&place| needs(place, window))
     }
 
-    /// Forgets what no reader needs, and leases what they need next.
+    /// Releases windows that no reader needs, and leases the windows that readers need next.
     pub(super) fn settle(&mut self) {
         self.revision += 1;
         if !self.keeps_all {
@@ -148,9 +150,9 @@ impl<P: Plan> Sequencer<P> {
             for window in passed {
                 self.windows.remove(&window);
             }
-            if !self.let_go.is_empty() {
+            if !self.evicted.is_empty() {
                 let places = &self.places;
-                self.let_go.retain(|&window| places.keys().any(|&place| needs(place, window)));
+                self.evicted.retain(|&window| places.keys().any(|&place| needs(place, window)));
             }
         }
         if self.workers.is_empty() {
@@ -161,13 +163,13 @@ impl<P: Plan> Sequencer<P> {
         self.lease_ahead(&mut loads);
     }
 
-    /// Whether nobody computes this window who can be reached.
+    /// Returns whether no reachable worker has a lease on this window.
     fn is_wanted(&self, window: WindowId) -> bool {
         let Some(held) = self.windows.get(&window) else { return true };
         match held.copies[..] {
             _ if held.failed => false,
             [] => true,
-            // Its worker may still win the race.
+            // The suspected worker may still finish first.
             [only] => self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain),
             _ => false,
         }
@@ -194,7 +196,7 @@ impl<P: Plan> Sequencer<P> {
     }
 
     fn lease_ahead(&mut self, loads: &mut Loads) {
-        // Before the windows ahead are looked at: mostly all are busy.
+        // Usually all workers are busy, which is cheaper to find than the windows ahead.
         if self.idlest(loads, |_, worker, load| load.has_time(worker)).is_none() {
             return;
         }
@@ -212,7 +214,8 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// The idlest worker that has time, and room for `bytes` if it lets go of finished windows `beyond` that distance.
+    /// Returns the idlest worker that has time, and room for `bytes` after evicting computed windows further than
+    /// `beyond`.
     fn idlest_with_room(&self, loads: &Loads, bytes: u64, beyond: u64) -> Option<WorkerId> {
         if self.keeps_all {
             return None;
@@ -226,8 +229,8 @@ impl<P: Plan> Sequencer<P> {
             }
         }
         self.idlest(loads, |id, worker, load| {
-            let let_go = room.get(&id).copied().unwrap_or_default();
-            load.has_time(worker) && load.held_bytes + bytes <= worker.limits.memory_bytes.saturating_add(let_go)
+            let evicted = room.get(&id).copied().unwrap_or_default();
+            load.has_time(worker) && load.held_bytes + bytes <= worker.limits.memory_bytes.saturating_add(evicted)
         })
     }
 
@@ -239,7 +242,7 @@ impl<P: Plan> Sequencer<P> {
         loads
     }
 
-    /// The worker with the least to do, of those that take something and `may`.
+    /// Returns the worker with the least to do, of those that take windows and satisfy `may`.
     fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &WorkerEntry, &Load) -> bool) -> Option<WorkerId> {
         let workers = self.workers.iter().filter(|(_, worker)| !worker.draining && !worker.suspected);
         workers
@@ -251,7 +254,7 @@ impl<P: Plan> Sequencer<P> {
             .map(|(_, _, id)| id)
     }
 
-    /// Windows ahead of the readers that nobody computes yet, and how far; nearest first.
+    /// Returns the windows ahead of the readers that no worker computes, with their distance, nearest first.
     fn ahead(&self) -> Vec<(u64, WindowId)> {
         let mut ahead = BTreeMap::new();
         for &(at, until_epoch) in self.places.keys() {
@@ -272,8 +275,8 @@ impl<P: Plan> Sequencer<P> {
         ahead
     }
 
-    /// Forgets finished windows that are `beyond` that distance from a reader, the furthest away first, until `bytes`
-    /// more fit.
+    /// Evicts computed windows that are further than `beyond` from a reader, the furthest first, until `bytes` more
+    /// fit.
     fn make_room(&mut self, loads: &mut Loads, worker: WorkerId, bytes: u64, beyond: u64) {
         let Some(limit) = self.workers.get(&worker).map(|worker| worker.limits.memory_bytes) else { return };
         while loads.get(&worker).is_some_and(|load| load.held_bytes + bytes > limit) {
@@ -287,7 +290,7 @@ impl<P: Plan> Sequencer<P> {
             let held = self.windows.get_mut(&window).expect("it has a copy");
             held.copies.retain(|copy| copy.lease != lease);
             if held.copies.is_empty() {
-                self.let_go.insert(window);
+                self.evicted.insert(window);
             }
             *loads = self.loads();
         }
@@ -298,20 +301,20 @@ impl<P: Plan> Sequencer<P> {
         self.next_lease += 1;
         self.granted += 1;
         self.speculative += u64::from(self.windows.get(&window).is_some_and(|held| !held.copies.is_empty()));
-        self.recomputed += u64::from(self.let_go.remove(&window));
+        self.recomputed += u64::from(self.evicted.remove(&window));
         let copy = self.hold(window, worker, lease);
         loads.entry(worker).or_default().add(&copy);
     }
 
     pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId) -> Replica {
         let copy = Replica { worker, lease, state: ReplicaState::Leased, bytes: self.plan.bytes(window) };
-        let held: &mut Window = self.windows.entry(window).or_default();
+        let held: &mut WindowEntry = self.windows.entry(window).or_default();
         held.copies.push(copy);
         copy
     }
 }
 
-/// Whether readers that stand there, and stop before that epoch, need `window`.
+/// Returns whether readers at that window, which stop before that epoch, need `window`.
 fn needs((at, until_epoch): (WindowId, u64), window: WindowId) -> bool {
     at <= window && window.epoch < until_epoch
 }

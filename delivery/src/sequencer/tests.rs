@@ -1,8 +1,10 @@
-//! The sequencer, event by event.
+//! Tests of the sequencer: events and leases.
 
 use std::collections::BTreeSet;
 
 use super::*;
+
+mod workers;
 
 /// Epochs of `windows` windows of 10 bytes each.
 struct Even {
@@ -23,7 +25,7 @@ fn window(index: u32) -> WindowId {
     WindowId { epoch: 0, index }
 }
 
-/// With workers numbered from 1, each of which can take `memory_bytes` and computes two windows at a time.
+/// Returns a sequencer with workers from 1, each of which can take `memory_bytes` and computes two windows at a time.
 fn sequencer(windows: u32, workers: u64, memory_bytes: u64) -> Sequencer<Even> {
     let mut sequencer = Sequencer::new(Even { windows }, 100);
     for worker in 1..=workers {
@@ -34,16 +36,16 @@ fn sequencer(windows: u32, workers: u64, memory_bytes: u64) -> Sequencer<Even> {
 
 fn join(sequencer: &mut Sequencer<Even>, worker: WorkerId, memory_bytes: u64) {
     let limits = WorkerLimits { memory_bytes, computing: 2, windows_at_least: 1 };
-    sequencer.handle(Event::WorkerJoined { worker, limits }).expect("pure");
+    sequencer.handle(Event::WorkerJoined { worker, limits }).expect("deterministic");
 }
 
 fn read(sequencer: &mut Sequencer<Even>, reader: ReaderId, from: u32) {
     let event = Event::ReaderJoined { reader, at: window(from), until_epoch: 1, share: 1.0 };
-    sequencer.handle(event).expect("pure");
+    sequencer.handle(event).expect("deterministic");
 }
 
 fn advance(sequencer: &mut Sequencer<Even>, reader: ReaderId, to: u32) {
-    sequencer.handle(Event::ReaderAdvanced { reader, to: window(to) }).expect("pure");
+    sequencer.handle(Event::ReaderAdvanced { reader, to: window(to) }).expect("deterministic");
 }
 
 fn held(sequencer: &Sequencer<Even>, worker: WorkerId) -> Vec<u32> {
@@ -58,27 +60,27 @@ fn lease(sequencer: &Sequencer<Even>, worker: WorkerId, index: u32) -> LeaseId {
 fn count(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32) {
     let lease = lease(sequencer, worker, index);
     let event = Event::WindowCounted { window: window(index), lease, rows: 5, bytes: 10 };
-    sequencer.handle(event).expect("pure");
+    sequencer.handle(event).expect("deterministic");
 }
 
 fn finish(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32) {
     count(sequencer, worker, index);
     let lease = lease(sequencer, worker, index);
-    sequencer.handle(Event::WindowReady { window: window(index), lease }).expect("pure");
+    sequencer.handle(Event::WindowReady { window: window(index), lease }).expect("deterministic");
 }
 
 fn fail(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32, retry: bool) {
     let lease = lease(sequencer, worker, index);
-    sequencer.handle(Event::WindowFailed { window: window(index), lease, retry }).expect("pure");
+    sequencer.handle(Event::WindowFailed { window: window(index), lease, retry }).expect("deterministic");
 }
 
-/// Computes all that is leased, and what is leased for it.
+/// Computes all leased windows, including those that are leased meanwhile.
 fn finish_all(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
     while let Some((window, _)) =
         sequencer.leases(worker).into_iter().find(|&(window, lease)| !sequencer.is_ready(window, lease))
     {
         count(sequencer, worker, window.index);
-        // It may have made room for another as soon as it was there.
+        // Counting the window may have evicted it for another.
         if held(sequencer, worker).contains(&window.index) {
             finish(sequencer, worker, window.index);
         }
@@ -86,7 +88,7 @@ fn finish_all(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
 }
 
 #[test]
-fn a_reader_gets_its_window_even_over_the_limit() {
+fn a_current_window_is_leased_even_over_the_limit() {
     let mut sequencer = sequencer(5, 1, 0);
     read(&mut sequencer, 1, 2);
     assert_eq!(held(&sequencer, 1), [2]);
@@ -110,7 +112,7 @@ fn windows_ahead_are_leased_in_order_while_memory_lasts() {
 }
 
 #[test]
-fn windows_ahead_go_to_whoever_has_the_least_to_do() {
+fn windows_ahead_go_to_the_worker_with_the_least_to_do() {
     let mut sequencer = sequencer(9, 3, 1_000);
     read(&mut sequencer, 1, 0);
     let mut all: Vec<u32> = (1..=3).flat_map(|worker| held(&sequencer, worker)).collect();
@@ -142,16 +144,16 @@ fn a_reader_that_falls_behind_has_its_windows_computed_again() {
 }
 
 #[test]
-fn nothing_is_leased_past_the_last_epoch_and_nothing_kept_after_the_last_reader() {
+fn no_window_is_leased_past_the_last_epoch_or_kept_after_the_last_reader() {
     let mut sequencer = sequencer(3, 1, 1_000);
     read(&mut sequencer, 7, 2);
     assert_eq!(held(&sequencer, 1), [2]);
-    sequencer.handle(Event::ReaderLeft { reader: 7 }).expect("pure");
+    sequencer.handle(Event::ReaderLeft { reader: 7 }).expect("deterministic");
     assert!(held(&sequencer, 1).is_empty() && !sequencer.is_read());
 }
 
 #[test]
-fn a_failed_window_is_computed_again_for_a_reader_that_comes_back() {
+fn a_failed_window_is_retried_for_a_reader_that_joins() {
     let mut sequencer = sequencer(9, 1, 25);
     read(&mut sequencer, 1, 0);
     finish(&mut sequencer, 1, 0);
@@ -159,7 +161,7 @@ fn a_failed_window_is_computed_again_for_a_reader_that_comes_back() {
     assert!(sequencer.has_failed(window(1)) && !held(&sequencer, 1).contains(&1));
     read(&mut sequencer, 2, 1);
     assert!(!sequencer.has_failed(window(1)) && held(&sequencer, 1).contains(&1));
-    // A reader that was there all the time waits for the new try as well.
+    // A reader that was there all the time waits for the retry as well.
     advance(&mut sequencer, 1, 1);
     assert!(held(&sequencer, 1).contains(&1));
 }
@@ -181,7 +183,7 @@ fn late_and_duplicate_reports_change_nothing() {
             Event::WindowFailed { window, lease, retry: false },
             Event::WindowMissing { window, lease },
         ] {
-            sequencer.handle(event).expect("pure");
+            sequencer.handle(event).expect("deterministic");
             assert_eq!(sequencer.leases(1), before);
         }
         assert!(sequencer.rows(window).is_none() && !sequencer.has_failed(window));
@@ -202,147 +204,7 @@ fn a_late_message_does_not_move_a_reader_back() {
 }
 
 #[test]
-fn a_lost_workers_windows_are_leased_to_others() {
-    let mut sequencer = sequencer(4, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    finish_all(&mut sequencer, 1);
-    finish_all(&mut sequencer, 2);
-    sequencer.handle(Event::WorkerLeft { worker: 1 }).expect("pure");
-    assert!(held(&sequencer, 1).is_empty());
-    finish_all(&mut sequencer, 2);
-    assert_eq!(held(&sequencer, 2), [0, 1, 2, 3]);
-}
-
-#[test]
-fn a_window_that_keeps_losing_its_workers_is_given_up() {
-    let mut sequencer = sequencer(1, 0, 1_000);
-    read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(ATTEMPTS_MAX) {
-        assert!(!sequencer.has_failed(window(0)));
-        join(&mut sequencer, worker, 1_000);
-        assert_eq!(held(&sequencer, worker), [0]);
-        sequencer.handle(Event::WorkerLeft { worker }).expect("pure");
-    }
-    assert!(sequencer.has_failed(window(0)));
-    join(&mut sequencer, 99, 1_000);
-    assert!(held(&sequencer, 99).is_empty());
-}
-
-#[test]
-fn a_window_whose_rows_take_their_workers_down_is_given_up() {
-    let mut sequencer = sequencer(1, 0, 1_000);
-    read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(ATTEMPTS_MAX) {
-        assert!(!sequencer.has_failed(window(0)));
-        join(&mut sequencer, worker, 1_000);
-        count(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLeft { worker }).expect("pure");
-    }
-    assert!(sequencer.has_failed(window(0)));
-}
-
-#[test]
-fn workers_lost_after_a_window_was_ready_do_not_speak_against_it() {
-    let mut sequencer = sequencer(1, 0, 1_000);
-    read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(3 * ATTEMPTS_MAX) {
-        join(&mut sequencer, worker, 1_000);
-        finish(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLeft { worker }).expect("pure");
-    }
-    assert!(!sequencer.has_failed(window(0)));
-}
-
-#[test]
-fn a_draining_worker_keeps_what_can_be_read_and_begins_nothing() {
-    let mut sequencer = sequencer(4, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    finish(&mut sequencer, 1, 0);
-    sequencer.handle(Event::WorkerDraining { worker: 1 }).expect("pure");
-    join(&mut sequencer, 1, 1_000);
-    finish_all(&mut sequencer, 2);
-    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![0], vec![1, 2, 3]));
-    advance(&mut sequencer, 1, 1);
-    assert!(held(&sequencer, 1).is_empty());
-}
-
-#[test]
-fn a_window_that_is_waited_for_is_leased_a_second_time_and_the_first_to_be_ready_is_kept() {
-    let mut sequencer = sequencer(1, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    for _ in 0..3 {
-        sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("pure");
-        assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![0], vec![0]));
-    }
-    count(&mut sequencer, 1, 0);
-    finish(&mut sequencer, 2, 0);
-    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![], vec![0]));
-    sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("pure");
-    assert!(held(&sequencer, 1).is_empty(), "what is ready only has to be fetched");
-}
-
-#[test]
-fn a_window_whose_worker_cannot_be_reached_is_leased_a_second_time() {
-    let mut sequencer = sequencer(1, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    finish(&mut sequencer, 1, 0);
-    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
-    sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("pure");
-    finish(&mut sequencer, 2, 0);
-    let copies: BTreeSet<_> = sequencer.copies(window(0)).map(|copy| copy.worker).collect();
-    assert_eq!(copies, BTreeSet::from([1, 2]));
-}
-
-#[test]
-fn a_suspected_worker_gets_nothing_new_until_it_is_heard_of() {
-    let mut sequencer = sequencer(9, 1, 20);
-    read(&mut sequencer, 1, 0);
-    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
-    advance(&mut sequencer, 1, 5);
-    assert!(held(&sequencer, 1).is_empty());
-    join(&mut sequencer, 1, 20);
-    assert_eq!(held(&sequencer, 1), [5, 6]);
-}
-
-#[test]
-fn a_missing_window_is_leased_to_another_worker_if_there_is_one() {
-    let mut sequencer = sequencer(1, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    finish(&mut sequencer, 1, 0);
-    let missing = lease(&sequencer, 1, 0);
-    sequencer.handle(Event::WindowMissing { window: window(0), lease: missing }).expect("pure");
-    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![], vec![0]));
-    sequencer.handle(Event::WorkerLeft { worker: 1 }).expect("pure");
-    let missing = lease(&sequencer, 2, 0);
-    sequencer.handle(Event::WindowMissing { window: window(0), lease: missing }).expect("pure");
-    assert_ne!(lease(&sequencer, 2, 0), missing);
-}
-
-#[test]
-fn windows_of_a_dispatcher_that_is_gone_are_taken_over_while_all_is_kept() {
-    let mut sequencer = sequencer(9, 3, 10);
-    sequencer.set_keeps_all(true);
-    sequencer.adopt(1, window(3), 7, true);
-    sequencer.adopt(9, window(4), 8, true);
-    assert_eq!(sequencer.leases(1), [(window(3), 7)]);
-    assert!(held(&sequencer, 9).is_empty(), "nobody knows that worker");
-    // Another has the same window, and nobody needs it twice; but what is not computed yet may come from elsewhere.
-    sequencer.adopt(2, window(3), 9, false);
-    assert!(held(&sequencer, 2).is_empty());
-    sequencer.adopt(2, window(3), 9, true);
-    finish(&mut sequencer, 2, 3);
-    assert_eq!((held(&sequencer, 1), sequencer.leases(2)), (vec![], vec![(window(3), 9)]));
-    sequencer.adopt(3, window(3), 10, true);
-    assert!(held(&sequencer, 3).is_empty());
-    read(&mut sequencer, 1, 3);
-    sequencer.set_keeps_all(false);
-    assert!(held(&sequencer, 2).contains(&3));
-    advance(&mut sequencer, 1, 4);
-    assert!(!held(&sequencer, 2).contains(&3));
-}
-
-#[test]
-fn what_may_still_be_asked_for_makes_no_room_for_what_lies_ahead() {
+fn kept_windows_are_not_evicted_for_windows_ahead() {
     let mut sequencer = sequencer(99, 1, 40);
     sequencer.set_keeps_all(true);
     for index in 50..54 {
@@ -351,7 +213,7 @@ fn what_may_still_be_asked_for_makes_no_room_for_what_lies_ahead() {
     }
     read(&mut sequencer, 1, 0);
     finish_all(&mut sequencer, 1);
-    // Its window is always leased; the others wait.
+    // The reader's current window is always leased. The windows ahead wait.
     assert_eq!(held(&sequencer, 1), [0, 50, 51, 52]);
     sequencer.set_keeps_all(false);
     advance(&mut sequencer, 1, 1);
@@ -360,33 +222,7 @@ fn what_may_still_be_asked_for_makes_no_room_for_what_lies_ahead() {
 }
 
 #[test]
-fn a_worker_may_hold_so_many_windows_whatever_they_take() {
-    let mut sequencer = sequencer(99, 0, 0);
-    let limits = WorkerLimits { memory_bytes: 10, computing: 2, windows_at_least: 2 };
-    for worker in 1..=2 {
-        sequencer.handle(Event::WorkerJoined { worker, limits }).expect("pure");
-    }
-    sequencer.set_keeps_all(true);
-    sequencer.adopt(2, window(50), 7, true);
-    finish(&mut sequencer, 2, 50);
-    read(&mut sequencer, 1, 0);
-    for worker in 1..=2 {
-        finish_all(&mut sequencer, worker);
-    }
-    assert_eq!((held(&sequencer, 1), held(&sequencer, 2)), (vec![0, 2], vec![1, 50]));
-}
-
-#[test]
-fn what_nobody_needs_is_not_taken_over() {
-    let mut sequencer = sequencer(9, 1, 10);
-    sequencer.adopt(1, window(3), 7, true);
-    read(&mut sequencer, 1, 4);
-    sequencer.adopt(1, window(3), 7, true);
-    assert_eq!(held(&sequencer, 1), [4]);
-}
-
-#[test]
-fn a_window_with_other_rows_than_before_is_an_error() {
+fn a_window_whose_row_count_changes_is_an_error() {
     let mut sequencer = sequencer(1, 1, 10);
     read(&mut sequencer, 1, 0);
     count(&mut sequencer, 1, 0);
@@ -397,40 +233,20 @@ fn a_window_with_other_rows_than_before_is_an_error() {
 }
 
 #[test]
-fn shares_say_how_often_a_window_is_still_to_be_taken() {
+fn shares_add_up_the_readers_that_still_need_a_window() {
     let mut sequencer = sequencer(9, 1, 10);
     read(&mut sequencer, 1, 0);
     let rank = Event::ReaderJoined { reader: 2, at: window(2), until_epoch: 1, share: 0.25 };
-    sequencer.handle(rank).expect("pure");
+    sequencer.handle(rank).expect("deterministic");
     assert_eq!((sequencer.shares(window(1)), sequencer.shares(window(2))), (1.0, 1.25));
 }
 
 #[test]
-fn what_a_suspected_worker_has_not_counted_is_leased_to_others_before_anybody_waits_and_it_may_still_win() {
-    let mut sequencer = sequencer(4, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    let (first, others) = (held(&sequencer, 1), held(&sequencer, 2));
-    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
-    finish_all(&mut sequencer, 2);
-    assert_eq!(held(&sequencer, 2), [0, 1, 2, 3]);
-    assert_eq!(sequencer.speculative(), first.len() as u64);
-    assert!(first.iter().all(|index| !others.contains(index)));
-    // It was only cut off for a moment, and is as good for what it has ready.
-    let mut sequencer = self::sequencer(4, 2, 1_000);
-    read(&mut sequencer, 1, 0);
-    sequencer.handle(Event::WorkerSuspected { worker: 1 }).expect("pure");
-    join(&mut sequencer, 1, 1_000);
-    finish(&mut sequencer, 1, first[0]);
-    assert!(!held(&sequencer, 2).contains(&first[0]));
-    assert_eq!(sequencer.copies(window(first[0])).map(|copy| copy.worker).collect::<Vec<_>>(), [1]);
-}
-
-#[test]
-fn what_is_known_already_changes_nothing_and_ranks_at_one_place_are_one() {
+fn known_events_change_nothing_and_ranks_at_one_place_count_once() {
     let mut sequencer = sequencer(50, 2, 1_000);
     for rank in 0..100 {
         let event = Event::ReaderJoined { reader: rank, at: window(0), until_epoch: 1, share: 0.01 };
-        sequencer.handle(event).expect("pure");
+        sequencer.handle(event).expect("deterministic");
     }
     finish_all(&mut sequencer, 1);
     finish_all(&mut sequencer, 2);
@@ -439,12 +255,12 @@ fn what_is_known_already_changes_nothing_and_ranks_at_one_place_are_one() {
     join(&mut sequencer, 1, 1_000);
     let (rows, bytes) = (5, 10);
     for rank in 0..99 {
-        sequencer.handle(Event::ReaderAdvanced { reader: rank, to: window(0) }).expect("pure");
-        sequencer.handle(Event::WindowCounted { window: lease.0, lease: lease.1, rows, bytes }).expect("pure");
+        sequencer.handle(Event::ReaderAdvanced { reader: rank, to: window(0) }).expect("deterministic");
+        sequencer.handle(Event::WindowCounted { window: lease.0, lease: lease.1, rows, bytes }).expect("deterministic");
     }
     assert_eq!(sequencer.revision(), before);
     (0..100).for_each(|rank| advance(&mut sequencer, rank, 1));
-    // The first stands somewhere new, and the last leaves nobody behind.
+    // The first reader creates a place, and the last one leaves its old place empty.
     assert_eq!(sequencer.revision(), before + 2);
     assert!((sequencer.shares(window(1)) - 1.0).abs() < 1e-9);
 }
@@ -458,18 +274,18 @@ fn a_rerun_is_not_computed_again() {
             finish_all(&mut sequencer, 1);
             advance(&mut sequencer, reader, index);
         }
-        sequencer.handle(Event::ReaderLeft { reader }).expect("pure");
+        sequencer.handle(Event::ReaderLeft { reader }).expect("deterministic");
     }
     assert_eq!((sequencer.granted(), sequencer.recomputed()), (10, 0));
 }
 
-/// Of what worker 1 holds, the windows from `from` on, but before `to`.
+/// Returns how many windows in `from..to` worker 1 holds.
 fn held_between(sequencer: &Sequencer<Even>, from: u32, to: u32) -> usize {
     held(sequencer, 1).into_iter().filter(|index| (from..to).contains(index)).count()
 }
 
 #[test]
-fn a_reader_that_stands_still_does_not_keep_another_from_what_lies_ahead() {
+fn a_reader_that_stands_still_does_not_block_the_windows_ahead_of_another() {
     let mut sequencer = sequencer(1_000, 1, 200);
     read(&mut sequencer, 1, 500);
     read(&mut sequencer, 2, 0);
@@ -482,7 +298,7 @@ fn a_reader_that_stands_still_does_not_keep_another_from_what_lies_ahead() {
 }
 
 #[test]
-fn what_others_left_for_a_reader_is_kept_while_it_is_near() {
+fn passed_windows_are_kept_for_a_near_reader() {
     let mut sequencer = sequencer(1_000, 1, 200);
     read(&mut sequencer, 1, 0);
     read(&mut sequencer, 2, 0);
@@ -490,7 +306,7 @@ fn what_others_left_for_a_reader_is_kept_while_it_is_near() {
         finish_all(&mut sequencer, 1);
         advance(&mut sequencer, 1, index);
     }
-    // They go on side by side, and what lies ahead of the first takes nothing from the second.
+    // Both readers advance together. Windows ahead of the first evict none that the second needs.
     for index in 1..100 {
         finish_all(&mut sequencer, 1);
         assert_eq!(held_between(&sequencer, index - 1, index + 12), 13);
@@ -501,10 +317,10 @@ fn what_others_left_for_a_reader_is_kept_while_it_is_near() {
 }
 
 #[test]
-fn the_next_epoch_is_as_near_as_it_is() {
+fn distances_reach_across_epochs() {
     let mut sequencer = sequencer(5, 1, 40);
     let event = Event::ReaderJoined { reader: 1, at: window(3), until_epoch: 2, share: 1.0 };
-    sequencer.handle(event).expect("pure");
+    sequencer.handle(event).expect("deterministic");
     assert_eq!(sequencer.distance(WindowId { epoch: 1, index: 1 }), Some(3));
     assert_eq!(sequencer.distance(WindowId { epoch: 2, index: 0 }), None);
 }

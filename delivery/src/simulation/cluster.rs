@@ -1,9 +1,9 @@
-//! All nodes of one seed, what is done to them, and when it ends.
+//! All nodes of one seed, the faults injected into them, and the end of the run.
 
 use super::dispatcher::DispatcherNode;
 use super::faults::{Blow, Fault};
-use super::job::Job;
-use super::reader::{Change, OrderedJob};
+use super::job::DynamicJob;
+use super::reader::{OrderedJob, ResumeChange};
 use super::worker::WorkerNode;
 use super::world::{
     DISPATCHERS, NodeId, Process, RANKS, READERS, Role, Timer, WORKERS, World, WorldEvent, role, trainer_node,
@@ -11,18 +11,18 @@ use super::world::{
 };
 use crate::Millis;
 
-/// All must be over so long after the last fault.
+/// The time after the last fault within which all jobs must finish.
 const FINISH_MS: Millis = 180_000;
-/// More events than any sound run has.
+/// More events than any correct run has.
 const EVENTS_MAX: u64 = 400_000;
-/// Workers that are started by default; the others come to the addresses of these.
+/// Workers that are started by default. The others come to the addresses of these.
 const WORKERS_USUAL: usize = 5;
 
-/// How a seed ended.
-pub(super) struct Outcome {
+/// The result of a seed.
+pub(super) struct SeedResult {
     pub(super) hash: u64,
     pub(super) events: u64,
-    /// How long it went on after the last fault.
+    /// The time from the last fault to the end.
     pub(super) recovery_ms: Millis,
     pub(super) batches: u64,
     pub(super) fired: Vec<u64>,
@@ -30,26 +30,26 @@ pub(super) struct Outcome {
     pub(super) trace: Vec<String>,
 }
 
-struct Cluster {
+struct SimulatedCluster {
     world: World,
     dispatchers: Vec<DispatcherNode>,
     workers: Vec<WorkerNode>,
-    /// So many workers should be up.
+    /// The number of workers that should be up.
     workers_wanted: usize,
     readers: Vec<OrderedJob>,
-    /// Jobs with dynamic delivery: their nodes come after those of the readers.
-    jobs: Vec<Job>,
-    /// Whether a reader cannot reach some worker, for good.
+    /// Jobs with dynamic delivery. Their nodes come after those of the ordered jobs.
+    jobs: Vec<DynamicJob>,
+    /// Whether a reader can no longer reach some worker.
     is_cut: bool,
 }
 
 /// Runs a seed to its end.
-pub(super) fn run(seed: u64, traced: bool) -> Outcome {
-    let mut cluster = Cluster::new(seed, traced);
+pub(super) fn run(seed: u64, traced: bool) -> SeedResult {
+    let mut cluster = SimulatedCluster::new(seed, traced);
     let mut events = 0;
     while !cluster.is_done() && cluster.world.violation().is_none() {
         let Some(event) = cluster.world.next() else {
-            cluster.world.violated(|| "stuck: nothing happens any more".to_owned());
+            cluster.world.violated(|| "stuck: no event is left".to_owned());
             break;
         };
         events += 1;
@@ -62,7 +62,7 @@ pub(super) fn run(seed: u64, traced: bool) -> Outcome {
     for dispatcher in &mut cluster.dispatchers {
         dispatcher.count(&mut cluster.world);
     }
-    Outcome {
+    SeedResult {
         hash: cluster.world.hash(),
         events,
         recovery_ms: cluster.world.now.saturating_sub(cluster.world.faults.until),
@@ -74,7 +74,7 @@ pub(super) fn run(seed: u64, traced: bool) -> Outcome {
     }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     fn new(seed: u64, traced: bool) -> Self {
         let mut world = World::new(seed, traced);
         let workers_wanted = world.random.pick(&[1, 1, 2, 2, 3, 4, WORKERS_USUAL]);
@@ -83,13 +83,14 @@ impl Cluster {
             1..4 => 2,
             _ => 1,
         };
-        // Some seeds have a job with dynamic delivery, alone or beside a reader.
+        // Half of the seeds have jobs with dynamic delivery, some with an ordered job beside them.
         let (readers, jobs) = match world.random.chance(500) {
             true => (world.random.pick(&[0, 0, 0, 1]), world.random.pick(&[1, 1, 1, 2])),
             false => (readers, 0),
         };
         let readers: Vec<_> = (0..readers).map(|index| OrderedJob::draw(&mut world, index)).collect();
-        let jobs: Vec<_> = (readers.len()..readers.len() + jobs).map(|index| Job::draw(&mut world, index)).collect();
+        let jobs: Vec<_> =
+            (readers.len()..readers.len() + jobs).map(|index| DynamicJob::draw(&mut world, index)).collect();
         if !jobs.is_empty() && world.random.chance(500) {
             world.dispatchers = DISPATCHERS;
         }
@@ -199,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// Somebody starts a worker again that ended by itself: at its own address, if another has the one it had.
+    /// Restarts a worker that ended by itself: at its own address, if another worker has the one that it had.
     fn revive(&mut self, index: usize) {
         let worker = &self.workers[index];
         if worker.is_up() {
@@ -232,7 +233,7 @@ impl Cluster {
         }
     }
 
-    /// A reader or a job.
+    /// Returns the index of a job of either kind.
     fn any_trainer(&mut self) -> usize {
         self.world.random.below((self.readers.len() + self.jobs.len()) as u64) as usize
     }
@@ -241,7 +242,7 @@ impl Cluster {
         self.readers.iter().all(|reader| reader.is_done) && self.jobs.iter().all(|job| job.is_done)
     }
 
-    /// Does one of the things that this seed does to its nodes.
+    /// Injects one of this seed's faults.
     fn blow(&mut self) {
         let blow = self.world.random.pick(&self.world.faults.blows.clone());
         self.world.say(|| format!("{blow:?}"));
@@ -294,7 +295,7 @@ impl Cluster {
                 self.workers[other].start(&mut self.world, false);
             }
             Blow::CutOff => {
-                // Once at most, and never the first, which never refuses a feed.
+                // At most once, and never the first worker, which never refuses a feed.
                 if self.workers_wanted > 1 && !self.is_cut {
                     self.is_cut = true;
                     self.world.faults.fired(Fault::CutOff);
@@ -318,7 +319,7 @@ impl Cluster {
         }
     }
 
-    /// A dispatcher is gone, for a moment or for long.
+    /// Kills a dispatcher, and restarts it soon or late.
     fn kill_dispatcher(&mut self, stays_down: bool) {
         let index = self.world.random.below(self.world.dispatchers as u64) as usize;
         if self.dispatchers[index].is_up() {
@@ -334,7 +335,7 @@ impl Cluster {
         }
     }
 
-    /// All trainers of a job are gone, and go on perhaps as others.
+    /// Kills all trainers of a job, which may resume with another number of ranks.
     fn kill_trainers(&mut self, changes_world: bool) {
         let index = self.any_trainer();
         let Some(reader) = self.readers.get_mut(index) else {
@@ -345,8 +346,8 @@ impl Cluster {
             self.world.faults.fired(Fault::TrainersKilled);
             let change = match (changes_world, self.world.random.chance(500)) {
                 (false, _) => None,
-                (true, true) => Some(Change::World),
-                (true, false) => Some(Change::GlobalBatch),
+                (true, true) => Some(ResumeChange::World),
+                (true, false) => Some(ResumeChange::GlobalBatch),
             };
             reader.kill(&mut self.world, change);
         }
@@ -358,7 +359,7 @@ impl Cluster {
         self.world.pause(node, until);
     }
 
-    /// Faults are over: enough nodes come up to finish.
+    /// Ends the faults, and starts enough nodes to finish.
     fn heal(&mut self) {
         self.world.heal();
         // A second dispatcher may stay down.
@@ -369,7 +370,8 @@ impl Cluster {
                 self.world.schedule(self.world.now, WorldEvent::Start(node));
             }
         }
-        // Nobody keeps another's address: the other may be the one that computes all feeds and can be reached.
+        // Each worker gets its own address back. Otherwise a worker that refuses a feed, or cannot be reached, might
+        // replace the only one that computes it.
         for worker in 0..WORKERS {
             if self.workers[worker].address != worker {
                 self.workers[worker].kill(&mut self.world, true);
@@ -378,7 +380,7 @@ impl Cluster {
             self.world.serve(worker % WORKERS_USUAL, worker_node(worker % WORKERS_USUAL));
         }
         for worker in 0..self.workers_wanted {
-            // The first never refuses a feed.
+            // The first worker never refuses a feed.
             if worker == 0 || self.is_cut || self.world.random.chance(700) {
                 self.world.schedule(self.world.now + 100, WorldEvent::Start(worker_node(worker)));
             }

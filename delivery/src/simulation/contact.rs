@@ -1,4 +1,5 @@
-//! How workers and trainers reach a dispatcher: one message at a time, and the next dispatcher when one is silent.
+//! How workers and trainers reach a dispatcher: one message at a time, turning to the next dispatcher when one is
+//! silent.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,19 +8,19 @@ use super::faults::Fault;
 use super::world::{NodeId, Process, Timer, World};
 use crate::Millis;
 
-/// A message that was not answered for so long is given up.
+/// The time after which an unanswered message is given up.
 const UNANSWERED_MS: Millis = 1_500;
 
-/// The dispatcher that a process talks to. Claims that a process reads share theirs.
+/// The dispatcher that a process talks to. The claims that a process reads share it.
 pub(super) type SharedAddress = Rc<Cell<NodeId>>;
 
 pub(super) struct Contact {
     at: SharedAddress,
-    /// Where the newest message went.
+    /// The dispatcher of the newest message.
     asked: NodeId,
-    /// The newest message, unless it was answered.
+    /// The newest message, if it is unanswered.
     outstanding: Option<u64>,
-    /// Since when there is something to do here.
+    /// When the dispatcher became useless, if it is.
     useless_since: Option<Millis>,
 }
 
@@ -28,12 +29,12 @@ impl Contact {
         Self::sharing(&Self::anywhere(world))
     }
 
-    /// One of the dispatchers.
+    /// Returns a random dispatcher.
     pub(super) fn anywhere(world: &mut World) -> SharedAddress {
         Rc::new(Cell::new(world.random.below(world.dispatchers as u64) as usize))
     }
 
-    /// Whoever shares a place with others goes on with them.
+    /// Shares the dispatcher with other contacts: when one turns to another dispatcher, all do.
     pub(super) fn sharing(at: &SharedAddress) -> Self {
         Self { at: Rc::clone(at), asked: at.get(), outstanding: None, useless_since: None }
     }
@@ -54,7 +55,7 @@ impl Contact {
         }
     }
 
-    /// Whether that message is still to be answered.
+    /// Returns whether the message is unanswered.
     pub(super) fn awaits(&self, seq: u64) -> bool {
         self.outstanding == Some(seq)
     }
@@ -63,18 +64,18 @@ impl Contact {
         self.outstanding.is_none()
     }
 
-    /// Goes on with the dispatcher after the one that was asked last.
+    /// Turns to the dispatcher after the one that was asked last.
     pub(super) fn rotate(&mut self, world: &mut World) {
         self.outstanding = None;
         self.useless_since = None;
-        // Another may have gone on already.
+        // A contact that shares the dispatcher may have turned already.
         if world.dispatchers > 1 && self.at.get() == self.asked {
             self.at.set((self.asked + 1) % world.dispatchers);
             world.faults.fired(Fault::FailedOver);
         }
     }
 
-    /// Goes on with the next dispatcher if this one has been of no use for long.
+    /// Turns to the next dispatcher if this one has been useless for longer than `patience`.
     pub(super) fn judge(&mut self, world: &mut World, is_useful: bool, patience: Millis) {
         match is_useful {
             true => self.useless_since = None,

@@ -1,4 +1,4 @@
-//! A dispatcher's process: answers at once what is news, and the rest in a while.
+//! A dispatcher's process, with long polls: it answers news at once, and other messages after a while.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::world::{NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World}
 use crate::messages::WorkerReply;
 use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
 
-/// What is no news is answered after this.
+/// The time after which a message is answered without news.
 const POLL_MS: Millis = 500;
 
 enum Who {
@@ -18,20 +18,12 @@ enum Who {
     Claims(Box<ClaimMessage>),
 }
 
-impl Who {
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Worker(one), Self::Worker(other)) => one == other,
-            (Self::Reader(feed, one), Self::Reader(other_feed, other)) => (feed, one) == (other_feed, other),
-            (Self::Claims(one), Self::Claims(other)) => one.session == other.session,
-            _ => false,
-        }
-    }
-}
-
+/// A call that waits for its answer.
 struct Poll {
     client: Process,
     who: Who,
+    /// The number of the call's message.
+    seq: u64,
     known: u64,
     until: Millis,
 }
@@ -41,15 +33,15 @@ pub(super) struct DispatcherNode {
     state: Option<Dispatcher<SimulatedPlan>>,
     started: Millis,
     polls: Vec<Poll>,
-    /// The most readers there were at a time: what was leased for one that is gone is kept while another will need it.
+    /// The most readers at a time. Leases of readers that are gone are kept while other readers will need them.
     readers_max: usize,
-    /// Windows computed again, as last counted.
+    /// Windows that were computed again, as last counted.
     recomputed: u64,
-    /// The newest process of each rank that this dispatcher should know of.
+    /// The newest process of each rank that this dispatcher should know.
     newest: BTreeMap<(JobName, u64), u64>,
 }
 
-/// Name, world size and origin.
+/// A job's name, world size and origin.
 type JobName = (String, u64, u64);
 
 impl DispatcherNode {
@@ -96,7 +88,7 @@ impl DispatcherNode {
             return;
         };
         let now = world.now;
-        let (who, known) = match message {
+        let (who, seq, known) = match message {
             NodeMessage::HungUp(worker) => {
                 dispatcher.suspect(worker);
                 return self.answer(world);
@@ -113,7 +105,7 @@ impl DispatcherNode {
                 if sync.leaving {
                     return self.answer(world);
                 }
-                (Who::Worker(sync.worker), sync.known)
+                (Who::Worker(sync.worker), sync.seq, sync.known)
             }
             NodeMessage::ReaderSync(sync) => {
                 if !dispatcher.has_feed(&sync.feed) {
@@ -126,7 +118,7 @@ impl DispatcherNode {
                 if sync.leaving {
                     return self.answer(world);
                 }
-                (Who::Reader(sync.feed, sync.session), sync.known)
+                (Who::Reader(sync.feed, sync.session), sync.seq, sync.known)
             }
             NodeMessage::ClaimSync(message) => {
                 if !dispatcher.has_feed(&message.feed) {
@@ -135,7 +127,7 @@ impl DispatcherNode {
                 }
                 let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
                 let said = message.claims.sessions.iter().chain([(&message.rank, &message.session)]);
-                // What its token says, it should say.
+                // A process must report the sessions of its token.
                 for (&rank, &session) in said.chain(world.named.get(&message.session).into_iter().flatten()) {
                     let newest = self.newest.entry((job.clone(), rank)).or_default();
                     *newest = session.max(*newest);
@@ -144,20 +136,16 @@ impl DispatcherNode {
                     world.send(self.process, from.node, Some(from.generation), NodeMessage::Superseded);
                     return self.answer(world);
                 }
-                let known = message.known;
-                (Who::Claims(message), known)
+                let (seq, known) = (message.seq, message.known);
+                (Who::Claims(message), seq, known)
             }
             _ => return,
         };
-        // A client that asks anew has closed its last request, mostly.
-        if !world.random.chance(100) {
-            self.polls.retain(|poll| !poll.who.is(&who));
-        }
-        self.polls.push(Poll { client: from, who, known, until: now + POLL_MS });
+        self.polls.push(Poll { client: from, who, seq, known, until: now + POLL_MS });
         self.answer(world);
     }
 
-    /// The timer of long polls.
+    /// Handles the timer of long polls.
     pub(super) fn poll(&mut self, world: &mut World) {
         if let Some(dispatcher) = &mut self.state {
             dispatcher.tick(world.now);
@@ -171,23 +159,25 @@ impl DispatcherNode {
         let (process, now, started) = (self.process, world.now, self.started);
         let (readers_max, newest) = (self.readers_max, &self.newest);
         self.polls.retain(|poll| {
-            let message = match &poll.who {
+            let call = poll.seq;
+            let (heard, version, message) = match &poll.who {
                 Who::Worker(worker) => {
                     let Some(reply) = dispatcher.worker_reply(*worker, now) else { return false };
                     check_memory(world, dispatcher, started, readers_max, *worker, &reply);
-                    (reply.version, NodeMessage::WorkerReply(reply))
+                    (reply.seq, reply.version, NodeMessage::WorkerReply { call, reply })
                 }
                 Who::Reader(feed, session) => {
                     let Some(reply) = dispatcher.reader_reply(feed, *session) else { return false };
-                    (reply.version, NodeMessage::ReaderReply(reply))
+                    (reply.seq, reply.version, NodeMessage::ReaderReply { call, reply })
                 }
                 Who::Claims(message) => match dispatcher.claim_answer(message, now) {
                     Ok(answer) => {
                         let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
                         if newest.get(&(job, message.rank)).is_some_and(|&newest| newest > message.session) {
-                            world.violated(|| format!("an old process is answered: {message:?}"));
+                            world.violated(|| format!("an old process gets an answer: {message:?}"));
                         }
-                        (answer.version, NodeMessage::ClaimAnswer(Box::new(answer)))
+                        let (heard, version) = (answer.seq, answer.version);
+                        (heard, version, NodeMessage::ClaimAnswer { call, answer: Box::new(answer) })
                     }
                     Err(why) => {
                         let is_replaced = matches!(why, Unanswered::Replaced { .. });
@@ -197,9 +187,13 @@ impl DispatcherNode {
                     }
                 },
             };
-            let (version, message) = message;
-            let is_due = version != poll.known || now >= poll.until;
+            // A newer message ends an older call, whose answer then names the newer one.
+            let is_superseded = heard > call;
+            let is_due = version != poll.known || is_superseded || now >= poll.until;
             if is_due {
+                if is_superseded {
+                    world.faults.fired(Fault::AnsweredAsNewer);
+                }
                 world.send(process, poll.client.node, Some(poll.client.generation), message);
             }
             !is_due
@@ -217,8 +211,8 @@ impl DispatcherNode {
     }
 }
 
-/// A worker is told to hold no more than its memory takes, but for the windows that readers are at and the few that it
-/// may hold whatever their size.
+/// Checks that a worker's leases fit its memory, apart from readers' current windows and the few windows that it may
+/// hold whatever their size.
 fn check_memory(
     world: &mut World,
     dispatcher: &Dispatcher<SimulatedPlan>,
@@ -227,7 +221,7 @@ fn check_memory(
     worker: WorkerId,
     reply: &WorkerReply,
 ) {
-    // A young dispatcher keeps all there is, and a few windows prove nothing.
+    // A young dispatcher keeps all windows, and a few windows prove nothing.
     if world.now <= started + DispatcherSettings::default().young_ms || reply.leases.len() < 4 {
         return;
     }
@@ -237,11 +231,11 @@ fn check_memory(
         reply.leases.iter().map(|lease| world.plans[world.feed(&lease.feed)].computed_bytes(lease.window)).sum();
     let status = dispatcher.status(world.now);
     let limit = status.workers.iter().find(|it| it.worker == worker).map_or(0, |it| it.memory_bytes);
-    // A reader's window, and those of its streams that broke and are leased a second time; and those where jobs with
-    // dynamic delivery are, or were before they changed their size. What it computes for another dispatcher is not
-    // thrown away when it comes from there, and what it was leased here before is not either.
+    // Exempt are a reader's current window and those of its broken streams that are leased a second time, and the
+    // windows of jobs with dynamic delivery, including those from before a job changed its number of ranks. Windows
+    // that another dispatcher leased, or this one leased earlier, are not dropped either.
     let spare = (4 * readers_max + 2 * dispatcher.groups() + 2 + COMPUTING_MAX) as u64 * largest;
     if held > limit + spare {
-        world.violated(|| format!("worker {worker} is to hold {held} bytes of {limit} and {spare}: {reply:?}"));
+        world.violated(|| format!("worker {worker} is leased {held} bytes, more than {limit} and {spare}: {reply:?}"));
     }
 }

@@ -1,7 +1,7 @@
-//! What goes wrong. Each seed has its own few kinds of fault and its own rates, as a swarm: with all of them always on,
+//! Injected faults. Each seed has its own few kinds of fault and its own rates (swarm testing): if all were always on,
 //! most would hide the others.
 
-use super::random::Random;
+use super::random::SeededRandom;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -24,103 +24,105 @@ faults! {
     Late,
     /// A message arrived twice.
     Duplicated,
-    /// A message fell into a partition.
+    /// A partition swallowed a message.
     Partitioned,
-    /// A message fell into a partition that lets the other direction through.
+    /// A partition that lets the other direction through swallowed a message.
     PartitionedOneWay,
-    /// A reader and a worker cannot reach each other, and never will.
+    /// A reader and a worker cannot reach each other until the end.
     CutOff,
     /// A worker was killed, and its peers noticed.
     WorkerKilled,
-    /// A worker vanished, and its peers' connections with it hang.
+    /// A worker vanished, and its peers' connections hang.
     WorkerVanished,
-    /// A dispatcher was killed and came back empty.
+    /// A dispatcher was killed and restarted empty.
     DispatcherKilled,
     /// A dispatcher was killed and stayed down.
     DispatcherDown,
-    /// A reader's processes were killed; it went on from its last checkpoint.
+    /// All processes of a job were killed, to resume from its last checkpoint.
     TrainersKilled,
-    /// A reader went on with another world size and the same global batch.
+    /// A job resumed with another world size and the same global batch.
     WorldChanged,
-    /// A reader went on with another global batch.
+    /// A job resumed with another global batch.
     GlobalBatchChanged,
-    /// A node stood still.
+    /// A dispatcher was paused.
     DispatcherPaused,
-    /// The same, a worker.
+    /// A worker was paused.
     WorkerPaused,
-    /// The same, a trainer.
+    /// A trainer was paused.
     TrainerPaused,
     /// A worker was told to stop.
     Drained,
-    /// A second worker came to the address of a first.
+    /// A second worker took the address of a first.
     SameAddress,
     /// A worker was sent away because another took its address.
     SentAway,
     /// A window took many times as long as usual.
     Slow,
-    /// A window failed, and might not elsewhere.
+    /// Computing a window failed, and might succeed elsewhere.
     Failed,
-    /// A window failed for good, until the readers came back.
+    /// Computing a window failed for good, until its readers restarted.
     FailedForGood,
     /// A worker could not compute a feed.
     Refused,
     /// A stream broke.
     StreamBroken,
-    /// A stream left rows out, or brought them twice.
+    /// A stream skipped or repeated rows.
     StreamGarbled,
     /// A stream brought an error.
     StreamFailed,
     /// A worker was asked for a window that it did not hold.
     Missing,
-    /// Rows came that were no longer wanted.
+    /// A trainer refused rows of a replaced stream.
     RowsLate,
-    /// A client went on with the other dispatcher.
+    /// An answer to an older message named a newer one, which the dispatcher had heard meanwhile.
+    AnsweredAsNewer,
+    /// A client turned to the other dispatcher.
     FailedOver,
-    /// A reader was told of an error, and started again.
+    /// A reader failed with an error, and restarted.
     ReaderFailed,
-    /// A reader went on from a token inside a window.
+    /// A reader resumed from a token inside a window.
     ResumedMidWindow,
-    /// A reader went on from a token behind an epoch's end.
+    /// A reader resumed from a token at an epoch's end.
     ResumedAtEpochEnd,
     /// A window had no rows.
     EmptyWindow,
-    /// An epoch followed an epoch.
+    /// A reader entered its next epoch.
     NextEpoch,
-    /// The rest of an epoch was left out.
+    /// The incomplete last step of an epoch was left out.
     LastDropped,
-    /// A reader began at an offset that no step begins at.
+    /// A reader began at an offset that is not the first of a step.
     OddStart,
-    /// A window was computed although it had been before.
+    /// A window was computed again.
     Recomputed,
-    /// A worker kept windows for a dispatcher that did not know them.
+    /// A worker held windows that an earlier dispatcher had leased.
     Adopted,
-    /// One rank of a job with dynamic delivery was killed, and went on from its own token.
+    /// One rank of a job with dynamic delivery was killed, to resume from its own token.
     RankKilled,
-    /// It went on in the middle of a claim.
+    /// It resumed in the middle of a claim.
     ResumedMidClaim,
-    /// It went on from a token that was not its newest.
+    /// It resumed from a token that was not its newest.
     ResumedFurtherBack,
-    /// All ranks went on from one checkpoint.
+    /// All ranks resumed from one checkpoint.
     JobResumed,
-    /// The same with another number of ranks.
+    /// All ranks resumed from one checkpoint, as another number of ranks.
     JobResized,
-    /// A rank's old process went on talking.
+    /// A rank's old process kept running beside the new one.
     Zombie,
-    /// It was told that it is one.
+    /// A rank's old process was told that a newer one replaced it.
     Superseded,
-    /// Its tokens were tried with those of the others, and refused.
+    /// The old process's token was refused together with the tokens of the other ranks.
     OldTokensRefused,
-    /// A rank came back from before what the others remembered.
+    /// A rank resumed from before the claims that others remembered.
     RankBehind,
     /// The tokens of all ranks were not of one checkpoint.
     NotJoined,
-    /// A rank that was at its end was needed again.
+    /// A rank that had ended was needed again.
     EndedCameBack,
-    /// All that is long done was forgotten.
+    /// Claims that were done long ago were reduced to a sum.
     BaseMoved,
 }
 
-/// In thousandths of all occasions.
+/// Rates of faults, in thousandths of all occasions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
     pub(super) lost: u64,
@@ -135,7 +137,7 @@ pub(super) struct Rates {
     pub(super) stream_failed: u64,
 }
 
-/// What is done to nodes from time to time.
+/// Faults that are injected into nodes from time to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blow {
     KillWorker,
@@ -177,15 +179,15 @@ const BLOWS: [Blow; 15] = [
 pub(super) struct Faults {
     pub(super) rates: Rates,
     pub(super) blows: Vec<Blow>,
-    /// Milliseconds between blows, about.
+    /// The average time between blows.
     pub(super) pace: u64,
-    /// When they end.
+    /// When the faults end.
     pub(super) until: u64,
     fired: Vec<u64>,
 }
 
 impl Faults {
-    pub(super) fn draw(random: &mut Random) -> Self {
+    pub(super) fn draw(random: &mut SeededRandom) -> Self {
         let mut rate = |high| match random.chance(300) {
             true => random.between(1, high),
             false => 0,

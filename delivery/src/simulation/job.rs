@@ -1,27 +1,22 @@
-//! A training job with dynamic delivery: ranks that take batches as they come, die alone or together, and go on from
-//! their tokens.
+//! A training job with dynamic delivery, whose ranks fail alone or together and resume from their tokens.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::faults::Fault;
 use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
-use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
-use crate::rules::{Rule, holds};
-use crate::{AssembledBatch, Claim, ClaimMarks, Claimer, ErrorKind, Millis, ReadSettings, Start};
+use super::tokens::{OldToken, Saved, joined, marks};
+use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
+use crate::{AssembledBatch, Claim, Claimer, ErrorKind, Millis, ReadSettings, Start};
 
-/// A rank that is waited for for so long although it was at its end is started again.
+/// A rank that has ended is restarted when others have waited for it for this long.
 const ENDED_MS: Millis = 15_000;
 
-/// A token, and how many batches its rank had taken then.
-type Saved = (String, usize);
-
-/// A rank, whichever process it is.
+/// A rank, across its processes.
 #[derive(Default)]
 struct JobRank {
     member: Option<Member>,
-    /// What it has taken in the history that survives.
+    /// The batches that it took in the history that survives.
     taken: Vec<Taken>,
     saved: Vec<Saved>,
     /// The token of its last batch.
@@ -31,32 +26,31 @@ struct JobRank {
     has_ended: bool,
 }
 
-/// An old process that does not know that it was given up.
+/// An old process that does not know that it was replaced.
 struct Zombie {
     member: Member,
     until: Millis,
-    /// What it took, as itself believes.
+    /// The batches that it took, in its own history.
     taken: Vec<Taken>,
     latest: Option<Saved>,
 }
 
-pub(super) struct Job {
+pub(super) struct DynamicJob {
     index: usize,
     feed: usize,
     settings: ReadSettings,
-    /// What every rank begins with: an offset, or the tokens of all ranks at a checkpoint.
+    /// The position from which every rank begins: an offset, or the tokens of all ranks at a checkpoint.
     start: String,
     places: Vec<JobRank>,
-    /// What the ranks of a job of another size had taken.
+    /// The tokens of all ranks at the last common checkpoint.
     checkpoint: Option<Vec<Saved>>,
     checkpoint_steps: u64,
     steps: u64,
     zombie: Option<Zombie>,
-    /// The last checkpoint of one that is gone: its rank, what it had taken, and its token.
-    old: Option<(usize, Vec<Taken>, String)>,
-    /// Whether no rank came back alone since all began.
+    old: Option<OldToken>,
+    /// Whether no rank has resumed alone since all began.
     is_clean: bool,
-    /// Claims that a rank may hold.
+    /// The most claims that a rank may hold.
     held_max: u64,
     generation: u32,
     buffer_limit: u64,
@@ -64,15 +58,7 @@ pub(super) struct Job {
     pub(super) is_done: bool,
 }
 
-/// What ranks have taken, as their tokens say.
-fn marks(token: &str) -> Option<ClaimMarks> {
-    match token.parse() {
-        Ok(Start::Token(token)) => token.claims.as_deref().cloned(),
-        _ => None,
-    }
-}
-
-impl Job {
+impl DynamicJob {
     pub(super) fn draw(world: &mut World, index: usize) -> Self {
         let feed = world.random.below(world.feeds.len() as u64) as usize;
         let plan = world.plans[feed];
@@ -80,7 +66,7 @@ impl Job {
         let samples = plan.windows_max * plan.rows_max * epochs;
         let batch_size = world.random.pick(&[1, 1, 2, 2, 3, 4, 8]);
         let settings = ReadSettings {
-            // A batch of a few samples takes as long to simulate as one of many.
+            // Many small batches would take long to simulate.
             batch_size: if samples / batch_size > 250 { samples / 200 } else { batch_size },
             epochs,
             drop_last: world.random.chance(400),
@@ -113,7 +99,7 @@ impl Job {
         job
     }
 
-    /// New places, one for each rank.
+    /// Creates the ranks.
     fn set_up(&mut self, world: &mut World) {
         let (step_ms, save_steps) = (world.random.pick(&[5, 20, 60, 100, 200]), world.random.pick(&[1, 1, 2, 3, 5]));
         let place = |_| JobRank {
@@ -125,7 +111,7 @@ impl Job {
         self.checkpoint = None;
     }
 
-    /// Its processes begin after a while, each in its own time.
+    /// Starts the processes, each after its own delay.
     pub(super) fn begin(&self, world: &mut World) {
         for rank in 0..self.places.len() {
             let at = world.now + world.random.between(0, 500);
@@ -138,7 +124,7 @@ impl Job {
         Process { node: trainer_node(self.index, rank), generation: self.generation }
     }
 
-    /// A rank's process begins, from its last token or with what the job began with.
+    /// Starts a rank's process, from its last token or from the job's start.
     pub(super) fn start(&mut self, world: &mut World, rank: usize) {
         let Some(place) = self.places.get(rank) else { return };
         if place.member.is_some() || place.has_ended || self.is_done {
@@ -153,7 +139,7 @@ impl Job {
             Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
             Start::Token(token) => (Claim::default(), token.claims.as_deref()),
         };
-        // It begins with the time.
+        // A session begins with the time.
         let session = (world.now << 16) + world.id();
         let feed = Arc::clone(&world.feeds[self.feed]);
         let job = format!("job {}", self.index);
@@ -168,20 +154,20 @@ impl Job {
         world.timer(world.now, process, Timer::Pump);
     }
 
-    /// Something is done to some or all of its processes.
+    /// Kills all processes, with or without another number of ranks.
     pub(super) fn blow(&mut self, world: &mut World, changes_world: bool) {
         if !self.is_done && self.is_worth_it(world) {
             self.resume_all(world, changes_world);
         }
     }
 
-    /// Mostly, what is done to them is done when they have come some way since.
+    /// Usually, a fault is injected only after the ranks have made progress since the last.
     fn is_worth_it(&self, world: &mut World) -> bool {
         let is_under_way = |place: &JobRank| place.member.is_some() && place.saved.len() > 1;
         self.places.iter().any(is_under_way) || world.random.chance(200)
     }
 
-    /// Something is done to one of them.
+    /// Kills one process.
     pub(super) fn blow_rank(&mut self, world: &mut World) {
         if !self.is_done && self.is_worth_it(world) {
             let rank = world.random.below(self.settings.world_size) as usize;
@@ -189,7 +175,7 @@ impl Job {
         }
     }
 
-    /// A rank's process is gone; it goes on after a while.
+    /// Kills a rank's process, and restarts it after a while.
     fn kill(&mut self, world: &mut World, rank: usize) {
         let place = &mut self.places[rank];
         let Some(member) = place.member.take() else { return };
@@ -204,16 +190,16 @@ impl Job {
         let (taken, latest) = (place.taken.clone(), place.latest.clone());
         let undone = place.taken.split_off(kept);
         self.ledger.undo(&undone);
-        // What was saved after that is not in the history any more.
+        // The checkpoint names batches that the rank no longer has.
         self.checkpoint.take_if(|checkpoint| checkpoint[rank].1 > kept);
         place.latest = place.saved.last().cloned();
         let marks = place.latest.as_ref().and_then(|(token, _)| marks(token));
         if marks.as_ref().is_some_and(|marks| marks.ranks.get(&(rank as u64)).is_some_and(|it| !it.held.is_empty())) {
             world.faults.fired(Fault::ResumedMidClaim);
         }
-        world.say(|| format!("job {} rank {rank} is lost, and {} batches with it", self.index, undone.len()));
-        // To a dispatcher that knows neither, the new process of one rank and an old one of another are all there are:
-        // the old one lingers beside a new one that does not know from its token that there is a newer.
+        world.say(|| format!("job {} rank {rank} is killed, and loses {} batches", self.index, undone.len()));
+        // A dispatcher that knows neither may meet only the new process of one rank and an old process of another. So
+        // the old process may run beside a new one only if the new one's token names its newer process.
         let is_known = |old: &Zombie| {
             let newest = marks.as_ref().and_then(|marks| marks.sessions.get(&(old.member.rank as u64)));
             old.member.rank == rank || newest.is_some_and(|&newest| newest > old.member.trainer.claimer().session())
@@ -233,7 +219,7 @@ impl Job {
         world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, rank)));
     }
 
-    /// All processes are gone; the job goes on from the checkpoint that they took together, perhaps as another number.
+    /// Kills all processes, and resumes the job from its last common checkpoint, perhaps as another number of ranks.
     fn resume_all(&mut self, world: &mut World, changes_world: bool) {
         let saved = self.checkpoint.take();
         (self.zombie, self.old) = (None, None);
@@ -251,14 +237,14 @@ impl Job {
         self.is_clean = true;
         world.faults.fired(Fault::JobResumed);
         if let Some(saved) = saved {
-            let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
+            let joined = joined(&saved);
             let sizes: Vec<u64> = (1..=4).filter(|&size| size != self.settings.world_size).collect();
             if changes_world {
                 let before = self.settings.world_size;
                 self.settings.world_size = world.random.pick(&sizes);
-                // Fewer ranks go on with what more held.
+                // Fewer ranks resume with the claims that more ranks held.
                 self.held_max *= before.div_ceil(self.settings.world_size);
-                // As one text or, as a request has it, read and written again.
+                // Either the joined tokens, or the same text after parsing and writing, as in a request.
                 let start: Start = joined.parse().expect("checked when it was saved");
                 self.start = if world.random.chance(500) { joined } else { start.to_string() };
                 self.set_up(world);
@@ -270,11 +256,11 @@ impl Job {
                 self.checkpoint = Some(saved);
             }
         }
-        world.say(|| format!("job {} is lost, and begins again at {}", self.index, self.start));
+        world.say(|| format!("job {} is killed, and restarts at {}", self.index, self.start));
         self.begin(world);
     }
 
-    /// The place of a living process, or none for the old one; and which of its claims is read there.
+    /// Finds a process: its rank, or `None` for the old process, and the index of the claim that it reads.
     fn find(&self, process: Process) -> Option<(Option<usize>, Option<usize>)> {
         let places = self.places.iter().enumerate();
         let living = places.filter_map(|(rank, place)| Some((Some(rank), place.member.as_ref()?)));
@@ -310,11 +296,11 @@ impl Job {
         self.pump(world, place);
     }
 
-    /// A process is over: it was told that a newer one is its rank, or came to its end although it is old.
+    /// Ends a process that was told that a newer one replaced it, or an old process that came to its end.
     fn superseded(&mut self, world: &mut World, place: Option<usize>) {
         match place {
             Some(rank) => {
-                world.violated(|| format!("job {} rank {rank}: the newest process is sent away", self.index));
+                world.violated(|| format!("job {} rank {rank}: the newest process is refused", self.index));
             }
             None => {
                 if let Some(zombie) = self.zombie.take() {
@@ -324,10 +310,10 @@ impl Job {
         }
     }
 
-    /// An old process is gone; what it saved is not.
+    /// Ends an old process, and keeps its last token.
     fn bury(&mut self, world: &mut World, zombie: Zombie) {
         let Zombie { member, taken, latest, .. } = zombie;
-        self.old = latest.map(|(token, _)| (member.rank, taken, token));
+        self.old = latest.map(|(token, _)| OldToken { rank: member.rank, taken, token });
         member.close(world);
     }
 
@@ -382,7 +368,7 @@ impl Job {
                         Some(_) if report.kind == ErrorKind::Conflict => {
                             world.faults.fired(Fault::RankBehind);
                             if self.is_clean {
-                                world.violated(|| format!("no rank came back alone: {report:?}"));
+                                world.violated(|| format!("no rank resumed alone: {report:?}"));
                             }
                             self.resume_all(world, false);
                         }
@@ -396,8 +382,8 @@ impl Job {
         self.call_ended(world, place);
     }
 
-    /// A rank was handed a batch.
-    fn took(&mut self, world: &mut World, rank: usize, batch: &AssembledBatch<Rows>) {
+    /// Records a batch that was delivered to a rank.
+    fn took(&mut self, world: &mut World, rank: usize, batch: &AssembledBatch<SimulatedRows>) {
         let token = batch.token.to_string();
         world.say(|| format!("job {} rank {rank} gets {}:{:?}", self.index, batch.epoch, batch.offsets));
         self.ledger.delivered(world, self.feed, batch);
@@ -415,18 +401,18 @@ impl Job {
         }
     }
 
-    /// All ranks save their tokens at the same time, if they are all there and have one.
+    /// Saves the tokens of all ranks at the same time, if every rank is up or has ended, and has a token.
     fn save(&mut self, world: &mut World) {
         let is_there = |place: &JobRank| place.member.is_some() || place.has_ended;
         let latest = self.places.iter().map(|place| place.latest.clone().filter(|_| is_there(place)));
         let Some(saved) = latest.collect::<Option<Vec<_>>>() else { return };
-        let joined = saved.iter().map(|(token, _)| token.as_str()).collect::<Vec<_>>().join(",");
-        // A rank that was resumed from the tokens of all has those until its first batch.
+        let joined = joined(&saved);
+        // Until its first batch, a rank that resumed from the joined tokens has those of all ranks.
         if joined.matches("fb1.").count() > self.places.len() {
             return;
         }
         let Ok(Start::Token(token)) = joined.parse() else {
-            return world.violated(|| format!("{joined} are not tokens of one job"));
+            return world.violated(|| format!("{joined} cannot be joined"));
         };
         let others = self.settings.world_size % 4 + 1;
         match token.claims.expect("of dynamic delivery").of(0, others) {
@@ -442,7 +428,9 @@ impl Job {
             Err(error) if self.is_clean => world.violated(|| format!("{joined}: {error}")),
             Err(_) => world.faults.fired(Fault::NotJoined),
         }
-        self.try_old_token(world, &saved);
+        if let Some(old) = &self.old {
+            old.join(world, &saved, self.places.iter().map(|place| place.taken.as_slice()));
+        }
         let Some(base) =
             self.places.iter().filter_map(|place| place.member.as_ref()?.trainer.claimer().latest()).next()
         else {
@@ -453,28 +441,7 @@ impl Job {
         }
     }
 
-    /// The token of an old process goes with those of the others only if nothing is in two of them.
-    fn try_old_token(&self, world: &mut World, saved: &[Saved]) {
-        let Some((old_rank, taken, old)) = &self.old else { return };
-        let of = |(rank, (token, _)): (usize, &Saved)| if rank == *old_rank { old.clone() } else { token.clone() };
-        let joined: Vec<_> = saved.iter().enumerate().map(of).collect();
-        let marks = marks(&joined.join(","));
-        if marks.is_none_or(|marks| marks.of(0, self.settings.world_size % 4 + 1).is_err()) {
-            if holds(Rule::TokensAreOfOneHistory) {
-                world.faults.fired(Fault::OldTokensRefused);
-            }
-            return;
-        }
-        let others = self.places.iter().enumerate().filter(|(rank, _)| rank != old_rank);
-        let mut all = BTreeSet::new();
-        for (epoch, offsets) in others.flat_map(|(_, place)| &place.taken).chain(taken) {
-            if !all.insert((*epoch, offsets.start)) {
-                return world.violated(|| format!("{epoch}:{offsets:?} is in two of {}", joined.join(",")));
-            }
-        }
-    }
-
-    /// A rank is at its end.
+    /// Ends a rank.
     fn ended(&mut self, world: &mut World, place: Option<usize>) {
         let Some(rank) = place else {
             return self.superseded(world, None);
@@ -492,12 +459,13 @@ impl Job {
         let missing = self.ledger.missing();
         let held_max = others * self.held_max * Claimer::claim_rows(&self.settings);
         if missing > if self.is_clean { held_max } else { u64::MAX * others.min(1) } {
-            world
-                .violated(|| format!("rank {rank} ended, {others} others have not, and {missing} samples are missing"));
+            world.violated(|| {
+                format!("rank {rank} ended while {others} others have not and {missing} samples are missing")
+            });
         }
     }
 
-    /// A rank that was at its end is started again, if others wait for it for too long.
+    /// Restarts a rank that has ended, if others have waited for it for too long.
     fn call_ended(&mut self, world: &mut World, place: Option<usize>) {
         let Some(member) = place.and_then(|rank| self.places[rank].member.as_ref()) else { return };
         if member.awaiting_since.is_none_or(|since| since + ENDED_MS > world.now) {

@@ -1,36 +1,36 @@
-//! A process of a rank with dynamic delivery: it asks for claims, reads them, and hands out batches.
+//! A process of a rank with dynamic delivery, which asks for claims, reads them, and delivers batches.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
 use super::reader::TrainerNode;
-use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, Rows, Timer, World};
+use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::Report;
 use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next};
 
-/// A rank gives up when trouble lasts for longer.
+/// A rank fails when trouble lasts for longer.
 const PATIENCE_MS: Millis = 30_000;
-/// Whoever looks after a rank gives it up when it says for so long why nothing can be granted.
+/// A rank is restarted when it has reported for this long that no claim can be granted.
 const FAILED_MS: Millis = 3_000;
 
 /// A process of a rank.
 pub(super) struct Member {
     pub(super) rank: usize,
     pub(super) process: Process,
-    pub(super) trainer: DynamicTrainer<Rows>,
+    pub(super) trainer: DynamicTrainer<SimulatedRows>,
     contact: Contact,
-    /// Which dispatcher its messages went to.
+    /// The dispatcher to which each unanswered message went.
     asked: BTreeMap<u64, NodeId>,
-    /// Where its claims' readers ask for windows.
+    /// The dispatcher that the readers of its claims ask.
     readers_at: SharedAddress,
-    /// Those that follow the routes of its claims.
+    /// The readers of its claims.
     pub(super) reading: VecDeque<(Claim, TrainerNode)>,
     busy_until: Millis,
-    /// Since when others are waited for, at any dispatcher.
+    /// When the rank began to wait for other ranks, at any dispatcher.
     pub(super) awaiting_since: Option<Millis>,
     failed_since: Option<Millis>,
-    /// The most bytes that its claims may have in their buffers.
+    /// The most bytes that its claims may buffer.
     buffered_max: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Done {
 }
 
 impl Member {
-    /// The process of `claimer`, which buffers about `buffer_limit` bytes.
+    /// Creates the process of `claimer`, which buffers about `buffer_limit` bytes.
     pub(super) fn new(
         world: &mut World,
         rank: usize,
@@ -50,7 +50,7 @@ impl Member {
         batch_size: u64,
         buffer_limit: u64,
     ) -> Self {
-        // Each of two claims may have what was allowed and a fragment beyond, and one that the loop waits for.
+        // Each of two claims may buffer its limit, a fragment beyond, and one that the loop waits for.
         let buffered_max = buffer_limit + 2 * 2 * batch_size * ROW_BYTES;
         Self {
             rank,
@@ -67,14 +67,14 @@ impl Member {
         }
     }
 
-    /// A part of the process follows the routes of a claim that is begun.
+    /// Creates the reader of a claim.
     pub(super) fn read(&mut self, world: &mut World, process: Process, claim: Claim) {
         let contact = Contact::sharing(&self.readers_at);
         let feed = self.trainer.claimer().feed().clone();
         self.reading.push_back((claim, TrainerNode::new(world, process, &feed, contact)));
     }
 
-    /// Tells the other dispatchers that it is there, if they can be reached.
+    /// Announces the process to the other dispatchers. A message may be lost.
     pub(super) fn announce(&mut self, world: &mut World) {
         let Some(message) = self.trainer.announce() else { return };
         if !world.strikes(500, Fault::Lost) {
@@ -84,7 +84,7 @@ impl Member {
         }
     }
 
-    /// Says what there is to say.
+    /// Sends the messages that are due.
     fn sync(&mut self, world: &mut World) {
         while let Some(message) = self.trainer.sync(world.now) {
             let dispatcher = self.contact.dispatcher();
@@ -105,10 +105,10 @@ impl Member {
 
     pub(super) fn handle(&mut self, world: &mut World, from: Process, message: NodeMessage) {
         match message {
-            NodeMessage::ClaimAnswer(answer) => {
-                self.asked.remove(&answer.seq);
+            NodeMessage::ClaimAnswer { call, answer } => {
+                self.asked.remove(&call);
                 let is_first = self.contact.dispatcher() == 0;
-                if self.trainer.reply(answer.seq, *answer, "d", is_first, world.now) {
+                if self.trainer.reply(call, *answer, "d", is_first, world.now) {
                     self.rotate(world);
                 }
                 let latest = self.trainer.claimer().latest();
@@ -126,7 +126,7 @@ impl Member {
         }
     }
 
-    /// A message of one of its claims' readers.
+    /// Handles a message to the reader of a claim.
     pub(super) fn handle_claim(&mut self, world: &mut World, index: usize, from: Process, message: NodeMessage) {
         let (claim, node) = &mut self.reading[index];
         if let Some(trainer) = self.trainer.trainer(*claim) {
@@ -135,14 +135,15 @@ impl Member {
     }
 
     pub(super) fn timer(&mut self, world: &mut World, timer: &Timer) {
+        // The time limit is the call's. A message that the trainer awaits after its call was answered has none.
         if let Timer::Unanswered(seq) = *timer
-            && self.trainer.awaits(seq)
+            && self.asked.contains_key(&seq)
         {
             self.unanswered(world, seq);
         }
     }
 
-    /// A timer of one of its claims' readers.
+    /// Handles a timer of the reader of a claim.
     pub(super) fn timer_of_claim(&mut self, world: &mut World, index: usize, timer: Timer) {
         let (claim, node) = &mut self.reading[index];
         if let Some(trainer) = self.trainer.trainer(*claim) {
@@ -152,13 +153,13 @@ impl Member {
 
     fn unanswered(&mut self, world: &mut World, seq: u64) {
         self.asked.remove(&seq);
-        let message = "it does not answer".to_owned();
+        let message = "the dispatcher does not answer".to_owned();
         let why = Report { kind: ErrorKind::Unavailable, message, hint: None, retry: true };
         self.trainer.unanswered(seq, why, world.now);
         self.rotate(world);
     }
 
-    /// Goes on with another dispatcher, when the trainer's pause is over.
+    /// Turns to another dispatcher, after the trainer's pause.
     fn rotate(&mut self, world: &mut World) {
         self.contact.rotate(world);
         if let Some(at) = self.trainer.sync_at() {
@@ -166,8 +167,13 @@ impl Member {
         }
     }
 
-    /// Does what can be done at once: what the loop was handed; none of it if there is nothing to do.
-    pub(super) fn step(&mut self, world: &mut World, step_ms: Millis) -> (Option<AssembledBatch<Rows>>, Option<Done>) {
+    /// Takes one step. Returns a batch that was delivered to the loop, and the result of the step, or `None` if there
+    /// was nothing to do.
+    pub(super) fn step(
+        &mut self,
+        world: &mut World,
+        step_ms: Millis,
+    ) -> (Option<AssembledBatch<SimulatedRows>>, Option<Done>) {
         let mut buffered = 0;
         for (claim, node) in &mut self.reading {
             let Some(trainer) = self.trainer.trainer(*claim) else { continue };
@@ -178,7 +184,7 @@ impl Member {
             buffered += trainer.buffered_bytes();
         }
         if buffered > self.buffered_max {
-            world.violated(|| format!("rank {} has {buffered} bytes in the buffers of its claims", self.rank));
+            world.violated(|| format!("rank {} buffers {buffered} bytes over its claims", self.rank));
         }
         let (mut handed, mut done) = (None, None);
         if self.busy_until <= world.now {
@@ -193,7 +199,7 @@ impl Member {
                 }
                 Next::End => return (None, Some(Done::Ended)),
                 Next::Fail(report) => {
-                    // What a claim's windows say is not about the job.
+                    // An error of a claim's windows is not about the job.
                     let is_of_claim = self.trainer.reading().next().is_some();
                     let kind = if is_of_claim { ErrorKind::Data } else { report.kind };
                     return (None, Some(Done::Failed(Report { kind, ..report })));
@@ -214,14 +220,14 @@ impl Member {
         (handed, done)
     }
 
-    /// Why nothing can be granted, if that is so for long and nothing is being read.
+    /// Returns the reason that no claim can be granted, if it has lasted long and no claim is being read.
     fn failed(&self, now: Millis) -> Option<Report> {
         let is_long = self.failed_since.is_some_and(|since| since + FAILED_MS <= now);
         let reply = self.trainer.claimer().latest().filter(|_| is_long && self.reading.is_empty());
         reply.and_then(|reply| reply.failed.clone())
     }
 
-    /// Nobody follows the routes of claims that are at their end.
+    /// Ends the readers of claims that were read to their end.
     fn end_claims(&mut self, world: &mut World) {
         while let Some((claim, node)) = self.reading.front_mut()
             && self.trainer.trainer(*claim).is_none()

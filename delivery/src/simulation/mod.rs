@@ -1,8 +1,8 @@
-//! Dispatchers, workers and trainers in one thread, with every fault there is, by the million.
+//! A deterministic simulation: dispatchers, workers and trainers in one thread, with injected faults.
 //!
-//! A seed decides all: the feeds, the nodes, what goes wrong and when. The code under test is the real one; made up are
-//! the network, the computing and the training loops. The [oracle](oracle) judges what each rank is handed. Most seeds end
-//! in a few thousand events; one that fails is told with its trace:
+//! A seed decides everything: the feeds, the nodes, the faults and their times. The code under test is the real one;
+//! the network, the computing and the training loops are simulated. The [oracle](oracle) checks the batches that each
+//! rank is delivered. Most seeds end after a few thousand events. A seed that fails prints its trace:
 //!
 //! ```sh
 //! FOREBAY_SIMULATION_FIRST=17 FOREBAY_SIMULATION_SEEDS=1 cargo test -p forebay-delivery seeds -- --nocapture
@@ -18,5 +18,6 @@ mod oracle;
 mod random;
 mod reader;
 mod tests;
+mod tokens;
 mod worker;
 mod world;

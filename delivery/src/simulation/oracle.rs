@@ -1,13 +1,13 @@
-//! What must come out: worked out from the plan alone, with other arithmetic than the code under test.
+//! The expected batches, computed from the plan alone, with other arithmetic than the code under test.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::faults::Fault;
-use super::world::{ROW_BYTES, Rows, SimulatedPlan, World};
+use super::world::{ROW_BYTES, SimulatedPlan, SimulatedRows, World};
 use crate::{AssembledBatch, Plan, ReadSettings, Token, WindowId};
 
-/// One epoch as a log.
+/// One epoch of the log.
 struct Epoch {
     /// First offset of each window.
     firsts: Vec<u64>,
@@ -27,12 +27,12 @@ fn epochs(plan: SimulatedPlan, epochs: u64) -> Vec<Epoch> {
     (0..epochs).map(epoch).collect()
 }
 
-/// What is wrong with the rows of a batch, if they are not those at `offsets`.
+/// Returns what is wrong if the rows of a batch are not those at `offsets`.
 fn wrong_rows(
     plan: SimulatedPlan,
     epochs: &[Epoch],
     feed: usize,
-    delivery: &AssembledBatch<Rows>,
+    delivery: &AssembledBatch<SimulatedRows>,
     offsets: &Range<u64>,
 ) -> Option<String> {
     let mut at = offsets.start;
@@ -43,14 +43,14 @@ fn wrong_rows(
             && first.is_some_and(|first| first + records.rows.start == at)
             && records.rows.end <= plan.rows(records.window);
         if !is_next {
-            return Some(format!("{records:?} in place of offset {at}: {delivery:?}"));
+            return Some(format!("{records:?} instead of offset {at}: {delivery:?}"));
         }
         at += records.rows.end - records.rows.start;
     }
-    (at != offsets.end).then(|| format!("{delivery:?}, which lacks what comes after {at}"))
+    (at != offsets.end).then(|| format!("{delivery:?}, which lacks the rows after {at}"))
 }
 
-/// A batch that a rank should get.
+/// The batch that a rank should get next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) epoch: u64,
@@ -58,22 +58,22 @@ pub(super) struct Expected {
     offsets: Range<u64>,
 }
 
-/// Judges one reader.
+/// Checks one job with ordered delivery.
 pub(super) struct Oracle {
     plan: SimulatedPlan,
     epochs: Vec<Epoch>,
     settings: ReadSettings,
-    /// Where the reader began for the very first time.
+    /// The position at which the job first began.
     start: (u64, u64),
-    /// Where each rank is: the epoch, and the offset of its next step.
+    /// Each rank's epoch, and the offset of its next step.
     ranks: Vec<(u64, u64)>,
-    /// Tokens of steps that not all ranks have behind them, or that were not saved.
+    /// Tokens of the steps that some rank has not completed, or that were not saved.
     tokens: BTreeMap<(u64, u64), Token>,
-    /// What was handed out since the last checkpoint.
+    /// The batches delivered since the last checkpoint.
     since: Vec<(u64, Range<u64>)>,
-    /// How often each sample of each epoch was handed out, as the surviving history has it.
+    /// How often each sample of each epoch was delivered in the history that survives.
     times: Vec<Vec<u8>>,
-    /// So many samples an epoch may lack at its end.
+    /// The most samples that an epoch may lack at its end.
     lacks_max: u64,
     pub(super) batches: u64,
 }
@@ -98,7 +98,7 @@ impl Oracle {
         }
     }
 
-    /// The reader goes on from `at`, perhaps on another number of ranks.
+    /// Records that the job resumes from `at`, perhaps with another number of ranks.
     pub(super) fn resume(&mut self, settings: ReadSettings, at: (u64, u64)) {
         self.settings = settings;
         self.ranks = vec![at; settings.world_size as usize];
@@ -117,12 +117,12 @@ impl Oracle {
         self.epochs.get(epoch as usize).map_or(0, |epoch| epoch.samples)
     }
 
-    /// Whether `offset` lies inside a window.
+    /// Returns whether `offset` lies inside a window.
     pub(super) fn is_inside(&self, epoch: u64, offset: u64) -> bool {
         offset < self.samples(epoch) && !self.epochs[epoch as usize].firsts.contains(&offset)
     }
 
-    /// What `rank` should get next.
+    /// Returns the batch that `rank` should get next.
     pub(super) fn expected(&self, rank: usize) -> Option<Expected> {
         let (mut epoch, mut step_at) = self.ranks[rank];
         loop {
@@ -140,24 +140,30 @@ impl Oracle {
         }
     }
 
-    /// The step that `rank` is in, to be compared with the others'.
+    /// Returns the step of `rank`, to compare with the other ranks'.
     pub(super) fn step(&self, rank: usize) -> (u64, u64) {
         self.expected(rank).map_or((u64::MAX, 0), |expected| (expected.epoch, expected.step_at))
     }
 
-    /// The step that the last rank is in.
+    /// Returns the step of the slowest rank.
     pub(super) fn slowest(&self) -> (u64, u64) {
         (0..self.ranks.len()).map(|rank| self.step(rank)).min().expect("a rank")
     }
 
     fn window_of(&self, epoch: u64, offset: u64) -> u32 {
         let firsts = &self.epochs[epoch as usize].firsts;
-        // Windows without rows begin where the next one does.
+        // An empty window begins at the offset of the next one.
         (firsts.partition_point(|&first| first <= offset) - 1) as u32
     }
 
-    /// Takes a batch that `rank` was handed.
-    pub(super) fn delivered(&mut self, world: &mut World, rank: usize, feed: usize, delivery: &AssembledBatch<Rows>) {
+    /// Checks a batch that was delivered to `rank`.
+    pub(super) fn delivered(
+        &mut self,
+        world: &mut World,
+        rank: usize,
+        feed: usize,
+        delivery: &AssembledBatch<SimulatedRows>,
+    ) {
         let Some(expected) = self.expected(rank) else {
             return world.violated(|| format!("rank {rank} got {delivery:?} after its end"));
         };
@@ -197,7 +203,7 @@ impl Oracle {
         }
     }
 
-    /// The newest token whose step all ranks have behind them, if there are at least `steps` of those.
+    /// Returns the newest token whose step all ranks have completed, if there are at least `steps` of those.
     pub(super) fn checkpoint(&mut self, world: &mut World, steps: usize) -> Option<Token> {
         let slowest = self.slowest();
         if self.tokens.range(..slowest).count() < steps.max(1) {
@@ -209,7 +215,7 @@ impl Oracle {
         Some(token)
     }
 
-    /// What was handed out before `until` is part of the history.
+    /// Adds the batches delivered before `until` to the history.
     fn commit(&mut self, world: &mut World, until: (u64, u64)) {
         let (before, later) = std::mem::take(&mut self.since)
             .into_iter()
@@ -221,13 +227,13 @@ impl Oracle {
                 let times = &mut self.times[epoch as usize][offset as usize];
                 *times += 1;
                 if *times > 1 {
-                    return world.violated(|| format!("offset {offset} of epoch {epoch} was handed out twice"));
+                    return world.violated(|| format!("offset {offset} of epoch {epoch} was delivered twice"));
                 }
             }
         }
     }
 
-    /// All ranks are at their end.
+    /// Checks the history when all ranks have ended.
     pub(super) fn finished(&mut self, world: &mut World) {
         self.commit(world, (u64::MAX, 0));
         for (epoch, times) in self.times.iter().enumerate() {
@@ -241,27 +247,29 @@ impl Oracle {
             let whole = times[from..].iter().take_while(|&&times| times == 1).count();
             let lost = times.len() - from - whole;
             if got != whole || lost as u64 > self.lacks_max {
-                return world.violated(|| format!("of {} samples of epoch {epoch}, {whole} came", times.len() - from));
+                return world.violated(|| {
+                    format!("of {} samples of epoch {epoch}, {whole} were delivered", times.len() - from)
+                });
             }
         }
     }
 
-    /// So many bytes a trainer may have in its buffer: what it was allowed, and what its batch may need beyond.
+    /// Returns the most bytes that a trainer may buffer: its limit, and the rows that its batch needs beyond.
     pub(super) fn buffer_max(&self, limit: u64) -> u64 {
         limit + 3 * self.settings.batch_size * ROW_BYTES
     }
 }
 
-/// A batch that a rank took: epoch and offsets.
+/// The epoch and offsets of a batch that a rank took.
 pub(super) type Taken = (u64, Range<u64>);
 
-/// Judges a job with dynamic delivery: each sample once in the history that survives.
+/// Checks a job with dynamic delivery: each sample must occur once in the history that survives.
 pub(super) struct Ledger {
     plan: SimulatedPlan,
     epochs: Vec<Epoch>,
     settings: ReadSettings,
     start: (u64, u64),
-    /// How often each sample of each epoch is in that history.
+    /// How often each sample of each epoch occurs in that history.
     times: Vec<Vec<u8>>,
     pub(super) batches: u64,
 }
@@ -273,7 +281,7 @@ impl Ledger {
         Self { plan, epochs, settings, start, times, batches: 0 }
     }
 
-    /// Samples of an epoch that are to be handed out: from where the job began, without what `drop_last` leaves out.
+    /// Returns the samples of an epoch to deliver: from where the job began, without those that `drop_last` leaves out.
     fn wanted(&self, epoch: usize) -> Range<usize> {
         let samples = self.epochs[epoch].samples;
         let unit = if self.settings.drop_last { self.settings.batch_size } else { 1 };
@@ -286,14 +294,14 @@ impl Ledger {
         start as usize..end as usize
     }
 
-    /// Takes a batch that a rank was handed.
-    pub(super) fn delivered(&mut self, world: &mut World, feed: usize, delivery: &AssembledBatch<Rows>) {
+    /// Checks a batch that was delivered to a rank.
+    pub(super) fn delivered(&mut self, world: &mut World, feed: usize, delivery: &AssembledBatch<SimulatedRows>) {
         let AssembledBatch { epoch, offsets, .. } = delivery;
         let wanted = self.wanted(*epoch as usize);
         let (start, end) = (offsets.start, (offsets.start + self.settings.batch_size).min(wanted.end as u64));
         let is_batch = start.is_multiple_of(self.settings.batch_size) && start < end && offsets.end == end;
         if !is_batch || start < wanted.start as u64 {
-            return world.violated(|| format!("{delivery:?} is no batch of what is wanted, {wanted:?}"));
+            return world.violated(|| format!("{delivery:?} is not a batch of the offsets {wanted:?}"));
         }
         if let Some(wrong) = wrong_rows(self.plan, &self.epochs, feed, delivery, offsets) {
             return world.violated(|| format!("a rank got {wrong}"));
@@ -302,21 +310,21 @@ impl Ledger {
             let times = &mut self.times[*epoch as usize][offset as usize];
             *times += 1;
             if *times > 1 {
-                return world.violated(|| format!("offset {offset} of epoch {epoch} was handed out twice"));
+                return world.violated(|| format!("offset {offset} of epoch {epoch} was delivered twice"));
             }
         }
         world.note(&[*epoch, offsets.start]);
         self.batches += 1;
     }
 
-    /// That is no longer in the history.
+    /// Removes batches from the history.
     pub(super) fn undo(&mut self, taken: &[Taken]) {
         for (epoch, offsets) in taken {
             offsets.clone().for_each(|offset| self.times[*epoch as usize][offset as usize] -= 1);
         }
     }
 
-    /// Samples that nobody has been handed.
+    /// Returns the number of samples that were not delivered.
     pub(super) fn missing(&self) -> u64 {
         let missing =
             |(epoch, times): (usize, &Vec<u8>)| times[self.wanted(epoch)].iter().filter(|&&it| it == 0).count();

@@ -1,9 +1,9 @@
-//! Chance that a seed decides.
+//! Random numbers from a seed.
 
-/// SplitMix64: enough for faults, and one number of state.
-pub(super) struct Random(u64);
+/// SplitMix64: good enough for faults, with one number of state.
+pub(super) struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
@@ -13,12 +13,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// From 0, without `end`.
+    /// Returns a number from 0 to `end`, exclusive.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// Both ends included.
+    /// Returns a number from `low` to `high`, both inclusive.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -39,7 +39,7 @@ pub(super) fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// One number of many.
+/// Hashes many numbers into one.
 pub(super) fn hash(numbers: &[u64]) -> u64 {
     numbers.iter().fold(0x51_7C_C1_B7, |hash, &number| mix(hash.wrapping_mul(31).wrapping_add(number)))
 }

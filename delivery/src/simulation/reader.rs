@@ -1,4 +1,4 @@
-//! A training job: ranks that read one feed, save a checkpoint now and then, and go on from it when they were killed.
+//! A training job with ordered delivery: ranks that read one feed, save a checkpoint now and then, and resume from it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,24 +7,25 @@ use super::contact::Contact;
 use super::faults::Fault;
 use super::oracle::Oracle;
 use super::worker::at_address;
-use super::world::{NodeMessage, Process, Rows, Timer, World, WorldEvent, trainer_node};
+use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
 use crate::messages::ReaderSync;
 use crate::rules::{Rule, holds};
 use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, ReceiveLimits, Start, Token, Trainer, WindowId};
 
-/// A trainer that is told for so long that nobody computes tries another dispatcher.
+/// A trainer turns to another dispatcher when it has been told for this long that no worker computes its feed.
 const NO_WORKERS_MS: Millis = 2_000;
-/// A trainer that waits for so long tries another dispatcher too: it may know workers that can be reached.
+/// A trainer turns to another dispatcher when it has waited for this long: that dispatcher may know workers that it can
+/// reach.
 const STALLED_MS: Millis = 15_000;
-/// A stream that brings nothing for so long is given up.
+/// A stream that brings nothing for this long is given up.
 const SILENT_MS: Millis = 3_000;
 
-/// What a job may change between a checkpoint and going on.
+/// A change of the job before it resumes from a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// The number of ranks, but not the global batch.
+pub(super) enum ResumeChange {
+    /// The number of ranks changes, but not the global batch.
     World,
-    /// Both.
+    /// Both change.
     GlobalBatch,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct IncomingStream {
     window: WindowId,
     lease: u64,
     to: Process,
-    inbox: VecDeque<Fragment<Rows>>,
+    inbox: VecDeque<Fragment<SimulatedRows>>,
     ended: Option<Ended>,
     heard: Millis,
 }
@@ -43,7 +44,7 @@ pub(super) struct TrainerNode {
     feed: Arc<str>,
     contact: Contact,
     streams: BTreeMap<u64, IncomingStream>,
-    /// The loop computes until then.
+    /// The time until which the loop computes.
     pub(super) busy_until: Millis,
     pump_at: Millis,
     rotated_at: Millis,
@@ -53,7 +54,7 @@ pub(super) struct TrainerNode {
 /// A rank with ordered delivery.
 struct OrderedRank {
     node: TrainerNode,
-    trainer: Trainer<Rows>,
+    trainer: Trainer<SimulatedRows>,
 }
 
 pub(super) struct OrderedJob {
@@ -68,8 +69,8 @@ pub(super) struct OrderedJob {
     step_ms: Millis,
     buffer_limit: u64,
     ranks: Vec<OrderedRank>,
-    /// What becomes of the world when it goes on.
-    change: Option<Change>,
+    /// The change of the job before it resumes.
+    change: Option<ResumeChange>,
     generation: u32,
     pub(super) oracle: Oracle,
     pub(super) is_done: bool,
@@ -87,7 +88,7 @@ impl OrderedJob {
             world_size: world.random.pick(&[1, 1, 2, 2, 3, 4]),
         };
         let settings = match plan.windows_max * plan.rows_max * settings.epochs / settings.batch_size > 300 {
-            // A batch of a few samples takes as long to simulate as one of many.
+            // Many small batches would take long to simulate.
             true => ReadSettings { batch_size: 8, epochs: 1, ..settings },
             false => settings,
         };
@@ -120,7 +121,7 @@ impl OrderedJob {
         !self.ranks.is_empty()
     }
 
-    /// Its processes begin, where it began first or at its last checkpoint.
+    /// Starts the processes, at the job's start or at its last checkpoint.
     pub(super) fn start(&mut self, world: &mut World) {
         if self.is_up() || self.is_done {
             return;
@@ -130,7 +131,7 @@ impl OrderedJob {
             self.change_world(world, change);
         }
         let start = self.checkpoint.clone().map_or_else(|| self.start.clone(), Start::Token);
-        // As a job keeps it.
+        // Text, as a job keeps it.
         let start: Start = start.to_string().parse().expect("its own text");
         let mut origin = match &start {
             Start::Offset { epoch, offset } => {
@@ -170,17 +171,17 @@ impl OrderedJob {
         }
     }
 
-    fn change_world(&mut self, world: &mut World, change: Change) {
+    fn change_world(&mut self, world: &mut World, change: ResumeChange) {
         let settings = &mut self.settings;
         let global = settings.batch_size * settings.world_size;
         match change {
-            Change::World => {
+            ResumeChange::World => {
                 let sizes: Vec<u64> = (1..=4).filter(|&size| global.is_multiple_of(size)).collect();
                 settings.world_size = world.random.pick(&sizes);
                 settings.batch_size = global / settings.world_size;
                 world.faults.fired(Fault::WorldChanged);
             }
-            Change::GlobalBatch => {
+            ResumeChange::GlobalBatch => {
                 settings.world_size = world.random.between(1, 4);
                 settings.batch_size = world.random.between(2, 20);
                 world.faults.fired(Fault::GlobalBatchChanged);
@@ -188,8 +189,8 @@ impl OrderedJob {
         }
     }
 
-    /// All its processes are gone; it goes on after a while.
-    pub(super) fn kill(&mut self, world: &mut World, change: Option<Change>) {
+    /// Kills all processes, which restart after a while.
+    pub(super) fn kill(&mut self, world: &mut World, change: Option<ResumeChange>) {
         self.change = self.change.or(change);
         self.ranks.drain(..).for_each(|rank| rank.node.close(world));
         let after = world.random.between(10, 1_500);
@@ -202,7 +203,7 @@ impl OrderedJob {
 
     pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: NodeMessage) {
         let Some(index) = self.rank(to) else {
-            // The connection went with the process.
+            // The process is gone, and its connections with it.
             if let NodeMessage::Rows { stream, .. } = message {
                 world.stream(to, from, &mut 0, NodeMessage::Close { stream });
             }
@@ -231,7 +232,7 @@ impl OrderedJob {
             let progressed = rank.node.take(world, &mut rank.trainer);
             let buffered = rank.trainer.buffered_bytes();
             if buffered > self.oracle.buffer_max(self.buffer_limit) {
-                world.violated(|| format!("reader {} rank {index} has {buffered} bytes in its buffer", self.index));
+                world.violated(|| format!("reader {} rank {index} buffers {buffered} bytes", self.index));
             }
             if world.violation().is_some() {
                 return;
@@ -244,7 +245,7 @@ impl OrderedJob {
         node.wait(world, trainer);
     }
 
-    /// The training loop asks for its next batches; `false` if the reader is no more.
+    /// Asks for the training loop's next batches; `false` if the job was killed.
     fn ask(&mut self, world: &mut World, index: usize) -> bool {
         loop {
             let is_first = !self.lockstep || self.oracle.step(index) <= self.oracle.slowest();
@@ -314,7 +315,7 @@ impl TrainerNode {
         }
     }
 
-    /// The process is gone, and its connections with it.
+    /// Closes the streams of a process that is gone.
     pub(super) fn close(self, world: &mut World) {
         for (stream, reading) in self.streams {
             world.stream(self.process, reading.to, &mut 0, NodeMessage::Close { stream });
@@ -324,14 +325,14 @@ impl TrainerNode {
     pub(super) fn handle(
         &mut self,
         world: &mut World,
-        trainer: &mut Trainer<Rows>,
+        trainer: &mut Trainer<SimulatedRows>,
         from: Process,
         message: NodeMessage,
     ) {
         match message {
-            NodeMessage::ReaderReply(mut reply) => {
-                self.contact.answered(reply.seq);
-                // Workers that refuse the feed are none; those of another dispatcher may not.
+            NodeMessage::ReaderReply { call, mut reply } => {
+                self.contact.answered(call);
+                // Workers of another dispatcher may not refuse the feed.
                 if reply.refused && world.dispatchers > 1 {
                     reply.failed = None;
                 }
@@ -366,7 +367,7 @@ impl TrainerNode {
         }
     }
 
-    pub(super) fn timer(&mut self, world: &mut World, trainer: &mut Trainer<Rows>, timer: Timer) {
+    pub(super) fn timer(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>, timer: Timer) {
         match timer {
             Timer::Unanswered(seq) if self.contact.awaits(seq) && !self.ended => {
                 self.contact.rotate(world);
@@ -387,8 +388,8 @@ impl TrainerNode {
         }
     }
 
-    /// Says what is news, and sees to it that it is woken when there is something to do.
-    pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+    /// Sends news, and sets a timer for the next thing to do.
+    pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
         if trainer.has_news() && !self.ended {
             self.sync(world, trainer);
         }
@@ -402,7 +403,7 @@ impl TrainerNode {
         }
     }
 
-    fn sync(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+    fn sync(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
         let sync = trainer.sync(world.now);
         let waited = sync.waiting.map_or(0, |(_, waited)| waited);
         if waited >= STALLED_MS && self.rotated_at + STALLED_MS <= world.now {
@@ -419,7 +420,7 @@ impl TrainerNode {
     }
 
     /// Opens the streams that the trainer asks for.
-    pub(super) fn open(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) {
+    pub(super) fn open(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
         for mut open in trainer.opens(world.now) {
             if !holds(Rule::StreamsGoOnAtTheNextRow) {
                 open.from_row = 0;
@@ -436,7 +437,7 @@ impl TrainerNode {
                 heard: world.now,
             };
             self.streams.insert(stream, reading);
-            // What was open before in its place closes by itself, when it brings what is no longer wanted.
+            // A replaced stream closes by itself, when its rows are refused.
             if !world.stream(self.process, to, &mut 0, NodeMessage::Open { stream, feed, open })
                 && world.random.chance(500)
             {
@@ -445,14 +446,14 @@ impl TrainerNode {
         }
     }
 
-    /// Gives the trainer the next thing that came and that it wants; `true` if there was one.
-    pub(super) fn take(&mut self, world: &mut World, trainer: &mut Trainer<Rows>) -> bool {
+    /// Passes the trainer the next received fragment or end of stream. Returns `true` if there was one.
+    pub(super) fn take(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) -> bool {
         let streams: Vec<u64> = self.streams.keys().copied().collect();
         for stream in streams {
             let Some(reading) = self.streams.get_mut(&stream) else { continue };
             let (window, lease, to) = (reading.window, reading.lease, reading.to);
             let (mut is_over, mut progressed) = (false, false);
-            // One at a time: with each, the loop may have what it waits for.
+            // One at a time: each may complete the batch that the loop waits for.
             if trainer.wants(window)
                 && let Some(fragment) = reading.inbox.pop_front()
             {

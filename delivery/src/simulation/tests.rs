@@ -1,10 +1,10 @@
-//! Many seeds, and the same with a rule broken.
+//! Runs many seeds, with all rules intact and with each rule broken.
 
 use super::cluster::run;
 use super::faults::Fault;
 use crate::rules::{ALL, RARE, break_rule};
 
-/// The end of a failing seed's trace is shown.
+/// The most lines that are shown of a failing seed's trace.
 const TRACE_LINES_MAX: u64 = 400;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -13,7 +13,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 #[allow(clippy::print_stdout)]
-fn seeds_lose_nothing_double_nothing_and_come_to_an_end() {
+fn seeds_deliver_each_sample_once_and_end() {
     let (first, seeds) = (number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 10_000));
     let mut fired = vec![0; Fault::ALL.len()];
     let (mut events, mut batches) = (0, 0);
@@ -24,7 +24,7 @@ fn seeds_lose_nothing_double_nothing_and_come_to_an_end() {
         let outcome = run(seed, false);
         failing.extend(outcome.violation.map(|violation| (seed, violation)));
         if seed < first + 200 {
-            assert_eq!(run(seed, false).hash, outcome.hash, "seed {seed} does not decide everything");
+            assert_eq!(run(seed, false).hash, outcome.hash, "seed {seed} gives different runs");
         }
         fired.iter_mut().zip(&outcome.fired).for_each(|(sum, count)| *sum += count);
         events += outcome.events;
@@ -48,14 +48,14 @@ fn seeds_lose_nothing_double_nothing_and_come_to_an_end() {
     }
     if seeds >= 1_000 {
         let silent: Vec<_> = Fault::ALL.iter().zip(&fired).filter(|(_, count)| **count == 0).collect();
-        assert!(silent.is_empty(), "never fired: {silent:?}");
+        assert!(silent.is_empty(), "faults that never occurred: {silent:?}");
     }
 }
 
-/// How many seeds it takes until one fails.
+/// Returns the number of seeds until one fails.
 fn seeds_until_caught(most: u64) -> Option<u64> {
     let caught = |seed: &u64| {
-        // An assertion is as good as the oracle.
+        // A failed assertion reveals the broken rule as well as the oracle does.
         let outcome = std::panic::catch_unwind(|| run(*seed, false).violation);
         outcome.map_or(true, |violation| violation.is_some())
     };
@@ -64,7 +64,7 @@ fn seeds_until_caught(most: u64) -> Option<u64> {
 
 #[test]
 #[allow(clippy::print_stdout)]
-fn every_broken_rule_is_found_out() {
+fn every_broken_rule_is_found() {
     let mut missed = Vec::new();
     let most = number("FOREBAY_SIMULATION_PLANTED", 400);
     for (rule, most) in ALL.map(|rule| (rule, most)).into_iter().chain(RARE.map(|rule| (rule, 40 * most))) {
@@ -76,5 +76,5 @@ fn every_broken_rule_is_found_out() {
             None => missed.push(rule),
         }
     }
-    assert!(missed.is_empty(), "not found out: {missed:?}");
+    assert!(missed.is_empty(), "broken rules that no seed found: {missed:?}");
 }

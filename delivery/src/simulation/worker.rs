@@ -1,21 +1,21 @@
-//! A worker's process: computes what it is leased, some windows at a time, and serves rows from what it has.
+//! A worker's process, which computes its leased windows, a few at a time, and serves their rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::contact::Contact;
 use super::faults::Fault;
-use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, Rows, Timer, World};
+use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
 use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
 
-/// Fragments that may be under way in one stream.
+/// The most fragments of one stream that are sent and not acknowledged.
 const CREDIT: u32 = 3;
-/// Windows that a worker computes at a time, at most.
+/// The most windows that a worker computes at a time.
 pub(super) const COMPUTING_MAX: usize = 3;
-/// A worker that holds nothing for so long tries another dispatcher.
+/// A worker that has held no window for this long turns to another dispatcher.
 const IDLE_MS: Millis = 4_000;
-/// A worker that was told to stop stops after this at the latest.
+/// A draining worker leaves after this time at the latest.
 const DRAIN_MS: Millis = 5_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ enum TaskStage {
     Failed,
 }
 
-struct Task {
+struct WindowTask {
     id: u64,
     stage: TaskStage,
 }
@@ -38,7 +38,7 @@ struct Serving {
     to: Process,
     row: u64,
     credit: u32,
-    /// When what was sent last arrives.
+    /// The arrival time of the last message.
     clock: Millis,
 }
 
@@ -46,19 +46,19 @@ struct WorkerState {
     worker: Worker,
     contact: Contact,
     computing: usize,
-    /// How many times slower than others.
+    /// How many times slower it is than other workers.
     slow: u64,
-    tasks: BTreeMap<WindowKey, Task>,
+    tasks: BTreeMap<WindowKey, WindowTask>,
     streams: BTreeMap<u64, Serving>,
     draining_since: Option<Millis>,
-    /// The newest message that was answered, the version of its newest answer, and what that leases.
+    /// The newest message that was answered, the version of its newest answer, and that answer's leases.
     newest: ((u64, u64), Vec<Lease>),
     refuses: Option<usize>,
 }
 
 pub(super) struct WorkerNode {
     pub(super) process: Process,
-    /// Whose address it has.
+    /// The index of the address at which it serves.
     pub(super) address: usize,
     state: Option<WorkerState>,
 }
@@ -67,9 +67,9 @@ pub(super) fn address(worker: usize) -> String {
     format!("w{worker}")
 }
 
-/// The worker that has this address.
+/// Returns the index of this address.
 pub(super) fn at_address(address: &str) -> usize {
-    address[1..].parse().expect("an address made above")
+    address[1..].parse().expect("an address of `address`")
 }
 
 fn report(message: &str, retry: bool) -> Report {
@@ -112,7 +112,7 @@ impl WorkerNode {
         self.sync(world);
     }
 
-    /// Ends the process. With `noticed`, its connections are closed; else its peers wait.
+    /// Ends the process. With `noticed`, its connections are closed; otherwise its peers wait.
     pub(super) fn kill(&mut self, world: &mut World, noticed: bool) {
         let Some(mut state) = self.state.take() else { return };
         if noticed {
@@ -147,7 +147,7 @@ impl WorkerNode {
         world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
     }
 
-    /// Says that it is gone, and is.
+    /// Sends the last message, and ends the process.
     fn leave(&mut self, world: &mut World) {
         if let Some(state) = &mut self.state {
             let sync = WorkerSync { leaving: true, ..state.worker.sync() };
@@ -176,15 +176,15 @@ impl WorkerNode {
         }
         let Some(state) = &mut self.state else { return };
         match message {
-            NodeMessage::WorkerReply(reply) => {
-                state.contact.answered(reply.seq);
+            NodeMessage::WorkerReply { call, reply } => {
+                state.contact.answered(call);
                 let actions = state.worker.reply(&reply);
                 let age = (reply.seq, reply.version);
                 if age >= state.newest.0 {
                     state.newest = (age, reply.leases);
                 }
                 if state.worker.leases() != state.newest.1 {
-                    world.violated(|| "a worker does not go by the newest answer".to_owned());
+                    world.violated(|| "a worker does not follow the newest answer".to_owned());
                 }
                 state.contact.judge(world, !state.worker.is_empty(), IDLE_MS);
                 self.act(world, actions);
@@ -241,7 +241,7 @@ impl WorkerNode {
                         state.worker.refuse(Arc::clone(&key.0), report("an older build", false));
                         refused = true;
                     } else {
-                        let before = state.tasks.insert(key, Task { id: world.id(), stage: TaskStage::Queued });
+                        let before = state.tasks.insert(key, WindowTask { id: world.id(), stage: TaskStage::Queued });
                         if before.is_some() {
                             world.violated(|| "a window was started twice".to_owned());
                         }
@@ -264,7 +264,7 @@ impl WorkerNode {
         }
         let leased = |key: &WindowKey| state.worker.leases().iter().any(|it| it.feed == key.0 && it.window == key.1);
         if let Some(key) = state.tasks.keys().find(|key| !leased(key)) {
-            world.violated(|| format!("a worker holds {key:?}, which it is not leased"));
+            world.violated(|| format!("a worker holds {key:?} without a lease"));
         }
         self.compute(world);
         if refused {
@@ -272,10 +272,10 @@ impl WorkerNode {
         }
     }
 
-    /// Begins what is needed first, if there is anybody free.
+    /// Begins the most urgent windows, as many as can be computed at a time.
     fn compute(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
-        let busy = |task: &&Task| matches!(task.stage, TaskStage::Computing | TaskStage::Counted);
+        let busy = |task: &&WindowTask| matches!(task.stage, TaskStage::Computing | TaskStage::Counted);
         let mut free = state.computing.saturating_sub(state.tasks.values().filter(busy).count());
         for lease in state.worker.leases() {
             if free == 0 {
@@ -292,7 +292,7 @@ impl WorkerNode {
         }
     }
 
-    /// A window is a step further.
+    /// Moves a window to its next stage.
     pub(super) fn computed(&mut self, world: &mut World, key: WindowKey, task: u64) {
         let plan = world.plans[world.feed(&key.0)];
         let Some(state) = &mut self.state else { return };
@@ -325,13 +325,13 @@ impl WorkerNode {
             }
         };
         if !state.worker.report(&key, said) {
-            world.violated(|| format!("a worker does not know {key:?}, which it computed"));
+            world.violated(|| format!("a worker does not hold {key:?}, which it computed"));
         }
         self.compute(world);
         self.sync(world);
     }
 
-    /// Sends what the trainer has room for.
+    /// Sends the fragments that the trainer has room for.
     fn serve(&mut self, world: &mut World, stream: u64) {
         let Some(state) = &mut self.state else { return };
         let Some(serving) = state.streams.get_mut(&stream) else { return };
@@ -370,10 +370,10 @@ impl WorkerNode {
                 *row = rows.end;
             }
             let feed = world.feed(&key.0);
-            let records = Rows { feed, window: key.1, rows: rows.clone() };
+            let records = SimulatedRows { feed, window: key.1, rows: rows.clone() };
             let fragment = Fragment { bytes: (rows.end - rows.start) * ROW_BYTES, rows, records };
             if !world.stream(self.process, *to, clock, NodeMessage::Rows { stream, fragment }) {
-                // What comes after it cannot come before it.
+                // A lost message ends the stream, because later ones must not arrive without it.
                 state.streams.remove(&stream);
                 return;
             }

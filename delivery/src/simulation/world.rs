@@ -1,15 +1,15 @@
-//! The world that the nodes live in: time, the network, and a trace of all that happens.
+//! The world of the nodes: time, the network, and a trace of all events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
-use super::random::{Random, hash};
+use super::random::{SeededRandom, hash};
 use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
-/// Dispatchers, then workers, then trainers.
+/// Index of a node: dispatchers first, then workers, then trainers.
 pub(super) type NodeId = usize;
 pub(super) const DISPATCHERS: usize = 2;
 pub(super) const WORKERS: usize = 8;
@@ -25,7 +25,7 @@ pub(super) fn trainer_node(reader: usize, rank: usize) -> NodeId {
     DISPATCHERS + WORKERS + reader * RANKS + rank
 }
 
-/// Who a node is.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Dispatcher(usize),
@@ -44,37 +44,47 @@ pub(super) fn role(node: NodeId) -> Role {
     }
 }
 
-/// A process at a node: a node that was killed comes back as another.
+/// A process at a node. A restarted node has another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) node: NodeId,
     pub(super) generation: u32,
 }
 
-/// Rows as they are sent: which ones says all about them.
+/// Rows, as they are sent, identified by their place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct SimulatedRows {
     pub(super) feed: usize,
     pub(super) window: WindowId,
     pub(super) rows: std::ops::Range<u64>,
 }
 
-/// What nodes send to each other.
+/// Messages between nodes.
 #[derive(Clone, Debug)]
 pub(super) enum NodeMessage {
     WorkerSync(WorkerSync),
-    WorkerReply(WorkerReply),
+    /// The answer to message `call`. It may name a newer message in `reply.seq`.
+    WorkerReply {
+        call: u64,
+        reply: WorkerReply,
+    },
     /// Another worker took the address.
     Replaced,
     ReaderSync(ReaderSync),
-    ReaderReply(ReaderReply),
+    ReaderReply {
+        call: u64,
+        reply: ReaderReply,
+    },
     ClaimSync(Box<ClaimMessage>),
-    ClaimAnswer(Box<ClaimAnswer>),
-    /// A newer process is this rank.
+    ClaimAnswer {
+        call: u64,
+        answer: Box<ClaimAnswer>,
+    },
+    /// A newer process of the same rank replaced this one.
     Superseded,
     /// A worker's connection broke.
     HungUp(WorkerId),
-    /// Nobody listens there.
+    /// No process listens at the node.
     Unreachable,
     Open {
         stream: u64,
@@ -83,13 +93,13 @@ pub(super) enum NodeMessage {
     },
     Rows {
         stream: u64,
-        fragment: Fragment<Rows>,
+        fragment: Fragment<SimulatedRows>,
     },
     Ended {
         stream: u64,
         how: Ended,
     },
-    /// A fragment was taken: one more may come.
+    /// A fragment was taken, so one more may be sent.
     Taken {
         stream: u64,
     },
@@ -98,27 +108,27 @@ pub(super) enum NodeMessage {
     },
 }
 
-/// What a process has set itself to do later.
+/// Timers of a process.
 #[derive(Clone, Debug)]
 pub(super) enum Timer {
     /// A long poll may be due.
     Polls,
-    /// A message should have been answered by now.
+    /// The message is given up if it is still unanswered.
     Unanswered(u64),
-    /// A window is a step further.
+    /// A window reaches its next stage.
     Computed { key: WindowKey, task: u64 },
     /// The training loop asks for its next batch, or a stream can be opened again.
     Pump,
-    /// Streams that are silent should be given up.
+    /// Silent streams are given up.
     Check,
 }
 
-/// What happens.
+/// An event of the world.
 #[derive(Clone, Debug)]
 pub(super) enum WorldEvent {
     NodeMessage {
         from: Process,
-        /// A node, whoever runs there, or one process.
+        /// Any process at a node, or only one generation.
         to: NodeId,
         generation: Option<u32>,
         message: NodeMessage,
@@ -127,25 +137,25 @@ pub(super) enum WorldEvent {
         process: Process,
         timer: Timer,
     },
-    /// A node is started again, if it is not up.
+    /// Starts a node, unless it is up.
     Start(NodeId),
-    /// Something is done to a node.
+    /// Injects a fault into a node.
     Blow,
-    /// Faults are over.
+    /// Ends the faults.
     Heal,
 }
 
-/// What makes up a feed.
+/// The plan of a simulated feed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimulatedPlan {
     pub(super) seed: u64,
     pub(super) windows_max: u64,
     pub(super) rows_max: u64,
-    /// Of ten windows, those without rows.
+    /// How many of ten windows are empty.
     pub(super) empty: u64,
 }
 
-/// A row's size.
+/// Bytes of a row.
 pub(super) const ROW_BYTES: u64 = 10;
 
 impl SimulatedPlan {
@@ -178,20 +188,20 @@ struct Wall {
     one_way: bool,
 }
 
-/// Time, network and chance.
+/// Time, network and randomness.
 pub(super) struct World {
     pub(super) now: Millis,
-    pub(super) random: Random,
+    pub(super) random: SeededRandom,
     pub(super) faults: Faults,
     pub(super) plans: Vec<SimulatedPlan>,
     pub(super) feeds: Vec<Arc<str>>,
-    /// What the token that a process went on from says of the newest process of each rank.
+    /// For each process that resumed from a token, the newest process of each rank that the token names.
     pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
-    /// How many dispatchers there are, one of which may be down.
+    /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,
-    /// Who serves at each address.
+    /// The node that serves at each address.
     addresses: [NodeId; WORKERS],
     queue: BinaryHeap<Reverse<(Millis, u64, usize)>>,
     slots: Vec<Option<WorldEvent>>,
@@ -208,13 +218,13 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64, traced: bool) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let faults = Faults::draw(&mut random);
         let feeds: Vec<Arc<str>> = match random.chance(200) {
             true => vec!["a".into(), "b".into()],
             false => vec!["a".into()],
         };
-        let plan = |random: &mut Random| SimulatedPlan {
+        let plan = |random: &mut SeededRandom| SimulatedPlan {
             seed: random.next(),
             windows_max: random.pick(&[1, 2, 4, 6, 8, 12, 12]),
             rows_max: random.pick(&[1, 5, 20, 40]),
@@ -249,28 +259,28 @@ impl World {
         self.feeds.iter().position(|feed| **feed == *id).expect("a feed of this world")
     }
 
-    /// A worker has begun to serve at an address.
+    /// Records that a worker serves at an address.
     pub(super) fn serve(&mut self, address: usize, node: NodeId) {
         self.addresses[address] = node;
     }
 
-    /// Whoever serves at an address: any process there.
+    /// Returns the node that serves at an address, as any process.
     pub(super) fn at(&self, address: usize) -> Process {
         Process { node: self.addresses[address], generation: 0 }
     }
 
-    /// A number that nobody else has.
+    /// Returns a unique number.
     pub(super) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Whether things go wrong now.
+    /// Returns whether faults are injected now.
     pub(super) fn is_faulty(&self) -> bool {
         self.now < self.faults.until
     }
 
-    /// Whether a fault of this rate occurs now; it is counted if so.
+    /// Returns whether a fault of this rate occurs now, and counts it if so.
     pub(super) fn strikes(&mut self, rate: u64, fault: Fault) -> bool {
         let strikes = rate > 0 && self.is_faulty() && self.random.chance(rate);
         if strikes {
@@ -293,11 +303,11 @@ impl World {
         self.schedule(at.max(self.now), WorldEvent::Timer { process, timer });
     }
 
-    /// The next event; that of a node which stands still waits.
+    /// Returns the next event. Events of a paused node wait.
     pub(super) fn next(&mut self) -> Option<WorldEvent> {
         loop {
             let Reverse((at, _, slot)) = self.queue.pop()?;
-            let event = self.slots[slot].take().expect("scheduled once");
+            let event = self.slots[slot].take().expect("each event is scheduled once");
             self.free.push(slot);
             self.now = at;
             let (node, code) = match &event {
@@ -328,7 +338,7 @@ impl World {
                 self.say(|| text);
             }
             WorldEvent::Start(node) => {
-                let text = format!("{:?} is to be up", role(*node));
+                let text = format!("start {:?}", role(*node));
                 self.say(|| text);
             }
             WorldEvent::Blow | WorldEvent::Heal => {
@@ -343,7 +353,7 @@ impl World {
         self.random.between(0, high)
     }
 
-    /// Sends a message that may be lost, late or doubled.
+    /// Sends a message that may be lost, late or duplicated.
     pub(super) fn send(&mut self, from: Process, to: NodeId, generation: Option<u32>, message: NodeMessage) {
         if self.is_walled(from.node, to) || self.strikes(self.faults.rates.lost, Fault::Lost) {
             return;
@@ -359,8 +369,8 @@ impl World {
         self.schedule(at, WorldEvent::NodeMessage { from, to, generation, message });
     }
 
-    /// Sends a message of a stream, not before the one that arrives at `clock`; `false` if it will never arrive, and so
-    /// nothing after it.
+    /// Sends a message of a stream, to arrive no earlier than `clock`. Returns `false` if it is lost, and with it the
+    /// rest of the stream.
     pub(super) fn stream(&mut self, from: Process, to: Process, clock: &mut Millis, message: NodeMessage) -> bool {
         if self.is_walled(from.node, to.node) {
             return false;
@@ -380,7 +390,7 @@ impl World {
         true
     }
 
-    /// Nothing gets from `from` to `to` for a while.
+    /// Blocks messages from `from` to `to` until `until`.
     pub(super) fn wall(&mut self, from: NodeId, to: NodeId, until: Millis, one_way: bool) {
         let until = until.max(self.walls[from][to].until);
         self.walls[from][to] = Wall { until, one_way };
@@ -397,7 +407,7 @@ impl World {
         self.paused = [self.now; NODES];
     }
 
-    /// Enters the trace's hash.
+    /// Adds numbers to the trace's hash.
     pub(super) fn note(&mut self, numbers: &[u64]) {
         self.hash = hash(&[self.hash, hash(numbers)]);
     }
@@ -408,7 +418,7 @@ impl World {
         }
     }
 
-    /// Something that must not happen.
+    /// Records a violation.
     pub(super) fn violated(&mut self, text: impl FnOnce() -> String) {
         if self.violation.is_none() {
             let text = text();

@@ -1,10 +1,11 @@
-//! The trainer, step by step.
+//! Tests of the trainer.
 
+use super::stream::RETRY_MS;
 use super::*;
 
 const LIMIT: u64 = 1_000;
 
-/// One rank of one, with batches of four, from the very beginning.
+/// Returns rank 0 of one, with batches of four, from the beginning.
 fn trainer(epochs: u64, drop_last: bool, buffer_limit_bytes: u64) -> Trainer<Vec<u64>> {
     let settings = ReadSettings { batch_size: 4, epochs, drop_last, rank: 0, world_size: 1 };
     let begin = Origin { window: at(0, 0), window_offset: 0, offset: 0 };
@@ -24,7 +25,7 @@ fn reply(trainer: &mut Trainer<Vec<u64>>, routes: Vec<Route>, failed: Option<(Wi
     trainer.reply(ReaderReply { version: seq, seq, routes, failed, workers: 1, refused: false });
 }
 
-/// Epochs of windows of six and three rows.
+/// Returns routes to epochs of windows of six and three rows.
 fn routes(epochs: Range<u64>) -> Vec<Route> {
     let of = |epoch| [route(at(epoch, 0), 6, false, 1), route(at(epoch, 1), 3, true, 2)];
     epochs.flat_map(of).collect()
@@ -38,7 +39,7 @@ fn report(message: &str) -> Report {
     Report { kind: crate::ErrorKind::Data, message: message.into(), hint: None, retry: false }
 }
 
-/// Opens what can be opened, and brings all of it.
+/// Opens all streams that can be opened, and receives all their rows.
 fn bring(trainer: &mut Trainer<Vec<u64>>) {
     for open in trainer.opens(0) {
         for run in open.slice.runs(open.from_row) {
@@ -61,10 +62,10 @@ fn batches_span_windows_and_epochs_do_not_mix() {
     assert_eq!(trainer.next(0), Next::Wait);
     reply(&mut trainer, routes(0..2), None);
     bring(&mut trainer);
-    let Next::Deliver(first) = trainer.next(0) else { panic!("all is here") };
+    let Next::Deliver(first) = trainer.next(0) else { panic!("all rows are received") };
     assert_eq!((first.step, first.records.concat()), (0, vec![0, 1, 2, 3]));
     assert_eq!(first.token, Token { feed: "f".into(), epoch: 0, offset: 4, window: 0, window_offset: 0, claims: None });
-    let Next::Deliver(second) = trainer.next(0) else { panic!("all is here") };
+    let Next::Deliver(second) = trainer.next(0) else { panic!("all rows are received") };
     assert_eq!((second.step, second.records.concat()), (1, vec![4, 5, 0, 1]));
     assert_eq!(delivered(&mut trainer), (0, 8..9));
     bring(&mut trainer);
@@ -76,7 +77,7 @@ fn batches_span_windows_and_epochs_do_not_mix() {
 }
 
 #[test]
-fn what_drop_last_leaves_out_is_freed() {
+fn rows_that_drop_last_leaves_out_are_freed() {
     let mut trainer = trainer(2, true, LIMIT);
     reply(&mut trainer, routes(0..2), None);
     bring(&mut trainer);
@@ -87,7 +88,7 @@ fn what_drop_last_leaves_out_is_freed() {
 }
 
 #[test]
-fn a_batch_larger_than_the_buffer_comes_all_the_same() {
+fn a_batch_larger_than_the_buffer_is_delivered() {
     for drop_last in [false, true] {
         let mut trainer = trainer(1, drop_last, 1);
         reply(&mut trainer, routes(0..1), None);
@@ -102,7 +103,7 @@ fn a_batch_larger_than_the_buffer_comes_all_the_same() {
             open.extend(opens.map(|it| (it.window, (it.lease, it.slice.runs(it.from_row).collect()))));
             let wanted = open.iter_mut().find(|(window, (_, runs))| trainer.wants(**window) && !runs.is_empty());
             if let Some((&window, (lease, runs))) = wanted {
-                let run = runs.pop_front().expect("looked at");
+                let run = runs.pop_front().expect("not empty");
                 assert!(trainer.received(window, *lease, rows(run)));
             }
         }
@@ -111,7 +112,7 @@ fn a_batch_larger_than_the_buffer_comes_all_the_same() {
 }
 
 #[test]
-fn while_the_loop_computes_no_more_comes_than_the_buffer_takes() {
+fn while_the_loop_computes_the_buffer_limits_receiving() {
     let mut trainer = trainer(1, false, 4);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
@@ -122,24 +123,24 @@ fn while_the_loop_computes_no_more_comes_than_the_buffer_takes() {
 }
 
 #[test]
-fn only_the_row_that_comes_next_is_accepted() {
+fn only_the_next_row_is_accepted() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
     assert!(trainer.received(at(0, 0), 1, rows(0..2)));
-    assert!(!trainer.received(at(0, 0), 9, rows(2..4)), "of a grant that is not open");
-    // The window is opened again, after a while, at the row that is missing.
+    assert!(!trainer.received(at(0, 0), 9, rows(2..4)), "the lease is not open");
+    // The window is opened again, after a pause, at the missing row.
     assert!(!trainer.received(at(0, 0), 1, rows(3..4)));
-    assert!(!trainer.received(at(0, 0), 1, rows(2..4)), "it was to be closed");
+    assert!(!trainer.received(at(0, 0), 1, rows(2..4)), "the stream is closed");
     assert_eq!(trainer.opens(0), []);
     assert_eq!(trainer.retry_at(), Some(RETRY_MS.0));
     let again = trainer.opens(RETRY_MS.0);
     assert_eq!((again.len(), again[0].window, again[0].from_row), (1, at(0, 0), 2));
-    assert!(!trainer.received(at(0, 0), 1, rows(2..5)), "beyond the batch");
+    assert!(!trainer.received(at(0, 0), 1, rows(2..5)), "the rows end beyond the batch");
 }
 
 #[test]
-fn a_stream_whose_window_moved_is_opened_elsewhere_at_the_row_that_comes_next() {
+fn a_stream_whose_window_moved_is_opened_elsewhere_at_the_next_row() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
@@ -148,11 +149,11 @@ fn a_stream_whose_window_moved_is_opened_elsewhere_at_the_row_that_comes_next() 
     let opens = trainer.opens(0);
     assert_eq!((opens.len(), opens[0].address.as_str(), opens[0].from_row), (1, "w5", 3));
     trainer.ended(at(0, 0), 1, Ended::Lost, 0);
-    assert!(trainer.received(at(0, 0), 5, rows(3..4)), "the end of the old stream is no matter");
+    assert!(trainer.received(at(0, 0), 5, rows(3..4)), "the end of the old stream changes nothing");
 }
 
 #[test]
-fn a_broken_stream_is_told_until_it_was_heard_and_opened_again_later_and_later() {
+fn a_broken_stream_is_reported_until_acknowledged_and_opened_again_with_backoff() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
@@ -160,7 +161,7 @@ fn a_broken_stream_is_told_until_it_was_heard_and_opened_again_later_and_later()
     assert!(sync.broken.is_empty());
     trainer.ended(at(0, 0), 1, Ended::Lost, 0);
     assert!(trainer.has_news());
-    // The answer to what was said before does not make it heard.
+    // The answer to an earlier message does not acknowledge the broken stream.
     let version = sync.seq;
     trainer.reply(ReaderReply {
         version,
@@ -170,7 +171,7 @@ fn a_broken_stream_is_told_until_it_was_heard_and_opened_again_later_and_later()
         workers: 1,
         refused: false,
     });
-    let broken = Broken { window: at(0, 0), lease: 1, worker: 11, missing: false };
+    let broken = BrokenLease { window: at(0, 0), lease: 1, worker: 11, missing: false };
     assert_eq!(trainer.sync(0).broken, [broken]);
     assert_eq!(trainer.sync(0).broken, [broken]);
     reply(&mut trainer, routes(0..1), None);
@@ -183,7 +184,7 @@ fn a_broken_stream_is_told_until_it_was_heard_and_opened_again_later_and_later()
         now - at_first
     });
     assert_eq!(waits, [50, 100, 200, 400, 800, 1_000, 1_000]);
-    // Without a route there is nothing to wake up for.
+    // Without a route, there is no stream to open again.
     reply(&mut trainer, Vec::new(), None);
     assert_eq!(trainer.retry_at(), None);
 }
@@ -198,13 +199,13 @@ fn an_answer_to_an_older_message_changes_nothing() {
 }
 
 #[test]
-fn an_error_of_the_data_is_raised_after_the_batches_before_it() {
+fn an_error_in_the_data_is_raised_after_the_batches_before_it() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
     trainer.ended(at(0, 1), 2, Ended::Failed(report("bad row")), 0);
     assert!(trainer.received(at(0, 0), 1, rows(0..4)) && trainer.received(at(0, 0), 1, rows(4..6)));
-    // The dispatcher need not keep it any more.
+    // The dispatcher may release the windows.
     assert_eq!(trainer.sync(0).at, at(1, 0));
     assert_eq!(delivered(&mut trainer), (0, 0..4));
     assert_eq!(trainer.next(0), Next::Fail(report("bad row")));
@@ -220,8 +221,8 @@ fn a_window_that_cannot_be_computed_is_an_error_when_the_loop_needs_it() {
 }
 
 #[test]
-fn a_window_that_broke_and_cannot_be_computed_again_is_an_error_and_not_waited_for() {
-    // With the next window known, and without.
+fn a_broken_window_that_cannot_be_computed_again_is_an_error() {
+    // Once with only this window known, and once with the next one, too.
     for known in [1, 2] {
         let mut trainer = trainer(1, false, LIMIT);
         reply(&mut trainer, routes(0..1)[..known].to_vec(), None);
@@ -229,14 +230,14 @@ fn a_window_that_broke_and_cannot_be_computed_again_is_an_error_and_not_waited_f
         assert!(trainer.received(at(0, 0), 1, rows(0..4)));
         reply(&mut trainer, Vec::new(), Some((at(0, 0), report("gone"))));
         assert_eq!(delivered(&mut trainer), (0, 0..4));
-        assert_eq!(trainer.next(0), Next::Wait, "the worker may still be sending it");
+        assert_eq!(trainer.next(0), Next::Wait, "the worker may still send the rows");
         trainer.ended(at(0, 0), 1, Ended::Lost, 0);
         assert_eq!(trainer.next(0), Next::Fail(report("gone")));
     }
 }
 
 #[test]
-fn it_stands_at_the_first_window_that_it_lacks_rows_of() {
+fn its_position_is_the_first_window_with_missing_rows() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
@@ -247,7 +248,7 @@ fn it_stands_at_the_first_window_that_it_lacks_rows_of() {
 }
 
 #[test]
-fn it_says_what_its_loop_waits_for_and_how_long() {
+fn it_reports_the_window_that_its_loop_waits_for_and_how_long() {
     let mut trainer = trainer(1, false, LIMIT);
     assert_eq!(trainer.sync(5).waiting, None);
     assert_eq!(trainer.next(10), Next::Wait);
@@ -262,7 +263,7 @@ fn it_says_what_its_loop_waits_for_and_how_long() {
 }
 
 #[test]
-fn a_broken_stream_is_opened_elsewhere_without_a_wait() {
+fn a_broken_stream_is_opened_elsewhere_at_once() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);

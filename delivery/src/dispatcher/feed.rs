@@ -1,0 +1,156 @@
+//! An open feed: its sequencer, its readers, and its jobs with dynamic delivery.
+
+use std::collections::BTreeMap;
+
+use super::group::{Group, GroupKey, JobStatus};
+use crate::clock::Millis;
+use crate::error::ErrorKind;
+use crate::messages::{Report, Route};
+use crate::sequencer::{Event, LeaseId, Sequencer, WorkerId};
+use crate::window::{Plan, WindowId};
+
+/// A rank that has not asked for longer is taken to ask another dispatcher.
+const ASKED_MS: Millis = 1_500;
+
+#[derive(Debug)]
+pub(super) struct OpenFeed<P> {
+    pub(super) sequencer: Sequencer<P>,
+    pub(super) readers: BTreeMap<u64, ReaderContact>,
+    pub(super) failures: BTreeMap<WindowId, Report>,
+    /// When each lease of a window that is not ready was granted.
+    pub(super) granted: BTreeMap<(WindowId, LeaseId), Millis>,
+    /// The usual time to compute a window.
+    pub(super) typical_ms: Millis,
+    pub(super) last_read: Millis,
+    /// Jobs with dynamic delivery.
+    pub(super) groups: BTreeMap<GroupKey, Group>,
+    /// A description of the feed's pipeline, for errors.
+    pub(super) about: String,
+}
+
+#[derive(Debug)]
+pub(super) struct ReaderContact {
+    pub(super) seq: u64,
+    pub(super) contact: Millis,
+    pub(super) rank: u64,
+    pub(super) world_size: u64,
+    pub(super) at: WindowId,
+    pub(super) until_epoch: u64,
+    /// For each window, a worker that the trainer could not reach.
+    pub(super) avoid: BTreeMap<WindowId, WorkerId>,
+    pub(super) waiting: Option<(WindowId, u64)>,
+    pub(super) samples: u64,
+    pub(super) bytes: u64,
+    pub(super) stalled_ms: u64,
+    pub(super) told: ToldReader,
+    pub(super) version: u64,
+}
+
+pub(super) type ToldReader = (Vec<Route>, Option<(WindowId, Report)>, usize, bool);
+
+impl<P: Plan> OpenFeed<P> {
+    /// Opens a feed that has no readers yet.
+    pub(super) fn new(sequencer: Sequencer<P>, now: Millis) -> Self {
+        Self {
+            sequencer,
+            readers: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            typical_ms: 0,
+            last_read: now,
+            groups: BTreeMap::new(),
+            about: String::new(),
+        }
+    }
+
+    /// Returns why `window` cannot be computed.
+    pub(super) fn failure(&self, window: WindowId) -> Report {
+        self.failures.get(&window).cloned().unwrap_or_else(|| lost_too_often(window, &self.about))
+    }
+
+    pub(super) fn remove_reader(&mut self, session: u64) {
+        self.readers.remove(&session);
+        let _ = self.sequencer.handle(Event::ReaderLeft { reader: session });
+    }
+
+    pub(super) fn counted(&mut self, window: WindowId, lease: LeaseId, rows: u64, bytes: u64) {
+        if !self.sequencer.holds(window, lease) {
+            return;
+        }
+        if let Err(impure) = self.sequencer.handle(Event::WindowCounted { window, lease, rows, bytes }) {
+            let (before, now) = impure.rows;
+            self.failures.insert(
+                window,
+                Report {
+                    kind: ErrorKind::Internal,
+                    message: format!(
+                        "window {} of epoch {} has {now} samples, but had {before} when it was first computed",
+                        window.index, window.epoch
+                    ),
+                    hint: Some("check that all workers read the same files and run the same build".to_owned()),
+                    retry: false,
+                },
+            );
+            let _ = self.sequencer.handle(Event::WindowFailed { window, lease, retry: false });
+        }
+    }
+
+    /// Retries failed windows that this job needs.
+    pub(super) fn retry_group(&mut self, key: &GroupKey) {
+        if let Some((group, at)) = self.groups.get(key).and_then(|group| Some((group, group.at?))) {
+            self.failures.retain(|&window, _| window < at);
+            let _ = self.sequencer.handle(group.joined(at));
+        }
+    }
+
+    /// Releases the windows of jobs that are silent since `silent_since`, which keep their claims. Forgets jobs that
+    /// are silent since `forgotten_since`; they start over as with a new dispatcher.
+    pub(super) fn release_silent_groups(&mut self, silent_since: Millis, forgotten_since: Millis) {
+        for group in self.groups.values_mut().filter(|group| group.contact < silent_since && group.at.is_some()) {
+            let _ = self.sequencer.handle(Event::ReaderLeft { reader: group.reader });
+            group.at = None;
+        }
+        self.groups.retain(|_, group| group.contact >= forgotten_since);
+    }
+
+    /// Returns the feed's jobs with dynamic delivery.
+    pub(super) fn jobs(&self, now: Millis) -> impl Iterator<Item = JobStatus> {
+        let mut newest: BTreeMap<&str, (&GroupKey, &Group)> = BTreeMap::new();
+        for (key, group) in &self.groups {
+            // A job that began again may have two groups.
+            let seen = newest.entry(&key.job).or_insert((key, group));
+            if seen.1.contact < group.contact {
+                *seen = (key, group);
+            }
+        }
+        newest.into_values().map(move |(GroupKey { job, world_size, .. }, group)| JobStatus {
+            job: job.clone(),
+            world_size: *world_size,
+            awaited: group.awaited(*world_size),
+            awaiting_ms: group
+                .awaiting
+                .filter(|_| group.contact + ASKED_MS >= now)
+                .map_or(0, |since| now.saturating_sub(since)),
+            claims_held: group.claims.held(),
+            epoch: group.claims.next().epoch,
+            claims_granted: group.claims.next().run,
+        })
+    }
+
+    /// Doesn't count this process's own pause against its jobs.
+    pub(super) fn discount_pause_of_groups(&mut self, still: Millis) {
+        self.groups.values_mut().for_each(|group| group.contact += still);
+    }
+}
+
+fn lost_too_often(window: WindowId, about: &str) -> Report {
+    Report {
+        kind: ErrorKind::Unavailable,
+        message: format!(
+            "window {} of epoch {}{about} was given up: every worker that computed it was lost",
+            window.index, window.epoch
+        ),
+        hint: Some("look at the workers' logs: if they ran out of memory, lower window_bytes".to_owned()),
+        retry: false,
+    }
+}

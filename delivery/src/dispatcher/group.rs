@@ -1,0 +1,127 @@
+//! The state of one job with dynamic delivery: its claims, and its ranks in contact.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::claim_messages::{ClaimMessage, ClaimReply};
+use crate::claims::Claims;
+use crate::clock::Millis;
+use crate::rules::{Rule, holds};
+use crate::sequencer::{Event, ReaderId, Sequencer};
+use crate::window::{Plan, WindowId};
+
+/// A job with dynamic delivery.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) claims: Claims,
+    /// The group's own reader in the sequencer, which keeps the windows that claims are cut from leased and counted.
+    pub(super) reader: ReaderId,
+    pub(super) at: Option<WindowId>,
+    pub(super) contact: Millis,
+    pub(super) ranks: BTreeMap<u64, RankContact>,
+    /// The newest process of each rank, at any dispatcher.
+    pub(super) sessions: BTreeMap<u64, u64>,
+    /// Answers of this era have greater versions.
+    pub(super) era: u64,
+    /// When ranks started missing.
+    pub(super) awaiting: Option<Millis>,
+}
+
+/// A job with dynamic delivery, and the ranks it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// The job's name.
+    pub job: String,
+    /// The number of ranks.
+    pub world_size: u64,
+    /// Ranks that have not yet reported their claims. Claims are granted when there are none.
+    pub awaited: Vec<u64>,
+    /// Milliseconds that the other ranks have waited for these here; 0 if no rank asks here.
+    pub awaiting_ms: Millis,
+    /// Claims that ranks hold.
+    pub claims_held: usize,
+    /// The epoch in which claims are granted.
+    pub epoch: u64,
+    /// The least number of claims of that epoch that were granted.
+    pub claims_granted: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct RankContact {
+    pub(super) session: u64,
+    pub(super) seq: u64,
+    pub(super) since: u64,
+    /// Whether the rank has named an answer of this era, or had left after it named one of an earlier era.
+    pub(super) is_here: bool,
+    /// Whether the rank has named any answer of this dispatcher. Reports from before that may be late ones, meant for
+    /// an earlier dispatcher.
+    pub(super) was_here: bool,
+    pub(super) has_left: bool,
+    pub(super) told: Option<ClaimReply>,
+    pub(super) version: u64,
+}
+
+/// The properties that the ranks of a job share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GroupKey {
+    pub(super) job: String,
+    pub(super) world_size: u64,
+    origin: u64,
+    claim_rows: u64,
+    unit: u64,
+}
+
+impl GroupKey {
+    pub(super) fn of(message: &ClaimMessage) -> Self {
+        let claims = &message.claims;
+        Self {
+            job: claims.job.clone(),
+            world_size: message.world_size,
+            origin: claims.origin,
+            claim_rows: claims.claim_rows,
+            unit: claims.unit,
+        }
+    }
+}
+
+impl Group {
+    /// Records a process of a rank, and returns whether it is the newest. Messages of older processes are refused.
+    pub(super) fn heard_of(&mut self, rank: u64, session: u64) -> bool {
+        if !holds(Rule::OldProcessesAreNotHeard) {
+            return true;
+        }
+        let newest = self.sessions.entry(rank).or_insert(session);
+        *newest = session.max(*newest);
+        if self.ranks.get(&rank).is_some_and(|contact| contact.session < session) {
+            self.ranks.remove(&rank);
+        }
+        self.sessions[&rank] == session
+    }
+
+    /// Returns the ranks that have not yet reported their claims.
+    pub(super) fn awaited(&self, world_size: u64) -> Vec<u64> {
+        let is_here = |rank: &u64| self.ranks.get(rank).is_some_and(|contact| contact.is_here);
+        (0..world_size).filter(|rank| !is_here(rank)).collect()
+    }
+
+    /// Moves the group's own reader to the window from which claims are cut.
+    pub(super) fn follow<P: Plan>(&mut self, sequencer: &mut Sequencer<P>) {
+        let to = self.claims.at();
+        if to == self.at {
+            return;
+        }
+        let event = match (self.at, to) {
+            (Some(at), Some(to)) if to > at => Event::ReaderAdvanced { reader: self.reader, to },
+            // Claims of a resumed rank may lie further back.
+            (_, Some(at)) => self.joined(at),
+            (_, None) => Event::ReaderLeft { reader: self.reader },
+        };
+        let _ = sequencer.handle(event);
+        self.at = to;
+    }
+
+    pub(super) fn joined(&self, at: WindowId) -> Event {
+        Event::ReaderJoined { reader: self.reader, at, until_epoch: self.claims.until_epoch(), share: 0.0 }
+    }
+}

@@ -1,0 +1,125 @@
+//! The dispatcher's part in ordered delivery: messages of trainers, and the routes that they get.
+
+use std::collections::BTreeMap;
+
+use super::feed::{OpenFeed, ReaderContact, ToldReader};
+use super::{Dispatcher, computing};
+use crate::clock::Millis;
+use crate::messages::{ReaderReply, ReaderSync, Route};
+use crate::sequencer::Event;
+use crate::window::Plan;
+
+/// The number of windows for which a trainer is sent routes.
+const ROUTES_AHEAD: usize = 8;
+/// The largest number of epochs that is accepted.
+const EPOCHS_MAX: u64 = 1 << 32;
+
+impl<P: Plan> Dispatcher<P> {
+    /// Takes a trainer's message about an open feed. [`reader_reply`](Self::reader_reply) returns the answer.
+    pub fn reader_sync(&mut self, sync: &ReaderSync, now: Millis) {
+        self.tick(now);
+        let version = self.number();
+        let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
+        // Any client may have sent the message. An invalid one is ignored.
+        let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
+        if sync.world_size == 0 || !is_sane {
+            return;
+        }
+        if sync.leaving {
+            feed.remove_reader(sync.session);
+            return;
+        }
+        feed.last_read = now;
+        let handle = |feed: &mut OpenFeed<P>, event| {
+            let _ = feed.sequencer.handle(event);
+        };
+        match feed.readers.get(&sync.session) {
+            Some(reader) if reader.seq >= sync.seq => return,
+            Some(_) => handle(feed, Event::ReaderAdvanced { reader: sync.session, to: sync.at }),
+            None => {
+                let until_epoch = sync.until_epoch;
+                let share = 1.0 / sync.world_size.max(1) as f64;
+                // The reader may have restarted to retry a failed window.
+                feed.failures.retain(|&window, _| window < sync.at);
+                handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
+            }
+        }
+        let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderContact {
+            seq: 0,
+            contact: now,
+            rank: sync.rank,
+            world_size: sync.world_size,
+            at: sync.at,
+            until_epoch: sync.until_epoch,
+            avoid: BTreeMap::new(),
+            waiting: None,
+            samples: 0,
+            bytes: 0,
+            stalled_ms: 0,
+            told: ToldReader::default(),
+            version,
+        });
+        reader.seq = sync.seq;
+        reader.contact = now;
+        reader.at = reader.at.max(sync.at);
+        reader.waiting = sync.waiting;
+        (reader.samples, reader.bytes, reader.stalled_ms) = (sync.samples, sync.bytes, sync.stalled_ms);
+        reader.avoid = reader.avoid.split_off(&reader.at);
+        for broken in &sync.broken {
+            reader.avoid.insert(broken.window, broken.worker);
+        }
+        for broken in &sync.broken {
+            let (window, lease, worker) = (broken.window, broken.lease, broken.worker);
+            if broken.missing {
+                handle(feed, Event::WindowMissing { window, lease });
+            } else {
+                handle(feed, Event::WorkerSuspected { worker });
+                handle(feed, Event::ReaderStalled { window });
+            }
+        }
+        let patience = self.settings.stall_ms.max(3 * feed.typical_ms);
+        if let Some((window, _)) = sync.waiting.filter(|&(_, waited)| waited >= patience) {
+            handle(feed, Event::ReaderStalled { window });
+        }
+    }
+
+    /// Returns the answer to a trainer. Its version changes when its content changes.
+    pub fn reader_reply(&mut self, feed: &str, session: u64) -> Option<ReaderReply> {
+        let new_version = self.number();
+        let state = self.feeds.get_mut(feed)?;
+        let reader = state.readers.get(&session)?;
+        let mut routes = Vec::new();
+        let mut window = reader.at;
+        while routes.len() < ROUTES_AHEAD && window.epoch < reader.until_epoch {
+            let avoided = reader.avoid.get(&window);
+            let copies: Vec<_> = state.sequencer.copies(window).collect();
+            let copy = copies.iter().find(|copy| Some(&copy.worker) != avoided).or(copies.first());
+            let (Some(copy), Some(rows)) = (copy, state.sequencer.rows(window)) else { break };
+            let Some(worker) = self.workers.get(&copy.worker) else { break };
+            routes.push(Route {
+                window,
+                rows,
+                last: state.sequencer.plan().is_last(window),
+                lease: copy.lease,
+                worker: copy.worker,
+                address: worker.address.clone(),
+            });
+            window = state.sequencer.plan().after(window);
+        }
+        let failed = (state.sequencer.has_failed(window) && window.epoch < reader.until_epoch)
+            .then(|| (window, state.failure(window)));
+        let (workers, refusal) = computing(&self.workers, feed);
+        // When no worker computes the feed, the reader gets the reason. A young dispatcher waits, because other workers
+        // may not have reached it yet.
+        let refusal = refusal.filter(|_| failed.is_none() && routes.is_empty() && !self.young);
+        let refused = refusal.is_some();
+        let told = (routes, failed.or_else(|| Some((window, refusal?.clone()))), workers, refused);
+        let reader = state.readers.get_mut(&session)?;
+        if reader.told != told {
+            reader.told = told;
+            reader.version = new_version;
+        }
+        let (routes, failed, workers, refused) = reader.told.clone();
+        Some(ReaderReply { version: reader.version, seq: reader.seq, routes, failed, workers, refused })
+    }
+}

@@ -1,0 +1,114 @@
+//! The events that a sequencer takes, and the ids in them.
+
+use crate::window::WindowId;
+
+/// Identifies a reader.
+pub type ReaderId = u64;
+
+/// Identifies a worker process. It is drawn at random when the process starts, so it changes with a restart.
+pub type WorkerId = u64;
+
+/// Identifies one grant of one window to one worker. Reports name it, so that a report about an earlier grant is
+/// recognized.
+pub type LeaseId = u64;
+
+/// An event that the sequencer takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// A worker is available, or its limits changed.
+    WorkerJoined {
+        /// The worker.
+        worker: WorkerId,
+        /// The worker's limits.
+        limits: WorkerLimits,
+    },
+    /// A reader could not reach a worker. The worker is leased no new window until it joins again.
+    WorkerSuspected {
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// A worker takes no more windows. The windows that it holds can be read until it leaves.
+    WorkerDraining {
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// A worker is gone, with its windows.
+    WorkerLeft {
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// A reader joined.
+    ReaderJoined {
+        /// The reader.
+        reader: ReaderId,
+        /// The window in which it begins.
+        at: WindowId,
+        /// The epoch before which it stops.
+        until_epoch: u64,
+        /// The fraction of the samples that it takes: 1 over its world size.
+        share: f64,
+    },
+    /// A reader has passed all windows before `to`.
+    ReaderAdvanced {
+        /// The reader.
+        reader: ReaderId,
+        /// Its current window.
+        to: WindowId,
+    },
+    /// A reader has waited too long for this window.
+    ReaderStalled {
+        /// The window.
+        window: WindowId,
+    },
+    /// A reader is gone.
+    ReaderLeft {
+        /// The reader.
+        reader: ReaderId,
+    },
+    /// A leased window has been read and filtered: its rows are known, and it can be read.
+    WindowCounted {
+        /// The window.
+        window: WindowId,
+        /// The lease.
+        lease: LeaseId,
+        /// Samples in it.
+        rows: u64,
+        /// Bytes that it takes.
+        bytes: u64,
+    },
+    /// A leased window is computed as far as memory allows.
+    WindowReady {
+        /// The window.
+        window: WindowId,
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// A leased window could not be computed.
+    WindowFailed {
+        /// The window.
+        window: WindowId,
+        /// The lease.
+        lease: LeaseId,
+        /// Whether another worker may succeed.
+        retry: bool,
+    },
+    /// A worker does not hold a window that is leased to it.
+    WindowMissing {
+        /// The window.
+        window: WindowId,
+        /// The lease.
+        lease: LeaseId,
+    },
+}
+
+/// A worker's limits for one feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerLimits {
+    /// Bytes of windows.
+    pub memory_bytes: u64,
+    /// The number of windows that it computes at a time ahead of the readers.
+    pub computing: usize,
+    /// The number of windows that it may hold whatever their size, so that computing overlaps reading even if windows
+    /// are large.
+    pub windows_at_least: usize,
+}
