@@ -1,8 +1,8 @@
-//! Joins: from DataFusion's node to a lookup, with the joins that a feed refuses.
+//! Translates DataFusion's join nodes into lookups, and refuses the joins that a feed cannot run.
 //!
-//! The left side is the query so far, whose rows become samples. Each of its rows looks its keys up in the right side,
-//! which is read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read.
-//! Other conditions filter the rows that are found.
+//! The left side is the query so far; its rows become samples. Each row looks up its keys in the right side, which is
+//! read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read. Other
+//! conditions filter the matches.
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinType, NullEquality, plan_err};
@@ -17,14 +17,14 @@ use forebay_operators::Determinism;
 use super::lookup::{Kind, can_be_key};
 use crate::error::Error;
 
-/// The condition of a join, in parts.
+/// The condition of a join, split by the sides it reads.
 pub(crate) struct Condition {
     pub(crate) kind: Kind,
-    /// Expressions over the left and the right side that must be equal, of the same type.
+    /// Pairs of a left and a right expression of the same type that must be equal.
     pub(crate) keys: Vec<(Expr, Expr)>,
-    /// The condition on rows of the right side alone.
+    /// The condition on the right side alone.
     pub(crate) right: Option<Expr>,
-    /// The condition on the rows that are found.
+    /// The condition on the matches.
     pub(crate) residual: Option<Expr>,
 }
 
@@ -63,7 +63,7 @@ fn pair(condition: &Expr, left: &DFSchema, right: &DFSchema) -> Result<Option<(E
     }
 }
 
-/// `plan` with the types of all expressions settled, and with its subqueries in conditions as joins.
+/// `plan` with all expression types resolved, and with subqueries in conditions rewritten as joins.
 pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let (rule, context) = (DecorrelatePredicateSubquery::new(), OptimizerContext::new());
@@ -74,7 +74,7 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     .data()
 }
 
-/// Why a feed does not run this join.
+/// The reason that a feed cannot run this join, or `None`.
 pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
     let refuse = |message: &str, hint: &str| Some(Error::invalid(message.to_owned()).with_hint(hint.to_owned()));
     let condition = match join.join_type {
@@ -112,7 +112,7 @@ const KEYS: &str = "write `FROM table JOIN other ON table.id = other.id`";
 const NOT_EXISTS: &str = "write `NOT EXISTS (SELECT * FROM other WHERE other.id = table.id AND …)`";
 const ON: &str = "filter the second table, `LEFT JOIN (SELECT * FROM other WHERE …)`, or the samples with WHERE";
 
-/// Refuses a right side other than some columns and rows of a table.
+/// Refuses a right side other than a projection and filter of one table.
 fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
     let refuse = |what: &str| {
         Err(Error::invalid(format!("{what} inside the second table of a join")).with_hint(

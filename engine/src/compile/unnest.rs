@@ -1,4 +1,4 @@
-//! UNNEST: a row for each item of a list.
+//! UNNEST: one row for each item of a list.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(crate) struct Unnest {
     list: usize,
 }
 
-/// Why a feed does not run this UNNEST.
+/// The reason that a feed cannot run this UNNEST, or `None`.
 pub(crate) fn refusal(node: &plan::logical_plan::Unnest) -> Option<Error> {
     if let Some(&column) = node.struct_type_columns.first() {
         let name = node.input.schema().field(column).data_type();
@@ -92,7 +92,7 @@ impl Unnest {
     }
 }
 
-/// Maximum number of rows: they are counted in 32 bits, with some numbers to spare.
+/// Maximum number of rows. Counts have 32 bits; this leaves a margin.
 const ROWS_MAX: usize = 1 << 31;
 
 /// The error for a window that would be too large.
@@ -110,7 +110,7 @@ fn values(list: &ArrayRef) -> Result<ArrayRef> {
     })
 }
 
-/// The range of a row's items among all items. It is empty for a null, even if values lie under it.
+/// The range of a row's items among all items. It is empty for a null, even if the null slot has values.
 fn items(list: &ArrayRef, row: usize) -> Result<Range<usize>> {
     if list.is_null(row) {
         return Ok(0..0);

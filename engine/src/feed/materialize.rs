@@ -1,4 +1,4 @@
-//! Writes a feed's samples to Parquet, once: files under fresh names, then one manifest that commits them.
+//! Writes a feed's samples to Parquet once: files under fresh names, then one manifest that commits them.
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -9,35 +9,35 @@ use serde::{Deserialize, Serialize};
 use super::Feed;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Raised when readers of older manifests would misread a new one.
+/// Raise this when readers of older manifests would misread a new one.
 const MANIFEST_VERSION: u32 = 1;
 const MANIFEST: &str = "_forebay.json";
-/// Samples that are read at a time, and the bytes of a file, which are held in memory.
+/// Samples to read at a time, and the size of a file, which is built in memory.
 const BATCH_ROWS: u64 = 256;
 const FILE_BYTES: usize = 64 << 20;
 
-/// Samples in files, as the manifest lists them.
+/// Samples written to files, as listed by the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Materialized {
     /// The manifest's version.
     pub version: u32,
-    /// What was written: see [`Feed::identity`].
+    /// The feed that was written: see [`Feed::identity`].
     pub identity: serde_json::Value,
     /// Samples in all files.
     pub rows: u64,
     /// Bad rows that were skipped.
     pub bad_rows: u64,
-    /// The folder of the files, beside the manifest. Each run has its own, so that concurrent or interrupted runs do
+    /// The folder of the files, beside the manifest. Each run has its own folder, so concurrent or interrupted runs do
     /// not touch each other's files.
     pub folder: String,
-    /// Names of the files in it, in the samples' order.
+    /// Names of the files in the folder, in the samples' order.
     pub files: Vec<String>,
     /// Whether an earlier run wrote them.
     #[serde(skip)]
     pub found: bool,
 }
 
-/// A random id, which no other run has.
+/// A random id, unique to this run.
 fn run_id() -> Result<String> {
     let random = getrandom::u64();
     let random = random.map_err(|error| Error::internal(format!("the system gives no random number: {error}")))?;
@@ -45,12 +45,12 @@ fn run_id() -> Result<String> {
 }
 
 impl Feed {
-    /// Writes the samples of the first epoch, in their order, to Parquet files under the folder or URL `url`. If the
-    /// same feed was written there before, its files are kept. An interrupted run leaves a folder of files without a
-    /// manifest, and the next run writes another folder.
+    /// Writes the samples of the first epoch, in order, to Parquet files under the folder or URL `url`. If an earlier
+    /// run wrote the same feed there, keeps its files. An interrupted run leaves a folder of files without a manifest;
+    /// the next run writes another folder.
     ///
     /// # Errors
-    /// `Conflict` if another feed was written there, `Invalid` if the query calls functions without a version; those of
+    /// `Conflict` if `url` holds another feed, `Invalid` if the query calls functions without a version; errors of
     /// reading and writing.
     pub async fn materialize(&self, url: &str) -> Result<Materialized> {
         let unversioned = self.pipeline.unversioned_functions();
@@ -89,7 +89,7 @@ impl Feed {
                 bytes += batch.records.get_array_memory_size();
                 batches.push(batch.records);
             }
-            // A feed without samples becomes one file without rows, which holds the schema.
+            // A feed without samples becomes one file without rows, to preserve the schema.
             if bytes >= FILE_BYTES || is_last && (!batches.is_empty() || done.files.is_empty()) {
                 let name = format!("{:05}.parquet", done.files.len());
                 self.write(&format!("{url}/{}/{name}", done.folder), &std::mem::take(&mut batches)).await?;

@@ -15,7 +15,7 @@ use crate::compile::change::Change;
 use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 use crate::compile::join::Condition;
 
-/// Weaves the hidden columns into `plan`, whose output then has them as well.
+/// Weaves the hidden columns into `plan`, whose output then includes them.
 pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
     let mut layers = Layers::default();
     let top = weave_node(&mut layers, plan)?;
@@ -50,7 +50,7 @@ fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
             let input = weave_node(layers, &alias.input)?;
             Ok(LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(input), alias.alias.clone())?))
         }
-        // The feed's row ranges end there: see `limit`.
+        // The feed's row ranges apply the limit: see `limit`.
         LogicalPlan::Limit(limit) => weave_node(layers, &limit.input),
         LogicalPlan::Unnest(unnest) => {
             let input = weave_node(layers, &unnest.input)?;
