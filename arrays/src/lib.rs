@@ -1,8 +1,8 @@
-//! Facts about Arrow columns that every side of a feed shares.
+//! Facts about Arrow columns shared by all parts of a feed.
 //!
 //! - [`TensorType`] reads and writes the metadata of tensor columns.
 //! - [`digest()`] identifies the values of a batch, whatever their layout in memory.
-//! - [`DeferredStep`] is the last step of a column, left to the reader of a feed.
+//! - [`DeferredStep`] is the last step of a column, which the feed's reader computes.
 //! - [`pool`] recycles the memory of large arrays.
 //!
 //! ```
@@ -26,7 +26,7 @@ pub use deferred::{DeferredStep, Widen, finish_deferred, matches_when_finished};
 pub use digest::digest;
 pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};
 
-/// The reason that a column cannot be computed.
+/// Why a column cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnError {
     /// The result exceeds what one Arrow array can address. Smaller batches help.

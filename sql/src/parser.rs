@@ -1,8 +1,7 @@
-//! From text to statements.
+//! Parses a text into statements.
 //!
-//! DataFusion's parser does the work for `CREATE EXTERNAL TABLE` and for queries; the few statements about pipelines
-//! are read here, around it, from the same tokens. Since the whole text is split into tokens once, every place is a
-//! place in the whole text, whichever statement it belongs to.
+//! DataFusion's parser handles `CREATE EXTERNAL TABLE` and queries. This module parses the few statements about
+//! pipelines, from the same tokens. The whole text is split into tokens once, so every place refers to the whole text.
 
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
@@ -15,10 +14,10 @@ use crate::tokens::{DIALECT, Tokens, is_word, lower_first, slice};
 use crate::{depth, table};
 use forebay_operators::nearest;
 
-/// The longest text that is read. Parsing is linear, but what it builds is some fifty times the text.
+/// Maximum length of a text. Parsing is linear, but its result is about fifty times as large as the text.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// What a statement can start with.
+/// The first words of statements.
 const ACCEPTED: &str = "CREATE PIPELINE, DROP PIPELINE, SHOW PIPELINES, DESCRIBE PIPELINE, EXPLAIN PIPELINE, \
                         CREATE EXTERNAL TABLE, DROP TABLE, SHOW TABLES and DESCRIBE";
 
@@ -26,7 +25,7 @@ const ACCEPTED: &str = "CREATE PIPELINE, DROP PIPELINE, SHOW PIPELINES, DESCRIBE
 ///
 /// # Errors
 ///
-/// The first thing in the text that is not a statement of Forebay, with its place.
+/// The error for the first part of the text that is not a statement of Forebay, with its place.
 pub fn parse(text: &str) -> Result<Vec<Statement>> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(Error::new(format!("the text has {} bytes, more than {TEXT_BYTES_MAX}", text.len()))
@@ -177,7 +176,7 @@ impl Statements<'_> {
             let value = option.value.clone();
             let end = self.parser.parser.get_current_token().span.end;
             options.push(option);
-            // A comma after the last option is allowed, as DataFusion allows it in OPTIONS (…).
+            // A comma after the last option is allowed, as in DataFusion's OPTIONS (…).
             if !self.parser.parser.consume_token(&Token::Comma) && self.peek(0).token != Token::RParen {
                 let next = self.peek(0);
                 let error = self.expected("`,` or `)` after an option", &next);
@@ -286,7 +285,7 @@ impl Statements<'_> {
         Ok(Statement::ExplainPipeline { name, place })
     }
 
-    /// Reads a statement's first word and the word after it, which has to be one of `kinds`.
+    /// Parses a statement's first word and the second word, which must be one of `kinds`.
     fn kind(&mut self, first: &str, kinds: &[&'static str]) -> Result<&'static str> {
         self.skip(1);
         let next = self.peek(0);
@@ -346,7 +345,7 @@ impl Statements<'_> {
         }
     }
 
-    /// A token's place; the end of the text has none of its own.
+    /// A token's place. The end of the text has no token position of its own.
     fn place(&self, token: &TokenWithSpan) -> Place {
         Place::start(token.span).unwrap_or_else(|| self.tokens.end())
     }
@@ -414,7 +413,7 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
 
 const WRAP: &str = "wrap it: CREATE PIPELINE name AS SELECT …";
 
-/// Our wording of what the parser of DataFusion says.
+/// Rewords the parser's error.
 fn parser_error(error: &DataFusionError, statement: Place, end: Place) -> Error {
     let message = match error.find_root() {
         DataFusionError::SQL(error, _) => match error.as_ref() {
@@ -447,7 +446,7 @@ fn parser_error(error: &DataFusionError, statement: Place, end: Place) -> Error 
     }
 }
 
-/// Splits off the ` at Line: 1, Column: 2` that the parser puts at the end of its messages.
+/// Splits off the ` at Line: 1, Column: 2` at the end of the parser's messages.
 fn split_location(message: &str) -> (&str, Option<Place>) {
     let split = || {
         let (head, tail) = message.rsplit_once(" at Line: ")?;

@@ -1,10 +1,10 @@
 //! Refuses SQL that a feed cannot run.
 //!
-//! A feed stage computes each row of one table by itself, filters rows, looks up rows of other tables, and keeps the
-//! order of rows. DataFusion plans much more, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without using them.
-//! So a query is searched for such constructs before it is planned. Structures are destructured without `..` where a
-//! new field of the syntax tree could be a new clause. It must then be refused or allowed here before the crate
-//! compiles with a new parser.
+//! A feed stage computes each row of one table separately, filters rows, looks up rows of other tables, and preserves
+//! the order of rows. DataFusion plans many other queries, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without
+//! using them. So this module searches a query for such constructs before it is planned. Syntax nodes are destructured
+//! without `..` where a new field could be a new clause. With a new parser, the crate then does not compile until the
+//! field is refused or allowed here.
 
 mod functions;
 mod joins;
@@ -30,7 +30,7 @@ use search::{
     SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
 };
 
-/// Finds everything in the query that a feed cannot run.
+/// Finds all parts of the query that a feed cannot run.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
     let mut search = Search {
         state,
@@ -236,7 +236,7 @@ impl Search<'_> {
         let start = select_token.0.span;
         self.unnests(projection);
         self.memberships(selection.as_ref());
-        // Where the clauses after FROM and WHERE can begin.
+        // The earliest places of the clauses after FROM and WHERE.
         let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
         if !optimizer_hints.is_empty() || select_modifiers.is_some() {
@@ -389,13 +389,13 @@ impl Search<'_> {
             TableFactor::MatchRecognize { .. } => ("MATCH_RECOGNIZE", false),
             TableFactor::SemanticView { .. } => ("SEMANTIC_VIEW", false),
         };
-        // The keyword is before the first thing that has a place, or after the table that it changes.
+        // The keyword comes before the first node with a place, or after the table that it modifies.
         let place = if is_first { self.tokens.last(self.here, &[word]) } else { self.tokens.next(self.here, &[word]) };
         let message = if is_first { more_rows(word) } else { format!("{word} {ALL_ROWS}") };
         self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
     }
 
-    /// Accepts the calls of table operators, with their subqueries.
+    /// Accepts the calls of table operators, including their subqueries.
     fn table_function(&mut self, name: &ObjectName, args: &[FunctionArg]) {
         if calls::table_operator(name).is_none() {
             return self.unknown_table_function(name);

@@ -1,7 +1,7 @@
 //! `CREATE EXTERNAL TABLE`: DataFusion's statement without the clauses that Forebay does not support.
 //!
-//! A clause that is parsed and then ignored is worse than one that is refused. So every clause without a meaning for
-//! storage is refused here, at its place.
+//! Ignoring a parsed clause is worse than refusing it. So every clause that storage does not support is refused here,
+//! at its place.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::error::{Error, Place, Result};
 use crate::statement::{Statement, TableDefinition};
 use crate::tokens::{Tokens, lower_first};
 
-/// Checks a parsed statement and takes the parts that Forebay uses.
+/// Checks a parsed statement and extracts the parts that Forebay uses.
 pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens) -> Result<Statement> {
     let ParsedStatement::CreateExternalTable(parsed) = parsed else {
         return Err(Error::new("expected EXTERNAL TABLE after CREATE").with_place(place));
     };
-    // Destructured without `..`: a clause that a new version of the parser adds must be taken or refused here.
+    // Destructured without `..`: a clause added by a new version of the parser must be used or refused here.
     let CreateExternalTable {
         name,
         columns,
@@ -139,7 +139,7 @@ fn table_options(options: Vec<(String, Value)>, place: Place) -> Result<Vec<(Str
     Ok(pairs)
 }
 
-/// The Arrow types of declared columns, as DataFusion maps them.
+/// The Arrow types of declared columns, in DataFusion's mapping.
 fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
     if columns.is_empty() {
         return Ok(None);
@@ -161,7 +161,7 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
             .with_hint("a column has a name, a type and at most NOT NULL"));
         }
     }
-    // Readers of JSON and CSV produce Utf8 when they infer; a declared text column should be the same.
+    // Readers of JSON and CSV infer Utf8, so a declared text column uses the same type.
     let options = ParserOptions::new().with_map_string_types_to_utf8view(false);
     let context = NoContext { options: ConfigOptions::default() };
     let planner = SqlToRel::new_with_options(&context, options);
@@ -178,7 +178,7 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
     Ok(Some(Arc::new(datafusion::arrow::datatypes::Schema::new(fields))))
 }
 
-/// Mapping types asks the planner for nothing but its options.
+/// Mapping types needs only the planner's options.
 struct NoContext {
     options: ConfigOptions,
 }

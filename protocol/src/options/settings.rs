@@ -1,4 +1,4 @@
-//! The settings that options come to: the caller's, else the pipeline's, else the defaults, checked against each other.
+//! Resolves options to settings: the caller's, else the pipeline's, else the defaults. Checks them against each other.
 
 use forebay_delivery::{ReadSettings, Start};
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,13 @@ pub struct FeedSettings {
     pub shuffle: bool,
     /// Source bytes that are shuffled together.
     pub window_bytes: u64,
-    /// Source rows that are shuffled together, about: a row range is never split, and a window has at least one.
+    /// Approximate number of source rows that are shuffled together. A row range is never split, and a window has at
+    /// least one.
     pub window_rows: u64,
     /// What to do with bad rows.
     pub on_error: OnError,
-    /// How rows are grouped by length, if they are. Left out of the feed's identity if not: ids stay what they were.
+    /// How rows are grouped by length, if at all. Omitted from the feed's identity if not, so that existing ids stay
+    /// the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<LengthBuckets>,
 }
@@ -34,7 +36,7 @@ impl Default for FeedSettings {
 }
 
 impl FeedSettings {
-    /// Refuses settings that no feed can have.
+    /// Refuses invalid settings.
     pub fn check(&self) -> Result<()> {
         match self {
             Self { window_bytes: 0, .. } => Err(Error::invalid("\"window_bytes\" must be positive, got 0")),
@@ -64,20 +66,20 @@ impl FeedOptions {
 
 const DEFAULT: &str = "the table has its default";
 
-/// Batches above this are a slip of the keyboard; offsets then stay far from overflow.
+/// Larger batches are a typing error. The limit keeps offsets far from overflow.
 const GLOBAL_BATCH_MAX: u64 = 1 << 32;
-/// The greatest number of epochs, for the same reason.
+/// Maximum number of epochs, for the same reason.
 pub const EPOCHS_MAX: u64 = 1 << 32;
-/// The greatest offset of a sample, for the same reason.
+/// Maximum offset of a sample, for the same reason.
 pub const OFFSET_MAX: u64 = 1 << 62;
 
 impl ReadOptions {
-    /// These options, else `pipeline`'s, else the defaults, for a feed that is grouped by `buckets` or not at all.
+    /// These options, else `pipeline`'s, else the defaults. `buckets` are the feed's length buckets, if any.
     pub fn resolve(&self, pipeline: &ReadDefaults, buckets: Option<&LengthBuckets>) -> Result<ReadSettings> {
         let given = self.or(pipeline).or(&ReadDefaults::defaults());
         let world_size = self.world_size;
         let batch_size = match buckets {
-            // A pipeline's default is for feeds without a global batch.
+            // The pipeline's default applies only to feeds without a global batch.
             Some(buckets) if world_size > 0 && self.batch_size != Some(0) => {
                 buckets.batch_size(self.batch_size, world_size)?
             }
@@ -115,12 +117,12 @@ impl ReadOptions {
 }
 
 impl ReadOptions {
-    /// Whether reading goes on from a token.
+    /// Whether reading resumes from a token.
     pub fn is_resume(&self) -> bool {
         matches!(self.from, Start::Token(_))
     }
 
-    /// Refuses what does not go with the delivery.
+    /// Refuses options that conflict with the delivery mode.
     fn check_delivery(&self, batch_size: u64) -> Result<()> {
         let claims = match &self.from {
             Start::Token(token) => token.claims.as_deref(),

@@ -1,10 +1,10 @@
 //! All options of feeds, of reading them, and of sessions, each declared once.
 //!
-//! A row gives the field of the options' struct and of the request on the wire, the option in a query's `WITH`, the
-//! flag, the argument of Python, and the line in each guide. `UPDATE=1 cargo test -p forebay-protocol --test generated`
-//! writes the declarations in Python and the guides' tables.
+//! Each row generates the field of the options' struct and of the request on the wire, the option in a query's `WITH`,
+//! the command-line flag, the Python argument, and the line in each guide. `UPDATE=1 cargo test -p forebay-protocol
+//! --test generated` writes the declarations in Python and the guides' tables.
 //!
-//! A row's documentation is one sentence for all of these places. A fact that only one guide needs is in that guide.
+//! A row's documentation is one sentence for all of these places. Facts needed in only one guide belong in that guide.
 
 use forebay_delivery::Start;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Functions that a feed cannot call: aggregates and window functions, clocks, and random generators with state.
 //!
-//! A session's functions declare their volatility and whether they aggregate. The names listed here are refused for the
-//! same reasons in sessions that do not know them, because the error "not found" would mislead.
+//! A session's functions declare their volatility and whether they are aggregates. The names listed here are refused
+//! for the same reasons in sessions that do not have them, because the error "not found" would mislead.
 
 use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
@@ -22,7 +22,7 @@ impl Search<'_> {
         if matches!(function.args, FunctionArguments::Subquery(_)) {
             return self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
         }
-        // The call of an operator is checked against its descriptor.
+        // `calls` checks an operator's call against its descriptor.
         if calls::operator(&function.name).is_some() {
             return;
         }
@@ -75,7 +75,7 @@ impl Search<'_> {
     }
 }
 
-/// Functions of the clock, should the session not know them.
+/// Clock functions, for sessions that do not have them.
 const CLOCKS: &[&str] = &[
     "now",
     "today",
@@ -88,9 +88,9 @@ const CLOCKS: &[&str] = &[
     "sysdate",
 ];
 
-/// Functions that draw from a generator with state.
+/// Functions that draw from a stateful generator.
 const RANDOM: &[&str] = &["random", "rand", "uuid", "gen_random_uuid", "newid"];
 
-/// Aggregates, should the session not know them.
+/// Aggregates, for sessions that do not have them.
 const AGGREGATES: &[&str] =
     &["count", "sum", "min", "max", "avg", "mean", "median", "stddev", "var", "array_agg", "string_agg"];

@@ -1,7 +1,7 @@
-//! Joins, and subqueries that are conditions.
+//! Joins, and subqueries in conditions.
 //!
-//! The rows of a feed are those of the first table. The table to the right of a JOIN, or in a subquery of WHERE, is
-//! read whole and kept in memory, and its rows are found by equal keys.
+//! A feed's rows are the rows of the first table. The table to the right of a JOIN, or in a subquery of WHERE, is read
+//! whole and kept in memory, and its rows are found by equal keys.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use forebay_operators::Determinism;
 use super::search::{JOIN_HINT, Search};
 use crate::{Place, calls};
 
-/// Maximum number of joins in one FROM. Plans nest once for each join.
+/// Maximum number of joins in one FROM. Each join adds a level of nesting to the plan.
 const JOINS_MAX: usize = 8;
 
 const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
@@ -30,9 +30,9 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a `*` for which DataFusion would take the wrong key. Of the columns of USING it keeps the one of the
-    /// table whose name comes first in the alphabet, and that of a LEFT JOIN's second table is null where no row is
-    /// found.
+    /// Refuses a `*` for which DataFusion would select the wrong key. For a column in USING, it keeps the key of the
+    /// table whose name is first in the alphabet. The key of a LEFT JOIN's second table is null for rows without a
+    /// match.
     pub(super) fn wildcard(&mut self, projection: &[SelectItem], item: &TableWithJoins) {
         let Some(star) = projection.iter().find(|item| matches!(item, SelectItem::Wildcard(_))) else { return };
         let first = name(&item.relation);
@@ -99,7 +99,7 @@ impl Search<'_> {
         match relation {
             TableFactor::Table { args: None, .. } => {}
             TableFactor::Derived { lateral: false, subquery, .. } => self.right_side(subquery),
-            // Refused by itself.
+            // These are refused elsewhere.
             TableFactor::Derived { .. } | TableFactor::UNNEST { .. } => {}
             _ => {
                 let place = Place::start(relation.span()).unwrap_or(self.here);
@@ -108,7 +108,7 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses clauses that the query of a second table cannot have.
+    /// Refuses clauses that the query of a second table must not have.
     fn right_side(&mut self, query: &Query) {
         let mut found = Vec::new();
         let _ = Visit::visit(query, &mut RightSide { found: &mut found, here: self.here });
@@ -117,7 +117,7 @@ impl Search<'_> {
         }
     }
 
-    /// Notes the subqueries that are conditions of a SELECT.
+    /// Records the subqueries that are conditions of a SELECT.
     pub(super) fn memberships(&mut self, selection: Option<&Expr>) {
         let Some(selection) = selection else { return };
         for condition in conjuncts(selection) {
@@ -127,7 +127,7 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a subquery that is no condition of a SELECT, and clauses that such a condition cannot have.
+    /// Refuses a subquery that is not a condition of a SELECT, and clauses that such a condition must not have.
     pub(super) fn membership(&mut self, expr: &Expr, query: &Query) {
         let place = Place::start(query.span()).unwrap_or(self.here);
         let word = if matches!(expr, Expr::Exists { .. }) { "EXISTS" } else { "IN (SELECT …)" };
@@ -145,7 +145,7 @@ impl Search<'_> {
 
 const PAIRS: &str = "a join without a condition makes a row of each pair of rows";
 
-/// The qualifier of a table's columns, as DataFusion folds its case.
+/// The qualifier of a table's columns, in DataFusion's case folding.
 fn name(factor: &TableFactor) -> Option<String> {
     let folded = |name: &Ident| match name.quote_style {
         Some(_) => name.value.clone(),
@@ -161,7 +161,7 @@ fn name(factor: &TableFactor) -> Option<String> {
     }
 }
 
-/// The subquery of `IN` or `EXISTS`, also of their negations.
+/// The subquery of `IN` or `EXISTS`, or of their negations.
 fn membership(expr: &Expr) -> Option<&Query> {
     match expr {
         Expr::Nested(inner) | Expr::UnaryOp { op: UnaryOperator::Not, expr: inner } => membership(inner),
@@ -181,7 +181,7 @@ fn has_equality(condition: &Expr) -> bool {
     conjuncts(condition).iter().any(|condition| matches!(condition, Expr::BinaryOp { op: BinaryOperator::Eq, .. }))
 }
 
-/// The conditions that AND connects.
+/// The operands of AND.
 fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     let (mut todo, mut found) = (vec![condition], Vec::new());
     while let Some(condition) = todo.pop() {
@@ -194,7 +194,7 @@ fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     found
 }
 
-/// The functions that rows which are read once cannot call.
+/// The functions that the second table of a join cannot call, because its rows are read once.
 struct RightSide<'a> {
     found: &'a mut Vec<(Place, &'static str)>,
     here: Place,

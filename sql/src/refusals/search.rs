@@ -1,4 +1,4 @@
-//! The search for refusals: its state, how it refuses, and the wordings that several refusals share.
+//! The search for refusals: its state, how it refuses, and the messages that several refusals share.
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::tokenizer::Span;
@@ -9,23 +9,23 @@ use crate::{Error, Place};
 pub(super) const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
 pub(super) const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
 
-/// A search through a query, and the refusals so far.
+/// A search through a query, and its refusals so far.
 pub(super) struct Search<'a> {
     pub(super) state: &'a SessionState,
     pub(super) tokens: &'a Tokens,
     pub(super) errors: Vec<Error>,
-    /// The last place that was passed, for what has none of its own.
+    /// The last place visited, for nodes without a place.
     pub(super) here: Place,
-    /// The calls of UNNEST that are where a feed runs them.
+    /// The calls of UNNEST in supported positions.
     pub(super) unnests: Vec<Place>,
-    /// The subqueries that table operators are called with.
+    /// The subqueries passed to table operators.
     pub(super) packed: Vec<Place>,
     /// The subqueries that are conditions of a SELECT.
     pub(super) memberships: Vec<Place>,
 }
 
 impl Search<'_> {
-    /// Goes on to a span.
+    /// Advances to a span.
     pub(super) fn pass(&mut self, span: Span) {
         self.here = Place::start(span).unwrap_or(self.here);
     }

@@ -1,7 +1,7 @@
 //! LIMIT and TABLESAMPLE, where a feed supports them.
 //!
-//! Over a table they are functions of a row's number, so each window knows its rows by itself. Over anything else,
-//! LIMIT would have to count the rows of all earlier windows.
+//! Over a table they are functions of a row's number, so each window can select its rows independently. Over any other
+//! input, LIMIT would have to count the rows of all earlier windows.
 
 use datafusion::sql::sqlparser::ast::{
     Expr, LimitClause, Query, SetExpr, TableFactor, TableSample, TableSampleKind, TableSampleMethod,

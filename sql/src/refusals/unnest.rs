@@ -1,6 +1,6 @@
 //! UNNEST: one list in the columns of a SELECT, and nowhere else.
 //!
-//! DataFusion would pad the shorter of two lists with nulls, which would silently become training data.
+//! With two lists, DataFusion would pad the shorter one with nulls, which would silently become training data.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SelectItem, Spanned, 
 use super::search::Search;
 use crate::Place;
 
-/// Whether a SELECT unnests.
+/// Whether a SELECT contains UNNEST.
 pub(super) fn unnests(select: &Select) -> bool {
     let mut calls = Calls { places: Vec::new(), queries: 0 };
     let _ = Visit::visit(&select.projection, &mut calls);
@@ -17,7 +17,7 @@ pub(super) fn unnests(select: &Select) -> bool {
 }
 
 impl Search<'_> {
-    /// Notes where a SELECT unnests.
+    /// Records the UNNEST calls of a SELECT.
     pub(super) fn unnests(&mut self, projection: &[SelectItem]) {
         let mut calls = Calls { places: Vec::new(), queries: 0 };
         for item in projection {
@@ -46,7 +46,7 @@ impl Search<'_> {
     }
 }
 
-/// The calls of UNNEST in an expression, subqueries apart.
+/// The calls of UNNEST in an expression, except in subqueries.
 struct Calls {
     places: Vec<Place>,
     queries: usize,

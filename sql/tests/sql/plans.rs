@@ -1,4 +1,4 @@
-//! Queries that a feed can run, and what becomes of their calls.
+//! Queries that a feed can run, and their calls in the plan.
 
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
@@ -124,7 +124,7 @@ fn spans_do_not_enter_a_plan() {
 /// A query of some depth.
 type Build = fn(usize) -> String;
 
-/// Tests have two megabytes of stack, as have the threads of a server.
+/// Tests have two megabytes of stack, like the threads of a server.
 #[test]
 fn the_deepest_query_fits_a_small_stack() {
     let state = session();
@@ -156,7 +156,7 @@ fn the_deepest_query_fits_a_small_stack() {
     }
 }
 
-/// A file that a call names identifies the call by its content.
+/// A file named in a call identifies the call by its content.
 #[test]
 fn files_are_named_with_their_digest() {
     let path = std::env::temp_dir().join(format!("forebay-plans-{}.txt", std::process::id()));

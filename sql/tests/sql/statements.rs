@@ -133,7 +133,7 @@ fn a_query_keeps_its_text_and_place() {
             .collect();
         assert_eq!(pipelines[0].text, expected);
         assert_eq!(pipelines[0].place, Place { line, column });
-        // What a catalog stores can be read again.
+        // A statement stored in a catalog can be parsed again.
         let again = pipeline(&format!("CREATE PIPELINE q AS {}", pipelines[0].text)).unwrap();
         assert_eq!(again.text, pipelines[0].text);
         assert_eq!(again.query, pipelines[0].query);
