@@ -1,4 +1,4 @@
-//! Rows in this process's memory, which are read as those of a file. No registered format: there are no files to open.
+//! Rows in this process's memory, read like the rows of a file. This format is not registered, because it has no files.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,14 +48,14 @@ fn no_files() -> Error {
     Error::internal("a table in memory has no files")
 }
 
-/// Reads batches, each of which is a row group.
+/// Reads batches. Each batch is a row group.
 #[derive(Debug)]
 pub(crate) struct InMemoryReader {
     batches: Vec<RecordBatch>,
 }
 
 impl InMemoryReader {
-    /// The batches as the row groups of one file, and their reader.
+    /// Treats the batches as the row groups of one file. Returns the row groups and their reader.
     pub(crate) fn new(batches: Vec<RecordBatch>) -> Result<(Vec<RowGroup>, Self)> {
         let mut groups = Vec::with_capacity(batches.len());
         let mut first_row = 0;
@@ -78,7 +78,7 @@ impl FormatReader for InMemoryReader {
     }
 }
 
-/// Bytes of the rows alone, however large the memory is that they are a part of.
+/// Bytes of the rows alone. They may be part of a much larger allocation.
 fn logical_bytes(batch: &RecordBatch) -> Result<u64> {
     let bytes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size());
     let bytes = bytes.sum::<std::result::Result<usize, _>>();

@@ -1,4 +1,4 @@
-//! What every format promises, checked in a folder on disk and in memory. The S3 client is tested with the server.
+//! Tests of what every format guarantees, in a local folder and in memory. The server's tests cover the S3 client.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -81,7 +81,7 @@ async fn every_row_is_read_once_under_its_own_id() {
                 assert_eq!(ids, (0..snapshot.rows()).collect::<Vec<_>>(), "{format:?} target {target}");
             }
             assert!(counts.is_sorted_by(|a, b| a >= b), "{format:?} {counts:?}");
-            // Media files have no such column.
+            // Media files do not have this column.
             if let Ok(column) = dataset.schema().index_of("n") {
                 for target in [20_000, u64::MAX] {
                     let numbers = read_all(&dataset, target, column).await;
@@ -308,7 +308,7 @@ async fn the_format_of_a_location_is_told_by_extensions() {
         check("sounds/*/*", Some("media")).await;
         check("sounds/b*", None).await;
         check("sounds/b", Some("csv")).await;
-        // Files of a folder come before its folders.
+        // Files in a folder come before its subfolders.
         check("rows", Some("jsonl")).await;
         check("**/*.parquet", Some("parquet")).await;
         check("nowhere/x.pq", Some("parquet")).await;
@@ -318,7 +318,7 @@ async fn the_format_of_a_location_is_told_by_extensions() {
     }
 }
 
-/// Engines open and read on tasks of their own.
+/// Engines open and read on their own tasks.
 #[test]
 fn opening_and_reading_can_move_between_threads() {
     fn is_send<T: Send>(_: impl FnOnce(&'static Dataset, &'static RowRange) -> T) {}

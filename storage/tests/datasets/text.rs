@@ -1,4 +1,4 @@
-//! What is particular to csv_table() and JSON lines.
+//! Tests specific to CSV and JSON lines.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn schema(columns: &[(&str, DataType, bool)]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// The rows of the first range as text, each with its id, and the bad ones with their reason.
+/// The rows of the first range as text, each with its id, and the bad rows with the reason.
 async fn show(dataset: &Dataset) -> Vec<String> {
     let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
     let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &columns).await.unwrap();

@@ -1,4 +1,4 @@
-//! The columns of a dataset, from the columns of its files.
+//! Determines the columns of a dataset from the columns of its files.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use crate::pinned::PinnedFile;
 use crate::{Error, Result};
 
-/// The first file's columns, nullable if they are so in any file. Files may differ in the order of columns only.
+/// The first file's columns, nullable if any file has them nullable. Files may differ only in the order of columns.
 pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Result<SchemaRef> {
     let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
         return Ok(Arc::new(Schema::empty()));
@@ -49,7 +49,7 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// The position in the file of each column of `schema`, if the file has all of them with the same types.
+/// The position in the file of each column of `schema`, or `None` unless the file has all of them with the same types.
 pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
     let position = |field: &FieldRef| {
         let (at, found) = file.column_with_name(field.name())?;
@@ -59,7 +59,7 @@ pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
     schema.fields().iter().map(position).collect()
 }
 
-/// The field with plain types instead of view types, which are a layout in memory and no property of the data.
+/// The field with plain types instead of view types, which describe a memory layout and not the data.
 pub(super) fn without_views(field: &FieldRef) -> FieldRef {
     let data_type = match field.data_type() {
         DataType::Utf8View => DataType::Utf8,

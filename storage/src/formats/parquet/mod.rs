@@ -1,4 +1,4 @@
-//! Parquet: footers read once, row groups read as ranges of rows.
+//! Parquet: reads footers once, and row groups as ranges of rows.
 
 mod columns;
 mod decode;
@@ -86,11 +86,12 @@ struct ParquetReader {
     footers: Vec<LazyFooter>,
 }
 
-/// A footer, read when the dataset is opened or, if that was pinned elsewhere, when the file is first read.
+/// A footer, read when the dataset is opened. If the dataset was pinned elsewhere, it is read with the first read of
+/// the file.
 #[derive(Debug, Default)]
 struct LazyFooter {
     footer: OnceLock<Footer>,
-    /// Held by the one task that reads the footer, while others that need it wait.
+    /// Held by the task that reads the footer, while other tasks that need it wait.
     reading: Mutex<()>,
 }
 
@@ -123,7 +124,7 @@ impl ParquetReader {
         }
     }
 
-    /// The columns asked for.
+    /// The requested columns.
     async fn columns(&self, request: &ReadRequest<'_>) -> Result<Vec<ArrayRef>> {
         let ReadRequest { file, range, columns, dictionaries, .. } = *request;
         if columns.is_empty() {
@@ -139,7 +140,7 @@ impl ParquetReader {
             let (found, expected) = (batch.num_rows(), range.rows);
             return Err(damaged(file, &format!("{found} rows where the footer says {expected}")));
         }
-        // The decoder gives columns in the file's order, whatever order was asked for.
+        // The decoder returns columns in the file's order, not in the requested order.
         let mut in_file_order = roots.clone();
         in_file_order.sort_unstable();
         in_file_order.dedup();
