@@ -109,7 +109,8 @@ impl fmt::Display for Explanation {
         if let Some(LengthBuckets { by, boundaries, global_batch_size }) = &settings.buckets {
             writeln!(
                 f,
-                "  buckets  by length of {by}: {boundaries} and longer; global steps of {global_batch_size} from one bucket"
+                "  buckets  by length of {by}: {boundaries} and longer; global steps of {global_batch_size} from one \
+                 bucket"
             )?;
         }
         let operators: Vec<_> = self.operators.iter().map(|(name, version)| format!("{name} v{version}")).collect();

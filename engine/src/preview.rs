@@ -252,7 +252,8 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
 }
 
 const STYLE: &str = ".forebay{display:flex;flex-wrap:wrap;gap:1rem}\
-    .forebay figure{margin:0;padding:.75rem;color:#222;background:#fff;border:1px solid #ddd;border-radius:8px;max-width:260px}\
+    .forebay figure{margin:0;padding:.75rem;color:#222;background:#fff;\
+    border:1px solid #ddd;border-radius:8px;max-width:260px}\
     .forebay img{display:block;max-width:100%;image-rendering:auto}\
     .forebay dl{margin:.5rem 0 0;display:grid;grid-template-columns:auto 1fr;gap:.1rem .6rem}\
     .forebay dt{color:#777}.forebay dd{margin:0;overflow-wrap:anywhere}";

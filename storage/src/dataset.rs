@@ -230,7 +230,8 @@ fn check_spec(spec: &DatasetSpec) -> Result<()> {
     let descriptor = format.descriptor();
     if is_in_memory(spec) {
         return Err(Error::invalid(format!(
-            "\"{location}\" is a table in the memory of the process that made it; write it to Parquet to read it anywhere else"
+            "\"{location}\" is a table in the memory of the process that made it; write it to Parquet to read it \
+             anywhere else"
         )));
     }
     if schema.is_some() && !descriptor.may_declare_columns {

@@ -121,13 +121,15 @@ impl PinnedFile {
             Ok(_) => " (same size, other version)".to_owned(),
             Err(object_store::Error::NotFound { .. }) => {
                 return Error::conflict(format!(
-                    "\"{place}\" was removed since the feed's snapshot was taken; put it back, or create its table again (restart the run or server)"
+                    "\"{place}\" was removed since the feed's snapshot was taken; put it back, or create its table \
+                     again (restart the run or server)"
                 ));
             }
             Err(_) => String::new(),
         };
         Error::conflict(format!(
-            "\"{place}\" changed since the feed's snapshot was taken{detail}; create its table again (restart the run or server) to read the new file"
+            "\"{place}\" changed since the feed's snapshot was taken{detail}; create its table again (restart the run \
+             or server) to read the new file"
         ))
     }
 }

@@ -100,7 +100,8 @@ impl ReadOptions {
         }
         if batch_size.checked_mul(world_size).is_none_or(|global| global > GLOBAL_BATCH_MAX) {
             return Err(Error::invalid(format!(
-                "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x {world_size}"
+                "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x \
+                 {world_size}"
             )));
         }
         self.check_delivery(batch_size)?;

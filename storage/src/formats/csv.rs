@@ -235,14 +235,16 @@ fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) ->
     let names = fields(header, delimiter);
     if names.len() != schema.fields().len() {
         return Err(Error::invalid(format!(
-            "\"{file}\" has {} columns, expected {}; declare every column in the header's order, and give all files the same",
+            "\"{file}\" has {} columns, expected {}; declare every column in the header's order, and give all files \
+             the same",
             names.len(),
             schema.fields().len()
         )));
     }
     match names.iter().zip(schema.fields()).find(|(name, field)| *name != field.name()) {
         Some((name, field)) => Err(Error::invalid(format!(
-            "\"{file}\" has column \"{name}\" where \"{}\" is expected; declare every column in the header's order, and give all files the same",
+            "\"{file}\" has column \"{name}\" where \"{}\" is expected; declare every column in the header's order, \
+             and give all files the same",
             field.name()
         ))),
         None => Ok(()),

@@ -126,7 +126,8 @@ async fn a_changed_or_removed_file_is_a_conflict() {
             let error = dataset.read(&range, &[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
             let expect = format!(
-                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); create its table again (restart the run or server) to read the new file",
+                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); create its table again (restart \
+                 the run or server) to read the new file",
                 place.display(&name),
                 bytes.len(),
                 bytes.len() + 1
@@ -213,7 +214,8 @@ async fn a_location_without_files_says_what_is_there() {
             .await;
         check("nowhere/at/all", csv_table(), missing, "\"ROOT/nowhere/at/all\" does not exist").await;
         check("photos/a.csv/x", csv_table(), missing, "\"ROOT/photos/a.csv/x\" does not exist").await;
-        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"; parquet files end in .parquet, .parq, .pq";
+        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"; \
+                      parquet files end in .parquet, .parq, .pq";
         check("photos", stored_as("parquet"), invalid, others).await;
         check(
             "photos/*.pq",

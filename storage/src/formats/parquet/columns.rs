@@ -27,7 +27,8 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
             };
             if found.data_type() != field.data_type() {
                 return Err(Error::invalid(format!(
-                    "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same columns",
+                    "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same \
+                     columns",
                     file.path(),
                     field.name(),
                     found.data_type(),

@@ -118,7 +118,8 @@ impl ParquetReader {
                 Ok(lazy.footer.get_or_init(|| Footer::new(columns, metadata)))
             }
             _ => Err(Error::conflict(format!(
-                "the columns and row groups of \"{}\" do not match the feed's snapshot; create its table again (restart the run or server) to read the new file",
+                "the columns and row groups of \"{}\" do not match the feed's snapshot; create its table again \
+                 (restart the run or server) to read the new file",
                 file.path()
             ))),
         }

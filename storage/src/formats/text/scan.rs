@@ -46,7 +46,8 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
             if !closed {
                 // The number of rows in the rest of the file is unknown, so this cannot be reported as one bad row.
                 return Err(Error::data(format!(
-                    "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote that is text",
+                    "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote \
+                     that is text",
                     file.path(),
                     blocks.end()
                 )));
