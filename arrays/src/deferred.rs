@@ -63,10 +63,7 @@ impl Widen {
         }
         let Some(pixels) = list.values().as_primitive_opt::<UInt8Type>() else { return Err(stored_as(list.values())) };
         let Some(pixels) = pixels.values().get(..rows * size) else {
-            return Err(ColumnError::Damaged(format!(
-                "a column of images holds {} bytes for {rows} rows",
-                pixels.len()
-            )));
+            return Err(ColumnError::Damaged(format!("a column of images has {} bytes for {rows} rows", pixels.len())));
         };
         let mut out = pool::outputs().take_filled(pixels.len() * size_of::<f32>());
         for row in 0..rows {
@@ -146,7 +143,7 @@ fn too_many() -> ColumnError {
 }
 
 fn stored_as(array: &dyn Array) -> ColumnError {
-    ColumnError::Internal(format!("an image is stored as {}", array.data_type()))
+    ColumnError::Internal(format!("an image column has type {}", array.data_type()))
 }
 
 fn internal(error: impl std::fmt::Display) -> ColumnError {
@@ -177,7 +174,7 @@ impl DeferredStep {
     /// Metadata that [`defer_in`](Self::defer_in) did not write.
     pub fn of(field: &Field) -> Result<Option<Self>, ColumnError> {
         let Some(text) = field.metadata().get(KEY) else { return Ok(None) };
-        let broken = || ColumnError::Damaged(format!("column \"{}\" has a broken deferred step", field.name()));
+        let broken = || ColumnError::Damaged(format!("column \"{}\" has an invalid deferred step", field.name()));
         let bytes = STANDARD.decode(text).map_err(|_| broken())?;
         let (floats, []) = bytes.as_chunks::<4>() else { return Err(broken()) };
         let mut tables = Box::new([[0.0; 256]; CHANNELS]);
@@ -219,7 +216,7 @@ impl DeferredStep {
 /// # Errors
 /// [`ColumnError::Internal`] for columns with broken steps, or that differ from `schema` afterwards.
 pub fn finish_deferred(records: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ColumnError> {
-    let wrong = |error: &dyn std::fmt::Display| ColumnError::Internal(format!("samples cannot be finished: {error}"));
+    let wrong = |error: &dyn std::fmt::Display| ColumnError::Internal(format!("samples cannot be completed: {error}"));
     let columns = records.schema_ref().fields().iter().zip(records.columns()).map(|(field, column)| {
         match DeferredStep::of(field).map_err(|error| wrong(&error))? {
             // Too many pixels for one column give the same error as in the operator.

@@ -91,9 +91,13 @@ impl fmt::Display for Explanation {
         writeln!(f, "pipeline {} (feed {})", self.pipeline, self.feed)?;
         let samples = match self.samples_per_epoch {
             Some(samples) => format!("{samples} samples an epoch"),
-            None if !self.joins.is_empty() => "rows are joined, so the number of samples shows when read".to_owned(),
-            None if self.makes_rows => "rows are made, so the number of samples shows when read".to_owned(),
-            None => "filtered, so the number of samples shows when read".to_owned(),
+            None if !self.joins.is_empty() => {
+                "rows are joined, so the number of samples is known only after reading".to_owned()
+            }
+            None if self.makes_rows => {
+                "rows are derived, so the number of samples is known only after reading".to_owned()
+            }
+            None => "filtered, so the number of samples is known only after reading".to_owned(),
         };
         writeln!(f, "  reads    {}: {} files, {} rows; {samples}", self.table, self.files, self.rows)?;
         for (table, files, rows) in &self.joins {

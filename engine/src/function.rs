@@ -132,13 +132,13 @@ impl ScalarUDFImpl for FunctionUdf {
             Err(CallError::Stop(by)) => return Err(DataFusionError::External(Box::new(Stopped(by)))),
         };
         if result.len() != args.number_rows {
-            return exec_err!("{name}: gave {} rows for {}", result.len(), args.number_rows);
+            return exec_err!("{name}: returned {} rows for {}", result.len(), args.number_rows);
         }
         if result.data_type() != output.data_type() {
-            return exec_err!("{name}: gave {}, and declares {}", result.data_type(), output.data_type());
+            return exec_err!("{name}: returned {}, and declares {}", result.data_type(), output.data_type());
         }
         if !output.is_nullable() && result.null_count() > 0 {
-            return exec_err!("{name}: gave nulls, and declares that it gives none");
+            return exec_err!("{name}: returned nulls, and declares that it returns none");
         }
         Ok(ColumnarValue::Array(result))
     }

@@ -146,7 +146,7 @@ impl Pipeline {
         // As for lengths, planning never waits.
         let planned =
             compile::compile(&self.plan, Some(&only), reads_all, Audience::User, &tables, state).now_or_never();
-        planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
+        planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
     }
 
     /// Calls whose results must not be stored: see [`Feed::uncacheable_calls`](crate::Feed::uncacheable_calls).

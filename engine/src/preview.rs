@@ -142,7 +142,7 @@ impl Preview {
 }
 
 fn unshowable(error: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Internal, format!("a row cannot be shown: {error}"))
+    Error::new(ErrorKind::Internal, format!("cannot display a row: {error}"))
 }
 
 /// One value of a row.

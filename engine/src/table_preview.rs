@@ -46,8 +46,8 @@ impl Session {
                 Arc::new(self.compile_query("query", &query).await?)
             }
             None => {
-                return Err(Error::new(ErrorKind::Invalid, "only whole tables and pipelines can be looked at")
-                    .with_hint("write SELECT * FROM name [LIMIT n]; queries belong into a pipeline"));
+                return Err(Error::new(ErrorKind::Invalid, "only whole tables and pipelines can be previewed")
+                    .with_hint("write SELECT * FROM name [LIMIT n]; put other queries into a pipeline"));
             }
         };
         Ok(TablePreview { pipeline, rows })

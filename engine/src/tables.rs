@@ -45,7 +45,7 @@ impl Session {
         let _executing = self.executing.lock().await;
         let (schema, batches) = without_views(&schema, batches)
             .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
-            .map_err(|error| Error::invalid(format!("a table cannot be made of these rows: {error}")))?;
+            .map_err(|error| Error::invalid(format!("cannot create a table from these rows: {error}")))?;
         let mut content = blake3::Hasher::new();
         batches.iter().for_each(|batch| {
             content.update(digest(batch).as_bytes());

@@ -122,11 +122,11 @@ impl LengthBuckets {
         let global = self.global_batch_size;
         let error = match asked {
             None if global.is_multiple_of(world_size) => return Ok(global / world_size),
-            None => format!("the global batch of {global} samples cannot be shared by {world_size} ranks"),
+            None => format!("the global batch of {global} samples cannot be divided among {world_size} ranks"),
             Some(asked) if asked.checked_mul(world_size) == Some(global) => return Ok(asked),
             Some(asked) => format!(
-                "{world_size} ranks with batches of {asked} make no global batch of {global} samples, \
-                 which this feed's length buckets are for"
+                "{world_size} ranks with batches of {asked} do not make a global batch of {global} samples, \
+                 which this feed's length buckets require"
             ),
         };
         let divisors: Vec<_> = (1..=global).filter(|n| global.is_multiple_of(*n)).map(|n| n.to_string()).collect();
@@ -135,8 +135,8 @@ impl LengthBuckets {
             all => all.join(", "),
         };
         let hint = format!(
-            "\"batch_size\" times \"world_size\" is {global}: world sizes may be {divisors}; \
-             or open the feed with another \"global_batch_size\""
+            "\"batch_size\" times \"world_size\" is {global}: allowed world sizes are {divisors}; \
+             or open the feed with a different \"global_batch_size\""
         );
         Err(Error::invalid(error).with_hint(hint))
     }
@@ -149,7 +149,7 @@ impl LengthBuckets {
         }
         let (before, after) = (offset / global * global, (offset / global + 1) * global);
         Err(Error::invalid(format!(
-            "\"from\" is offset {offset}, inside a global step of {global}: its rows are of one length bucket"
+            "\"from\" is offset {offset}, inside a global step of {global}, whose rows belong to one length bucket"
         ))
         .with_hint(format!("begin at {before} or {after}, or with a token")))
     }

@@ -300,7 +300,7 @@ fn check(argument: Argument, parameter: &Parameter, descriptor: &Descriptor, bas
         .with_hint(format!("write `{} => {example}`", parameter.name)))
 }
 
-const FILE_HINT: &str = "relative paths begin at the script's folder, or the session's base";
+const FILE_HINT: &str = "relative paths start at the script's folder, or at the session's base";
 
 /// The absolute path of a file with the digest of its content, which identifies the call.
 fn pinned(kind: ConstantKind, value: &ScalarValue, base: &Path) -> std::result::Result<Option<Expr>, String> {

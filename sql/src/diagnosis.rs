@@ -108,7 +108,7 @@ fn tensor_arithmetic(message: &str) -> Option<Error> {
         None => return None,
     };
     is_list.then(|| {
-        Error::new(format!("`{operator}` does not compute with tensors"))
+        Error::new(format!("`{operator}` does not support tensors"))
             .with_hint("write `tensor_add(a, b)`, `tensor_sub(a, b)`, `tensor_mul(a, b)` or `tensor_div(a, b)`")
     })
 }
@@ -169,7 +169,7 @@ fn no_table(name: &str, state: &SessionState) -> Error {
     let name = name.strip_prefix(&prefix).unwrap_or(name);
     let error = Error::new(format!("table \"{name}\" not found"));
     let Ok(schema) = state.schema_for_ref(name) else {
-        return error.with_hint("names have one part: there are no schemas and catalogs");
+        return error.with_hint("names have one part: schemas and catalogs are not supported");
     };
     let mut tables = schema.table_names();
     tables.sort_unstable();
@@ -422,7 +422,7 @@ mod tests {
     fn arithmetic_on_tensors_names_the_operators_for_it() {
         let message = "Cannot coerce arithmetic expression FixedSizeList(3 x non-null UInt8) + Int64 to valid types";
         let error = tensor_arithmetic(message).expect("a list in an addition");
-        assert_eq!(error.message(), "`+` does not compute with tensors");
+        assert_eq!(error.message(), "`+` does not support tensors");
         assert!(error.hint().is_some_and(|hint| hint.contains("tensor_add(a, b)")));
         assert!(tensor_arithmetic("Cannot coerce arithmetic expression Utf8 + Int64 to valid types").is_none());
     }

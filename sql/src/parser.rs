@@ -100,14 +100,12 @@ impl Statements<'_> {
             _ => {
                 let error = self.expected("PIPELINE or EXTERNAL TABLE after CREATE", &kind);
                 Err(match keyword(&kind.token).as_deref() {
-                    Some("TABLE") => {
-                        Error::new("CREATE TABLE is not accepted: tables here are files that exist already")
-                            .or_place(error.place())
-                            .with_hint("write `CREATE EXTERNAL TABLE name STORED AS PARQUET LOCATION '…'`")
-                    }
+                    Some("TABLE") => Error::new("CREATE TABLE is not supported: tables are existing files")
+                        .or_place(error.place())
+                        .with_hint("write `CREATE EXTERNAL TABLE name STORED AS PARQUET LOCATION '…'`"),
                     Some(other) => match nearest(other, ["PIPELINE", "EXTERNAL"]) {
                         Some(near) => error.with_hint(format!("did you mean {near}?")),
-                        None => Error::new(format!("CREATE {other} is not accepted"))
+                        None => Error::new(format!("CREATE {other} is not supported"))
                             .or_place(error.place())
                             .with_hint(format!("statements are {ACCEPTED}")),
                     },
@@ -122,7 +120,7 @@ impl Statements<'_> {
         if if_not_exists {
             if or_replace {
                 return Err(
-                    Error::new("OR REPLACE and IF NOT EXISTS exclude each other").with_place(self.place(&self.peek(0)))
+                    Error::new("OR REPLACE and IF NOT EXISTS cannot be combined").with_place(self.place(&self.peek(0)))
                 );
             }
             self.skip(3);
@@ -318,7 +316,7 @@ impl Statements<'_> {
         if self.peek(0).token == Token::Period {
             return Err(Error::new(format!("names have one part, and \"{name}\" is followed by another"))
                 .with_place(place)
-                .with_hint("there are no schemas and catalogs; quote a name that has a period in it"));
+                .with_hint("schemas and catalogs are not supported; quote a name that has a period in it"));
         }
         Ok((name, place))
     }
@@ -393,11 +391,11 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
             Error::new(format!("a bare {word} is not a statement here")).with_hint(WRAP)
         }
         "INSERT" | "UPDATE" | "DELETE" | "MERGE" | "COPY" | "TRUNCATE" | "ALTER" => {
-            Error::new(format!("{word} is not accepted: tables here are files that are only read"))
+            Error::new(format!("{word} is not supported: tables are read-only files"))
                 .with_hint(format!("statements are {ACCEPTED}"))
         }
         "SET" | "RESET" | "USE" | "PRAGMA" => {
-            Error::new(format!("{word} is not accepted: a text has no session to change"))
+            Error::new(format!("{word} is not supported: a script cannot change session settings"))
                 .with_hint("options of a pipeline are in its `WITH (…)`")
         }
         _ => match nearest(&word, ["CREATE", "DROP", "SHOW", "DESCRIBE", "EXPLAIN", "SELECT"]) {
@@ -406,7 +404,7 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
             }
             Some(near) => Error::new(format!("expected a statement, found {}", described(&first.token)))
                 .with_hint(format!("did you mean {near}?")),
-            None => Error::new(format!("{word} is not accepted")).with_hint(format!("statements are {ACCEPTED}")),
+            None => Error::new(format!("{word} is not supported")).with_hint(format!("statements are {ACCEPTED}")),
         },
     }
 }

@@ -95,7 +95,7 @@ impl Search<'_> {
             self.refuse(
                 with.with_token.0.span,
                 &["RECURSIVE"],
-                "WITH RECURSIVE runs until nothing is new, and a feed computes each row once",
+                "WITH RECURSIVE runs until no new rows appear, and a feed computes each row once",
                 BEFOREHAND,
             );
         }
@@ -112,11 +112,11 @@ impl Search<'_> {
             }
             SetExpr::Values(_) => self.refuse_at(
                 self.tokens.last(self.here, &["VALUES"]).unwrap_or(self.here),
-                "VALUES has no files behind it, and a feed's rows are rows of files",
+                "VALUES has no files, and a feed's rows are rows of files",
                 "write the rows to a file and create a table over it",
             ),
             SetExpr::Table(_) => {
-                self.refuse_at(self.here, "`TABLE name` is not accepted", "write `SELECT * FROM name`")
+                self.refuse_at(self.here, "`TABLE name` is not supported", "write `SELECT * FROM name`")
             }
             SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
                 self.refuse_at(self.here, "a pipeline only reads", "write a SELECT");
@@ -201,7 +201,7 @@ impl Search<'_> {
         self.refuse(
             body,
             &["|>", word],
-            &format!("the pipe operator {word} is not accepted"),
+            &format!("the pipe operator {word} is not supported"),
             "pipe operators are WHERE, SELECT, EXTEND and AS",
         );
     }
@@ -269,7 +269,7 @@ impl Search<'_> {
             );
         }
         if into.is_some() {
-            self.refuse(start, &["INTO"], "INTO is not accepted: a pipeline only reads", "leave it out");
+            self.refuse(start, &["INTO"], "INTO is not supported: a pipeline only reads", "leave it out");
         }
         match from.as_slice() {
             [] => self.refuse_at(
@@ -286,13 +286,13 @@ impl Search<'_> {
                 let place = Place::start(second.span()).unwrap_or(self.here);
                 self.refuse_at(
                     place,
-                    "FROM names a second table, and not how its rows are found",
+                    "FROM names a second table without a join condition",
                     "write `FROM table JOIN other ON table.id = other.id`",
                 );
             }
         }
         if !lateral_views.is_empty() {
-            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not accepted", UNNEST_HINT);
+            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not supported", UNNEST_HINT);
         }
         if prewhere.is_some() {
             self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
@@ -327,7 +327,7 @@ impl Search<'_> {
         let (word, is_first) = match factor {
             TableFactor::UNNEST { .. } => {
                 let place = self.tokens.last(self.here, &["UNNEST"]).unwrap_or(self.here);
-                return self.refuse_at(place, "UNNEST in FROM is not accepted", UNNEST_HINT);
+                return self.refuse_at(place, "UNNEST in FROM is not supported", UNNEST_HINT);
             }
             TableFactor::Table {
                 name,
@@ -363,7 +363,7 @@ impl Search<'_> {
                 {
                     self.refuse_at(
                         self.here,
-                        "what follows the table's name would be silently ignored",
+                        "clauses after the table's name would be silently ignored",
                         "leave it out",
                     );
                 }
@@ -374,7 +374,7 @@ impl Search<'_> {
                     self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
                 }
                 if sample.is_some() {
-                    self.sample(span, "TABLESAMPLE of a subquery is not accepted");
+                    self.sample(span, "TABLESAMPLE of a subquery is not supported");
                 }
                 return;
             }
@@ -433,13 +433,13 @@ impl Search<'_> {
                 self.refuse_before(
                     array_expr.span(),
                     &["UNNEST"],
-                    "IN UNNEST is not accepted",
+                    "IN UNNEST is not supported",
                     "write `array_has(array, value)`",
                 );
             }
             Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
                 let place = Place::start(value.span).unwrap_or(self.here);
-                self.refuse_at(place, "a placeholder has no value here", "write the value itself");
+                self.refuse_at(place, "placeholders are not supported", "write the value itself");
             }
             Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => {
                 self.refuse_at(self.here, &format!("grouping {ALL_ROWS}"), AGGREGATE_HINT);

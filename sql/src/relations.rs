@@ -39,7 +39,7 @@ impl RelationPlanner for TableOperators {
             {
                 if sample.is_some() {
                     return plan_err!(
-                        "TABLESAMPLE takes rows of a table by their number, and {name} makes rows: sample its input"
+                        "TABLESAMPLE selects rows of a table by number, and {name} derives rows: sample its input"
                     );
                 }
                 let Some(operator) = calls::table_operator(&name) else { return internal_err!("looked at above") };

@@ -46,34 +46,30 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
     if unbounded {
         return refuse(
             &["UNBOUNDED"],
-            "UNBOUNDED tables are not accepted: an epoch has an end",
+            "UNBOUNDED tables are not supported: an epoch must end",
             "leave the word out; new files enter with the next snapshot",
         );
     }
     if temporary {
         let word = if tokens.next(place, &["TEMPORARY", "TABLE"]).is_some() { "TEMPORARY" } else { "TEMP" };
-        return refuse(
-            &[word],
-            "temporary tables are not accepted: there is no session to end them",
-            "leave the word out",
-        );
+        return refuse(&[word], "temporary tables are not supported: no session would drop them", "leave the word out");
     }
     if !table_partition_cols.is_empty() {
         return refuse(
             &["PARTITIONED"],
-            "PARTITIONED BY is not accepted: columns come from the files, not from their paths",
+            "PARTITIONED BY is not supported: columns come from the files, not from their paths",
             "write the value into the files, as a column",
         );
     }
     if !order_exprs.is_empty() {
         return refuse(
             &["WITH", "ORDER"],
-            "WITH ORDER is not accepted: a feed's order comes from the files' order or from its seed",
+            "WITH ORDER is not supported: a feed's order comes from the files' order or from its seed",
             "leave it out",
         );
     }
     if !constraints.is_empty() {
-        return refuse(&[], "table constraints are not accepted: nothing would check them", "leave them out");
+        return refuse(&[], "table constraints are not supported: they would not be checked", "leave them out");
     }
     let (name, name_place) = table_name(&name, place)?;
     let location_place = tokens.next(name_place, &["LOCATION"]).and_then(|keyword| tokens.after(keyword, 1));
@@ -113,7 +109,7 @@ fn table_name(name: &ObjectName, place: Place) -> Result<(String, Place)> {
         },
         _ => Err(Error::new(format!("names have one part, got {name}"))
             .with_place(place)
-            .with_hint("there are no schemas and catalogs; quote a name that has a period in it")),
+            .with_hint("schemas and catalogs are not supported; quote a name that has a period in it")),
     }
 }
 
@@ -154,7 +150,7 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
             column.options.iter().find(|option| !matches!(option.option, ColumnOption::Null | ColumnOption::NotNull))
         {
             return Err(Error::new(format!(
-                "column \"{name}\": `{}` is not accepted: nothing would apply it",
+                "column \"{name}\": `{}` is not supported: it would not be applied",
                 option.option
             ))
             .with_place(place)

@@ -31,7 +31,7 @@ pub async fn format_at(stores: &Stores, location: &str) -> Result<&'static dyn F
     };
     found.ok_or_else(|| {
         let names: Vec<String> = names().map(|name| format!("\"{name}\"")).collect();
-        Error::invalid(format!("\"{location}\" does not say what format its files have"))
+        Error::invalid(format!("\"{location}\" does not indicate the format of its files"))
             .with_hint(format!("give the format: {}", names.join(", ")))
     })
 }

@@ -98,7 +98,7 @@ impl Error {
             }
             StoreError::AlreadyExists { .. } => (ErrorKind::Conflict, format!("\"{place}\" exists already")),
             StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
-                (ErrorKind::Conflict, format!("\"{place}\" was changed by someone else"))
+                (ErrorKind::Conflict, format!("\"{place}\" was changed by another writer"))
             }
             StoreError::JoinError { .. } => (ErrorKind::Internal, format!("reading \"{place}\" was interrupted")),
             _ => match io_kind(&source) {

@@ -114,10 +114,15 @@ fn sql_that_a_feed_cannot_run_is_refused_with_its_place() {
         (
             "SELECT a.id FROM clicks a CROSS JOIN clicks b",
             "3:33",
-            "a join without a condition makes a row of each pair of rows",
+            "a join without a condition returns every pair of rows",
             "ON table.id = other.id",
         ),
-        ("SELECT random() AS x FROM clicks", "3:8", "\"random\" draws anew on every run", "random_hflip"),
+        (
+            "SELECT random() AS x FROM clicks",
+            "3:8",
+            "\"random\" returns new random values on every run",
+            "random_hflip",
+        ),
         ("SELECT now() AS x FROM clicks", "3:8", "\"now\" reads the clock", "literal"),
         ("SELECT id,, price FROM clicks", "3:11", "expected", ""),
         ("SELECT id FROM clicks WHERE 'a", "3:29", "unterminated string literal", ""),
@@ -239,7 +244,7 @@ fn json_whose_columns_cannot_be_told_is_refused_not_dropped() {
         folder.write("rows.jsonl", format!("{line}\n{{\"id\":2}}\n"));
         let script = folder.script("CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl';");
         let message = fail(&mut forebay(["sql", &script]));
-        assert!(message.contains("columns cannot be told") && message.contains("rows.jsonl"), "{message}");
+        assert!(message.contains("columns cannot be inferred") && message.contains("rows.jsonl"), "{message}");
     }
 }
 

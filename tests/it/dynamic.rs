@@ -165,7 +165,7 @@ fn what_dynamic_delivery_cannot_do_is_refused() {
     let dynamic = |more: &[&str], phrases: &[&str]| {
         wrong(&[&["run", "--connect", &server.uri, "--delivery", "dynamic"], more].concat(), phrases);
     };
-    dynamic(&["--world-size", "2"], &["needs the name of their \"job\"", "give all ranks of the job the same name"]);
+    dynamic(&["--world-size", "2"], &["needs a \"job\" name", "use the same name for all ranks of the job"]);
     dynamic(&["--from", "5"], &["cannot begin at offset 5", "a multiple of 28"]);
     wrong(&["run", &script, "--delivery", "dynamic", "--job", "j", "--world-size", "2"], &["needs a dispatcher"]);
     wrong(&["run", &script, "--delivery", "eager"], &["must be 'ordered' or 'dynamic'"]);

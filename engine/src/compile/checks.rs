@@ -98,7 +98,7 @@ fn refuse_node(node: &LogicalPlan) -> Error {
         LogicalPlan::Distinct(_) => ("DISTINCT", "needs every row of the dataset"),
         LogicalPlan::Sort(_) => ("ORDER BY", "needs every row of the dataset; order comes from the feed's seed"),
         LogicalPlan::Union(_) => ("UNION", "needs a second table"),
-        LogicalPlan::Window(_) => ("a window function", "looks at other rows of the dataset"),
+        LogicalPlan::Window(_) => ("a window function", "reads other rows of the dataset"),
         LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => ("a query without a table", "has no rows to feed"),
         _ => ("this query", "is not row-local"),
     };
@@ -112,7 +112,8 @@ fn impure(expr: &Expr) -> Option<Error> {
         refusal = match expr {
             Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
                 Some(Error::invalid(format!(
-                    "{}() gives another value at every run, and a feed must be a pure function of its files and seed",
+                    "{}() returns a different value on every run, and a feed must be a pure function of its files and \
+                     seed",
                     call.name()
                 )))
             }

@@ -82,24 +82,29 @@ pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
             Ok(condition) => condition,
             Err(error) => return Some(error.into()),
         },
-        JoinType::LeftMark => return refuse("a subquery is a condition by itself, or beside AND", BESIDE),
+        JoinType::LeftMark => {
+            return refuse("a subquery must be a condition of its own, alone or combined with AND", BESIDE);
+        }
         other => return refuse(&format!("a {other} join keeps rows of its second table"), SIDES),
     };
     let Condition { kind, keys, residual, .. } = condition;
     let matches_nulls = join.null_equality == NullEquality::NullEqualsNull;
     if keys.is_empty() || matches_nulls {
-        return refuse("a join finds rows by an equality of columns of both tables, and this one has none", KEYS);
+        return refuse("a join needs an equality between columns of both tables, and this one has none", KEYS);
     }
     if kind == Kind::NotIn && keys.len() > 1 {
-        return refuse("NOT IN compares one column, and its subquery names columns of the query around it", NOT_EXISTS);
+        return refuse(
+            "NOT IN compares one column, and its subquery references columns of the outer query",
+            NOT_EXISTS,
+        );
     }
     if residual.is_some() && kind != Kind::Inner {
-        return refuse("a condition over both tables is only looked up in an inner JOIN, unless it is an equality", ON);
+        return refuse("only an inner JOIN accepts a condition over both tables that is not an equality", ON);
     }
     for (key, _) in &keys {
         match plan::ExprSchemable::get_type(key, join.left.schema().as_ref()) {
             Ok(data_type) if can_be_key(&data_type) => {}
-            Ok(data_type) => return refuse(&format!("rows cannot be found by {key}, which is {data_type}"), KEYS),
+            Ok(data_type) => return refuse(&format!("{key} cannot be a join key: its type is {data_type}"), KEYS),
             Err(error) => return Some(error.into()),
         }
     }
@@ -116,7 +121,7 @@ const ON: &str = "filter the second table, `LEFT JOIN (SELECT * FROM other WHERE
 fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
     let refuse = |what: &str| {
         Err(Error::invalid(format!("{what} inside the second table of a join")).with_hint(
-            "it is a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \
+            "join a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \
              compute the rest beforehand",
         ))
     };
@@ -129,7 +134,7 @@ fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
             | LogicalPlan::SubqueryAlias(_)
             | LogicalPlan::Limit(_) => {
                 if node.expressions().iter().any(depends_on_the_sample) {
-                    return refuse("an operator that is another for each sample");
+                    return refuse("an operator whose result depends on the sample");
                 }
                 node.inputs()[0]
             }

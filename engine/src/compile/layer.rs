@@ -78,7 +78,7 @@ impl Layer {
         let lookup = match &change {
             Change::Join(join) => {
                 let dataset = tables.get(&join.right.table).cloned();
-                let dataset = dataset.ok_or_else(|| Error::internal("a join reads a table that is not there"))?;
+                let dataset = dataset.ok_or_else(|| Error::internal("a join reads a missing table"))?;
                 Some(join.lookup(&made, dataset, state).await?)
             }
             _ => None,

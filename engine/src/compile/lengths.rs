@@ -67,7 +67,7 @@ pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, stat
     let measured = LogicalPlanBuilder::from(woven).project([id, plain(qualifier, field)])?.build()?;
     // The functions that open feeds are not async, and planning over one table never waits.
     let planned = state.create_physical_plan(&measured).now_or_never();
-    let plan = planned.ok_or_else(|| Error::internal("planning waits for something"))??;
+    let plan = planned.ok_or_else(|| Error::internal("planning did not complete at once"))??;
     let plan = LeafPlan::new(plan, &source)?;
     let mut columns: Vec<usize> = plan.columns().collect();
     columns.sort_unstable();

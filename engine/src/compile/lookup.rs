@@ -89,7 +89,7 @@ impl Join {
             match error.kind() {
                 ErrorKind::Invalid => {
                     Error::invalid(format!("no row of \"{table}\" can be found by this join's conditions"))
-                        .with_hint("its conditions are never met: leave the join out")
+                        .with_hint("its conditions are never true: remove the join")
                 }
                 _ => error,
             }

@@ -93,8 +93,7 @@ pub(crate) async fn compile(
     state: &SessionState,
 ) -> Result<Stage> {
     let table = checks::driving_table(plan)?;
-    let source =
-        tables.get(&table).ok_or_else(|| Error::internal("the plan reads a table that is not there"))?.schema();
+    let source = tables.get(&table).ok_or_else(|| Error::internal("the plan reads a missing table"))?.schema();
     let woven = hidden::weave(plan)?;
     let leaf = woven.leaf(source).clone();
     let select = match topmost_filter(&woven.top) {

@@ -225,7 +225,7 @@ impl Stage {
                 Err(error) if error.kind() == ErrorKind::Data => {
                     let mut reason = error.message().trim_end().to_owned();
                     if self.layers.last().is_some_and(Layer::has_partners) {
-                        reason += " (in this row, or in the one that it is mixed with)";
+                        reason += " (in this row, or in its mixing partner)";
                     }
                     let (sample_id, origin) = (rows.sample_ids.value(range.start), rows.origin(range.start));
                     done.bad.push(BadRow { sample_id, origin, reason });

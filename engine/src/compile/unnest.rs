@@ -20,22 +20,22 @@ pub(crate) struct Unnest {
 pub(crate) fn refusal(node: &plan::logical_plan::Unnest) -> Option<Error> {
     if let Some(&column) = node.struct_type_columns.first() {
         let name = node.input.schema().field(column).data_type();
-        let error = Error::invalid(format!("UNNEST makes rows of a list, and this is {name}"));
+        let error = Error::invalid(format!("UNNEST expands a list, and this is {name}"));
         return Some(error.with_hint("take the fields of a struct by name: `column['field']`"));
     }
     match &node.list_type_columns[..] {
         [(_, column)] if column.depth == 1 => {}
         [_] => {
-            let error = Error::invalid("UNNEST of an UNNEST is not accepted in one SELECT");
+            let error = Error::invalid("nested UNNEST calls are not supported in one SELECT");
             return Some(error.with_hint(TWICE));
         }
-        _ => return Some(Error::invalid("one SELECT unnests one list").with_hint(TWICE)),
+        _ => return Some(Error::invalid("a SELECT can unnest only one list").with_hint(TWICE)),
     }
     (node.options.null_handling != NullHandling::Drop)
-        .then(|| Error::invalid("UNNEST that keeps rows without items is not accepted"))
+        .then(|| Error::invalid("UNNEST that keeps rows without items is not supported"))
 }
 
-const TWICE: &str = "unnest one list in a subquery, and the other around it";
+const TWICE: &str = "unnest one list in a subquery, and the other in the outer query";
 
 impl Unnest {
     pub(crate) fn new(node: &plan::logical_plan::Unnest) -> datafusion::error::Result<Self> {

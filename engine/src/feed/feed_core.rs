@@ -58,9 +58,8 @@ impl FeedCore {
         let records = quarantine::records(&self.id, epoch, &rows)?;
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
             let error = Error::from(error);
-            Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message())).with_hint(
-                "give a folder or URL that can be written to with the option \"root\", or use on_error => 'skip'",
-            )
+            Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))
+                .with_hint("choose a writable folder or URL with the option \"root\", or use on_error => 'skip'")
         })?;
         tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
         Ok(())

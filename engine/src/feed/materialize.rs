@@ -40,7 +40,7 @@ pub struct Materialized {
 /// A random id, unique to this run.
 fn run_id() -> Result<String> {
     let random = getrandom::u64();
-    let random = random.map_err(|error| Error::internal(format!("the system gives no random number: {error}")))?;
+    let random = random.map_err(|error| Error::internal(format!("the system returned no random number: {error}")))?;
     Ok(format!("{random:016x}"))
 }
 
@@ -105,7 +105,9 @@ impl Feed {
             return Ok(done);
         }
         let found = self.committed(&manifest).await?;
-        found.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("\"{manifest}\" was removed as it was written")))
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Conflict, format!("\"{manifest}\" was removed while it was being written"))
+        })
     }
 
     async fn write(&self, url: &str, batches: &[RecordBatch]) -> Result<()> {
@@ -114,7 +116,7 @@ impl Feed {
         write_parquet(&self.core().stores, url, &rows).await.map_err(|error| {
             let error = Error::from(error);
             Error::new(error.kind(), format!("cannot write samples: {}", error.message()))
-                .with_hint("give a folder or URL that can be written to")
+                .with_hint("choose a writable folder or URL")
         })
     }
 
@@ -129,11 +131,7 @@ impl Feed {
         if found.version != MANIFEST_VERSION || found.identity["feed"] != self.id() {
             return Err(Error::new(
                 ErrorKind::Conflict,
-                format!(
-                    "\"{manifest}\" lists what feed {} wrote, and this is feed {}",
-                    found.identity["feed"],
-                    self.id()
-                ),
+                format!("\"{manifest}\" belongs to feed {}, and this is feed {}", found.identity["feed"], self.id()),
             )
             .with_hint("write to another folder, or remove this one"));
         }

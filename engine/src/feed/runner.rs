@@ -68,7 +68,8 @@ impl Runner {
     fn apply(self: &Arc<Self>, state: &mut RunnerState, event: Event) {
         if let Err(impure) = state.sequencer.handle(event) {
             // A changed file fails when it is read, so a function must have violated its declaration.
-            let message = format!("a window had {} rows, and {} when computed again", impure.rows.0, impure.rows.1);
+            let message =
+                format!("a window had {} rows, and {} when it was computed again", impure.rows.0, impure.rows.1);
             if let Some(slot) = state.slots.get_mut(&impure.window) {
                 slot.outcome = Some(Err(Error::internal(message)));
             }

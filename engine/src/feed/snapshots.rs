@@ -54,8 +54,6 @@ pub(crate) async fn fetch(source: &dyn SnapshotSource, id: &str) -> Result<Snaps
     let snapshot = reader.finish()?;
     match snapshot.id() == id {
         true => Ok(snapshot),
-        false => {
-            Err(Error::new(ErrorKind::Conflict, format!("snapshot {id} was asked for, and {} sent", snapshot.id())))
-        }
+        false => Err(Error::new(ErrorKind::Conflict, format!("requested snapshot {id}, received {}", snapshot.id()))),
     }
 }

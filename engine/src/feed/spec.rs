@@ -216,15 +216,15 @@ impl FeedSpec {
             let files = pipeline.files().iter().filter(|(path, digest)| is_changed(path, digest));
             let changed: Vec<&str> = files.map(|(path, _)| path.as_str()).collect();
             differences.push(match changed.is_empty() {
-                true => "its query is not the one that the feed was opened with".to_owned(),
-                false => format!("\"{}\" has another content here", changed.join("\", \"")),
+                true => "its query differs from the one that the feed was opened with".to_owned(),
+                false => format!("\"{}\" has different content here", changed.join("\", \"")),
             });
         }
         // The id verified the snapshot, so only the settings can differ.
         if differences.is_empty() && self.forebay == VERSION {
             let settings = serde_json::to_string(&self.settings).unwrap_or_default();
             differences
-                .push(format!("its settings {settings} make feed {id}, so they are not those it was opened with"));
+                .push(format!("its settings {settings} give feed {id}, so they differ from those it was opened with"));
         }
         Err(self.refusal(differences))
     }

@@ -61,8 +61,8 @@ impl Catalog {
     pub(super) fn add_function(&self, function: Function) -> Result<()> {
         let taken = self.context.state().scalar_functions().get(&function.name).cloned();
         if taken.is_some_and(|taken| taken.inner().downcast_ref::<FunctionUdf>().is_none()) {
-            let message = format!("there is a function \"{}\" already", function.name);
-            return Err(Error::new(ErrorKind::Conflict, message).with_hint("give yours another name"));
+            let message = format!("a function \"{}\" already exists", function.name);
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("choose another name"));
         }
         self.context.register_udf(FunctionUdf::of(function));
         Ok(())
@@ -176,7 +176,7 @@ impl Catalog {
 /// Refuses columns with reserved names.
 pub(super) fn check_columns(dataset: &Dataset) -> Result<()> {
     match HIDDEN.into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
-        Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"))),
+        Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that is reserved by Forebay"))),
         None => Ok(()),
     }
 }

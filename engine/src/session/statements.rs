@@ -69,9 +69,8 @@ impl Session {
         };
         let mut statements = forebay_sql::parse(&text).map_err(|error| placed(&error))?;
         let (Some(Statement::CreatePipeline(definition)), true) = (statements.pop(), statements.is_empty()) else {
-            return Err(
-                Error::invalid("the text is more than one query").with_hint("run a script statement by statement")
-            );
+            return Err(Error::invalid("the text contains more than one query")
+                .with_hint("run a script statement by statement"));
         };
         self.compile(&definition).await.map_err(|refusal| match refusal {
             Refusal::Placed(error) => placed(&error),
@@ -172,7 +171,7 @@ enum Failure {
 pub(crate) fn misplaced(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => {
-            error.with_hint("check the path; relative ones begin at the script's folder, or the session's base")
+            error.with_hint("check the path; relative paths start at the script's folder, or at the session's base")
         }
         _ => error,
     }

@@ -106,8 +106,8 @@ impl ReadOptions {
         }
         self.check_delivery(batch_size)?;
         if buckets.is_some() && self.delivery == Some(DeliveryMode::Dynamic) {
-            return Err(Error::invalid("length buckets and dynamic delivery exclude each other")
-                .with_hint("dynamic delivery has no global steps, whose rows could be of one bucket"));
+            return Err(Error::invalid("length buckets cannot be combined with dynamic delivery")
+                .with_hint("dynamic delivery has no global steps to fill from one bucket"));
         }
         let epochs = given.epochs.expect(DEFAULT);
         if !(1..=EPOCHS_MAX).contains(&epochs) {
@@ -132,18 +132,20 @@ impl ReadOptions {
         let is_token = matches!(self.from, Start::Token(_));
         match (self.delivery.unwrap_or_default(), claims) {
             (DeliveryMode::Ordered, None) => Ok(()),
-            (DeliveryMode::Ordered, Some(_)) => Err(Error::invalid("the resume token is of dynamic delivery")
+            (DeliveryMode::Ordered, Some(_)) => Err(Error::invalid("the resume token belongs to dynamic delivery")
                 .with_hint("read with delivery 'dynamic' and the tokens of all ranks, or begin at an offset")),
-            (DeliveryMode::Dynamic, None) if is_token => Err(Error::invalid("the resume token is of ordered delivery")
-                .with_hint("read with delivery 'ordered', or begin at an offset")),
+            (DeliveryMode::Dynamic, None) if is_token => {
+                Err(Error::invalid("the resume token belongs to ordered delivery")
+                    .with_hint("read with delivery 'ordered', or begin at an offset"))
+            }
             (DeliveryMode::Dynamic, Some(claims)) if claims.batch_size != batch_size => Err(Error::invalid(format!(
-                "the resume token is of batches of {}, and \"batch_size\" is {batch_size}",
+                "the resume token belongs to batches of {}, and \"batch_size\" is {batch_size}",
                 claims.batch_size
             ))
-            .with_hint("what ranks claim is counted in batches: keep the batch size")),
+            .with_hint("ranks claim whole batches: keep the batch size")),
             (DeliveryMode::Dynamic, _) if self.job.as_ref().is_none_or(String::is_empty) && self.world_size > 1 => {
-                Err(Error::invalid("dynamic delivery to several ranks needs the name of their \"job\"")
-                    .with_hint("give all ranks of the job the same name, and no other job"))
+                Err(Error::invalid("dynamic delivery to several ranks needs a \"job\" name")
+                    .with_hint("use the same name for all ranks of the job, and for no other job"))
             }
             (DeliveryMode::Dynamic, _) => Ok(()),
         }

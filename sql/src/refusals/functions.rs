@@ -27,7 +27,7 @@ impl Search<'_> {
             return;
         }
         if calls::table_operator(&function.name).is_some() {
-            let message = format!("\"{name}\" makes rows of rows, and is called in FROM");
+            let message = format!("\"{name}\" is a table operator: call it in FROM");
             return self.refuse_at(place, &message, &format!("write `FROM {name}((SELECT …), …)`"));
         }
         let name = name.as_str();
@@ -53,7 +53,7 @@ impl Search<'_> {
                 .collect();
             return self.refuse_at(
                 place,
-                &format!("\"{name}\" draws anew on every run, and a feed must compute the same rows again"),
+                &format!("\"{name}\" returns new random values on every run, and a feed must reproduce its rows"),
                 &format!("keyed operators draw from the feed's seed, the epoch and the sample: {}", keyed.join(", ")),
             );
         }
@@ -61,7 +61,7 @@ impl Search<'_> {
         if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
             return self.refuse_at(
                 place,
-                &format!("\"{name}\" is not a function of its arguments, and a feed must compute the same rows again"),
+                &format!("\"{name}\" depends on more than its arguments, and a feed must reproduce its rows"),
                 "leave it out",
             );
         }

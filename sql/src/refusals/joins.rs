@@ -19,7 +19,7 @@ const JOINS_MAX: usize = 8;
 
 const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
 const SIDES_HINT: &str = "swap the tables: samples are rows of the first one, and the others are looked up by key";
-const RIGHT_HINT: &str = "it is a table, or `(SELECT columns FROM table WHERE …)`; compute the rest beforehand";
+const RIGHT_HINT: &str = "join a table, or `(SELECT columns FROM table WHERE …)`; compute the rest beforehand";
 
 impl Search<'_> {
     pub(super) fn joins(&mut self, item: &TableWithJoins) {
@@ -46,8 +46,8 @@ impl Search<'_> {
             let place = Place::start(star.span()).unwrap_or(self.here);
             self.refuse_at(
                 place,
-                "`*` would take the column of USING from the second table, where it is null if nothing is found",
-                "write the columns, or name the tables so that the first one's name comes first in the alphabet",
+                "`*` would take the column of USING from the second table, where it is null for rows without a match",
+                "list the columns, or name the tables so that the first one's name comes first in the alphabet",
             );
         }
     }
@@ -65,7 +65,7 @@ impl Search<'_> {
                 JoinConstraint::Using(_) => None,
                 JoinConstraint::On(condition) if has_equality(condition) => None,
                 JoinConstraint::On(_) => {
-                    Some(("a join finds rows by an equality of columns of both tables, and this one has none", ON_HINT))
+                    Some(("a join needs an equality between columns of both tables, and this one has none", ON_HINT))
                 }
                 JoinConstraint::Natural => {
                     Some(("NATURAL JOIN would change with the columns of the tables", "name them: `USING (id)`"))
@@ -77,10 +77,10 @@ impl Search<'_> {
                 Some(("RIGHT JOIN keeps the rows of the second table", SIDES_HINT))
             }
             JoinOperator::RightSemi(_) | JoinOperator::RightAnti(_) => {
-                Some(("this join gives rows of the second table", SIDES_HINT))
+                Some(("this join returns rows of the second table", SIDES_HINT))
             }
             JoinOperator::FullOuter(_) => {
-                Some(("FULL JOIN keeps rows of the second table that belong to no sample", JOIN_HINT))
+                Some(("FULL JOIN keeps rows of the second table that match no sample", JOIN_HINT))
             }
             JoinOperator::Semi(_)
             | JoinOperator::Anti(_)
@@ -103,7 +103,7 @@ impl Search<'_> {
             TableFactor::Derived { .. } | TableFactor::UNNEST { .. } => {}
             _ => {
                 let place = Place::start(relation.span()).unwrap_or(self.here);
-                self.refuse_at(place, "the second table of a join is read whole, and is no other query", RIGHT_HINT);
+                self.refuse_at(place, "the second table of a join must be a table, which is read whole", RIGHT_HINT);
             }
         }
     }
@@ -132,18 +132,18 @@ impl Search<'_> {
         let place = Place::start(query.span()).unwrap_or(self.here);
         let word = if matches!(expr, Expr::Exists { .. }) { "EXISTS" } else { "IN (SELECT …)" };
         if !self.memberships.contains(&place) {
-            let message = format!("{word} is a condition of WHERE, by itself or beside AND");
+            let message = format!("{word} must be a condition of WHERE, alone or combined with AND");
             return self.refuse_at(place, &message, "write `WHERE id IN (SELECT id FROM other) AND …`");
         }
         if matches!(expr, Expr::Exists { .. }) && !selection(query).is_some_and(has_equality) {
-            let message = "EXISTS finds rows by an equality of columns of both tables, and this one has none";
+            let message = "EXISTS needs an equality between columns of both tables, and this one has none";
             return self.refuse_at(place, message, "write `EXISTS (SELECT * FROM other WHERE other.id = table.id)`");
         }
         self.right_side(query);
     }
 }
 
-const PAIRS: &str = "a join without a condition makes a row of each pair of rows";
+const PAIRS: &str = "a join without a condition returns every pair of rows";
 
 /// The qualifier of a table's columns, in DataFusion's case folding.
 fn name(factor: &TableFactor) -> Option<String> {

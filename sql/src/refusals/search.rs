@@ -64,7 +64,7 @@ pub(super) const SAMPLE_HINT: &str =
     "sample a table: `FROM table TABLESAMPLE BERNOULLI (10)` keeps about a tenth of its rows";
 
 pub(super) fn window(word: &str) -> String {
-    format!("{word} looks at other rows, and a feed computes each row on its own")
+    format!("{word} reads other rows, and a feed computes each row separately")
 }
 
 pub(super) fn second_table(word: &str) -> String {
@@ -76,5 +76,5 @@ pub(super) fn set_operation(word: &str) -> String {
 }
 
 pub(super) fn more_rows(word: &str) -> String {
-    format!("{word} makes several rows of one, and a row of a feed is one row of its table")
+    format!("{word} derives several rows from one, and a row of a feed is one row of its table")
 }

@@ -29,7 +29,7 @@ impl Search<'_> {
             self.refuse_at(
                 more,
                 "a second UNNEST in one SELECT",
-                "unnest one list in a subquery, and the other around it",
+                "unnest one list in a subquery, and the other in the outer query",
             );
         }
     }
@@ -39,7 +39,7 @@ impl Search<'_> {
         if !self.unnests.contains(&place) {
             self.refuse_at(
                 place,
-                "UNNEST makes rows, and stands among the columns of a SELECT",
+                "UNNEST derives rows, and must be among the columns of a SELECT",
                 "unnest in a subquery: `FROM (SELECT unnest(list) AS item FROM table) WHERE item > 0`",
             );
         }

@@ -46,7 +46,7 @@ impl Format for Media {
     fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
         match *request.schema == schema() {
             true => Ok(Box::new(MediaReader)),
-            false => Err(Error::invalid("these are not the columns of media files")),
+            false => Err(Error::invalid("these columns do not match those of media files")),
         }
     }
 

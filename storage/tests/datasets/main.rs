@@ -301,7 +301,7 @@ async fn the_format_of_a_location_is_told_by_extensions() {
             assert_eq!(found.as_ref().ok().map(|format| format.descriptor().name), expect, "{location}");
             if let Err(error) = found {
                 assert_eq!(error.kind(), ErrorKind::Invalid);
-                let expect = format!("\"{}\" does not say what format its files have", place.display(location));
+                let expect = format!("\"{}\" does not indicate the format of its files", place.display(location));
                 assert_eq!(error.to_string(), expect);
             }
         };

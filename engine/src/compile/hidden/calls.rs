@@ -43,9 +43,7 @@ impl CallSites {
                     }
                     Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
                     None if call.name() == SAMPLE && !is_of_table => {
-                        return plan_err!(
-                            "TABLESAMPLE takes rows of a table by their number, and these were made of such rows"
-                        );
+                        return plan_err!("TABLESAMPLE selects rows of a table by number, and these rows are derived");
                     }
                     None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
                     Some(Determinism::Deterministic | Determinism::WindowOrder) | None => {

@@ -34,7 +34,7 @@ fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
                 let name = name.rsplit('.').next().unwrap_or(name);
                 HIDDEN.contains(&name)
             }) {
-                return plan_err!("column \"{taken}\" has a name that Forebay keeps for itself");
+                return plan_err!("column \"{taken}\" has a name that is reserved by Forebay");
             }
             let mut exprs =
                 projection.expr.iter().map(|expr| layers.expr(expr.clone(), &input)).collect::<Result<Vec<_>>>()?;

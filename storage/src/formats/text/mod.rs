@@ -85,7 +85,7 @@ async fn infer(text: &impl RecordText, files: &[PinnedFile], scanned: &[ScannedT
     let sample = files[first].get_range(0..end).await?;
     text.infer(&sample).map_err(|e| {
         Error::data(format!(
-            "\"{}\": its columns cannot be told from its first rows: {e}; give the columns and their types",
+            "\"{}\": its columns cannot be inferred from its first rows: {e}; give the columns and their types",
             files[first].path()
         ))
         .with_source(e)
