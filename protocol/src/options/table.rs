@@ -31,13 +31,13 @@ declare_options! {
         /// What to do with rows that cannot be processed.
         on_error: OnError = { kind: Kind::Choice(OnError::WORDS), default: Some("raise"), guide: Some(BAD_ROWS), }
 
-        /// Column by whose length rows are grouped, so that each global step is of one length bucket.
+        /// Column whose length selects a row's bucket; each global step has rows of one bucket.
         bucket_by_length: String = { kind: Kind::Column, guide: Some(BUCKETS), }
 
         /// The longest length of each bucket, ascending.
         bucket_boundaries: Boundaries = { kind: Kind::Lengths, guide: Some(BUCKETS), }
 
-        /// Samples of all ranks in a step, which rows are grouped into.
+        /// Samples per global step over all ranks; rows are grouped by this number.
         global_batch_size: u64 = {
             kind: Kind::Count,
             unit: Some("samples"),

@@ -34,7 +34,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
     name: "parquet",
     summary: "Apache Parquet",
     extensions: &["parquet", "parq", "pq"],
-    row_group: "one of Parquet's own. With a page index, a piece of it can be read without the rest",
+    row_group: "a Parquet row group. With a page index, a piece of it can be read without the rest",
     reads_parts: true,
     has_dictionaries: true,
     ..FormatDescriptor::BASE
