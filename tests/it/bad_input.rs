@@ -109,7 +109,7 @@ fn sql_that_a_feed_cannot_run_is_refused_with_its_place() {
         ("SELECT resize(price, 2, 2) AS x FROM clicks", "3:15", "\"image\" must be an image", ""),
         ("SELECT id FROM clicks ORDER BY price", "3:23", "ORDER BY needs the whole dataset", "shuffle"),
         ("SELECT id FROM clicks WHERE id > 1 LIMIT 3", "3:36", "LIMIT needs the whole dataset", "LIMIT 1000"),
-        ("SELECT id FROM clicks TABLESAMPLE SYSTEM (10)", "3:23", "a sample takes each row", "BERNOULLI"),
+        ("SELECT id FROM clicks TABLESAMPLE SYSTEM (10)", "3:23", "a sample selects each row", "BERNOULLI"),
         ("SELECT avg(price) AS x FROM clicks", "3:8", "the aggregate \"avg\" needs the whole dataset", "beforehand"),
         (
             "SELECT a.id FROM clicks a CROSS JOIN clicks b",

@@ -170,9 +170,9 @@ fn what_dynamic_delivery_cannot_do_is_refused() {
     wrong(&["run", &script, "--delivery", "dynamic", "--job", "j", "--world-size", "2"], &["needs a dispatcher"]);
     wrong(&["run", &script, "--delivery", "eager"], &["must be 'ordered' or 'dynamic'"]);
     let ordered = run(["--connect", &server.uri, "--steps", "1"]).0.remove(0).token;
-    dynamic(&["--from", &ordered], &["of ordered delivery"]);
+    dynamic(&["--from", &ordered], &["belongs to ordered delivery"]);
     let alone = run(["--connect", &server.uri, "--steps", "1", "--delivery", "dynamic"]).0.remove(0).token;
-    wrong(&["run", "--connect", &server.uri, "--from", &alone], &["of dynamic delivery"]);
+    wrong(&["run", "--connect", &server.uri, "--from", &alone], &["belongs to dynamic delivery"]);
     // The other rank is missing.
     dynamic(
         &["--world-size", "2", "--job", "lonely", "--retry-for", "0.3"],

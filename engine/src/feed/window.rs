@@ -490,7 +490,7 @@ impl<'a> Builder<'a> {
         };
         let lengths: Vec<u64> = self.keyed.iter().map(|keyed| keyed.length).collect();
         let group_key = |first: usize| match self.core.settings.shuffle {
-            // Not the row's key itself: the first of many rows has a lower one than the first of few.
+            // Hash the key again, because the first of many rows tends to have a lower key than the first of few.
             true => xxh3_64_with_seed(&self.keyed[first].key.to_le_bytes(), GROUP_DOMAIN),
             false => first as u64,
         };
@@ -501,7 +501,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The place in the order of a row with this random key.
+/// The sort key of a row with this random key.
 fn order_key(shuffle: bool, random_key: u64) -> u64 {
     match shuffle {
         true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
@@ -509,7 +509,7 @@ fn order_key(shuffle: bool, random_key: u64) -> u64 {
     }
 }
 
-/// Only the rows before `limit`; ids ascend.
+/// Only the rows before `limit`. The ids must ascend.
 pub(super) fn limited(mut read: RangeRows, limit: u64) -> RangeRows {
     let kept = read.sample_ids.values().partition_point(|&id| id < limit);
     if kept < read.sample_ids.len() {
