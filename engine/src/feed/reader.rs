@@ -205,7 +205,7 @@ impl Reader {
         });
     }
 
-    /// Takes the next rows of one window for one task; returns nothing if there are too few.
+    /// Takes the next rows of one window, enough work for one task. Empty if no rows are left.
     fn next_piece(&mut self) -> Vec<Part> {
         let mut piece: Vec<Part> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);

@@ -67,7 +67,7 @@ impl Prepared {
 }
 
 impl Chunk {
-    /// Whether its window is not ready without it.
+    /// Whether its window must wait for this chunk before it is ready.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_spent && !self.was_computed
     }
