@@ -1,7 +1,7 @@
-//! Steps of a pipeline that the reader of a feed does itself, after the wire.
+//! Steps of a pipeline that a feed's reader computes after the transfer.
 //!
-//! Turning pixels into floats makes four bytes of one. A worker therefore sends the pixels, and the metadata of the
-//! column's field holds the step that is left: a reader needs nothing but the column.
+//! Converting pixels to floats makes them four times as large. A worker therefore sends the pixels and stores the
+//! remaining step in the metadata of the column's field, so a reader needs only the column.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::ColumnError;
 use crate::pool;
 use crate::tensor_type::{TensorType, item};
 
-/// The metadata key that holds the float of each value of each channel, as little-endian float32 in base64.
+/// The metadata key for the float of each value of each channel, as little-endian float32 in base64.
 const KEY: &str = "forebay:widen";
 
 /// Red, green, blue.
@@ -29,12 +29,12 @@ const CHANNELS: usize = 3;
 pub struct Widen(Box<[[f32; 256]; CHANNELS]>);
 
 impl Widen {
-    /// The map with these tables, for red, green and blue.
+    /// Creates a map from its tables, for red, green and blue.
     pub fn new(tables: Box<[[f32; 256]; CHANNELS]>) -> Self {
         Self(tables)
     }
 
-    /// Writes the floats of `pixels`, which are red, green and blue in turn. Both slices have one length.
+    /// Writes the floats of `pixels`, whose channels alternate red, green, blue. Both slices have the same length.
     pub fn fill(&self, pixels: &[u8], out: &mut [f32]) {
         let [red, green, blue] = &*self.0;
         for (value, [r, g, b]) in out.as_chunks_mut::<CHANNELS>().0.iter_mut().zip(pixels.as_chunks::<CHANNELS>().0) {
@@ -42,7 +42,7 @@ impl Widen {
         }
     }
 
-    /// The float32 images of a column of uint8 images. Rows that are null stay null.
+    /// Converts a column of uint8 images to float32 images. Null rows stay null.
     ///
     /// # Errors
     /// [`ColumnError::Internal`] if the column does not hold uint8 images of three channels, [`ColumnError::Damaged`]
@@ -63,10 +63,7 @@ impl Widen {
         }
         let Some(pixels) = list.values().as_primitive_opt::<UInt8Type>() else { return Err(stored_as(list.values())) };
         let Some(pixels) = pixels.values().get(..rows * size) else {
-            return Err(ColumnError::Damaged(format!(
-                "a column of images holds {} bytes for {rows} rows",
-                pixels.len()
-            )));
+            return Err(ColumnError::Damaged(format!("a column of images has {} bytes for {rows} rows", pixels.len())));
         };
         let mut out = pool::outputs().take_filled(pixels.len() * size_of::<f32>());
         for row in 0..rows {
@@ -82,13 +79,13 @@ impl Widen {
         Ok(Arc::new(list.map_err(internal)?))
     }
 
-    /// Null rows take no space in the result, and have no sides.
+    /// Null rows take no space in the result, and have zero sides.
     fn apply_variable(&self, column: &dyn Array) -> Result<ArrayRef, ColumnError> {
         let Some(rows) = column.as_struct_opt() else { return Err(stored_as(column)) };
         let (data, shapes) = (rows.column(0).as_list::<i32>(), rows.column(1).as_fixed_size_list());
         let Some(pixels) = data.values().as_primitive_opt::<UInt8Type>() else { return Err(stored_as(data.values())) };
         let (pixels, sides) = (pixels.values(), shapes.values().as_primitive::<Int32Type>().values());
-        // The specification makes the children non-nullable, but a file may say otherwise.
+        // The specification makes the children non-nullable, but a file may violate it.
         let nulls = NullBuffer::union(rows.nulls(), data.nulls());
         let nulls = NullBuffer::union(nulls.as_ref(), shapes.nulls());
         let len = rows.len();
@@ -146,24 +143,24 @@ fn too_many() -> ColumnError {
 }
 
 fn stored_as(array: &dyn Array) -> ColumnError {
-    ColumnError::Internal(format!("an image is stored as {}", array.data_type()))
+    ColumnError::Internal(format!("an image column has type {}", array.data_type()))
 }
 
 fn internal(error: impl std::fmt::Display) -> ColumnError {
     ColumnError::Internal(error.to_string())
 }
 
-/// The last step of a column, which the reader of a feed does.
+/// The last step of a column, which the feed's reader computes.
 #[derive(Debug)]
 pub struct DeferredStep(Widen);
 
 impl DeferredStep {
-    /// The step that turns pixels into floats.
+    /// Creates the step that converts pixels to floats.
     pub fn new(widen: Widen) -> Self {
         Self(widen)
     }
 
-    /// The field of a column of images that lacks this step.
+    /// The field of an image column without this step; its metadata stores the step.
     pub fn defer_in(&self, field: &Field) -> Field {
         let floats = self.0.0.as_flattened().iter().flat_map(|float| float.to_le_bytes());
         let mut metadata = field.metadata().clone();
@@ -171,13 +168,13 @@ impl DeferredStep {
         field.clone().with_metadata(metadata)
     }
 
-    /// The step that a column of this field lacks, if any.
+    /// The step stored in the field of a column, if any.
     ///
     /// # Errors
     /// Metadata that [`defer_in`](Self::defer_in) did not write.
     pub fn of(field: &Field) -> Result<Option<Self>, ColumnError> {
         let Some(text) = field.metadata().get(KEY) else { return Ok(None) };
-        let broken = || ColumnError::Damaged(format!("column \"{}\" has a broken deferred step", field.name()));
+        let broken = || ColumnError::Damaged(format!("column \"{}\" has an invalid deferred step", field.name()));
         let bytes = STANDARD.decode(text).map_err(|_| broken())?;
         let (floats, []) = bytes.as_chunks::<4>() else { return Err(broken()) };
         let mut tables = Box::new([[0.0; 256]; CHANNELS]);
@@ -190,7 +187,7 @@ impl DeferredStep {
         Ok(Some(Self(Widen(tables))))
     }
 
-    /// The field of the column after the step; `None` if `field` is not a column of images.
+    /// The field of the column after the step; `None` if `field` is not an image column.
     pub fn finished_field(&self, field: &Field) -> Option<Field> {
         let (name, nullable) = (field.name(), field.is_nullable());
         match TensorType::of(field).filter(is_image)? {
@@ -214,15 +211,15 @@ impl DeferredStep {
     }
 }
 
-/// The samples after all their deferred steps.
+/// Applies all deferred steps of the samples.
 ///
 /// # Errors
 /// [`ColumnError::Internal`] for columns with broken steps, or that differ from `schema` afterwards.
 pub fn finish_deferred(records: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ColumnError> {
-    let wrong = |error: &dyn std::fmt::Display| ColumnError::Internal(format!("samples cannot be finished: {error}"));
+    let wrong = |error: &dyn std::fmt::Display| ColumnError::Internal(format!("samples cannot be completed: {error}"));
     let columns = records.schema_ref().fields().iter().zip(records.columns()).map(|(field, column)| {
         match DeferredStep::of(field).map_err(|error| wrong(&error))? {
-            // Too many pixels for one column fail as they do in the operator.
+            // Too many pixels for one column give the same error as in the operator.
             Some(step) => step.apply(field, column),
             None => Ok(Arc::clone(column)),
         }
@@ -249,7 +246,7 @@ mod tests {
     use super::*;
     use crate::{FixedShapeTensor, VariableShapeTensor};
 
-    /// Red values are halved, green ones negated, blue ones kept.
+    /// Halves red values, negates green values, and keeps blue values.
     fn widen() -> Widen {
         let table = |of: fn(f32) -> f32| std::array::from_fn(|value| of(value as f32));
         Widen::new(Box::new([table(|x| x / 2.0), table(|x| -x), table(|x| x)]))

@@ -1,7 +1,7 @@
-//! A batch's digest: equal wherever and however the batch was computed.
+//! A batch's digest, independent of where and how the batch was computed.
 //!
-//! Arrow leaves freedom in how equal values lie in memory (slices, offsets that do not start at zero, bytes under a
-//! null, a missing or an all-true validity buffer), and the wire changes them. The digest is taken over the values:
+//! Arrow allows equal values to differ in memory (slices, offsets that do not start at zero, bytes under a null, a
+//! missing or an all-true validity buffer), and a transfer changes these details. The digest covers only the values:
 //! for each column its name, type, validity and, for valid rows, the bytes.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, make_array};
@@ -30,7 +30,7 @@ fn values(hasher: &mut blake3::Hasher, array: &ArrayRef) {
         Some(nulls) if nulls.null_count() > 0 => {
             let valid: Vec<u8> = nulls.iter().map(u8::from).collect();
             hasher.update(&valid);
-            // What lies under a null is not part of the value.
+            // The bytes under a null are not part of the value.
             let indices = arrow::array::PrimitiveArray::<UInt64Type>::from_iter_values(
                 nulls.valid_indices().map(|index| index as u64),
             );

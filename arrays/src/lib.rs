@@ -1,9 +1,8 @@
-//! Facts about Arrow columns that every side of a feed shares.
+//! Facts about Arrow columns shared by all parts of a feed.
 //!
 //! - [`TensorType`] reads and writes the metadata of tensor columns.
 //! - [`digest()`] identifies the values of a batch, whatever their layout in memory.
-//! - [`DeferredStep`] is the last step of a column, left to the reader of a feed.
-//! - [`column_bytes`] and [`batch_bytes`] measure rows, and [`without_views`] gives the plain form of a type.
+//! - [`DeferredStep`] is the last step of a column, which the feed's reader computes.
 //! - [`pool`] recycles the memory of large arrays.
 //!
 //! ```
@@ -31,7 +30,7 @@ pub use size::{batch_bytes, column_bytes};
 pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};
 pub use views::without_views;
 
-/// The reason that a column cannot be computed.
+/// Why a column cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnError {
     /// The result exceeds what one Arrow array can address. Smaller batches help.

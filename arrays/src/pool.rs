@@ -1,7 +1,7 @@
-//! Memory for arrays, used again when the arrays are gone.
+//! A memory pool for arrays: reuses buffers after their arrays are dropped.
 //!
-//! Large allocations come from fresh pages, whose faults cost more than copying the bytes into them. A loop lets go of
-//! about as many bytes as come next, so a few buffers go round.
+//! Large allocations use fresh pages, and the page faults cost more than copying the bytes. A loop frees about as many
+//! bytes as it allocates next, so a few buffers suffice.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -12,25 +12,25 @@ use arrow::buffer::Buffer;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// What arrow's readers want buffers to begin at.
+/// The alignment that Arrow's readers require.
 const ALIGNMENT: usize = 64;
-/// Smaller ones the allocator has at hand.
+/// Smaller allocations are fast in the allocator.
 const POOLED_FROM: usize = 32 << 10;
-/// What is announced is believed up to this; the rest of a buffer is allocated as its bytes come.
+/// Announced sizes are trusted up to this limit. Beyond it, buffers grow as their bytes arrive.
 const BELIEVED: usize = 64 << 20;
-/// The largest allocation that glibc learns from; see [`settle_allocator`].
+/// The largest allocation that adjusts glibc's thresholds; see [`settle_allocator`].
 const LEARNT_FROM: usize = (32 << 20) - (64 << 10);
 
-/// What operators' results may leave behind: a few batches.
+/// Maximum idle bytes of the pool for operators' results: a few batches.
 const OUTPUTS_IDLE_BYTES: usize = 128 << 20;
 
-/// The pool of what operators make, one for the process: a batch may end on any thread.
+/// The pool for operators' results. It is shared by the process, because a batch may be dropped on any thread.
 pub fn outputs() -> &'static Arc<Pool> {
     static OUTPUTS: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::new(OUTPUTS_IDLE_BYTES));
     &OUTPUTS
 }
 
-/// Buffers that wait to be used again.
+/// Idle buffers, ready for reuse.
 #[derive(Debug)]
 pub struct Pool {
     idle_limit_bytes: usize,
@@ -39,19 +39,19 @@ pub struct Pool {
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// By capacity.
+    /// Buffers by capacity.
     buffers: BTreeMap<usize, Vec<Vec<u8>>>,
     bytes: usize,
 }
 
 impl Pool {
-    /// A pool that keeps `idle_limit_bytes` at most.
+    /// Creates a pool that keeps at most `idle_limit_bytes`.
     pub fn new(idle_limit_bytes: usize) -> Arc<Self> {
         settle_allocator();
         Arc::new(Self { idle_limit_bytes, idle: Mutex::default() })
     }
 
-    /// An empty buffer that is to take `bytes`, a number that may come from elsewhere.
+    /// Takes an empty buffer for `bytes`. The number may come from an untrusted source.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Filling {
         let capacity = bytes.min(BELIEVED).saturating_add(ALIGNMENT);
         let mut bytes = self.find(capacity).unwrap_or_else(|| Vec::with_capacity(capacity));
@@ -61,12 +61,12 @@ impl Pool {
         Filling { bytes, start, pool: Arc::clone(self) }
     }
 
-    /// A buffer of `len` bytes that hold anything: what an earlier user left, or zeros.
+    /// Takes a buffer of `len` bytes with arbitrary content: an earlier user's bytes, or zeros.
     pub fn take_filled(self: &Arc<Self>, len: usize) -> Filling {
         let capacity = len + ALIGNMENT;
         let mut bytes = self.find(capacity).unwrap_or_else(|| vec![0; capacity]);
         let start = align(&bytes);
-        // Never beyond the capacity, so it stays where it is.
+        // Within the capacity, so the memory does not move.
         bytes.resize(start + len, 0);
         Filling { bytes, start, pool: Arc::clone(self) }
     }
@@ -76,18 +76,18 @@ impl Pool {
     }
 }
 
-/// Lets glibc keep pages for what goes round outside the pool: the frames that come, of some hundred kilobytes.
+/// Makes glibc keep pages for allocations outside the pool: received frames of a few hundred kilobytes.
 ///
-/// It gives free memory back, and takes large allocations from the system, above thresholds that begin low and follow
-/// the largest allocation that was ever freed. A pool that frees none would leave them low, and every frame would come
-/// from fresh pages, which doubles what receiving costs. So one is freed here; no page of it is touched. Tables without
-/// a pool gain as much.
+/// glibc returns free memory to the system, and requests large allocations from it, above thresholds that start low and
+/// follow the largest allocation ever freed. With a pool that frees none, the thresholds would stay low, and every
+/// frame would use fresh pages, which doubles the cost of receiving. So this frees one large allocation, without
+/// touching its pages. Tables without a pool gain as much.
 pub fn settle_allocator() {
     drop(black_box(Vec::<u8>::with_capacity(LEARNT_FROM)));
 }
 
 impl Idle {
-    /// One of about this capacity: a much larger one would lie about half empty.
+    /// Takes a buffer of about this capacity. A much larger buffer would be wasted half empty.
     fn take(&mut self, capacity: usize) -> Option<Vec<u8>> {
         let (&found, buffers) = self.buffers.range_mut(capacity..=capacity.saturating_mul(2)).next()?;
         let buffer = buffers.pop();
@@ -103,7 +103,7 @@ impl Idle {
         if capacity > limit {
             return;
         }
-        // Those of sizes that are no longer asked for make room, the largest first.
+        // Evict buffers of sizes no longer requested, the largest first.
         while self.bytes + capacity > limit {
             let Some(mut largest) = self.buffers.last_entry() else { break };
             self.bytes -= largest.key();
@@ -117,37 +117,37 @@ impl Idle {
     }
 }
 
-/// How far into a vector's memory the first aligned address is.
+/// The offset of the first aligned address in a vector's memory.
 fn align(bytes: &[u8]) -> usize {
     bytes.as_ptr().addr().wrapping_neg() % ALIGNMENT
 }
 
-/// A buffer that is being filled; goes back to its pool when nobody uses it any more.
+/// A buffer being filled. It returns to its pool when its last user drops it.
 #[derive(Debug)]
 pub struct Filling {
     bytes: Vec<u8>,
-    /// Where it is aligned.
+    /// The offset where it is aligned.
     start: usize,
     pool: Arc<Pool>,
 }
 
 impl Filling {
-    /// The bytes that are in it.
+    /// The number of bytes written.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is in it as numbers, whose size divides the buffer's.
+    /// The content as numbers, whose size divides the buffer's.
     pub fn values<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(&mut self.bytes[self.start..])
     }
 
-    /// Appends.
+    /// Appends bytes.
     pub fn extend(&mut self, more: &[u8]) {
         if self.bytes.capacity() - self.bytes.len() < more.len() {
             self.grow(more.len());
@@ -157,7 +157,7 @@ impl Filling {
 
     fn grow(&mut self, more: usize) {
         let mut larger = self.pool.take(0);
-        // Not by `take`, which does not believe large numbers: these bytes are here.
+        // Not `take`, which distrusts large numbers: these bytes have already arrived.
         larger.bytes = Vec::with_capacity((self.len() + more).max(2 * self.len()) + ALIGNMENT);
         larger.start = align(&larger.bytes);
         larger.bytes.resize(larger.start, 0);
@@ -165,7 +165,7 @@ impl Filling {
         *self = larger;
     }
 
-    /// What was filled in, for arrays to share.
+    /// Converts the content to a buffer that arrays can share.
     pub fn freeze(self) -> Buffer {
         Buffer::from(Bytes::from_owner(self))
     }
@@ -235,7 +235,7 @@ mod tests {
         drop([filled(&pool, 100 * KB), filled(&pool, 100 * KB), filled(&pool, 100 * KB), filled(&pool, 400 * KB)]);
         let kept = |pool: &Pool| pool.idle.lock().buffers.values().flatten().map(Vec::capacity).sum::<usize>();
         assert!((200 * KB..=300 * KB).contains(&kept(&pool)), "{}", kept(&pool));
-        // Other sizes than before take the place of what is not asked for.
+        // Buffers of new sizes replace buffers that are no longer requested.
         drop(filled(&pool, 250 * KB));
         assert!((250 * KB..=300 * KB).contains(&kept(&pool)), "{}", kept(&pool));
         assert_eq!(kept(&pool), pool.idle.lock().bytes);

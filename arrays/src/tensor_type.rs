@@ -1,12 +1,12 @@
-//! The type of a tensor column, as its field's metadata spells it.
+//! The type of a tensor column, as encoded in its field's metadata.
 //!
 //! A tensor column has one of Arrow's two canonical extension types:
 //!
 //! - `arrow.fixed_shape_tensor`: a `FixedSizeList` of the values; the metadata holds the shape.
 //! - `arrow.variable_shape_tensor`: a struct of `data: List` and `shape: FixedSizeList<Int32>[rank]`.
 //!
-//! Fields are spelt as the Arrow specification and the `arrow-schema` crate spell them (children not nullable, list
-//! items named `item`), so pyarrow and other readers accept them. Only rows are null, never single values.
+//! Fields follow the Arrow specification and the `arrow-schema` crate (children not nullable, list items named `item`),
+//! so pyarrow and other readers accept them. Only rows can be null, never single values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
 use serde_json::Value;
 
-/// The metadata key that names the type of a tensor's values where Arrow has no such type.
+/// The metadata key that names the type of a tensor's values if Arrow has no such type.
 pub const DTYPE_KEY: &str = "forebay:dtype";
 
 /// The value of [`DTYPE_KEY`] for bfloat16 values, whose bits are stored as uint16.
@@ -29,7 +29,7 @@ const VARIABLE: &str = "arrow.variable_shape_tensor";
 pub enum TensorType {
     /// All rows have one shape.
     Fixed(FixedShapeTensor),
-    /// Each row has a shape of its own.
+    /// Each row has its own shape.
     Variable(VariableShapeTensor),
 }
 
@@ -42,13 +42,13 @@ pub struct FixedShapeTensor {
     pub shape: Vec<usize>,
     /// The dimensions' names.
     pub names: Option<Vec<String>>,
-    /// The memory dimension that each shown dimension is; `None` for memory order.
+    /// The memory dimension of each displayed dimension; `None` for memory order.
     pub permutation: Option<Vec<usize>>,
     /// The [`DTYPE_KEY`] of the values.
     pub dtype: Option<String>,
 }
 
-/// A column whose tensors each have a shape of their own.
+/// A column whose tensors each have their own shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableShapeTensor {
     /// The Arrow type of the values.
@@ -57,15 +57,15 @@ pub struct VariableShapeTensor {
     pub rank: usize,
     /// The dimensions' names.
     pub names: Option<Vec<String>>,
-    /// The sides that all rows share, `None` for those that vary.
+    /// The sides that all rows share; `None` for sides that vary.
     pub uniform_shape: Option<Vec<Option<usize>>>,
-    /// The memory dimension that each shown dimension is; `None` for memory order.
+    /// The memory dimension of each displayed dimension; `None` for memory order.
     pub permutation: Option<Vec<usize>>,
     /// The [`DTYPE_KEY`] of the values.
     pub dtype: Option<String>,
 }
 
-/// Metadata that names a tensor type but does not describe one. The text reads after "is not a tensor: ".
+/// Metadata that names a tensor type but does not describe one. The text follows "is not a tensor: ".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedTensor(pub &'static str);
 
@@ -78,20 +78,20 @@ impl fmt::Display for MalformedTensor {
 impl std::error::Error for MalformedTensor {}
 
 impl TensorType {
-    /// Whether the field has a tensor's extension type, well formed or not.
+    /// Whether the field names a tensor's extension type, even if it is malformed.
     pub fn is_named_by(field: &Field) -> bool {
         field.metadata().get(EXTENSION_TYPE_NAME_KEY).is_some_and(|name| name == FIXED || name == VARIABLE)
     }
 
-    /// The tensor type of a field; `None` if it has none, or a malformed one.
+    /// The tensor type of a field; `None` if it has none or a malformed one.
     pub fn of(field: &Field) -> Option<Self> {
         Self::parse(field).ok().flatten()
     }
 
-    /// The tensor type of a field; `None` if its extension type is not a tensor's.
+    /// The tensor type of a field; `None` for other extension types.
     ///
     /// # Errors
-    /// Metadata or an Arrow type that contradict the extension type.
+    /// Metadata or an Arrow type that contradicts the extension type.
     pub fn parse(field: &Field) -> Result<Option<Self>, MalformedTensor> {
         match field.metadata().get(EXTENSION_TYPE_NAME_KEY).map(String::as_str) {
             Some(FIXED) => FixedShapeTensor::parse(field).map(|tensor| Some(Self::Fixed(tensor))),
@@ -136,14 +136,14 @@ impl FixedShapeTensor {
         self.names.as_ref().is_some_and(|own| own.iter().eq(names))
     }
 
-    /// The same values in another shape. The dimensions lose their names.
+    /// The same values with another shape. The dimensions lose their names.
     #[must_use]
     pub fn with_shape(&self, shape: Vec<usize>) -> Self {
         Self { shape, names: None, permutation: None, ..self.clone() }
     }
 
-    /// The type of a numeric list of fixed size that is stored in the order in which it is shown: a tensor, or a plain
-    /// list as a tensor of one dimension.
+    /// The type of a numeric fixed-size list stored in display order: a tensor, or a plain list as a tensor of one
+    /// dimension.
     pub fn of_numbers(field: &Field) -> Option<Self> {
         let DataType::FixedSizeList(item, size) = field.data_type() else { return None };
         if *size <= 0 || !(item.data_type().is_integer() || item.data_type().is_floating()) {
@@ -183,7 +183,7 @@ impl FixedShapeTensor {
         self.shape.iter().product()
     }
 
-    /// The sides in the order in which the type shows its dimensions.
+    /// The sides in display order.
     pub fn shown_shape(&self) -> Vec<usize> {
         match &self.permutation {
             Some(order) => order.iter().map(|&dimension| self.shape[dimension]).collect(),
@@ -191,10 +191,11 @@ impl FixedShapeTensor {
         }
     }
 
-    /// The field of a column of such tensors; `None` for a shape without values, or with more than a list can hold.
+    /// The field of a column of such tensors; `None` for a shape without values, or with more values than a list can
+    /// hold.
     pub fn field(&self, name: &str, nullable: bool) -> Option<Field> {
         let size = values_of(&self.shape).and_then(|len| i32::try_from(len).ok()).filter(|len| *len > 0)?;
-        // The keys' order is pyarrow's, which serde_json would sort.
+        // The key order is pyarrow's; serde_json would sort the keys.
         let mut metadata = format!(r#"{{"shape":{}"#, Value::from(self.shape.clone()));
         if let Some(names) = &self.names {
             metadata.push_str(&format!(r#","dim_names":{}"#, Value::from(names.clone())));
@@ -208,7 +209,7 @@ impl FixedShapeTensor {
     }
 }
 
-/// Reads in an error after "got".
+/// Follows "got" in errors.
 impl fmt::Display for FixedShapeTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.dtype {
@@ -251,7 +252,7 @@ impl VariableShapeTensor {
 
     /// The field of a column of such tensors.
     pub fn field(&self, name: &str, nullable: bool) -> Field {
-        // The keys' order is the specification's, which serde_json would sort.
+        // The key order is the specification's; serde_json would sort the keys.
         let mut parts = Vec::new();
         if let Some(names) = &self.names {
             parts.push(format!(r#""dim_names":{}"#, Value::from(names.clone())));
@@ -262,7 +263,7 @@ impl VariableShapeTensor {
         if let Some(sides) = &self.uniform_shape {
             parts.push(format!(r#""uniform_shape":{}"#, Value::from(sides.clone())));
         }
-        // A rank beyond i32 has no list of that size; nobody has so many dimensions.
+        // No list has a size beyond i32, and no real tensor has so many dimensions.
         let rank = i32::try_from(self.rank).unwrap_or(i32::MAX);
         let data = Field::new("data", DataType::List(item(self.value.clone())), false);
         let shape = Field::new("shape", DataType::FixedSizeList(item(DataType::Int32), rank), false);
@@ -295,7 +296,7 @@ fn dtype(field: &Field) -> Option<String> {
     field.metadata().get(DTYPE_KEY).cloned()
 }
 
-/// The order in which a type shows its dimensions; `None` for memory order.
+/// The display order of a type's dimensions; `None` for memory order.
 fn permutation(parameters: &Value, rank: usize) -> Result<Option<Vec<usize>>, MalformedTensor> {
     let permutation = &parameters["permutation"];
     if permutation.is_null() {

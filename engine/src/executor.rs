@@ -1,8 +1,7 @@
-//! The runtime that plans run on, apart from the one that serves clients.
+//! The runtime that executes plans, separate from the runtime that serves clients.
 //!
-//! DataFusion computes inside `poll`: a runtime that also serves Flight would stall its connections for as long as a
-//! picture takes to decode. So every session owns worker threads of its own, and tasks on them have an owner that
-//! aborts them when it is dropped.
+//! DataFusion computes inside `poll`. A runtime that also serves Flight would stall its connections while an image is
+//! decoded. So every session has its own worker threads, and every task on them has an owner that aborts it on drop.
 
 use std::future::Future;
 use std::time::Duration;
@@ -35,14 +34,14 @@ impl Executor {
         self.threads
     }
 
-    /// The busy time of all threads together.
+    /// The total busy time of all threads.
     pub(crate) fn busy(&self) -> Duration {
         let Some(runtime) = &self.runtime else { return Duration::ZERO };
         let metrics = runtime.metrics();
         (0..metrics.num_workers()).map(|worker| metrics.worker_total_busy_duration(worker)).sum()
     }
 
-    /// Runs `task` on the worker threads; dropping the handle aborts it.
+    /// Runs `task` on the worker threads. Dropping the handle aborts it.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let runtime = self.runtime.as_ref().expect("the runtime is only taken on drop");
         Task(AbortOnDropHandle::new(runtime.spawn(task)))
@@ -52,16 +51,17 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         match self.runtime.take() {
-            // A forked child has none of the threads. A lock that one of them held at the fork is never released.
+            // A forked child process has none of these threads, and a lock that one of them held at the fork is never
+            // released.
             runtime if self.process != std::process::id() => std::mem::forget(runtime),
-            // A session may be dropped inside another runtime, where waiting for the threads would panic.
+            // Waiting for the threads would panic if the session is dropped inside another runtime.
             Some(runtime) => runtime.shutdown_background(),
             None => {}
         }
     }
 }
 
-/// A task that is aborted when its owner drops it.
+/// A task that is aborted when its handle is dropped.
 pub(crate) struct Task<T>(AbortOnDropHandle<T>);
 
 impl<T> Task<T> {

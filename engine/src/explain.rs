@@ -1,4 +1,4 @@
-//! How a pipeline will run, and the names of types.
+//! Explains how a pipeline will run, and displays types.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::compile::LookupPlan;
 use crate::feed::Feed;
 use crate::pipeline::Pipeline;
 
-/// A field's type as people say it: `tensor<uint8>[224, 224, 3]`, else Arrow's name.
+/// Displays a field's type: `tensor<uint8>[224, 224, 3]` for tensors, otherwise Arrow's name.
 pub fn type_name(field: &Field) -> String {
     let value = |data_type: &DataType| data_type.to_string().to_lowercase();
     match TensorType::of(field) {
@@ -22,12 +22,12 @@ pub fn type_name(field: &Field) -> String {
     }
 }
 
-/// How a pipeline will run, as `EXPLAIN PIPELINE` and `forebay explain` show it.
+/// How a pipeline will run, as shown by `EXPLAIN PIPELINE` and `forebay explain`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The pipeline.
     pub pipeline: String,
-    /// The id that its feed has with these settings.
+    /// The id of its feed with these settings.
     pub feed: String,
     /// The resolved settings.
     pub settings: FeedSettings,
@@ -37,11 +37,11 @@ pub struct Explanation {
     pub files: usize,
     /// Rows of the snapshot.
     pub rows: u64,
-    /// The tables that are joined, with their files and rows.
+    /// The joined tables, with their files and rows.
     pub joins: Vec<(String, usize, u64)>,
     /// Samples per epoch, if known before reading.
     pub samples_per_epoch: Option<u64>,
-    /// Whether the query derives rows that are in no file.
+    /// Whether the query derives rows.
     pub makes_rows: bool,
     /// Row ranges, the units of reading.
     pub row_ranges: usize,
@@ -91,9 +91,13 @@ impl fmt::Display for Explanation {
         writeln!(f, "pipeline {} (feed {})", self.pipeline, self.feed)?;
         let samples = match self.samples_per_epoch {
             Some(samples) => format!("{samples} samples an epoch"),
-            None if !self.joins.is_empty() => "rows are joined, so the number of samples shows when read".to_owned(),
-            None if self.makes_rows => "rows are made, so the number of samples shows when read".to_owned(),
-            None => "filtered, so the number of samples shows when read".to_owned(),
+            None if !self.joins.is_empty() => {
+                "rows are joined, so the number of samples is known only after reading".to_owned()
+            }
+            None if self.makes_rows => {
+                "rows are derived, so the number of samples is known only after reading".to_owned()
+            }
+            None => "filtered, so the number of samples is known only after reading".to_owned(),
         };
         writeln!(f, "  reads    {}: {} files, {} rows; {samples}", self.table, self.files, self.rows)?;
         for (table, files, rows) in &self.joins {
@@ -109,7 +113,8 @@ impl fmt::Display for Explanation {
         if let Some(LengthBuckets { by, boundaries, global_batch_size }) = &settings.buckets {
             writeln!(
                 f,
-                "  buckets  by length of {by}: {boundaries} and longer; global steps of {global_batch_size} from one bucket"
+                "  buckets  by length of {by}: {boundaries} and longer; global steps of {global_batch_size} from one \
+                 bucket"
             )?;
         }
         let operators: Vec<_> = self.operators.iter().map(|(name, version)| format!("{name} v{version}")).collect();

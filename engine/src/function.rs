@@ -1,7 +1,7 @@
-//! Functions of the embedding program, such as Python's.
+//! Functions registered by the embedding program, such as Python.
 //!
-//! A query calls them like any other function, with exactly the types that they declare. A function's version enters
-//! the identity of the feeds that call it. Without a version its results must not be kept.
+//! A query calls them like any other function, with exactly the declared types. A function's version enters the
+//! identity of the feeds that call it. The results of a function without a version must not be stored.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,20 +15,20 @@ use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// Computes one result per row from arrays of equal length, or returns the reason that it cannot.
+/// Computes one result per row from arrays of equal length, or returns the reason for a failure.
 pub type BatchFn = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
 
 /// The reason that a function returned no result.
 #[derive(Clone, Debug)]
 pub enum CallError {
-    /// It cannot process these rows, for this reason.
+    /// These rows cannot be processed, for this reason.
     Rows(String),
-    /// The program wants to end, as with Python's `SystemExit`. The rows are not at fault, so this ends reading for any
-    /// `on_error`. [`Error::stopped`](crate::Error::stopped) returns the value.
+    /// The program wants to exit, for example with Python's `SystemExit`. The rows are not at fault, so reading ends
+    /// for every `on_error`. [`Error::stopped`](crate::Error::stopped) returns the value.
     Stop(Arc<dyn std::error::Error + Send + Sync>),
 }
 
-/// [`CallError::Stop`] on its way through a plan.
+/// [`CallError::Stop`] while it passes through a plan.
 #[derive(Debug)]
 struct Stopped(Arc<dyn std::error::Error + Send + Sync>);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// The value that a function ended the program with, if that is why the plan failed.
+/// The value with which a function ended the program, if that caused the error.
 pub(crate) fn stopped(error: &DataFusionError) -> Option<Arc<dyn std::error::Error + Send + Sync>> {
     match error.find_root() {
         DataFusionError::External(external) => external.downcast_ref::<Stopped>().map(|stopped| Arc::clone(&stopped.0)),
@@ -51,9 +51,9 @@ pub(crate) fn stopped(error: &DataFusionError) -> Option<Arc<dyn std::error::Err
 /// A function of rows that a program registers with [`Session::add_function`](crate::Session::add_function).
 #[derive(Clone)]
 pub struct Function {
-    /// Its name in queries; lower case.
+    /// Its name in queries, in lower case.
     pub name: String,
-    /// The version: change it when the function computes something else.
+    /// The version. Change it when the results change.
     pub version: Option<String>,
     /// The types of its arguments.
     pub inputs: Vec<DataType>,
@@ -132,13 +132,13 @@ impl ScalarUDFImpl for FunctionUdf {
             Err(CallError::Stop(by)) => return Err(DataFusionError::External(Box::new(Stopped(by)))),
         };
         if result.len() != args.number_rows {
-            return exec_err!("{name}: gave {} rows for {}", result.len(), args.number_rows);
+            return exec_err!("{name}: returned {} rows for {}", result.len(), args.number_rows);
         }
         if result.data_type() != output.data_type() {
-            return exec_err!("{name}: gave {}, and declares {}", result.data_type(), output.data_type());
+            return exec_err!("{name}: returned {}, and declares {}", result.data_type(), output.data_type());
         }
         if !output.is_nullable() && result.null_count() > 0 {
-            return exec_err!("{name}: gave nulls, and declares that it gives none");
+            return exec_err!("{name}: returned nulls, and declares that it returns none");
         }
         Ok(ColumnarValue::Array(result))
     }

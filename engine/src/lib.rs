@@ -1,8 +1,8 @@
-//! The engine: from a pipeline's text to batches, in process and behind the server alike.
+//! The engine: turns a pipeline's text into batches, both in process and behind the server.
 //!
-//! A [`Session`] holds tables, pipelines and worker threads. [`Session::execute`] runs SQL; [`Session::open`] opens a
-//! pipeline as a [`Feed`], which is a log of samples computed on demand; [`Feed::read`] gives one rank's [`Reader`],
-//! whose [`Batch`]es are the same bytes wherever and however often they are computed.
+//! A [`Session`] holds tables, pipelines and worker threads. [`Session::execute`] runs SQL. [`Session::open`] opens a
+//! pipeline as a [`Feed`], a log of samples computed on demand. [`Feed::read`] returns a [`Reader`] for one rank. Its
+//! [`Batch`]es have the same bytes on every machine and in every run.
 //!
 //! ```
 //! use forebay_engine::{FeedOptions, ReadOptions, Session};
@@ -25,10 +25,10 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
-//! [`Feed::spec`] is all that another process needs to open the same feed with [`Session::open_spec`], without the
-//! script, beside the snapshots that the spec names, which a [`SnapshotSource`] sends.
+//! [`Feed::spec`] describes a feed, so that another process can open it with [`Session::open_spec`], without the
+//! script. A [`SnapshotSource`] sends the snapshots that the spec names.
 //!
-//! The engine knows neither Flight nor the command line, and writes nothing but through `forebay-storage`.
+//! The engine knows neither Flight nor the command line, and writes only through `forebay-storage`.
 
 mod compile;
 mod error;
@@ -59,14 +59,14 @@ pub use preview::Preview;
 pub use session::{Output, Session, SessionBuilder};
 pub use table_preview::TablePreview;
 
-/// The nearest of some names to a misspelt one, for "did you mean".
+/// The name closest to a misspelt one, for "did you mean" hints.
 pub use forebay_diagnostics::nearest;
 
 /// Facts about Arrow columns: tensor types, digests, deferred steps.
 pub use forebay_arrays as arrays;
 pub use forebay_arrays::digest;
 
-/// The formats of files that tables are made of: their descriptors and their reference.
+/// The file formats of tables: their descriptors and their reference.
 pub use forebay_storage::formats;
 
 /// The preprocessing operators: their descriptors and their reference.

@@ -28,7 +28,7 @@ pub struct Pipeline {
     pub(crate) feed_options: FeedOptions,
     pub(crate) read_defaults: ReadDefaults,
     pub(crate) dataset: Dataset,
-    /// The number of the dataset's first rows that are read, if not all.
+    /// The number of leading rows of the dataset to read, or `None` for all.
     pub(crate) limit: Option<u64>,
     pub(crate) stage: Arc<Stage>,
     pub(crate) audience: Audience,
@@ -37,8 +37,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Checks and compiles `definition` over the `tables` that it reads. Relative paths of files in calls are relative
-    /// to `base`.
+    /// Checks and compiles `definition` over the `tables` that it reads. Relative file paths in calls are relative to
+    /// `base`.
     pub(crate) async fn compile(
         definition: &PipelineDefinition,
         audience: Audience,
@@ -59,9 +59,9 @@ impl Pipeline {
         }
         let limit = compile::limit(&plan)?;
         let operators = compile::operator_versions(&plan).map_err(crate::Error::from)?;
-        // The plan is identified, not the text: the same query written in another way has the same samples. The plan is
-        // taken before it is resolved, since resolving numbers subqueries in an order of its own. This comes last: it
-        // refuses without a place in the text what the checks above refuse with one.
+        // Hash the plan, not the text, because the same query written differently has the same samples. Hash it before
+        // it is resolved, because resolving numbers subqueries in its own order. Hash it last, because its errors have
+        // no place in the text, unlike the errors of the checks above.
         let fingerprint = compile::fingerprint(&planned).map_err(crate::Error::from)?;
         let files = compile::files(&planned).map_err(crate::Error::from)?;
         Ok(Self {
@@ -83,7 +83,7 @@ impl Pipeline {
         })
     }
 
-    /// Its name.
+    /// The pipeline's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -103,7 +103,7 @@ impl Pipeline {
         &self.operators
     }
 
-    /// The options of its `WITH`.
+    /// The options in its `WITH`.
     pub fn options(&self) -> &[(String, String)] {
         &self.options
     }
@@ -113,17 +113,17 @@ impl Pipeline {
         &self.statement
     }
 
-    /// The folder that relative paths of files in its calls are relative to.
+    /// The base folder of relative file paths in its calls.
     pub(crate) fn base(&self) -> &Path {
         &self.base
     }
 
-    /// The driving table, then the tables that it joins.
+    /// The driving table, then the joined tables.
     pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         std::iter::once(&self.dataset).chain(self.stage.lookups().map(|lookup| &lookup.dataset))
     }
 
-    /// The lengths of rows in its output `column`.
+    /// The plan of the lengths of its output `column`.
     pub(crate) fn lengths(&self, column: &str, state: &SessionState) -> Result<Lengths> {
         compile::check_length(&self.schema(), column)?;
         compile::lengths(&self.plan, column, self.dataset.schema(), state)
@@ -143,13 +143,13 @@ impl Pipeline {
         let only = columns.iter().map(place).collect::<Result<Vec<_>>>()?;
         let lookups = self.stage.lookups().map(|lookup| (lookup.table.clone(), lookup.dataset.clone()));
         let tables = lookups.chain([(self.table.clone(), self.dataset.clone())]).collect();
-        // As with lengths, planning never waits.
+        // As for lengths, planning never waits.
         let planned =
             compile::compile(&self.plan, Some(&only), reads_all, Audience::User, &tables, state).now_or_never();
-        planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning waits for something"))?
+        planned.ok_or_else(|| Error::new(ErrorKind::Internal, "planning did not complete at once"))?
     }
 
-    /// Calls whose results must not be kept: see [`Feed::uncacheable_calls`](crate::Feed::uncacheable_calls).
+    /// Calls whose results must not be stored: see [`Feed::uncacheable_calls`](crate::Feed::uncacheable_calls).
     pub(crate) fn uncacheable_calls(&self) -> Vec<String> {
         compile::uncacheable_calls(&self.plan).unwrap_or_default()
     }
@@ -164,13 +164,13 @@ impl Pipeline {
         &self.fingerprint
     }
 
-    /// The files that its calls name, with the digests of their contents.
+    /// The files named in its calls, with the digests of their contents.
     pub(crate) fn files(&self) -> &BTreeMap<String, String> {
         &self.files
     }
 }
 
-/// The reason that a pipeline was not created, with a place in its text or without.
+/// Why a pipeline was not created, with or without a place in its text.
 pub(crate) enum Refusal {
     Placed(forebay_sql::Error),
     Whole(crate::Error),
@@ -178,7 +178,7 @@ pub(crate) enum Refusal {
 
 impl From<crate::Error> for Refusal {
     fn from(error: crate::Error) -> Self {
-        // Nothing has been read yet: if a constant cannot be computed, the query is at fault, not the data.
+        // Nothing has been read yet, so a constant that cannot be computed is an error in the query, not in the data.
         match error.kind() {
             ErrorKind::Data => Self::Whole(crate::Error::new(ErrorKind::Invalid, error.message())),
             _ => Self::Whole(error),
@@ -202,7 +202,7 @@ fn options(given: &[PipelineOption]) -> Result<(FeedOptions, ReadDefaults), Refu
     Ok((feed, read))
 }
 
-/// The description of the option that is named.
+/// The description of the named option.
 fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
     let table = || FeedOptions::TABLE.iter().chain(ReadDefaults::TABLE);
     table().find(|spec| spec.name == option.name).ok_or_else(|| {
@@ -217,7 +217,7 @@ fn find(option: &PipelineOption) -> Result<&'static OptionSpec, Refusal> {
     })
 }
 
-/// The value that is given.
+/// The option's value.
 fn value(spec: &OptionSpec, option: &PipelineOption) -> Result<serde_json::Value, Refusal> {
     let text = text(&option.value);
     match (spec.kind, &option.value) {

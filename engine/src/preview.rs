@@ -17,7 +17,7 @@ use crate::explain::type_name;
 use crate::feed::Feed;
 use crate::session::Session;
 
-/// Samples of a preview that are computed together.
+/// Samples of a preview to compute at a time.
 const ROWS_AT_A_TIME: u64 = 64;
 
 /// Samples of a pipeline as a trainer would receive them.
@@ -28,11 +28,11 @@ pub struct Preview {
 }
 
 impl Session {
-    /// The first `rows` samples of pipeline `name`. Unless `options` say otherwise, bad rows are skipped and counted:
-    /// one bad row must not hide the good ones, and a preview must not write quarantine files.
+    /// The first `rows` samples of pipeline `name`. Unless `options` say otherwise, bad rows are skipped and counted,
+    /// because a bad row should not hide good rows, and a preview should not write quarantine files.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and of reading.
+    /// Those of [`open`](Self::open), and errors of reading.
     pub async fn preview(&self, name: &str, options: &FeedOptions, rows: u64) -> Result<Preview> {
         let mut options = options.clone();
         options.on_error.get_or_insert(OnError::Skip);
@@ -69,15 +69,15 @@ impl Preview {
         self.rows.num_rows()
     }
 
-    /// The number of rows before the last one that could not be processed.
+    /// The number of bad rows before the last row.
     pub fn bad_rows(&self) -> u64 {
         self.bad_rows
     }
 
-    /// A header, and a text for each value.
+    /// A header row, then each row's values as text.
     ///
     /// # Errors
-    /// `Internal` for values that cannot be shown.
+    /// `Internal` for values that cannot be displayed.
     pub fn table(&self) -> Result<Vec<Vec<String>>> {
         let fields = self.rows.schema_ref().fields();
         let mut table = vec![fields.iter().map(|field| format!("{}: {}", field.name(), type_name(field))).collect()];
@@ -90,7 +90,7 @@ impl Preview {
     /// An object for each row. Tensors appear as type, shape and statistics.
     ///
     /// # Errors
-    /// `Internal` for values that cannot be shown.
+    /// `Internal` for values that cannot be displayed.
     pub fn json(&self) -> Result<Vec<Value>> {
         let row = |row| {
             let cells = cells(&self.rows, row)?.into_iter().map(|(name, cell)| (name, cell.json()));
@@ -102,7 +102,7 @@ impl Preview {
     /// A web page with the rows and their images.
     ///
     /// # Errors
-    /// `Internal` for values that cannot be shown.
+    /// `Internal` for values that cannot be displayed.
     pub fn page(&self) -> Result<String> {
         let title = format!("{}: {} rows", escape(&self.pipeline), self.rows.num_rows());
         Ok(format!(
@@ -115,7 +115,7 @@ impl Preview {
     /// The rows and their images, to embed in another page, such as a notebook.
     ///
     /// # Errors
-    /// `Internal` for values that cannot be shown.
+    /// `Internal` for values that cannot be displayed.
     pub fn html(&self) -> Result<String> {
         let mut html = format!("<style>{STYLE}</style>\n<div class=\"forebay\">\n");
         for row in 0..self.rows.num_rows() {
@@ -142,7 +142,7 @@ impl Preview {
 }
 
 fn unshowable(error: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Internal, format!("a row cannot be shown: {error}"))
+    Error::new(ErrorKind::Internal, format!("cannot display a row: {error}"))
 }
 
 /// One value of a row.
@@ -169,7 +169,7 @@ impl ShownTensor {
         (min, max, mean as f32)
     }
 
-    /// A PNG, if the tensor has the shape of an image. Floats are stretched over the range of grey levels.
+    /// A PNG, if the tensor has the shape of an image. Floats are scaled to the range of grey levels.
     fn png(&self) -> Result<Option<Vec<u8>>> {
         let [height, width, channels @ (1 | 3)] = self.shape[..] else { return Ok(None) };
         let (min, max, _) = self.statistics();
@@ -252,7 +252,8 @@ fn cell(field: &Field, column: &ArrayRef, row: usize) -> Result<Cell> {
 }
 
 const STYLE: &str = ".forebay{display:flex;flex-wrap:wrap;gap:1rem}\
-    .forebay figure{margin:0;padding:.75rem;color:#222;background:#fff;border:1px solid #ddd;border-radius:8px;max-width:260px}\
+    .forebay figure{margin:0;padding:.75rem;color:#222;background:#fff;\
+    border:1px solid #ddd;border-radius:8px;max-width:260px}\
     .forebay img{display:block;max-width:100%;image-rendering:auto}\
     .forebay dl{margin:.5rem 0 0;display:grid;grid-template-columns:auto 1fr;gap:.1rem .6rem}\
     .forebay dt{color:#777}.forebay dd{margin:0;overflow-wrap:anywhere}";

@@ -1,4 +1,4 @@
-//! The first rows of a whole table or pipeline, for SQL clients that show them.
+//! The first rows of a table or pipeline, for SQL clients.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
 use crate::session::Session;
 
-/// The most rows of a preview. A client that wants more opens a feed.
+/// Maximum number of rows in a preview. Clients that need more open a feed.
 const ROWS_MAX: u64 = 10_000;
-/// Bytes after which no more rows are added.
+/// Stop adding rows after this many bytes.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A query that was checked, and the number of its rows to show.
+/// A checked query, and the number of rows to return.
 pub struct TablePreview {
     pipeline: Arc<Pipeline>,
     rows: u64,
@@ -29,9 +29,9 @@ impl TablePreview {
 }
 
 impl Session {
-    /// Checks a query for a preview: `SELECT * FROM name [LIMIT n]` of a pipeline, which shows its samples, or of a
-    /// table. If a table has a pipeline's name, `pipelines.name` and `tables.name` tell them apart. All other queries
-    /// are refused: a client that may only look must not be able to have anything computed.
+    /// Checks a query for a preview. It must be `SELECT * FROM name [LIMIT n]` over a table, or over a pipeline, whose
+    /// samples are returned. If a table and a pipeline share a name, qualify it: `pipelines.name` or `tables.name`. All
+    /// other queries are refused, because a client with only read access must not be able to run computations.
     ///
     /// # Errors
     /// `Invalid` for another query, `NotFound` for an unknown name.
@@ -46,18 +46,17 @@ impl Session {
                 Arc::new(self.compile_query("query", &query).await?)
             }
             None => {
-                return Err(Error::new(ErrorKind::Invalid, "only whole tables and pipelines can be looked at")
-                    .with_hint("write SELECT * FROM name [LIMIT n]; queries belong into a pipeline"));
+                return Err(Error::new(ErrorKind::Invalid, "only whole tables and pipelines can be previewed")
+                    .with_hint("write SELECT * FROM name [LIMIT n]; put other queries into a pipeline"));
             }
         };
         Ok(TablePreview { pipeline, rows })
     }
 
-    /// The first rows of a preview, in the files' order if its pipeline does not shuffle. Rows that cannot be processed
-    /// are left out.
+    /// The first rows of a preview, in the files' order if its pipeline does not shuffle. Bad rows are omitted.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     pub async fn preview_rows(&self, preview: &TablePreview) -> Result<RecordBatch> {
         let options = FeedOptions { on_error: Some(OnError::Skip), ..FeedOptions::default() };
         let feed = self.open_pipeline(Arc::clone(&preview.pipeline), &options)?;
@@ -65,14 +64,14 @@ impl Session {
     }
 }
 
-/// The two namespaces of a name.
+/// The namespaces of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespace {
     Pipelines,
     Tables,
 }
 
-/// A query and the number of its trailing `LIMIT`.
+/// Splits a query into the part before a trailing `LIMIT` and the limit's number.
 fn without_limit(query: &str) -> (&str, Option<u64>) {
     let query = query.trim().trim_end_matches(';').trim_end();
     let Some((rest, number)) = query.rsplit_once(char::is_whitespace) else { return (query, None) };

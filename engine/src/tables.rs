@@ -1,4 +1,4 @@
-//! Tables that a program makes without SQL: of rows in memory, and of files.
+//! Tables that a program creates without SQL, from rows in memory or from files.
 
 use std::sync::Arc;
 
@@ -13,17 +13,16 @@ use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
 use crate::table_format::with_hint;
 
-/// Rows of a table in memory that are hashed, and read, together.
+/// Number of rows of a table in memory to hash and read together.
 const PIECE_ROWS: usize = 1 << 16;
 
 impl Session {
-    /// Creates or replaces the table `name` of the files at `location`, as `CREATE OR REPLACE EXTERNAL TABLE` does.
-    /// Without
-    /// the name of a [format](crate::formats), the files' extensions tell it.
+    /// Creates or replaces the table `name` over the files at `location`, like `CREATE OR REPLACE EXTERNAL TABLE`.
+    /// Without the name of a [format](crate::formats), the files' extensions determine it.
     ///
     /// # Errors
-    /// `Invalid` for a format that is unknown or cannot be told, those of looking for the files, and those of columns
-    /// that no table may have.
+    /// `Invalid` for an unknown or undetermined format; errors of listing the files; errors for column names that no
+    /// table may have.
     pub async fn add_files(&self, name: &str, location: &str, format: Option<&str>) -> Result<()> {
         let _executing = self.executing.lock().await;
         let format = match format {
@@ -36,18 +35,17 @@ impl Session {
         self.catalog.add_table(name, dataset)
     }
 
-    /// Creates or replaces the table `name` of rows in memory, which exists in this process only. Without a name it
-    /// gets one that says what is in it, so that equal rows are the same table in every process, until as many as
-    /// registered it have
-    /// [released](Self::release) it. Gives the name.
+    /// Creates or replaces the table `name` from rows in memory, which exists in this process only, and returns the
+    /// name. Without a name, the table is named by its content, so equal rows are the same table in every process. It
+    /// exists until every holder has [released](Self::release) it.
     ///
     /// # Errors
-    /// `Invalid` for columns that no table may have, or rows that are not of `schema`.
+    /// `Invalid` for column names that no table may have, or rows that do not match `schema`.
     pub async fn register(&self, name: Option<&str>, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<String> {
         let _executing = self.executing.lock().await;
         let (schema, batches) = plain_rows(&schema, batches)
             .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
-            .map_err(|error| Error::invalid(format!("a table cannot be made of these rows: {error}")))?;
+            .map_err(|error| Error::invalid(format!("cannot create a table from these rows: {error}")))?;
         let mut content = blake3::Hasher::new();
         batches.iter().for_each(|batch| {
             content.update(digest(batch).as_bytes());
@@ -62,14 +60,14 @@ impl Session {
         Ok(table)
     }
 
-    /// Forgets a table that was [registered](Self::register) without a name, when the last of those who did says so.
-    /// Pipelines made over it keep its rows. Does not wait for statements that run.
+    /// Releases one holder of a table that was [registered](Self::register) without a name; the last one removes the
+    /// table. Pipelines over it keep its rows. Does not wait for running statements.
     pub fn release(&self, table: &str) {
         self.catalog.release(table);
     }
 }
 
-/// The same rows without Arrow's view types, which frames of other libraries come with and few readers know.
+/// Replaces Arrow's view types, which other libraries' frames use and few readers support.
 fn plain_rows(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, Vec<RecordBatch>), ArrowError> {
     // A frame may have more bytes in one array than 32-bit offsets can address.
     let plain = |field: &FieldRef| field.as_ref().clone().with_data_type(without_views(field.data_type(), true));
@@ -84,8 +82,7 @@ fn plain_rows(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, 
     Ok((schema, batches))
 }
 
-/// Rows in pieces whose bounds depend on their number alone: how a frame happens to be chunked is no part of its
-/// identity.
+/// Splits rows into pieces of a fixed size. The chunks of a frame then do not affect the table's identity.
 fn in_pieces(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, ArrowError> {
     let mut pieces = Vec::new();
     let mut piece: Vec<RecordBatch> = Vec::new();

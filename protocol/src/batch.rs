@@ -1,4 +1,4 @@
-//! Finished batches, as every reader of a feed hands them out.
+//! Finished batches, as returned by every reader of a feed.
 
 use arrow::array::RecordBatch;
 use forebay_delivery::Token;
@@ -12,18 +12,18 @@ pub struct Batch {
     pub step: u64,
     /// Offset of the batch's first sample in the epoch.
     pub offset: u64,
-    /// Offsets that the batch covers; rows that were skipped or quarantined are among them, and gaps.
+    /// Offsets that the batch covers, including skipped rows, quarantined rows and gaps.
     pub positions: u64,
-    /// Offsets that have no row, bad or good: the last rows of a window may not fill a step of a length bucket.
+    /// Offsets without any row: the last rows of a window may not fill a step of a length bucket.
     pub gaps: u64,
     /// The samples.
     pub records: RecordBatch,
-    /// Where to go on after this batch's global step.
+    /// Resumes after this batch's global step.
     pub token: Token,
 }
 
 impl Batch {
-    /// How many rows were left out for being bad.
+    /// The number of bad rows omitted from the batch.
     pub fn bad_rows(&self) -> u64 {
         self.positions.saturating_sub(self.records.num_rows() as u64 + self.gaps)
     }

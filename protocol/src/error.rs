@@ -1,7 +1,8 @@
-//! The error of both sides of a feed: what failed and where, a kind that tells the caller what to do, and often a hint.
+//! The error type of all parts of a feed: what failed and where, a kind that tells the caller what to do, and often a
+//! hint.
 //!
-//! The conversions from the errors of DataFusion and of the storage crate are features of this crate, since Rust wants
-//! them beside the type; only the engine turns them on, so a trainer's build has neither dependency.
+//! The conversions from errors of DataFusion and of the storage crate are features of this crate, because Rust requires
+//! them beside the type. Only the engine enables them, so a trainer's build has neither dependency.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +27,12 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner { kind, message: message.into(), hint: None, source: None, stopped: None }))
     }
 
-    /// An error of `kind` that says `message`, and was caused by `source`.
+    /// An error of `kind` with `message`, caused by `source`.
     pub fn caused_by(
         kind: ErrorKind,
         message: impl Into<String>,
@@ -41,34 +42,34 @@ impl Error {
         Self(Arc::new(Inner { kind, message, hint: None, source, stopped: None }))
     }
 
-    /// An error that asks the caller to fix the request.
+    /// An error in the request, which the caller must fix.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// An error that is our bug.
+    /// A bug in Forebay.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// The error of a feed whose function ended the program `by` an exception.
+    /// The error of a feed whose function ended the program with the exception `by`.
     pub fn of_stop(by: Arc<dyn std::error::Error + Send + Sync>) -> Self {
         let message = format!("a function ended the program: {by}");
         Self(Arc::new(Inner { kind: ErrorKind::Unavailable, message, hint: None, source: None, stopped: Some(by) }))
     }
 
-    /// The exception by which a function ended the program, if that is the cause.
+    /// The exception with which a function ended the program, if that is the cause.
     pub fn stopped(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.0.stopped.as_deref()
     }
 
-    /// The error as it travels between the parts of a cluster.
+    /// The error in the form sent between the parts of a cluster.
     pub fn report(&self) -> Report {
         let retry = matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Internal);
         Report { kind: self.kind(), message: self.message().to_owned(), hint: self.hint().map(str::to_owned), retry }
     }
 
-    /// The same error with a line of advice.
+    /// The same error with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         let (kind, message, stopped) = (self.kind(), self.0.message.clone(), self.0.stopped.clone());
@@ -85,7 +86,7 @@ impl Error {
         &self.0.message
     }
 
-    /// How to fix it, where we know.
+    /// How to fix it, if known.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }

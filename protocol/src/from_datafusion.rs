@@ -1,4 +1,4 @@
-//! Errors of DataFusion, as those of a feed.
+//! Converts errors of DataFusion to errors of a feed.
 
 use datafusion::error::DataFusionError;
 
@@ -14,7 +14,7 @@ impl From<DataFusionError> for Error {
             | DataFusionError::Configuration(_)
             | DataFusionError::SQL(..) => ErrorKind::Invalid,
             DataFusionError::Internal(_) => ErrorKind::Internal,
-            // Plans run over rows already in memory, so what else can fail is what a row holds.
+            // Plans run over rows already in memory, so any other failure is caused by the rows' values.
             _ => ErrorKind::Data,
         };
         let message = datafusion_message(&error);

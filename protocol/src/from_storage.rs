@@ -1,4 +1,4 @@
-//! Errors of the storage crate, as those of a feed.
+//! Converts errors of the storage crate to errors of a feed.
 
 use crate::error::{Error, ErrorKind};
 

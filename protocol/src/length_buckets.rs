@@ -7,14 +7,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A larger global batch would cost memory for nothing: a window's last group is held with its gaps.
+/// A larger global batch would waste memory, because a window's last group is held with its gaps.
 const GLOBAL_BATCH_MAX: u64 = 1 << 20;
-/// Nobody pads to this many lengths.
+/// More lengths than any pipeline pads to.
 const BOUNDARIES_MAX: usize = 4096;
 
-/// Upper bounds of length buckets, ascending. A row that is longer than the last is in one further bucket.
+/// Upper bounds of length buckets, ascending. Rows longer than the last bound form one further bucket.
 ///
-/// As text `64,128,256`; in JSON a list of numbers, or that text.
+/// In text `64,128,256`; in JSON a list of numbers, or that text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Boundaries(Vec<u64>);
 
@@ -22,7 +22,7 @@ impl Boundaries {
     /// Checks that `bounds` are positive and ascending.
     ///
     /// # Errors
-    /// `Invalid` where they are not.
+    /// `Invalid` if they are not.
     pub fn new(bounds: Vec<u64>) -> Result<Self> {
         let error = match &bounds[..] {
             [] => "must have at least one".to_owned(),
@@ -81,16 +81,16 @@ impl<'de> Deserialize<'de> for Boundaries {
 /// How a feed groups its rows by length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LengthBuckets {
-    /// The output column whose length decides.
+    /// The output column whose length selects the bucket.
     pub by: String,
     /// The buckets' upper bounds.
     pub boundaries: Boundaries,
-    /// Samples of all ranks in a step.
+    /// Samples per step over all ranks.
     pub global_batch_size: u64,
 }
 
 impl LengthBuckets {
-    /// The settings that these options make, if any is given.
+    /// The settings in these options, if any are given.
     pub fn resolve(
         by: Option<String>,
         boundaries: Option<Boundaries>,
@@ -112,21 +112,21 @@ impl LengthBuckets {
         ))
     }
 
-    /// Refuses settings that no feed can have.
+    /// Refuses invalid settings.
     pub fn check(&self) -> Result<()> {
         check_global_batch_size(self.global_batch_size)
     }
 
-    /// The batch size of one of `world_size` ranks, if that is what `asked` says.
+    /// The batch size of one of `world_size` ranks. Refuses another size in `asked`.
     pub fn batch_size(&self, asked: Option<u64>, world_size: u64) -> Result<u64> {
         let global = self.global_batch_size;
         let error = match asked {
             None if global.is_multiple_of(world_size) => return Ok(global / world_size),
-            None => format!("the global batch of {global} samples cannot be shared by {world_size} ranks"),
+            None => format!("the global batch of {global} samples cannot be divided among {world_size} ranks"),
             Some(asked) if asked.checked_mul(world_size) == Some(global) => return Ok(asked),
             Some(asked) => format!(
-                "{world_size} ranks with batches of {asked} make no global batch of {global} samples, \
-                 which this feed's length buckets are for"
+                "{world_size} ranks with batches of {asked} do not make a global batch of {global} samples, \
+                 which this feed's length buckets require"
             ),
         };
         let divisors: Vec<_> = (1..=global).filter(|n| global.is_multiple_of(*n)).map(|n| n.to_string()).collect();
@@ -135,13 +135,13 @@ impl LengthBuckets {
             all => all.join(", "),
         };
         let hint = format!(
-            "\"batch_size\" times \"world_size\" is {global}: world sizes may be {divisors}; \
-             or open the feed with another \"global_batch_size\""
+            "\"batch_size\" times \"world_size\" is {global}: allowed world sizes are {divisors}; \
+             or open the feed with a different \"global_batch_size\""
         );
         Err(Error::invalid(error).with_hint(hint))
     }
 
-    /// Refuses to begin inside of a step.
+    /// Refuses to begin inside a step.
     pub fn check_start(&self, offset: u64) -> Result<()> {
         let global = self.global_batch_size;
         if offset.is_multiple_of(global) {
@@ -149,12 +149,12 @@ impl LengthBuckets {
         }
         let (before, after) = (offset / global * global, (offset / global + 1) * global);
         Err(Error::invalid(format!(
-            "\"from\" is offset {offset}, inside a global step of {global}: its rows are of one length bucket"
+            "\"from\" is offset {offset}, inside a global step of {global}, whose rows belong to one length bucket"
         ))
         .with_hint(format!("begin at {before} or {after}, or with a token")))
     }
 
-    /// The greatest length of a row of `bucket`; the greatest integer for the one beyond the last boundary.
+    /// The maximum length of a row of `bucket`; `u64::MAX` for the bucket beyond the last boundary.
     pub fn longest(&self, bucket: u32) -> u64 {
         self.boundaries.0.get(bucket as usize).copied().unwrap_or(u64::MAX)
     }

@@ -1,9 +1,9 @@
-//! The protocol of a feed: the vocabulary that those who compute a feed share with those who read it.
+//! The protocol of a feed: the vocabulary shared by the processes that compute a feed and those that read it.
 //!
-//! - [`FeedOptions`] and [`ReadOptions`] ask for a feed and for a rank's part of it.
+//! - [`FeedOptions`] and [`ReadOptions`] request a feed and a rank's part of it.
 //! - A [`Batch`] is the answer, with the token that resumes after it.
 //! - An [`Error`] has an [`ErrorKind`] that tells the caller what to do.
-//! - [`wire`] holds the messages that travel beside Arrow data.
+//! - [`wire`] holds the messages sent beside Arrow data.
 //!
 //! ```
 //! use forebay_protocol::{FeedOptions, ReadOptions, wire::StreamRequest};
@@ -15,7 +15,7 @@
 //! # Ok::<_, serde_json::Error>(())
 //! ```
 //!
-//! The crate plans and computes nothing, and opens no connection. Without its features, which the engine turns on, it
+//! The crate plans and computes nothing, and opens no connections. Without its features, which the engine enables, it
 //! depends neither on DataFusion nor on storage.
 
 mod batch;

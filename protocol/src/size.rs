@@ -1,11 +1,11 @@
-//! Sizes as people write them: `64MiB`, `100gb`, `4096`.
+//! Sizes in human notation: `64MiB`, `100gb`, `4096`.
 
 use crate::error::{Error, Result};
 
-/// Bytes of a size: a number and an optional unit; `k`, `kb` and so on count by 1000, `kib` by 1024.
+/// Parses a size: a number and an optional unit. `k`, `kb` and so on count by 1000, `kib` by 1024.
 ///
 /// # Errors
-/// `Invalid` if it is neither.
+/// `Invalid` for any other text.
 pub fn parse_bytes(text: &str) -> Result<u64> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());

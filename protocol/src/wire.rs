@@ -1,7 +1,7 @@
-//! What travels beside Arrow, as JSON: the request for a stream, each batch's place in the log, and what the parts of a
-//! cluster say to each other.
+//! JSON messages sent beside Arrow data: the request for a stream, each batch's position in the log, and the messages
+//! between the parts of a cluster.
 //!
-//! JSON rather than protobuf, so that a client with nothing but `pyarrow` can write the one and read the other.
+//! JSON rather than protobuf, so that a client with only `pyarrow` can write requests and read metadata.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,12 +29,12 @@ pub struct BatchMetadata {
     pub offset: u64,
     /// Rows in the batch.
     pub rows: u64,
-    /// Offsets that the batch covers: `rows`, `gaps` and those left out for being bad.
+    /// Offsets that the batch covers: `rows`, `gaps` and bad rows.
     pub positions: u64,
-    /// Offsets without a row, see [`Batch::gaps`]; left out where there are none.
+    /// Offsets without a row, see [`Batch::gaps`]; omitted if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gaps: u64,
-    /// Where to go on after this batch's global step: a `from` of another request.
+    /// Resumes after this batch's global step: the `from` of another request.
     pub token: String,
 }
 
@@ -52,27 +52,26 @@ impl From<&Batch> for BatchMetadata {
     }
 }
 
-/// The `app_metadata` of a `FlightInfo`: what the request came to.
+/// The `app_metadata` of a `FlightInfo`: the resolved request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedMetadata {
     /// The feed's id.
     pub feed: String,
-    /// Samples per epoch over all ranks, where that is known before reading.
+    /// Samples per epoch over all ranks, if known before reading.
     pub samples_per_epoch: Option<u64>,
-    /// Samples that the request is for, of its rank from its start to its last epoch, where that is known before
-    /// reading.
+    /// Samples that the request returns, for its rank from its start to its last epoch, if known before reading.
     #[serde(default)]
     pub samples: Option<u64>,
-    /// What the feed's id is a hash of, part by part, for saying in what two feeds differ.
+    /// The inputs of the hash in the feed's id, to show how two feeds differ.
     #[serde(default)]
     pub identity: serde_json::Value,
     /// Samples per batch of one rank.
     pub batch_size: u64,
     /// The epoch to stop before.
     pub epochs: u64,
-    /// Whether an incomplete global batch at an epoch's end is left out.
+    /// Whether an incomplete global batch at an epoch's end is omitted.
     pub drop_last: bool,
-    /// A window, as `[epoch, index]`, at or before where reading begins.
+    /// A window at or before the start of reading, as `[epoch, index]`.
     pub window: WindowId,
     /// That window's first offset.
     pub window_offset: u64,
@@ -80,7 +79,7 @@ pub struct FeedMetadata {
     pub offset: u64,
 }
 
-/// The actions that the parts of a cluster call, each with a JSON body and one JSON answer.
+/// The actions between the parts of a cluster, each with a JSON body and one JSON answer.
 pub mod actions {
     /// [`WorkerCall`](super::WorkerCall) to [`WorkerAnswer`](super::WorkerAnswer).
     pub const WORKER_SYNC: &str = "worker.sync";
@@ -88,17 +87,17 @@ pub mod actions {
     pub const READER_SYNC: &str = "reader.sync";
     /// [`ClaimCall`](super::ClaimCall) to [`ClaimAnswer`](forebay_delivery::ClaimAnswer).
     pub const CLAIM_SYNC: &str = "claim.sync";
-    /// A feed's id to its feed spec.
+    /// A feed's id to the feed's spec.
     pub const FEED_SPEC: &str = "feed.spec";
-    /// A [`SnapshotCall`](super::SnapshotCall) to the text of a snapshot, in as many answers as it has pieces.
+    /// A [`SnapshotCall`](super::SnapshotCall) to the text of a snapshot, with one answer per piece.
     pub const SNAPSHOT: &str = "snapshot";
-    /// A [`TraceCall`](super::TraceCall) to the files and rows, from 0, of samples in order.
+    /// A [`TraceCall`](super::TraceCall) to the samples' files and rows (from 0), in order.
     pub const FEED_TRACE: &str = "feed.trace";
     /// Nothing to a [`Status`](forebay_delivery::Status).
     pub const STATUS: &str = "status";
 }
 
-/// Asks for a snapshot that a feed reads.
+/// Requests a snapshot that a feed reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SnapshotCall {
     /// The feed's id.
@@ -107,14 +106,14 @@ pub struct SnapshotCall {
     pub snapshot: String,
 }
 
-/// Which samples' source rows are asked for.
+/// Requests the source rows of samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceCall {
     /// The feed, and how it is read.
     pub request: StreamRequest,
-    /// In which epoch.
+    /// The epoch.
     pub epoch: u64,
-    /// Which samples of it.
+    /// The samples of the epoch.
     pub of: Traced,
 }
 
@@ -124,7 +123,7 @@ pub struct TraceCall {
 pub enum Traced {
     /// The rank's batch of a global step.
     Step(u64),
-    /// Those with these offsets.
+    /// The samples with these offsets.
     Offsets(Range<u64>),
 }
 
@@ -142,20 +141,20 @@ pub struct WorkerCall {
 /// The answer to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerAnswer {
-    /// What it should hold.
+    /// The windows that it should hold.
     pub reply: WorkerReply,
     /// The key that trainers' tickets are signed with.
     pub ticket_key: String,
-    /// The dispatcher's clock, in seconds since 1970, by which tickets expire: the worker's may be wrong.
+    /// The dispatcher's clock, in seconds since 1970. Tickets expire by this clock, because the worker's may be wrong.
     pub now_unix_seconds: u64,
 }
 
 /// A trainer's message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReaderCall {
-    /// What it reads, so that any dispatcher can open it.
+    /// The stream's request, so that any dispatcher can open it.
     pub request: StreamRequest,
-    /// What of its secret goes into its tickets, as hexadecimal digits: see [`secret_key`].
+    /// The part of its secret that its tickets contain, as hexadecimal digits: see [`secret_key`].
     pub secret_key: String,
     /// Its state.
     pub sync: ReaderSync,
@@ -164,7 +163,7 @@ pub struct ReaderCall {
 /// A rank's message about dynamic delivery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimCall {
-    /// What it reads, so that any dispatcher can open it.
+    /// The stream's request, so that any dispatcher can open it.
     pub request: StreamRequest,
     /// Its claims.
     pub message: ClaimMessage,
@@ -173,25 +172,25 @@ pub struct ClaimCall {
 /// The answer to a trainer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReaderAnswer {
-    /// Where it reads next.
+    /// Its next assignment.
     pub reply: ReaderReply,
-    /// Lets it read this feed from any worker for a while.
+    /// Permits it to read this feed from any worker for a limited time.
     pub ticket: String,
 }
 
-/// Asks a worker for a slice of a window: a Flight ticket.
+/// Requests a slice of a window from a worker: a Flight ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowRequest {
-    /// As the dispatcher signed it.
+    /// The ticket that the dispatcher signed.
     pub ticket: String,
-    /// What shows that the ticket is the caller's.
+    /// Proves that the ticket is the caller's.
     pub secret: String,
     /// The feed's id.
     pub feed: Arc<str>,
-    /// Which window.
+    /// The window.
     pub window: WindowId,
-    /// What to take of it.
+    /// The slice of the window.
     pub slice: Slice,
     /// The row to begin at.
     pub from_row: u64,
@@ -200,15 +199,14 @@ pub struct WindowRequest {
 /// The `app_metadata` of a piece of a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceMetadata {
-    /// The window's rows that it covers, from the first up to the second: those left out for being bad are among them,
-    /// and gaps.
+    /// The window's rows that the piece covers, end exclusive. They include bad rows and gaps.
     pub rows: (u64, u64),
-    /// How many of them are gaps; left out where there are none.
+    /// The number of gaps among them; omitted if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gaps: u64,
 }
 
-/// What of a trainer's secret goes into its tickets.
+/// The part of a trainer's secret that its tickets contain.
 pub fn secret_key(secret: &str) -> String {
     blake3::hash(secret.as_bytes()).to_hex().to_string()
 }

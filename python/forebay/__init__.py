@@ -114,9 +114,9 @@ def load(
     - `window_rows` (262144): approximate number of source rows that are shuffled together; a window never splits a row
       range.
     - `on_error` ("raise"): what to do with rows that cannot be processed: "raise", "skip", "quarantine".
-    - `bucket_by_length`: column by whose length rows are grouped, so that each global step is of one length bucket.
+    - `bucket_by_length`: column whose length selects a row's bucket; each global step has rows of one bucket.
     - `bucket_boundaries`: the longest length of each bucket, ascending.
-    - `global_batch_size`: samples of all ranks in a step, which rows are grouped into.
+    - `global_batch_size`: samples per global step over all ranks; rows are grouped by this number.
 
     Arguments of Python:
 

@@ -1,9 +1,9 @@
-//! Calls of operators: named arguments and defaults become positions.
+//! Calls of operators: converts named arguments and defaults to positional arguments.
 //!
-//! DataFusion's functions take arguments by position, and an operator's descriptor names them. So every call of a
-//! registered operator is rewritten before planning: `resize(image, width => 8, height => 4)` becomes
-//! `resize(image, 4, 8, …)` with the defaults filled in. Constants are checked at the same time, because the places of
-//! arguments are known only here.
+//! DataFusion's functions take arguments by position, while an operator's descriptor names them. So every call of a
+//! registered operator is rewritten before planning: `resize(image, width => 8, height => 4)` becomes `resize(image, 4,
+//! 8, …)` with the defaults filled in. Constants are checked at the same time, because the places of arguments are
+//! known only here.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -23,38 +23,39 @@ use crate::literals;
 use crate::tokens::{DIALECT, Tokens};
 use forebay_diagnostics::nearest;
 
-/// Where a rewritten call and its arguments were in the text.
+/// The places of a rewritten call and its arguments in the text.
 #[derive(Debug)]
 pub(crate) struct CallSite {
     /// The name of the operator.
     pub(crate) operator: &'static str,
     /// The place of the function's name.
     pub(crate) place: Place,
-    /// The place of each value that was given, by parameter.
+    /// The place of each given value, by parameter.
     pub(crate) arguments: Vec<(&'static str, Place)>,
 }
 
-/// Rewrites all calls of operators in a query and in its subqueries. A wrong call stays as it is and adds to `errors`.
+/// Rewrites all calls of operators in a query and its subqueries. Leaves an invalid call unchanged, and adds to
+/// `errors`.
 pub(crate) fn resolve(query: &mut Query, base: &Path, tokens: &Tokens, errors: &mut Vec<Error>) -> Vec<CallSite> {
     let mut resolver = Resolver { base, tokens, errors, calls: Vec::new() };
     let _ = VisitMut::visit(query, &mut resolver);
     resolver.calls
 }
 
-/// The operator that a function's name means.
+/// The operator that a function's name refers to.
 pub(crate) fn operator(name: &ObjectName) -> Option<&'static Descriptor> {
     let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() else { return None };
     forebay_operators::find(&ident.value).map(|operator| operator.descriptor())
 }
 
-/// The table operator that a name in FROM means, if it is called.
+/// The table operator that a name in FROM refers to, if it is called.
 pub(crate) fn table_operator(name: &ObjectName) -> Option<&'static dyn RowOperator> {
     let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() else { return None };
     forebay_operators::find_table_operator(&ident.value)
 }
 
 struct Resolver<'a> {
-    /// The folder of relative paths.
+    /// The base folder of relative paths.
     base: &'a Path,
     tokens: &'a Tokens,
     errors: &'a mut Vec<Error>,
@@ -89,7 +90,7 @@ impl VisitorMut for Resolver<'_> {
     }
 }
 
-/// Rewrites the call of a table operator. Its arguments are those of a function.
+/// Rewrites the call of a table operator, whose arguments follow the rules for functions.
 fn rewrite_table(
     name: &mut ObjectName,
     args: &mut Vec<FunctionArg>,
@@ -114,7 +115,7 @@ fn rewrite_table(
     }
     match args.first_mut() {
         Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Subquery(_)))) => {}
-        // DataFusion looks tables up where it finds them in FROM.
+        // DataFusion resolves only the tables that it finds in FROM.
         Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(rows @ Expr::Identifier(_)))) => {
             *rows = Expr::Subquery(Box::new(all_of(rows)?));
         }
@@ -128,7 +129,7 @@ fn rewrite_table(
     Ok(call)
 }
 
-/// `SELECT * FROM table`, with the place of the table's name.
+/// Builds `SELECT * FROM table`, with the place of the table's name.
 fn all_of(table: &Expr) -> Result<Query> {
     let tokens = Tokens::of(&format!("SELECT * FROM {table}"))?;
     let mut parser = Parser::new(&DIALECT).with_tokens_with_locations(tokens.to_vec());
@@ -256,7 +257,7 @@ fn too_many(descriptor: &Descriptor, given: usize, place: Place) -> Error {
     Error::new(format!("{}: takes {count} argument{plural} ({names}), got {given}", descriptor.name)).with_place(place)
 }
 
-/// `resize(image, height = 224)` passes a comparison, where a named argument is meant.
+/// Detects `resize(image, height = 224)`, a comparison in place of a named argument.
 fn equals_for_arrow(expr: &Expr, descriptor: &Descriptor) -> Option<Error> {
     let Expr::BinaryOp { left, op: BinaryOperator::Eq, right } = expr else { return None };
     let Expr::Identifier(name) = left.as_ref() else { return None };
@@ -268,7 +269,7 @@ fn equals_for_arrow(expr: &Expr, descriptor: &Descriptor) -> Option<Error> {
     )
 }
 
-/// Checks a value that was given. Whether an input's type fits is known when the query is planned.
+/// Checks a given value. Planning checks whether the type of an input fits.
 fn check(argument: CallArgument, parameter: &Parameter, descriptor: &Descriptor, base: &Path) -> Result<Expr> {
     let ParameterKind::Constant(kind) = parameter.kind else { return Ok(argument.expr) };
     let problem = match literal(&argument.expr) {
@@ -299,7 +300,7 @@ fn check(argument: CallArgument, parameter: &Parameter, descriptor: &Descriptor,
         .with_hint(format!("write `{} => {example}`", parameter.name)))
 }
 
-const FILE_HINT: &str = "relative paths begin at the script's folder, or the session's base";
+const FILE_HINT: &str = "relative paths start at the script's folder, or at the session's base";
 
 /// The absolute path of a file with the digest of its content, which identifies the call.
 fn pinned(kind: ConstantKind, value: &ScalarValue, base: &Path) -> std::result::Result<Option<Expr>, String> {
@@ -327,7 +328,7 @@ fn default(parameter: &Parameter, descriptor: &Descriptor, place: Place) -> Resu
     })
 }
 
-/// How a call is written: `resize(image, height, width, antialias => true)`.
+/// The signature of an operator: `resize(image, height, width, antialias => true)`.
 fn signature(descriptor: &Descriptor) -> String {
     let parameters: Vec<_> = descriptor
         .parameters

@@ -1,9 +1,9 @@
 //! The limits of nesting in a query.
 //!
-//! Parsing, visiting, copying and planning a query recurse, and a stack overflow ends the process. Parsing has a stack
-//! of its own, large enough for every text that the parser's own limit accepts. The other steps run on threads with two
-//! megabytes, so a query is refused here if planning it might overflow: `a + a + …` nests once per operator without
-//! recursion in the parser.
+//! Parsing, visiting, copying and planning a query are recursive, and a stack overflow ends the process. Parsing has
+//! its own stack, which is large enough for every text within the parser's limit. The other steps run on threads with
+//! two megabytes, so this module refuses a query if planning it might overflow. For example, `a + a + …` nests once per
+//! operator without recursion in the parser.
 //!
 //! The limits fit debug builds, whose frames are about ten times as large as in release builds. All builds accept the
 //! same queries.
@@ -16,21 +16,21 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use crate::error::{Error, Place, Result};
 use crate::tokens::Tokens;
 
-/// Maximum depth of nesting. Measured: with two megabytes, planning overflows between 80 and 95 operators or between
-/// 15 and 20 calls inside one another.
+/// Maximum depth of nesting. Measured: with two megabytes, planning overflows between 80 and 95 operators, or between
+/// 15 and 20 nested calls.
 const NESTING_MAX: usize = 76;
 const OPERATOR_NESTING: usize = 1;
 const EXPRESSION_NESTING: usize = 5;
 const QUERY_NESTING: usize = 8;
 const JOIN_NESTING: usize = 5;
 
-/// Maximum number of operators in a text. Only freeing the tree recurses this deep, with small frames.
+/// Maximum number of operators in a text. Only dropping the tree recurses this deeply, with small frames.
 const OPERATORS_MAX: usize = 4096;
 
-/// The stack for parsing. The parser refuses more than fifty levels, which take less than half of this.
+/// The stack size for parsing. The parser refuses more than fifty levels, which need less than half of it.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Refuses a text whose tree could be too deep to free.
+/// Refuses a text whose tree could be too deep to drop.
 pub(crate) fn check_tokens(tokens: &Tokens) -> Result<()> {
     match tokens.iter().filter(|token| is_operator(&token.token)).nth(OPERATORS_MAX) {
         Some(token) => Err(Error::new(format!("the text has more than {OPERATORS_MAX} operators"))
@@ -40,7 +40,7 @@ pub(crate) fn check_tokens(tokens: &Tokens) -> Result<()> {
     }
 }
 
-/// Refuses a query that is too deep to work with.
+/// Refuses a query that is too deep to process.
 pub(crate) fn check_query(query: &Query, place: Place) -> Result<()> {
     match Visit::visit(query, &mut Depth(0)) {
         ControlFlow::Continue(()) => Ok(()),
@@ -117,7 +117,7 @@ fn nesting(expr: &Expr) -> usize {
     }
 }
 
-/// Whether a token can nest an expression without parentheses, which the parser counts.
+/// Whether a token can nest an expression without parentheses. The parser counts parentheses.
 fn is_operator(token: &Token) -> bool {
     const WORDS: [&str; 18] = [
         "AND", "OR", "XOR", "NOT", "IS", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "SIMILAR", "IN", "AT",

@@ -1,9 +1,9 @@
-//! DataFusion's errors in our words, with their places.
+//! Rewords DataFusion's errors and finds their places.
 //!
-//! DataFusion knows the place of some of its errors. The others are found in a slow and simple way that needs no list
-//! of errors: the query is planned again with one expression replaced by NULL. If the error disappears, that expression
-//! holds the mistake, and the search continues inside it. Each trial costs a planning, well under a millisecond for a
-//! usual pipeline, and only queries with an error pay for it.
+//! DataFusion knows the place of some of its errors. The others are found by a slow search that needs no list of
+//! errors: the query is planned again with one expression replaced by NULL. If the error disappears, that expression
+//! contains the mistake, and the search continues inside it. Each trial costs one planning, well under a millisecond
+//! for a typical pipeline, and only queries with an error pay for it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -20,13 +20,13 @@ use crate::plan::attempt;
 use crate::tokens::lower_first;
 use forebay_diagnostics::nearest;
 
-/// Maximum number of plannings in the search for a place.
+/// Maximum number of planning runs in the search for a place.
 const ATTEMPTS_MAX: usize = 300;
 
 /// Maximum number of names in a hint.
 const NAMES_MAX: usize = 24;
 
-/// Says what is wrong with a query that could not be planned.
+/// Explains why a query could not be planned.
 pub(crate) async fn diagnose(
     error: DataFusionError,
     query: &Query,
@@ -39,7 +39,7 @@ pub(crate) async fn diagnose(
     if let Some(call) = calls.iter().find(|call| message_of(&error).starts_with(&format!("{}: ", call.operator))) {
         let message = message_of(&error);
         let place = ExpressionSearch::new(query, &state, &message).call(call.operator, calls).await;
-        // The search visits expressions only, and a table operator is none.
+        // The search visits only expressions, and a table operator is not an expression.
         return worded.or_place(place.or_else(|| Some(blamed(call, &message))));
     }
     let span = error.diagnostic().and_then(|diagnostic| diagnostic.span);
@@ -53,7 +53,7 @@ pub(crate) async fn diagnose(
     }
 }
 
-/// The place of the argument that an operator complains about, or of the call.
+/// The place of the argument that an operator's error is about, or of the call.
 fn blamed(call: &CallSite, message: &str) -> Place {
     let parameter = message.strip_prefix(&format!("{}: \"", call.operator)).and_then(|rest| rest.split('"').next());
     let argument = call.arguments.iter().find(|(name, _)| Some(*name) == parameter);
@@ -65,7 +65,7 @@ fn message_of(error: &DataFusionError) -> String {
     root(error).message().into_owned()
 }
 
-/// The innermost error; of several the first.
+/// The innermost error, or the first of several.
 fn root(error: &DataFusionError) -> &DataFusionError {
     match error.find_root() {
         DataFusionError::Collection(errors) => errors.first().map_or(error, root),
@@ -101,7 +101,7 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
     }
 }
 
-/// `image + 1`: DataFusion has no arithmetic on lists, and tensors are lists to it.
+/// Arithmetic on a tensor, such as `image + 1`. DataFusion treats tensors as lists, which have no arithmetic.
 fn tensor_arithmetic(message: &str) -> Option<Error> {
     let expression = quoted(message, "Cannot coerce arithmetic expression ", " to valid types")?;
     let is_list = ["FixedSizeList(", "Struct("].iter().any(|list| expression.contains(list));
@@ -113,12 +113,12 @@ fn tensor_arithmetic(message: &str) -> Option<Error> {
         None => return None,
     };
     is_list.then(|| {
-        Error::new(format!("`{operator}` does not compute with tensors"))
+        Error::new(format!("`{operator}` does not support tensors"))
             .with_hint("write `tensor_add(a, b)`, `tensor_sub(a, b)`, `tensor_mul(a, b)` or `tensor_div(a, b)`")
     })
 }
 
-/// Samples with two columns of one name, as `SELECT *` over a join makes them.
+/// Refuses samples with two columns of one name, as in `SELECT *` over a join.
 pub(crate) fn twice(plan: &LogicalPlan) -> Option<Error> {
     let mut seen = HashSet::new();
     let twice = plan.schema().fields().iter().find(|field| !seen.insert(field.name()))?;
@@ -174,7 +174,7 @@ fn no_table(name: &str, state: &SessionState) -> Error {
     let name = name.strip_prefix(&prefix).unwrap_or(name);
     let error = Error::new(format!("table \"{name}\" not found"));
     let Ok(schema) = state.schema_for_ref(name) else {
-        return error.with_hint("names have one part: there are no schemas and catalogs");
+        return error.with_hint("names have one part: schemas and catalogs are not supported");
     };
     let mut tables = schema.table_names();
     tables.sort_unstable();
@@ -188,7 +188,7 @@ fn no_table(name: &str, state: &SessionState) -> Error {
 fn no_function(name: &str, state: &SessionState) -> Error {
     let error = Error::new(format!("function \"{name}\" not found"));
     let operators: Vec<&str> = OPERATORS.iter().map(|operator| operator.descriptor().name).collect();
-    // Operators first: of two names that are equally near, the operator is suggested.
+    // Operators come first, so that they win ties.
     let mut functions: Vec<&str> = state.scalar_functions().keys().map(String::as_str).collect();
     functions.sort_unstable();
     match nearest(name, operators.iter().copied().chain(functions)) {
@@ -260,7 +260,7 @@ fn requoted(message: &str) -> String {
     requoted
 }
 
-/// The expressions of a query in the order in which a visitor meets them, and the search among them.
+/// The expressions of a query in visiting order, and the search among them.
 struct ExpressionSearch<'a> {
     query: &'a Query,
     state: &'a SessionState,
@@ -285,7 +285,7 @@ impl<'a> ExpressionSearch<'a> {
         ExpressionSearch { query, state, message, nodes: collect.nodes, attempts: 0 }
     }
 
-    /// The start of the smallest expression without which the error disappears.
+    /// The start of the smallest expression whose replacement removes the error.
     async fn place(mut self) -> Option<Place> {
         let (mut node, outcome) = self.outermost().await?;
         loop {
@@ -303,14 +303,14 @@ impl<'a> ExpressionSearch<'a> {
         }
     }
 
-    /// The place of the call of an operator that complains, or of the argument that it complains about.
+    /// The place of the call of the operator with the error, or of the argument that the error is about.
     async fn call(mut self, operator: &str, calls: &[CallSite]) -> Option<Place> {
         let outermost = self.outermost().await;
         let mut candidates: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].operator == Some(operator))
             .filter(|&node| outermost.as_ref().is_none_or(|(outermost, _)| self.is_within(node, *outermost)))
             .collect();
-        // Arguments are planned before the calls around them, so of nested calls the inner one complains first.
+        // Arguments are planned before the calls around them, so the innermost of nested calls reports its error first.
         candidates.reverse();
         let mut node = candidates.first().copied()?;
         if candidates.len() > 1 {
@@ -325,7 +325,7 @@ impl<'a> ExpressionSearch<'a> {
         Some(calls.iter().find(|call| call.place == place).map_or(place, |call| blamed(call, self.message)))
     }
 
-    /// The whole expression (of a SELECT list, a WHERE) without which the error disappears, or else changes.
+    /// The whole expression (of a SELECT list or a WHERE) whose replacement removes the error, or else changes it.
     async fn outermost(&mut self) -> Option<(usize, PlanningError)> {
         let mut changed = None;
         for node in self.children(None) {
@@ -346,7 +346,7 @@ impl<'a> ExpressionSearch<'a> {
         std::iter::successors(Some(node), |&node| self.nodes[node].parent).any(|node| node == ancestor)
     }
 
-    /// Plans the query with an expression replaced; `None` when too much has been tried.
+    /// Plans the query with one expression replaced; `None` if the number of attempts is exhausted.
     async fn without(&mut self, node: usize) -> Option<PlanningError> {
         self.attempts += 1;
         if self.attempts > ATTEMPTS_MAX {
@@ -385,7 +385,7 @@ impl Visitor for Collect {
     }
 }
 
-/// Replaces the expression that a visitor meets as number `node`.
+/// Replaces the expression with the visiting number `node`.
 struct Replace {
     node: usize,
     met: usize,
@@ -427,7 +427,7 @@ mod tests {
     fn arithmetic_on_tensors_names_the_operators_for_it() {
         let message = "Cannot coerce arithmetic expression FixedSizeList(3 x non-null UInt8) + Int64 to valid types";
         let error = tensor_arithmetic(message).expect("a list in an addition");
-        assert_eq!(error.message(), "`+` does not compute with tensors");
+        assert_eq!(error.message(), "`+` does not support tensors");
         assert!(error.hint().is_some_and(|hint| hint.contains("tensor_add(a, b)")));
         assert!(tensor_arithmetic("Cannot coerce arithmetic expression Utf8 + Int64 to valid types").is_none());
     }

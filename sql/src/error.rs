@@ -1,8 +1,8 @@
-//! The one error of this crate: what is wrong in a request's text, where, and what to write instead.
+//! The only error type of this crate: what is wrong in a request's text, where, and how to fix it.
 //!
-//! Every error here is an invalid request: the caller has to change the text, and trying again changes nothing. That
-//! is why there is no kind to ask for. `Display` gives the message alone, for logs and for wrapping;
-//! [`Error::render`] gives the lines a person wants to see.
+//! Every error here is an invalid request: the caller must change the text, and a retry is useless. So errors have no
+//! kind. `Display` returns only the message, for logs and for wrapping; [`Error::render`] returns the lines for a
+//! person.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Span};
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How much of a long source line [`Error::render`] shows.
+/// Maximum number of characters of a source line in [`Error::render`].
 const LINE_CHARS_MAX: usize = 160;
 
-/// How far a tab moves the caret in [`Error::render`].
+/// The replacement for a tab in [`Error::render`].
 const TAB: &str = "    ";
 
 /// A position in a text: line and column, both from 1, columns counted in characters.
@@ -30,7 +30,7 @@ impl Place {
     /// The start of a text.
     pub(crate) const START: Place = Place { line: 1, column: 1 };
 
-    /// The place of a parser's location; the parser marks "unknown" with line 0.
+    /// The place of a parser's location. The parser marks unknown locations with line 0.
     pub(crate) fn of(location: Location) -> Option<Place> {
         (location.line > 0).then_some(Place { line: location.line, column: location.column })
     }
@@ -62,14 +62,14 @@ impl Error {
         Error { message: message.into(), place: None, hint: None }
     }
 
-    /// Says where in the text the cause is.
+    /// Sets the place of the cause in the text.
     #[must_use]
     pub fn with_place(mut self, place: Place) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Says what to write instead.
+    /// Sets the hint: how to fix the text.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -88,19 +88,19 @@ impl Error {
         &self.message
     }
 
-    /// Where in the text, if it is known.
+    /// The place in the text, if known.
     pub fn place(&self) -> Option<Place> {
         self.place
     }
 
-    /// What to write instead, if that can be said.
+    /// How to fix the text, if known.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
-    /// The error as lines for a person: message, place, the source line with a caret under the place, hint.
+    /// Renders the error for a person: message, place, the source line with a caret under the place, hint.
     ///
-    /// `text` is the text that was parsed and `source_name` what the person calls it, usually a file name.
+    /// `text` is the parsed text, and `source_name` its name for the user, usually a file name.
     pub fn render(&self, source_name: &str, text: &str) -> String {
         let mut rendered = format!("error: {}\n", self.message);
         if let Some(place) = self.place {
@@ -123,7 +123,7 @@ impl Error {
     }
 }
 
-/// The part of a line around a column, and how many characters to put before the caret under it.
+/// The part of a line around a column, and the number of characters before the caret.
 fn excerpt(line: &str, column: u64) -> (String, usize) {
     let at = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX);
     let length = line.chars().count();
@@ -138,7 +138,7 @@ fn excerpt(line: &str, column: u64) -> (String, usize) {
         let from = shown.chars().count();
         match character {
             '\t' => shown.push_str(TAB),
-            // A control character could move the cursor of the terminal that shows this.
+            // Control characters could move the cursor of the terminal.
             other if other.is_control() => shown.push(' '),
             other => shown.push(other),
         }

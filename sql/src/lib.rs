@@ -1,11 +1,12 @@
-//! From text to statements, and from a pipeline's query to a logical plan, with places in errors.
+//! Parses text to statements, and plans a pipeline's query, with places in errors.
 //!
-//! A text of Forebay is DataFusion's SQL with a few statements about pipelines. [`parse`] turns it into [`Statement`]s:
+//! Forebay's SQL is DataFusion's SQL with a few statements about pipelines. [`parse`] turns a text into [`Statement`]s:
 //! names, options, and the exact text of each pipeline's query. [`plan()`] turns the query of a [`PipelineDefinition`]
-//! into DataFusion's `LogicalPlan` for a session that has the tables, the operators, [`expr_planner`] and
-//! [`relation_planner`]. It refuses queries that no feed can run, puts the named arguments and defaults of operators
-//! into position, and lets DataFusion plan the rest. A call of a table operator becomes a [`RowsNode`]. An [`Error`]
-//! has a message, the [`Place`] in the text and a hint; [`Error::render`] shows them under the source line.
+//! into DataFusion's `LogicalPlan`. It requires a session with the tables, the operators, [`expr_planner`] and
+//! [`relation_planner`]. It refuses queries that a feed cannot run, converts the named arguments and defaults of
+//! operators to positional arguments, and lets DataFusion plan the rest. A call of a table operator becomes a
+//! [`RowsNode`]. An [`Error`] has a message, the [`Place`] in the text and a hint; [`Error::render`] shows them below
+//! the source line.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,8 +25,9 @@
 //! let columns = Schema::new(vec![Field::new("path", DataType::Utf8, false)]);
 //! session.register_table("photos", Arc::new(EmptyTable::new(Arc::new(columns)))).unwrap();
 //!
-//! let text = "CREATE PIPELINE train WITH (seed = 17) AS\n  SELECT hash_bucket(path, buckets => 10) AS fold FROM
-//! photos"; let Some(Statement::CreatePipeline(pipeline)) = parse(text).unwrap().pop() else { unreachable!() };
+//! let text = "CREATE PIPELINE train WITH (seed = 17) AS
+//!     SELECT hash_bucket(path, buckets => 10) AS fold FROM photos";
+//! let Some(Statement::CreatePipeline(pipeline)) = parse(text).unwrap().pop() else { unreachable!() };
 //! assert_eq!(pipeline.name, "train");
 //! let plan = plan(&pipeline, "".as_ref(), &session.state()).await.unwrap();
 //! assert!(plan.to_string().starts_with("Projection: hash_bucket(photos.path, Int64(10), Int64(0)) AS fold"));
@@ -37,8 +39,8 @@
 //! # });
 //! ```
 //!
-//! This crate does not run or keep anything, does not know where tables come from, and does not cut or optimize plans.
-//! It reads the options of pipelines and tables with their places; the engine and storage check them.
+//! This crate does not run or store anything, does not know where tables come from, and does not cut or optimize plans.
+//! It parses the options of pipelines and tables with their places; the engine and storage check them.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod calls;

@@ -1,8 +1,8 @@
 //! Plans array literals as literals.
 //!
-//! DataFusion plans `[0.485, 0.456]` as a call of `make_array`, which only the optimizer makes a literal. An operator
-//! reads its constant parameters earlier, when its output type is computed. So an array whose elements are all literals
-//! is planned as a literal at once.
+//! DataFusion plans `[0.485, 0.456]` as a call of `make_array`, which only the optimizer turns into a literal. An
+//! operator reads its constant parameters earlier, when its output type is computed. So an array whose elements are all
+//! literals is planned as a literal immediately.
 
 use std::sync::Arc;
 
@@ -15,8 +15,9 @@ use datafusion::scalar::ScalarValue;
 
 /// The planner of array literals, for every session that plans pipelines.
 ///
-/// It has to come before DataFusion's own, which never pass: give it to `SessionStateBuilder::with_expr_planners`
-/// before `with_default_features`, or insert it at the front of the builder's planners.
+/// It must come before DataFusion's own planners, which accept every array. Pass it to
+/// `SessionStateBuilder::with_expr_planners` before `with_default_features`, or insert it at the front of the builder's
+/// planners.
 pub fn expr_planner() -> Arc<dyn ExprPlanner> {
     Arc::new(LiteralArrays)
 }
@@ -46,8 +47,8 @@ fn literal(expr: &Expr) -> Option<ScalarValue> {
     }
 }
 
-/// One list of elements of one type: numbers become integers when all are, floats otherwise. Other mixtures are left
-/// to DataFusion, which knows what coerces to what.
+/// Builds a list whose elements share a type: integers if all numbers are integers, floats otherwise. Leaves other
+/// mixtures to DataFusion, which knows the coercion rules.
 pub(crate) fn list(elements: Vec<ScalarValue>) -> Option<ScalarValue> {
     let first = elements.iter().find(|value| !value.is_null())?.data_type();
     let type_of_all = if elements.iter().all(|value| value.is_null() || value.data_type() == first) {

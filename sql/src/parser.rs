@@ -1,8 +1,7 @@
-//! From text to statements.
+//! Parses a text into statements.
 //!
-//! DataFusion's parser does the work for `CREATE EXTERNAL TABLE` and for queries; the few statements about pipelines
-//! are read here, around it, from the same tokens. Since the whole text is split into tokens once, every place is a
-//! place in the whole text, whichever statement it belongs to.
+//! DataFusion's parser handles `CREATE EXTERNAL TABLE` and queries. This module parses the few statements about
+//! pipelines, from the same tokens. The whole text is split into tokens once, so every place refers to the whole text.
 
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder};
@@ -15,10 +14,10 @@ use crate::tokens::{DIALECT, Tokens, is_word, lower_first, slice};
 use crate::{depth, table};
 use forebay_diagnostics::nearest;
 
-/// The longest text that is read. Parsing is linear, but what it builds is some fifty times the text.
+/// Maximum length of a text. Parsing is linear, but its result is about fifty times as large as the text.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// What a statement can start with.
+/// The first words of statements.
 const ACCEPTED: &str = "CREATE PIPELINE, DROP PIPELINE, SHOW PIPELINES, DESCRIBE PIPELINE, EXPLAIN PIPELINE, \
                         CREATE EXTERNAL TABLE, DROP TABLE, SHOW TABLES and DESCRIBE";
 
@@ -26,7 +25,7 @@ const ACCEPTED: &str = "CREATE PIPELINE, DROP PIPELINE, SHOW PIPELINES, DESCRIBE
 ///
 /// # Errors
 ///
-/// The first thing in the text that is not a statement of Forebay, with its place.
+/// The error for the first part of the text that is not a statement of Forebay, with its place.
 pub fn parse(text: &str) -> Result<Vec<Statement>> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(Error::new(format!("the text has {} bytes, more than {TEXT_BYTES_MAX}", text.len()))
@@ -101,14 +100,12 @@ impl Statements<'_> {
             _ => {
                 let error = self.expected("PIPELINE or EXTERNAL TABLE after CREATE", &kind);
                 Err(match keyword(&kind.token).as_deref() {
-                    Some("TABLE") => {
-                        Error::new("CREATE TABLE is not accepted: tables here are files that exist already")
-                            .or_place(error.place())
-                            .with_hint("write `CREATE EXTERNAL TABLE name STORED AS PARQUET LOCATION '…'`")
-                    }
+                    Some("TABLE") => Error::new("CREATE TABLE is not supported: tables are existing files")
+                        .or_place(error.place())
+                        .with_hint("write `CREATE EXTERNAL TABLE name STORED AS PARQUET LOCATION '…'`"),
                     Some(other) => match nearest(other, ["PIPELINE", "EXTERNAL"]) {
                         Some(near) => error.with_hint(format!("did you mean {near}?")),
-                        None => Error::new(format!("CREATE {other} is not accepted"))
+                        None => Error::new(format!("CREATE {other} is not supported"))
                             .or_place(error.place())
                             .with_hint(format!("statements are {ACCEPTED}")),
                     },
@@ -123,7 +120,7 @@ impl Statements<'_> {
         if if_not_exists {
             if or_replace {
                 return Err(
-                    Error::new("OR REPLACE and IF NOT EXISTS exclude each other").with_place(self.place(&self.peek(0)))
+                    Error::new("OR REPLACE and IF NOT EXISTS cannot be combined").with_place(self.place(&self.peek(0)))
                 );
             }
             self.skip(3);
@@ -177,7 +174,7 @@ impl Statements<'_> {
             let value = option.value.clone();
             let end = self.parser.parser.get_current_token().span.end;
             options.push(option);
-            // A comma after the last option is allowed, as DataFusion allows it in OPTIONS (…).
+            // A comma after the last option is allowed, as in DataFusion's OPTIONS (…).
             if !self.parser.parser.consume_token(&Token::Comma) && self.peek(0).token != Token::RParen {
                 let next = self.peek(0);
                 let error = self.expected("`,` or `)` after an option", &next);
@@ -286,7 +283,7 @@ impl Statements<'_> {
         Ok(Statement::ExplainPipeline { name, place })
     }
 
-    /// Reads a statement's first word and the word after it, which has to be one of `kinds`.
+    /// Parses a statement's first word and the second word, which must be one of `kinds`.
     fn kind(&mut self, first: &str, kinds: &[&'static str]) -> Result<&'static str> {
         self.skip(1);
         let next = self.peek(0);
@@ -319,7 +316,7 @@ impl Statements<'_> {
         if self.peek(0).token == Token::Period {
             return Err(Error::new(format!("names have one part, and \"{name}\" is followed by another"))
                 .with_place(place)
-                .with_hint("there are no schemas and catalogs; quote a name that has a period in it"));
+                .with_hint("schemas and catalogs are not supported; quote a name that has a period in it"));
         }
         Ok((name, place))
     }
@@ -346,7 +343,7 @@ impl Statements<'_> {
         }
     }
 
-    /// A token's place; the end of the text has none of its own.
+    /// A token's place. The end of the text has no token position of its own.
     fn place(&self, token: &TokenWithSpan) -> Place {
         Place::start(token.span).unwrap_or_else(|| self.tokens.end())
     }
@@ -394,11 +391,11 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
             Error::new(format!("a bare {word} is not a statement here")).with_hint(WRAP)
         }
         "INSERT" | "UPDATE" | "DELETE" | "MERGE" | "COPY" | "TRUNCATE" | "ALTER" => {
-            Error::new(format!("{word} is not accepted: tables here are files that are only read"))
+            Error::new(format!("{word} is not supported: tables are read-only files"))
                 .with_hint(format!("statements are {ACCEPTED}"))
         }
         "SET" | "RESET" | "USE" | "PRAGMA" => {
-            Error::new(format!("{word} is not accepted: a text has no session to change"))
+            Error::new(format!("{word} is not supported: a script cannot change session settings"))
                 .with_hint("options of a pipeline are in its `WITH (…)`")
         }
         _ => match nearest(&word, ["CREATE", "DROP", "SHOW", "DESCRIBE", "EXPLAIN", "SELECT"]) {
@@ -407,14 +404,14 @@ fn refuse_statement(first: &TokenWithSpan) -> Error {
             }
             Some(near) => Error::new(format!("expected a statement, found {}", described(&first.token)))
                 .with_hint(format!("did you mean {near}?")),
-            None => Error::new(format!("{word} is not accepted")).with_hint(format!("statements are {ACCEPTED}")),
+            None => Error::new(format!("{word} is not supported")).with_hint(format!("statements are {ACCEPTED}")),
         },
     }
 }
 
 const WRAP: &str = "wrap it: CREATE PIPELINE name AS SELECT …";
 
-/// Our wording of what the parser of DataFusion says.
+/// Rewords the parser's error.
 fn parser_error(error: &DataFusionError, statement: Place, end: Place) -> Error {
     let message = match error.find_root() {
         DataFusionError::SQL(error, _) => match error.as_ref() {
@@ -447,7 +444,7 @@ fn parser_error(error: &DataFusionError, statement: Place, end: Place) -> Error 
     }
 }
 
-/// Splits off the ` at Line: 1, Column: 2` that the parser puts at the end of its messages.
+/// Splits off the ` at Line: 1, Column: 2` at the end of the parser's messages.
 fn split_location(message: &str) -> (&str, Option<Place>) {
     let split = || {
         let (head, tail) = message.rsplit_once(" at Line: ")?;

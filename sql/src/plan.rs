@@ -1,8 +1,8 @@
-//! From a pipeline's query to a logical plan.
+//! Plans a pipeline's query.
 //!
-//! Three steps: refuse what a feed cannot do, rewrite the calls of operators, and let DataFusion plan the rest. All
-//! mistakes of the first two steps are found together and the first in the text is reported, so that a user fixes a
-//! query from top to bottom. A mistake that DataFusion finds is worded and located in `diagnosis`.
+//! There are three steps: refuse SQL that a feed cannot run, rewrite the calls of operators, and let DataFusion plan
+//! the rest. The first two steps collect all mistakes and report the first in the text, so that a user fixes a query
+//! from top to bottom. `diagnosis` rewords and locates the mistakes that DataFusion finds.
 
 use std::path::Path;
 
@@ -17,16 +17,16 @@ use crate::statement::PipelineDefinition;
 use crate::tokens::Tokens;
 use crate::{calls, diagnosis, refusals};
 
-/// Plans a pipeline's query against the tables and functions of a session, which has [`crate::expr_planner`] among its
-/// planners of expressions and the operators among its functions.
+/// Plans a pipeline's query against the tables and functions of a session. The session must have
+/// [`crate::expr_planner`] among its expression planners, and the operators among its functions.
 ///
-/// Relative paths of files that operators are called with begin at `base`.
+/// Relative file paths in calls of operators are relative to `base`.
 ///
-/// The plan is as DataFusion made it: types are checked, but nothing is coerced or optimized yet.
+/// The plan is DataFusion's: types are checked, but it is neither coerced nor optimized yet.
 ///
 /// # Errors
 ///
-/// The first thing in the query that a feed cannot do, that is not there, or that does not fit, with its place.
+/// The first unsupported, unknown or mistyped part of the query, with its place.
 pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionState) -> Result<LogicalPlan> {
     let tokens = Tokens::of_part(&pipeline.text, pipeline.place)?;
     let mut errors = refusals::find(&pipeline.query, state, &tokens, pipeline.place);
@@ -35,7 +35,7 @@ pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionSta
     if let Some(first) = errors.into_iter().min_by_key(|error| error.place()) {
         return Err(first);
     }
-    // Without spans: in a plan they would be one more thing that differs between two texts of the same pipeline.
+    // Disable spans: in a plan they would make two texts of the same pipeline differ.
     let mut state = state.clone();
     state.config_mut().options_mut().sql_parser.collect_spans = false;
     match attempt(&query, &state).await {
@@ -51,7 +51,7 @@ pub async fn plan(pipeline: &PipelineDefinition, base: &Path, state: &SessionSta
 pub(crate) async fn attempt(query: &Query, state: &SessionState) -> DataFusionResult<LogicalPlan> {
     let statement = ParsedStatement::Statement(Box::new(SqlStatement::Query(Box::new(query.clone()))));
     let plan = state.statement_to_plan(statement).await?;
-    // Coercion finds types that do not fit. Its result is thrown away: whoever optimizes the plan analyzes it again.
+    // Coercion finds types that do not fit. Its result is discarded, because optimizing the plan analyzes it again.
     state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {})?;
     Ok(plan)
 }

@@ -1,10 +1,10 @@
 //! Refuses SQL that a feed cannot run.
 //!
-//! A feed stage computes each row of one table by itself, filters rows, looks up rows of other tables, and keeps the
-//! order of rows. DataFusion plans much more, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without using them.
-//! So a query is searched for such constructs before it is planned. Structures are destructured without `..` where a
-//! new field of the syntax tree could be a new clause. It must then be refused or allowed here before the crate
-//! compiles with a new parser.
+//! A feed stage computes each row of one table separately, filters rows, looks up rows of other tables, and preserves
+//! the order of rows. DataFusion plans many other queries, and it parses some clauses (TABLESAMPLE, FOR UPDATE) without
+//! using them. So this module searches a query for such constructs before it is planned. Syntax nodes are destructured
+//! without `..` where a new field could be a new clause. With a new parser, the crate then does not compile until the
+//! field is refused or allowed here.
 
 mod functions;
 mod joins;
@@ -30,7 +30,7 @@ use search::{
     SUBQUERY_HINT, Search, UNNEST_HINT, more_rows, second_table, set_operation, window,
 };
 
-/// Finds everything in the query that a feed cannot run.
+/// Finds all parts of the query that a feed cannot run.
 pub(crate) fn find(query: &Query, state: &SessionState, tokens: &Tokens, start: Place) -> Vec<Error> {
     let mut search = Search {
         state,
@@ -95,7 +95,7 @@ impl Search<'_> {
             self.refuse(
                 with.with_token.0.span,
                 &["RECURSIVE"],
-                "WITH RECURSIVE runs until nothing is new, and a feed computes each row once",
+                "WITH RECURSIVE runs until no new rows appear, and a feed computes each row once",
                 BEFOREHAND,
             );
         }
@@ -112,11 +112,11 @@ impl Search<'_> {
             }
             SetExpr::Values(_) => self.refuse_at(
                 self.tokens.last(self.here, &["VALUES"]).unwrap_or(self.here),
-                "VALUES has no files behind it, and a feed's rows are rows of files",
+                "VALUES has no files, and a feed's rows are rows of files",
                 "write the rows to a file and create a table over it",
             ),
             SetExpr::Table(_) => {
-                self.refuse_at(self.here, "`TABLE name` is not accepted", "write `SELECT * FROM name`")
+                self.refuse_at(self.here, "`TABLE name` is not supported", "write `SELECT * FROM name`")
             }
             SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
                 self.refuse_at(self.here, "a pipeline only reads", "write a SELECT");
@@ -201,7 +201,7 @@ impl Search<'_> {
         self.refuse(
             body,
             &["|>", word],
-            &format!("the pipe operator {word} is not accepted"),
+            &format!("the pipe operator {word} is not supported"),
             "pipe operators are WHERE, SELECT, EXTEND and AS",
         );
     }
@@ -236,7 +236,7 @@ impl Search<'_> {
         let start = select_token.0.span;
         self.unnests(projection);
         self.memberships(selection.as_ref());
-        // Where the clauses after FROM and WHERE can begin.
+        // The earliest places of the clauses after FROM and WHERE.
         let from_end = from.iter().map(|item| item.span()).fold(start, |all, span| all.union(&span));
         let where_end = selection.iter().map(|item| item.span()).fold(from_end, |all, span| all.union(&span));
         if !optimizer_hints.is_empty() || select_modifiers.is_some() {
@@ -269,7 +269,7 @@ impl Search<'_> {
             );
         }
         if into.is_some() {
-            self.refuse(start, &["INTO"], "INTO is not accepted: a pipeline only reads", "leave it out");
+            self.refuse(start, &["INTO"], "INTO is not supported: a pipeline only reads", "leave it out");
         }
         match from.as_slice() {
             [] => self.refuse_at(
@@ -286,13 +286,13 @@ impl Search<'_> {
                 let place = Place::start(second.span()).unwrap_or(self.here);
                 self.refuse_at(
                     place,
-                    "FROM names a second table, and not how its rows are found",
+                    "FROM names a second table without a join condition",
                     "write `FROM table JOIN other ON table.id = other.id`",
                 );
             }
         }
         if !lateral_views.is_empty() {
-            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not accepted", UNNEST_HINT);
+            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not supported", UNNEST_HINT);
         }
         if prewhere.is_some() {
             self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
@@ -327,7 +327,7 @@ impl Search<'_> {
         let (word, is_first) = match factor {
             TableFactor::UNNEST { .. } => {
                 let place = self.tokens.last(self.here, &["UNNEST"]).unwrap_or(self.here);
-                return self.refuse_at(place, "UNNEST in FROM is not accepted", UNNEST_HINT);
+                return self.refuse_at(place, "UNNEST in FROM is not supported", UNNEST_HINT);
             }
             TableFactor::Table {
                 name,
@@ -363,7 +363,7 @@ impl Search<'_> {
                 {
                     self.refuse_at(
                         self.here,
-                        "what follows the table's name would be silently ignored",
+                        "clauses after the table's name would be silently ignored",
                         "leave it out",
                     );
                 }
@@ -374,7 +374,7 @@ impl Search<'_> {
                     self.refuse_before(span, &["LATERAL"], &second_table("LATERAL"), JOIN_HINT);
                 }
                 if sample.is_some() {
-                    self.sample(span, "TABLESAMPLE of a subquery is not accepted");
+                    self.sample(span, "TABLESAMPLE of a subquery is not supported");
                 }
                 return;
             }
@@ -389,13 +389,13 @@ impl Search<'_> {
             TableFactor::MatchRecognize { .. } => ("MATCH_RECOGNIZE", false),
             TableFactor::SemanticView { .. } => ("SEMANTIC_VIEW", false),
         };
-        // The keyword is before the first thing that has a place, or after the table that it changes.
+        // The keyword comes before the first node with a place, or after the table that it modifies.
         let place = if is_first { self.tokens.last(self.here, &[word]) } else { self.tokens.next(self.here, &[word]) };
         let message = if is_first { more_rows(word) } else { format!("{word} {ALL_ROWS}") };
         self.refuse_at(place.unwrap_or(self.here), &message, BEFOREHAND);
     }
 
-    /// Accepts the calls of table operators, with their subqueries.
+    /// Accepts the calls of table operators, including their subqueries.
     fn table_function(&mut self, name: &ObjectName, args: &[FunctionArg]) {
         if calls::table_operator(name).is_none() {
             return self.unknown_table_function(name);
@@ -433,13 +433,13 @@ impl Search<'_> {
                 self.refuse_before(
                     array_expr.span(),
                     &["UNNEST"],
-                    "IN UNNEST is not accepted",
+                    "IN UNNEST is not supported",
                     "write `array_has(array, value)`",
                 );
             }
             Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
                 let place = Place::start(value.span).unwrap_or(self.here);
-                self.refuse_at(place, "a placeholder has no value here", "write the value itself");
+                self.refuse_at(place, "placeholders are not supported", "write the value itself");
             }
             Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => {
                 self.refuse_at(self.here, &format!("grouping {ALL_ROWS}"), AGGREGATE_HINT);

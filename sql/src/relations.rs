@@ -1,7 +1,7 @@
 //! Calls of table operators in FROM, and samples of tables.
 //!
-//! [`calls`] has already put named arguments and defaults into position, and has replaced a table's name by a subquery.
-//! The result is a [`RowsNode`] of DataFusion's plan.
+//! [`calls`] has already converted named arguments and defaults to positional arguments, and has replaced a table's
+//! name with a subquery. The result is a [`RowsNode`] of DataFusion's plan.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl RelationPlanner for TableOperators {
             {
                 if sample.is_some() {
                     return plan_err!(
-                        "TABLESAMPLE takes rows of a table by their number, and {name} makes rows: sample its input"
+                        "TABLESAMPLE selects rows of a table by number, and {name} derives rows: sample its input"
                     );
                 }
                 let Some(operator) = calls::table_operator(&name) else { return internal_err!("looked at above") };
@@ -51,7 +51,7 @@ impl RelationPlanner for TableOperators {
                 let (Some(percent), Some(seed)) = (sample_percent(&sample), sample_seed(&sample)) else {
                     return internal_err!("a TABLESAMPLE was not checked");
                 };
-                // What else a table may have is refused before this.
+                // Other clauses of a table are refused earlier.
                 let table = TableFactor::Table {
                     name,
                     alias,

@@ -23,7 +23,7 @@ pub struct RowsNode {
 }
 
 impl RowsNode {
-    /// A call of `operator` over the rows of `input`, with a constant for each parameter behind the rows.
+    /// A call of `operator` over the rows of `input`, with a constant for each parameter after the rows.
     pub(crate) fn try_new(
         operator: &'static dyn RowOperator,
         constants: Vec<ScalarValue>,
@@ -39,12 +39,12 @@ impl RowsNode {
         Ok(Self { operator, constants, plan: Arc::new(plan), input: Arc::new(input), schema })
     }
 
-    /// The operator that is called.
+    /// The called operator.
     pub fn operator(&self) -> &'static dyn RowOperator {
         self.operator
     }
 
-    /// The constants that it is called with: one for each parameter behind the rows.
+    /// The constants of the call, one for each parameter after the rows.
     pub fn constants(&self) -> &[ScalarValue] {
         &self.constants
     }
@@ -54,12 +54,12 @@ impl RowsNode {
         &self.plan
     }
 
-    /// What it makes rows of.
+    /// The plan of its input rows.
     pub fn input(&self) -> &LogicalPlan {
         &self.input
     }
 
-    /// What distinguishes two calls: the plan follows from it.
+    /// The fields that identify a call. The operator's plan follows from them.
     fn identity(&self) -> (&'static str, &[ScalarValue], &LogicalPlan) {
         (self.operator.descriptor().name, &self.constants, &self.input)
     }
@@ -102,7 +102,7 @@ impl UserDefinedLogicalNodeCore for RowsNode {
         Vec::new()
     }
 
-    /// Names everything that identifies the call: the operator's version, the columns that arguments name, and all
+    /// Displays all fields that identify the call: the operator's version, the columns named in its arguments, and all
     /// constants.
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let descriptor = self.operator.descriptor();

@@ -1,8 +1,8 @@
-//! TABLESAMPLE: a hash of a row's number in the table decides whether the row is in the sample.
+//! TABLESAMPLE: a hash of a row's number in the table selects the rows of the sample.
 //!
-//! DataFusion parses TABLESAMPLE and ignores it. Here it becomes a condition: a function to whose arguments the engine
-//! adds the row's id. The sample depends on the seed of REPEATABLE and not on the feed's seed, so that another order
-//! has the same data.
+//! DataFusion parses TABLESAMPLE and ignores it. Here it becomes a condition: a call of a function, to which the engine
+//! appends the row's id. The sample depends on the seed of REPEATABLE and not on the feed's seed, so that changing the
+//! order keeps the data.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use forebay_operators::random_key;
 
 use crate::calls;
 
-/// The name of the function that samples, in plans only; the engine appends the rows' ids to its arguments.
+/// The name of the sampling function, which occurs only in plans. The engine appends the rows' ids to its arguments.
 pub const SAMPLE: &str = "tablesample";
-/// Splits the hash space of samples from that of random keys.
+/// Separates the hash space of samples from that of random keys.
 const SAMPLE_DOMAIN: u64 = 0x7361_6d70_6c65;
 
-/// The percentage of a sample, above 0 and up to 100.
+/// The percentage of a sample, above 0 and at most 100.
 pub(crate) fn sample_percent(sample: &TableSample) -> Option<f64> {
     let percent = match calls::literal(&sample.quantity.as_ref()?.value)? {
         ScalarValue::Int64(percent) => percent? as f64,
@@ -34,7 +34,7 @@ pub(crate) fn sample_percent(sample: &TableSample) -> Option<f64> {
     (percent > 0.0 && percent <= 100.0).then_some(percent)
 }
 
-/// The seed of a sample; 0 where none is given.
+/// The seed of a sample; 0 if none is given.
 pub(crate) fn sample_seed(sample: &TableSample) -> Option<u64> {
     match &sample.seed {
         None => Some(0),
@@ -45,7 +45,7 @@ pub(crate) fn sample_seed(sample: &TableSample) -> Option<u64> {
     }
 }
 
-/// The condition that a row is in the sample.
+/// The condition that selects the rows of the sample.
 pub(crate) fn condition(percent: f64, seed: u64) -> Expr {
     let function = ScalarUDF::from(SampleClause { signature: Signature::variadic_any(Volatility::Immutable) });
     Arc::new(function).call(vec![lit(percent), lit(seed)])
@@ -80,7 +80,7 @@ impl ScalarUDFImpl for SampleClause {
             return exec_err!("TABLESAMPLE takes constants");
         };
         let ids = ids.to_array(rows)?;
-        // A percentage of 100 saturates to all.
+        // A percentage of 100 saturates to all rows.
         let bound = (percent / 100.0 * 2f64.powi(64)) as u64;
         let is_in = |id: &u64| *percent >= 100.0 || random_key(*seed, SAMPLE_DOMAIN, *id) < bound;
         let ids = ids.as_primitive::<UInt64Type>();

@@ -1,6 +1,6 @@
 //! The statements of a text.
 //!
-//! Statements carry names and literal text only. Nothing in them has been looked up.
+//! Statements carry only names and literal text. No name has been resolved.
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::sql::sqlparser::ast::Query;

@@ -1,7 +1,7 @@
 //! `CREATE EXTERNAL TABLE`: DataFusion's statement without the clauses that Forebay does not support.
 //!
-//! A clause that is parsed and then ignored is worse than one that is refused. So every clause without a meaning for
-//! storage is refused here, at its place.
+//! Ignoring a parsed clause is worse than refusing it. So every clause that storage does not support is refused here,
+//! at its place.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::error::{Error, Place, Result};
 use crate::statement::{Statement, TableDefinition};
 use crate::tokens::{Tokens, lower_first};
 
-/// Checks a parsed statement and takes the parts that Forebay uses.
+/// Checks a parsed statement and extracts the parts that Forebay uses.
 pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens) -> Result<Statement> {
     let ParsedStatement::CreateExternalTable(parsed) = parsed else {
         return Err(Error::new("expected EXTERNAL TABLE after CREATE").with_place(place));
     };
-    // Destructured without `..`: a clause that a new version of the parser adds must be taken or refused here.
+    // Destructured without `..`: a clause added by a new version of the parser must be used or refused here.
     let CreateExternalTable {
         name,
         columns,
@@ -46,34 +46,30 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
     if unbounded {
         return refuse(
             &["UNBOUNDED"],
-            "UNBOUNDED tables are not accepted: an epoch has an end",
+            "UNBOUNDED tables are not supported: an epoch must end",
             "leave the word out; new files enter with the next snapshot",
         );
     }
     if temporary {
         let word = if tokens.next(place, &["TEMPORARY", "TABLE"]).is_some() { "TEMPORARY" } else { "TEMP" };
-        return refuse(
-            &[word],
-            "temporary tables are not accepted: there is no session to end them",
-            "leave the word out",
-        );
+        return refuse(&[word], "temporary tables are not supported: no session would drop them", "leave the word out");
     }
     if !table_partition_cols.is_empty() {
         return refuse(
             &["PARTITIONED"],
-            "PARTITIONED BY is not accepted: columns come from the files, not from their paths",
+            "PARTITIONED BY is not supported: columns come from the files, not from their paths",
             "write the value into the files, as a column",
         );
     }
     if !order_exprs.is_empty() {
         return refuse(
             &["WITH", "ORDER"],
-            "WITH ORDER is not accepted: a feed's order comes from the files' order or from its seed",
+            "WITH ORDER is not supported: a feed's order comes from the files' order or from its seed",
             "leave it out",
         );
     }
     if !constraints.is_empty() {
-        return refuse(&[], "table constraints are not accepted: nothing would check them", "leave them out");
+        return refuse(&[], "table constraints are not supported: they would not be checked", "leave them out");
     }
     let (name, name_place) = table_name(&name, place)?;
     let location_place = tokens.next(name_place, &["LOCATION"]).and_then(|keyword| tokens.after(keyword, 1));
@@ -113,7 +109,7 @@ fn table_name(name: &ObjectName, place: Place) -> Result<(String, Place)> {
         },
         _ => Err(Error::new(format!("names have one part, got {name}"))
             .with_place(place)
-            .with_hint("there are no schemas and catalogs; quote a name that has a period in it")),
+            .with_hint("schemas and catalogs are not supported; quote a name that has a period in it")),
     }
 }
 
@@ -139,7 +135,7 @@ fn table_options(options: Vec<(String, Value)>, place: Place) -> Result<Vec<(Str
     Ok(pairs)
 }
 
-/// The Arrow types of declared columns, as DataFusion maps them.
+/// The Arrow types of declared columns, in DataFusion's mapping.
 fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
     if columns.is_empty() {
         return Ok(None);
@@ -154,14 +150,14 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
             column.options.iter().find(|option| !matches!(option.option, ColumnOption::Null | ColumnOption::NotNull))
         {
             return Err(Error::new(format!(
-                "column \"{name}\": `{}` is not accepted: nothing would apply it",
+                "column \"{name}\": `{}` is not supported: it would not be applied",
                 option.option
             ))
             .with_place(place)
             .with_hint("a column has a name, a type and at most NOT NULL"));
         }
     }
-    // Readers of JSON and CSV produce Utf8 when they infer; a declared text column should be the same.
+    // Readers of JSON and CSV infer Utf8, so a declared text column uses the same type.
     let options = ParserOptions::new().with_map_string_types_to_utf8view(false);
     let context = NoContext { options: ConfigOptions::default() };
     let planner = SqlToRel::new_with_options(&context, options);
@@ -178,7 +174,7 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
     Ok(Some(Arc::new(datafusion::arrow::datatypes::Schema::new(fields))))
 }
 
-/// Mapping types asks the planner for nothing but its options.
+/// Mapping types needs only the planner's options.
 struct NoContext {
     options: ConfigOptions,
 }

@@ -1,14 +1,14 @@
-//! The tokens of a text, for the places that the syntax tree does not keep.
+//! The tokens of a text, for the places that the syntax tree does not store.
 //!
-//! The parser keeps the places of identifiers and literals, but not those of the keywords between them. `ORDER BY` is
-//! best refused at `ORDER`, so keywords are searched forwards or backwards from a known place.
+//! The parser stores the places of identifiers and literals, but not of the keywords between them. An error about
+//! `ORDER BY` should point at `ORDER`, so keywords are searched forwards or backwards from a known place.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
 use crate::error::{Error, Place, Result};
 
-/// The dialect of every text, the one DataFusion uses unless told otherwise.
+/// The dialect of every text, which is DataFusion's default.
 pub(crate) const DIALECT: GenericDialect = GenericDialect {};
 
 /// The tokens of a text without white space and comments.
@@ -16,7 +16,7 @@ pub(crate) const DIALECT: GenericDialect = GenericDialect {};
 pub(crate) struct Tokens(Vec<TokenWithSpan>);
 
 impl Tokens {
-    /// Splits a text.
+    /// Tokenizes a text.
     pub(crate) fn of(text: &str) -> Result<Tokens> {
         let tokens = Tokenizer::new(&DIALECT, text).tokenize_with_location().map_err(|error| {
             let message = lower_first(&error.message);
@@ -29,7 +29,7 @@ impl Tokens {
         Ok(Tokens(tokens.into_iter().filter(|token| !matches!(token.token, Token::Whitespace(_))).collect()))
     }
 
-    /// Splits a part of a text that starts at `place` of the whole.
+    /// Tokenizes a part of a text that starts at `place` of the whole.
     pub(crate) fn of_part(text: &str, place: Place) -> Result<Tokens> {
         let mut tokens = Tokens::of(text)?;
         for token in &mut tokens.0 {
@@ -53,31 +53,31 @@ impl Tokens {
         self.0.iter()
     }
 
-    /// Where the last token ends.
+    /// The end of the last token.
     pub(crate) fn end(&self) -> Place {
         self.0.last().and_then(|token| Place::of(token.span.end)).unwrap_or(Place::START)
     }
 
-    /// The first occurrence of these keywords in a row at or after `from`.
+    /// The first occurrence of these consecutive keywords at or after `from`.
     pub(crate) fn next(&self, from: Place, words: &[&str]) -> Option<Place> {
         let first = self.0.partition_point(|token| before(token, from));
         (first..self.0.len()).find(|&at| self.matches(at, words)).and_then(|at| self.place(at))
     }
 
-    /// The last occurrence of these keywords in a row that starts before `until`.
+    /// The last occurrence of these consecutive keywords that starts before `until`.
     pub(crate) fn last(&self, until: Place, words: &[&str]) -> Option<Place> {
         let end = self.0.partition_point(|token| before(token, until));
         (0..end).rev().find(|&at| self.matches(at, words)).and_then(|at| self.place(at))
     }
 
-    /// The place of the token that is `steps` after the one at `place`.
+    /// The place of the token `steps` after the one at `place`.
     pub(crate) fn after(&self, place: Place, steps: usize) -> Option<Place> {
         self.place(self.0.partition_point(|token| before(token, place)) + steps)
     }
 
-    /// Where the arguments of a call start, given the place of the function's name.
+    /// The starts of a call's arguments, given the place of the function's name.
     ///
-    /// The tree keeps no places of signs, brackets and parentheses, and many an argument starts with one.
+    /// The tree does not store the places of signs, brackets and parentheses, and many arguments start with one.
     pub(crate) fn arguments(&self, name: Place) -> Vec<Place> {
         let mut places = Vec::new();
         let mut depth = 0usize;
@@ -114,7 +114,7 @@ impl Tokens {
     }
 }
 
-/// Whether a token is this keyword; a quoted identifier never is. Operators compare by their text.
+/// Whether a token is this keyword, unquoted. Operators are compared by their text.
 pub(crate) fn is_word(token: &Token, word: &str) -> bool {
     match token {
         Token::Word(found) => found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word),
@@ -146,7 +146,8 @@ fn byte_offset(text: &str, location: Location) -> usize {
     text[line_start..].char_indices().nth(column.saturating_sub(1)).map_or(text.len(), |(at, _)| line_start + at)
 }
 
-/// Our messages start in lower case; other libraries' do not. A word in capitals stays: it is SQL.
+/// Lower-cases the first letter, because messages of other libraries start in upper case. A word in capitals is SQL and
+/// stays.
 pub(crate) fn lower_first(message: &str) -> String {
     let mut characters = message.chars();
     match (characters.next(), characters.next()) {

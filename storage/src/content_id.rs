@@ -1,4 +1,4 @@
-//! The id of a snapshot: a hash of all that decides which rows it has.
+//! The id of a snapshot: a hash of all inputs that determine its rows.
 
 use arrow::datatypes::{DataType, Field, Schema};
 
@@ -8,7 +8,7 @@ use crate::source_file::SourceFile;
 
 /// The id of a snapshot of these files. `first_name` is the first file's path below the dataset's folder.
 ///
-/// Hashes an encoding of its own, so that the id does not depend on how serde or Arrow write these types.
+/// Hashes its own encoding, so that the id does not depend on how serde or Arrow write these types.
 pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str, files: &[SourceFile]) -> String {
     let mut hash = ContentHash(blake3::Hasher::new());
     hash.text("forebay snapshot 1");
@@ -23,7 +23,7 @@ pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str
     hash.number(schema.fields().len() as u64);
     schema.fields().iter().for_each(|field| hash.field(field));
     hash.number(files.len() as u64);
-    // Two locations may give the same files under other names.
+    // Two locations may hold the same files under different names.
     if format.descriptor().names_are_data {
         hash.text(first_name);
     }
@@ -72,7 +72,7 @@ impl ContentHash {
 
     fn data_type(&mut self, data_type: &DataType) {
         match data_type {
-            // The text of these types would hold their fields' metadata in a hash map's random order.
+            // The text of these types would contain their fields' metadata in the random order of a hash map.
             DataType::List(field) => self.nested("list", [field.as_ref()]),
             DataType::LargeList(field) => self.nested("large list", [field.as_ref()]),
             DataType::ListView(field) => self.nested("list view", [field.as_ref()]),

@@ -20,14 +20,14 @@ use crate::snapshot::Snapshot;
 use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result, Stores};
 
-/// What a dataset is made from.
+/// The definition of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DatasetSpec {
     /// A file, a folder or a glob, as a path or URL.
     pub location: String,
-    /// How the files are written.
+    /// The format of the files.
     pub format: TableFormat,
-    /// The columns, of formats whose tables may declare them; without it they are inferred from the first file.
+    /// The columns, for formats whose tables may declare them. Otherwise they are inferred from the first file.
     #[serde(with = "crate::schema::optional", default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<SchemaRef>,
 }
@@ -50,7 +50,7 @@ struct DatasetInner {
 /// The rows of one range.
 #[derive(Clone, Debug)]
 pub struct RangeRows {
-    /// The rows that could be read, with the columns asked for.
+    /// The good rows, with the requested columns.
     pub batch: RecordBatch,
     /// The id of each row of `batch`.
     pub sample_ids: UInt64Array,
@@ -63,12 +63,12 @@ pub struct RangeRows {
 pub struct BadRead {
     /// The row's id.
     pub sample_id: u64,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
 impl Dataset {
-    /// Lists the files, finds their columns and row groups, and pins what it finds.
+    /// Lists the files, determines their columns and row groups, and pins the result.
     pub async fn open(stores: &Stores, spec: &DatasetSpec) -> Result<Self> {
         check_spec(spec)?;
         let format = &spec.format;
@@ -82,9 +82,9 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, snapshot, files, reader }) })
     }
 
-    /// Opens the dataset that was opened elsewhere with [`spec`](Self::spec), [`schema`](Self::schema) and
-    /// [`snapshot`](Self::snapshot), without listing or opening any file. A file that changed since, or is missing, is
-    /// reported when it is read.
+    /// Opens a dataset that was opened elsewhere with [`spec`](Self::spec), [`schema`](Self::schema) and
+    /// [`snapshot`](Self::snapshot), without listing or opening any file. A changed or missing file is reported when it
+    /// is read.
     pub fn pinned(
         stores: &Stores,
         spec: &DatasetSpec,
@@ -107,8 +107,8 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { spec: spec.clone(), schema, snapshot, files, reader }) })
     }
 
-    /// A dataset of rows in memory, in which each batch is a row group. `content` identifies the rows, as a store's
-    /// version identifies a file's content: equal rows must have equal `content` in every process.
+    /// A dataset of rows in memory, with one row group per batch. `content` identifies the rows, as a store's version
+    /// identifies a file's content: equal rows must have equal `content` in every process.
     pub fn in_memory(name: &str, schema: SchemaRef, batches: Vec<RecordBatch>, content: &str) -> Result<Self> {
         let (groups, reader) = InMemoryReader::new(batches)?;
         let display: Arc<str> = format!("{name} (in memory)").into();
@@ -128,12 +128,12 @@ impl Dataset {
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, snapshot, files, reader: Box::new(reader) }) })
     }
 
-    /// Whether the rows are in this process's memory, and not in files.
+    /// Whether the rows are in this process's memory rather than in files.
     pub fn is_in_memory(&self) -> bool {
         is_in_memory(&self.inner.spec)
     }
 
-    /// What it was opened from, its location as an absolute path or URL.
+    /// Its definition, with the location as an absolute path or URL.
     pub fn spec(&self) -> &DatasetSpec {
         &self.inner.spec
     }
@@ -143,26 +143,26 @@ impl Dataset {
         &self.inner.schema
     }
 
-    /// The files as they were when the dataset was opened.
+    /// The files at the time the dataset was opened.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.inner.snapshot
     }
 
-    /// All rows, in file order, in ranges of about `range_bytes_target` bytes in memory where the format allows.
+    /// All rows in file order, in ranges of about `range_bytes_target` bytes in memory if the format allows it.
     ///
     /// The same snapshot and target always give the same ranges.
     pub fn row_ranges(&self, range_bytes_target: u64) -> Vec<RowRange> {
         self.inner.snapshot.row_ranges(range_bytes_target)
     }
 
-    /// Whether texts can be read as dictionaries at a lower cost than as they are.
+    /// Whether reading texts as dictionaries is cheaper than reading them as plain texts.
     pub fn has_dictionaries(&self) -> bool {
         self.inner.spec.format.descriptor().has_dictionaries
     }
 
-    /// Reads `columns` of `schema()`, in that order, of the rows in `range`.
+    /// Reads `columns` of `schema()`, in that order, for the rows in `range`.
     ///
-    /// Decodes on the caller's task. Reads the requested cells only: a bad cell in another column goes unnoticed, and a
+    /// Decodes on the caller's task. Reads only the requested cells: a bad cell in another column goes unnoticed, and a
     /// read of no columns, or of a media file's name, does not access the file.
     pub async fn read(&self, range: &RowRange, columns: &[usize]) -> Result<RangeRows> {
         self.read_with_dictionaries(range, columns, &[]).await
@@ -230,7 +230,8 @@ fn check_spec(spec: &DatasetSpec) -> Result<()> {
     let descriptor = format.descriptor();
     if is_in_memory(spec) {
         return Err(Error::invalid(format!(
-            "\"{location}\" is a table in the memory of the process that made it; write it to Parquet to read it anywhere else"
+            "\"{location}\" is a table in the memory of the process that made it; write it to Parquet to read it \
+             anywhere else"
         )));
     }
     if schema.is_some() && !descriptor.may_declare_columns {
@@ -243,7 +244,7 @@ fn check_spec(spec: &DatasetSpec) -> Result<()> {
     problem.map_err(|problem| Error::invalid(format!("\"{location}\": {problem}")))
 }
 
-/// Refuses two columns of one name: queries find columns by name.
+/// Refuses two columns with the same name, because queries find columns by name.
 fn check_names(schema: &SchemaRef, files: &[PinnedFile]) -> Result<()> {
     let mut seen = HashSet::new();
     match schema.fields().iter().find(|f| !seen.insert(f.name())) {
@@ -257,7 +258,7 @@ fn check_names(schema: &SchemaRef, files: &[PinnedFile]) -> Result<()> {
 }
 
 impl RangeRows {
-    /// Gives rows their ids.
+    /// Assigns ids to rows.
     fn numbered(schema: &SchemaRef, decoded: Decoded, rows: u64, first_sample_id: u64) -> Result<Self> {
         let batch = concat_batches(schema, &decoded.batches)
             .map_err(|e| Error::internal(format!("decoded rows do not fit their schema: {e}")).with_source(e))?;

@@ -1,4 +1,4 @@
-//! Which format files have, when the user does not say: their extensions tell.
+//! Detects the format of files from their extensions.
 
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -9,14 +9,14 @@ use crate::listing::{compile_glob, split_glob, visible_below};
 use crate::stores::StoreLocation;
 use crate::{Error, ErrorKind, Result, Stores};
 
-/// Folders that are looked into before giving up: links may make a folder contain itself.
+/// Maximum number of folders to search, because links may make a folder contain itself.
 const FOLDERS_MAX: usize = 1000;
 
-/// The format of the files at `location`: the one that its own extension belongs to, else the one of the first file
-/// that it contains, by name and folder by folder, whose extension belongs to a format.
+/// The format of the files at `location`: the format of its own extension, or else of the first file below it with a
+/// known extension. Files are searched by name, folder by folder.
 ///
 /// # Errors
-/// `Invalid` if no extension tells, and those of the store.
+/// `Invalid` if no extension determines the format, and errors of the store.
 pub async fn format_at(stores: &Stores, location: &str) -> Result<&'static dyn Format> {
     if let Some(format) = find_by_extension(location) {
         return Ok(format);
@@ -31,7 +31,7 @@ pub async fn format_at(stores: &Stores, location: &str) -> Result<&'static dyn F
     };
     found.ok_or_else(|| {
         let names: Vec<String> = names().map(|name| format!("\"{name}\"")).collect();
-        Error::invalid(format!("\"{location}\" does not say what format its files have"))
+        Error::invalid(format!("\"{location}\" does not indicate the format of its files"))
             .with_hint(format!("give the format: {}", names.join(", ")))
     })
 }
@@ -56,7 +56,7 @@ async fn first_known(
         if let Some(format) = names.filter(|name| is_meant(name)).find_map(|name| find_by_extension(&name)) {
             return Ok(Some(format));
         }
-        // The last is looked into first.
+        // The last is searched first.
         listed.common_prefixes.sort_by(|a, b| b.cmp(a));
         folders.extend(listed.common_prefixes.into_iter().filter(|folder| visible_below(root, folder).is_some()));
     }

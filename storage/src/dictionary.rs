@@ -1,4 +1,4 @@
-//! Texts as dictionaries: the type in which readers give them, and schemas with it.
+//! Texts as dictionaries: their type, and schemas with it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ pub fn dictionary_of_texts() -> DataType {
     DataType::Dictionary(DataType::Int32.into(), DataType::Utf8View.into())
 }
 
-/// The schema with other types in some places.
+/// The schema with some types replaced.
 pub fn retyped(schema: &Schema, type_of: impl Fn(usize) -> Option<DataType>) -> SchemaRef {
     let field = |(at, field): (usize, &FieldRef)| match type_of(at) {
         Some(data_type) => Arc::new(field.as_ref().clone().with_data_type(data_type)),

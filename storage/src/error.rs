@@ -1,10 +1,10 @@
-//! Storage errors, by what the caller should do about them.
+//! Storage errors, classified by what the caller should do.
 
 use std::error::Error as StdError;
 
 use object_store::Error as StoreError;
 
-/// The result of everything here that can fail.
+/// The result of this crate's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error whose message says what failed, where, and what to do.
@@ -22,11 +22,11 @@ pub struct Error {
 pub enum ErrorKind {
     /// Fix the request: a location, a format, a schema, permissions.
     Invalid,
-    /// There is nothing at the location.
+    /// Nothing exists at the location.
     NotFound,
-    /// The stored files are no longer the ones of the snapshot: take a new one.
+    /// The stored files differ from the snapshot: take a new one.
     Conflict,
-    /// The store does not answer at the moment: retry later.
+    /// The store is temporarily unavailable: retry later.
     Unavailable,
     /// The stored bytes are wrong.
     Data,
@@ -40,7 +40,7 @@ impl Error {
         self.kind
     }
 
-    /// How to fix it, where that is known and not part of the message.
+    /// How to fix it, if known and not part of the message.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -79,14 +79,14 @@ impl Error {
         self
     }
 
-    /// Translates a store's error about `place`, a path or URL as the user wrote or would write it.
+    /// Converts a store's error about `place`, a path or URL in the user's notation.
     pub(crate) fn from_store(place: &str, source: StoreError) -> Self {
         let (kind, message) = match &source {
             StoreError::NotFound { .. } => (ErrorKind::NotFound, format!("\"{place}\" does not exist")),
             StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
                 (ErrorKind::Invalid, format!("\"{place}\" may not be accessed: {}", innermost(&source)))
             }
-            // This error names the file, which is somewhere below the place; the error inside it does not.
+            // This error names the file below the place; the error inside it does not.
             StoreError::InvalidPath { source: path } => (
                 ErrorKind::Invalid,
                 format!("\"{place}\" cannot be used: {path}; rename or move that file").replace('\n', " "),
@@ -98,7 +98,7 @@ impl Error {
             }
             StoreError::AlreadyExists { .. } => (ErrorKind::Conflict, format!("\"{place}\" exists already")),
             StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
-                (ErrorKind::Conflict, format!("\"{place}\" was changed by someone else"))
+                (ErrorKind::Conflict, format!("\"{place}\" was changed by another writer"))
             }
             StoreError::JoinError { .. } => (ErrorKind::Internal, format!("reading \"{place}\" was interrupted")),
             _ => match io_kind(&source) {
@@ -109,7 +109,7 @@ impl Error {
                 Some(std::io::ErrorKind::IsADirectory) => {
                     (ErrorKind::Invalid, format!("\"{place}\" is a folder, not a file"))
                 }
-                // The rest are failures that the store has retried already: timeouts, throttling, broken connections.
+                // The store has already retried all other failures: timeouts, throttling, broken connections.
                 _ => (ErrorKind::Unavailable, format!("the store of \"{place}\" failed: {}", innermost(&source))),
             },
         };
@@ -117,7 +117,7 @@ impl Error {
     }
 }
 
-/// The text of the last error in the chain: object_store wraps it in three sentences that add nothing.
+/// The text of the last error in the chain. object_store wraps it in three sentences without information.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut last = error;
     while let Some(next) = last.source() {

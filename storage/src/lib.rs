@@ -1,11 +1,11 @@
-//! Stores, datasets, formats, snapshots, row ranges: where the rows of a training job come from.
+//! Stores, datasets, formats, snapshots and row ranges: the source of a training job's rows.
 //!
-//! [`Stores`] finds the object store of a path or URL. [`Dataset::open`] lists the files of a [`DatasetSpec`], has
-//! their [format](formats) find columns and row groups, and pins the result as a [`Snapshot`]: each file with its
-//! version and its rows. From then on a row has a number that does not change, its `sample_id`. [`Dataset::row_ranges`]
-//! cuts the rows into [`RowRange`]s, and [`Dataset::read`] reads one of these as [`RangeRows`]: an Arrow batch, the ids
-//! of its rows, and the rows that could not be read, with the reason. Reading a file that changed since the snapshot is
-//! an [`ErrorKind::Conflict`] and never gives other rows under the same ids. A spec and a snapshot can travel as JSON;
+//! [`Stores`] finds the object store of a path or URL. [`Dataset::open`] lists the files of a [`DatasetSpec`],
+//! determines their columns and row groups through their [format](formats), and pins the result as a [`Snapshot`]: each
+//! file with its version and its rows. Each row then has a fixed number, its `sample_id`. [`Dataset::row_ranges`] cuts
+//! the rows into [`RowRange`]s. [`Dataset::read`] reads one range as [`RangeRows`]: an Arrow batch, the ids of its
+//! rows, and the bad rows with the reasons. Reading a file that changed since the snapshot is an
+//! [`ErrorKind::Conflict`], and never returns other rows under the same ids. A spec and a snapshot can be sent as JSON;
 //! [`Dataset::pinned`] opens them in another process without listing or opening any file. Each format is one file in
 //! [`formats`], and the [`conformance`] suite checks all of them.
 //!
@@ -35,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! This crate knows nothing of pipelines, feeds, operators and DataFusion. It decodes no media and decides neither
+//! This crate does not know pipelines, feeds, operators or DataFusion. It does not decode media, and determines neither
 //! order nor batches. It starts no tasks: it decodes on the caller's task.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,9 +1,9 @@
-//! From a location to the files it means.
+//! Lists the files at a location.
 //!
-//! A location is one file, a folder or a glob. A folder means the files below it that have one of the format's
-//! extensions. A glob means the files that it matches, whatever their extension, unless the format is told by that
-//! alone. Names that begin with `.` or `_` are skipped below the folder, as Spark and Hive do: `_SUCCESS`, `.crc`,
-//! unfinished output.
+//! A location is one file, a folder or a glob. A folder contains the files below it with one of the format's
+//! extensions. A glob contains the files that it matches, with any extension, unless only the extension distinguishes
+//! the format. Below the folder, names that begin with `.` or `_` are skipped, as in Spark and Hive: `_SUCCESS`,
+//! `.crc`, unfinished output.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescrip
     Ok(files)
 }
 
-/// The files of a snapshot of `location`. Accesses none of them.
+/// The files of a snapshot of `location`. Does not access them.
 pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> Result<Vec<PinnedFile>> {
     let place = stores.locate(location)?;
     if place.display() != location {
@@ -51,7 +51,7 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
     let folder = glob.as_ref().map_or(&place.path, |(folder, _)| folder);
     let pin = |file: &SourceFile| {
         let path = place.path_of(&file.path)?;
-        // As in the listing: a location that is a file has no folder, so its path is its name.
+        // As in the listing: if the location is a file, there is no folder, and the path is its name.
         let relative = match path == place.path {
             true => path.filename().map(str::to_owned),
             false => visible_below(folder, &path),
@@ -177,16 +177,16 @@ pub(crate) fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> 
     Ok(glob.compile_matcher())
 }
 
-/// Splits a path before its first segment with a wildcard, so that only what can match is listed.
+/// Splits a path before its first segment with a wildcard, so that only possible matches are listed.
 pub(crate) fn split_glob(path: &Path) -> Option<(Path, String)> {
     let segments: Vec<&str> = path.as_ref().split('/').collect();
     let first = segments.iter().position(|s| s.contains(['*', '?', '[', '{']))?;
-    // The path parsed as a whole, so its beginning does too.
+    // The path parsed as a whole, so its beginning parses too.
     let folder = Path::parse(segments[..first].join("/")).ok()?;
     Some((folder, segments[first..].join("/")))
 }
 
-/// The path of `file` below `folder`, unless it or a folder on the way is hidden.
+/// The path of `file` below `folder`, unless the file or a folder on the way is hidden.
 pub(crate) fn visible_below(folder: &Path, file: &Path) -> Option<String> {
     let parts: Vec<_> = file.prefix_match(folder)?.collect();
     let names: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
@@ -206,7 +206,7 @@ fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {
     }
 }
 
-/// A local folder can exist without files; in other stores a folder is only a prefix of names.
+/// A local folder can exist without files. In other stores a folder is only a prefix of names.
 async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     let path = place.path.as_ref();
     if path.is_empty() {
@@ -217,7 +217,7 @@ async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     let Ok(parent) = Path::parse(parent) else {
         return Err(missing);
     };
-    // Only the hint depends on this listing, so its own failure is not worth reporting.
+    // This listing only affects the hint, so its own failure is not reported.
     let Ok(siblings) = place.store.list_with_delimiter(Some(&parent)).await else {
         return Err(missing);
     };
@@ -234,6 +234,7 @@ async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     }
 }
 
+/// The name with the smallest edit distance, if the distance is small.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! One file of a snapshot, read only while it is still that file.
+//! One file of a snapshot, readable only while it is unchanged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::{Error, Result};
 const FILES_AT_ONCE: usize = 16;
 
 /// Runs `work` on all files, several at a time, and returns the results in the files' order.
-// Boxed here, where lifetimes have names: inside an async function the compiler cannot show such a stream to be Send.
+// Boxed here, where lifetimes have names: inside an async function the compiler cannot prove that such a stream is
+// Send.
 pub fn for_all<'a, T, F>(
     files: &'a [PinnedFile],
     work: impl Fn(&'a PinnedFile) -> F + Send + 'a,
@@ -26,23 +27,23 @@ where
     stream::iter(files.iter().map(work)).buffered(FILES_AT_ONCE).try_collect().boxed()
 }
 
-/// A file as it was when the snapshot was taken.
+/// A file in the state at the time of the snapshot.
 #[derive(Clone, Debug)]
 pub struct PinnedFile {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) location: Path,
     pub(crate) size: u64,
-    /// The store's version of the content. Without one, the time of the last write tells a changed file.
+    /// The store's version of the content. Without one, the modification time reveals a changed file.
     pub(crate) etag: Option<String>,
     pub(crate) modified_ms: i64,
-    /// What users see: an absolute path or a URL.
+    /// The path for users: an absolute path or a URL.
     pub(crate) display: Arc<str>,
     /// The path below the dataset's folder.
     pub(crate) relative: Arc<str>,
 }
 
 impl PinnedFile {
-    /// What users see: an absolute path or a URL.
+    /// The path for users: an absolute path or a URL.
     pub fn path(&self) -> &str {
         &self.display
     }
@@ -60,15 +61,15 @@ impl PinnedFile {
     /// Reads the whole file.
     ///
     /// # Errors
-    /// `Conflict` if it is no longer the pinned file, and those of the store.
+    /// `Conflict` if the file is no longer the pinned one, and errors of the store.
     pub async fn get_all(&self) -> Result<Bytes> {
         self.get(None).await
     }
 
-    /// Reads some bytes of the file.
+    /// Reads a range of bytes of the file.
     ///
     /// # Errors
-    /// `Data` for a range that reaches beyond the file, and those of [`get_all`](Self::get_all).
+    /// `Data` for a range beyond the end of the file, and those of [`get_all`](Self::get_all).
     pub async fn get_range(&self, range: Range<u64>) -> Result<Bytes> {
         if range.start > range.end || range.end > self.size {
             return Err(Error::data(format!(
@@ -120,13 +121,15 @@ impl PinnedFile {
             Ok(_) => " (same size, other version)".to_owned(),
             Err(object_store::Error::NotFound { .. }) => {
                 return Error::conflict(format!(
-                    "\"{place}\" was removed since the feed's snapshot was taken; put it back, or create its table again (restart the run or server)"
+                    "\"{place}\" was removed since the feed's snapshot was taken; put it back, or create its table \
+                     again (restart the run or server)"
                 ));
             }
             Err(_) => String::new(),
         };
         Error::conflict(format!(
-            "\"{place}\" changed since the feed's snapshot was taken{detail}; create its table again (restart the run or server) to read the new file"
+            "\"{place}\" changed since the feed's snapshot was taken{detail}; create its table again (restart the run \
+             or server) to read the new file"
         ))
     }
 }

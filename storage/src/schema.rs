@@ -1,6 +1,6 @@
-//! An Arrow schema as text, for places that hold JSON: its Arrow IPC form in base64.
+//! An Arrow schema as text, for use in JSON: its Arrow IPC encoding in base64.
 //!
-//! That form keeps all metadata, in a fixed order, and every reader of Arrow knows it.
+//! The encoding keeps all metadata in a fixed order, and every Arrow reader supports it.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub mod schema_text {
         serializer.serialize_str(&encode(schema))
     }
 
-    /// Reads what [`serialize`] wrote.
+    /// Parses the output of [`serialize`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SchemaRef, D::Error> {
         decode(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
-/// The same for a schema that may be missing.
+/// The same for an optional schema.
 pub(crate) mod optional {
     use super::*;
 
@@ -58,7 +58,7 @@ fn decode(text: &str) -> Result<SchemaRef> {
     let damaged = |why: String| Error::invalid(format!("the schema is damaged: {why}"));
     let bytes = STANDARD.decode(text).map_err(|e| damaged(format!("not base64: {e}")))?;
     let encoded = root_as_schema(&bytes).map_err(|e| damaged(format!("not an Arrow schema: {e}")))?;
-    // The form is checked by now, but Arrow's decoder panics on types that it does not know.
+    // The encoding is already verified, but Arrow's decoder panics on unknown types.
     match catch_unwind(|| fb_to_schema(encoded)) {
         Ok(schema) => Ok(Arc::new(schema)),
         Err(_) => Err(damaged("it holds a type that Arrow does not know".to_owned())),
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(*decode(&encode(&Schema::empty())).unwrap(), Schema::empty());
     }
 
-    /// Each byte in turn takes each of three values; there is nothing random to print a seed of.
+    /// Replaces each byte with each of three values. There is no random seed to print.
     #[test]
     fn a_damaged_schema_is_an_error_or_another_schema() {
         let bytes = STANDARD.decode(encode(&schema())).unwrap();

@@ -1,7 +1,7 @@
 //! The pinned list of a dataset's files, and the arithmetic of its row numbers.
 //!
-//! A row's `sample_id` is the number of rows in all earlier files plus its row number in its own file. Files are in the
-//! order of their paths, so the ids are dense and depend on nothing but the snapshot.
+//! A row's `sample_id` is the number of rows in all earlier files plus its row number in its own file. Files are
+//! ordered by path, so the ids are dense and depend only on the snapshot.
 
 use std::borrow::Cow;
 
@@ -14,12 +14,12 @@ use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange, SourceFile, row_ranges};
 use crate::{Error, Result};
 
-/// A snapshot from another process may hold any numbers. Sums of a few below this one do not overflow.
+/// A snapshot from another process may hold any numbers. Sums of a few numbers below this limit do not overflow.
 const TOTAL_MAX: u64 = 1 << 62;
 
-/// Everything that decides which rows a dataset has. Immutable; its id is a hash of its content.
+/// All inputs that determine the rows of a dataset. Immutable; its id is a hash of its content.
 ///
-/// Its JSON leaves out what follows from the rest: see `Written`.
+/// Its JSON omits derived values: see `Written`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written<'static>")]
 pub struct Snapshot {
@@ -53,8 +53,8 @@ impl Snapshot {
         Self { id, rows, files: sources }
     }
 
-    /// Fails unless [`Snapshot::new`] would make this snapshot of these files: an id from another process is not
-    /// trusted.
+    /// Fails unless [`Snapshot::new`] would create this snapshot from these files, because an id from another process
+    /// is not trusted.
     pub(crate) fn check(&self, format: &TableFormat, schema: &Schema, files: &[PinnedFile]) -> Result<()> {
         for file in &self.files {
             if let Some(why) = file.groups.iter().find_map(|group| format.format().misfit(file, group)) {
@@ -70,14 +70,14 @@ impl Snapshot {
         }
     }
 
-    /// The files, in the order of their paths.
+    /// The files, ordered by path.
     pub fn files(&self) -> &[SourceFile] {
         &self.files
     }
 
-    /// The beginning of all paths, up to a slash.
+    /// The common prefix of all paths, up to a slash.
     pub(crate) fn folder(&self) -> &str {
-        // The files are sorted, so all of them share what the first and the last share.
+        // The files are sorted, so the common prefix of the first and the last is common to all.
         let (Some(first), Some(last)) = (self.files.first(), self.files.last()) else { return "" };
         let shared = first.path.bytes().zip(last.path.bytes()).take_while(|(a, b)| a == b).count();
         let slash = first.path.as_bytes()[..shared].iter().rposition(|byte| *byte == b'/');
@@ -89,19 +89,19 @@ impl Snapshot {
         &self.id
     }
 
-    /// The number of rows of all files, those that turn out to be unreadable included.
+    /// The number of rows in all files, including unreadable rows.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// The file, and the row number in it, of a sample.
+    /// The file of a sample, and the row number in the file.
     ///
     /// # Panics
     ///
     /// If the snapshot has no such sample, that is, `sample_id >= self.rows()`.
     pub fn locate(&self, sample_id: u64) -> (usize, u64) {
         assert!(sample_id < self.rows, "sample {sample_id} of a snapshot with {} rows", self.rows);
-        // The last file that begins at or before the sample: empty files begin where the next one does.
+        // The last file that begins at or before the sample. Empty files begin where the next file does.
         let file = self.files.partition_point(|f| f.first_sample_id <= sample_id) - 1;
         (file, sample_id - self.files[file].first_sample_id)
     }
@@ -111,7 +111,7 @@ impl Snapshot {
     }
 }
 
-/// A snapshot in JSON. It holds no sums, which could contradict their parts. The folder that all paths begin with is
+/// A snapshot in JSON. It contains no sums, which could contradict their parts. The common folder of all paths is
 /// written once, so that a hundred thousand files take a few megabytes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -121,7 +121,7 @@ pub(crate) struct Written<'a> {
     pub(crate) files: Vec<WrittenFile<'a>>,
 }
 
-/// Path after the folder, size, time of the last change in milliseconds, etag, groups.
+/// Path after the folder, size, modification time in milliseconds, etag, groups.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct WrittenFile<'a>(Cow<'a, str>, u64, i64, Option<Cow<'a, str>>, Vec<WrittenGroup>);
 
@@ -157,7 +157,7 @@ impl TryFrom<Written<'_>> for Snapshot {
     }
 }
 
-/// Files of a snapshot that is read, checked as they are added.
+/// The files of a snapshot being read, checked as they are added.
 #[derive(Debug, Default)]
 pub(crate) struct FilesChecked {
     rows: u64,
@@ -166,7 +166,7 @@ pub(crate) struct FilesChecked {
 }
 
 impl FilesChecked {
-    /// Adds the next file, whose name is a path after `folder`.
+    /// Adds the next file, whose name is a path below `folder`.
     pub(crate) fn add(&mut self, folder: &str, file: WrittenFile<'_>) -> Result<()> {
         let damaged = |why: &str| Error::invalid(format!("the snapshot is damaged: {why}"));
         let add = |sum: &mut u64, number: u64| {
@@ -197,13 +197,13 @@ impl FilesChecked {
         Ok(())
     }
 
-    /// The snapshot of these files, with an id that is a claim.
+    /// The snapshot of these files. Its id is unverified.
     pub(crate) fn snapshot(self, id: String) -> Snapshot {
         Snapshot { id, rows: self.rows, files: self.files }
     }
 }
 
-/// The first file's path below the dataset's folder, which says where that is.
+/// The first file's path below the dataset's folder. It determines where the folder is.
 fn first_name(files: &[PinnedFile]) -> &str {
     files.first().map_or("", |file| &file.relative)
 }

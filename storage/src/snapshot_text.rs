@@ -1,7 +1,7 @@
-//! A snapshot as text in pieces, for sending: a dataset of many files makes no large message and no large buffer.
+//! A snapshot as text in pieces, for sending: even with many files it needs no large message and no large buffer.
 //!
-//! The text is the snapshot's JSON with each file on a line of its own, so that a reader needs no more of it than the
-//! line that it reads. Pieces are cut anywhere.
+//! The text is the snapshot's JSON with each file on its own line, so that a reader needs only the current line. Pieces
+//! may be cut anywhere.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use serde::Serialize;
 use crate::snapshot::{FilesChecked, Snapshot, Written, WrittenFile};
 use crate::{Error, Result};
 
-/// The bytes of a piece; the last one is smaller.
+/// Bytes of a piece; the last piece is smaller.
 const PIECE_BYTES: usize = 256 << 10;
 /// The end of the text.
 const END: &[u8] = b"]}";
-/// No line is longer: the file on it has some million row groups then.
+/// Maximum length of a line. A file with such a line would have about a million row groups.
 const LINE_BYTES_MAX: usize = 1 << 28;
 
-/// The text of a snapshot in pieces of 256 KiB, written as they are taken.
+/// The text of a snapshot in pieces of 256 KiB, generated on demand.
 #[derive(Debug)]
 pub struct SnapshotText {
     snapshot: Arc<Snapshot>,
-    /// Files that are written.
+    /// The number of files written.
     written: usize,
     text: Vec<u8>,
     state: SnapshotSection,
@@ -57,7 +57,7 @@ impl Iterator for SnapshotText {
             match self.state {
                 SnapshotSection::Head => {
                     self.write(&Written { id: snapshot.id().into(), folder: folder.into(), files: Vec::new() });
-                    // Without the end of its list and of itself.
+                    // Remove the end of the list and of the object.
                     self.text.truncate(self.text.len() - END.len());
                     self.state = SnapshotSection::Files;
                 }
@@ -96,7 +96,7 @@ impl SnapshotReader {
     /// Reads the next piece.
     ///
     /// # Errors
-    /// `Invalid` for a text that is no snapshot's.
+    /// `Invalid` for a text that is not a snapshot's.
     pub fn push(&mut self, piece: &[u8]) -> Result<()> {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -118,7 +118,7 @@ impl SnapshotReader {
         Ok(())
     }
 
-    /// The snapshot. Its id is a claim until [`Dataset::pinned`](crate::Dataset::pinned) has checked it.
+    /// The snapshot. Its id is unverified until [`Dataset::pinned`](crate::Dataset::pinned) has checked it.
     ///
     /// # Errors
     /// `Invalid` if the text ended early.
@@ -157,7 +157,7 @@ fn damaged(why: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// A made-up snapshot of `files` files.
+    /// An artificial snapshot of `files` files.
     fn snapshot(files: usize) -> Snapshot {
         let file = |at: usize| {
             format!(
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(read(pieces.iter().map(|piece| &**piece)).expect("a snapshot"), *snapshot);
             let text = pieces.concat();
             assert_eq!(serde_json::from_slice::<Snapshot>(&text).expect("JSON"), *snapshot);
-            // However it is cut.
+            // The cuts do not matter.
             assert_eq!(read(text.chunks(7)).expect("a snapshot"), *snapshot);
         }
     }

@@ -1,20 +1,20 @@
-//! The files of a snapshot, their row groups, and the row ranges that these are cut into.
+//! The files of a snapshot, their row groups, and their row ranges.
 
 use serde::{Deserialize, Serialize};
 
-/// A range holds at most this many bytes, so that a batch's 32-bit offsets can address it.
+/// Maximum bytes of a range, so that a batch's 32-bit offsets can address it.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// One file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// The absolute path, or the URL where the file is not on a local disk.
+    /// The absolute path, or the URL if the file is not on a local disk.
     pub path: String,
     /// The size in bytes.
     pub size: u64,
-    /// The store's version of the content, where it has one.
+    /// The store's version of the content, if it has one.
     pub etag: Option<String>,
-    /// When the file was last written, in milliseconds since 1970.
+    /// The modification time, in milliseconds since 1970.
     pub modified_ms: i64,
     /// The `sample_id` of the file's first row.
     pub first_sample_id: u64,
@@ -31,11 +31,11 @@ pub struct RowGroup {
     pub first_row: u64,
     /// The number of rows.
     pub rows: u64,
-    /// About how many bytes all columns take in memory, as far as the file says.
+    /// Approximate bytes of all columns in memory, according to the file.
     pub bytes: u64,
-    /// Where the group begins in the file; zero for formats whose footer says so.
+    /// The offset of the group in the file; zero for formats that store it in the footer.
     pub offset: u64,
-    /// How many bytes of the file the group is; zero for formats whose footer says so.
+    /// The length of the group in the file; zero for formats that store it in the footer.
     pub length: u64,
     /// Whether a part of the group can be read without decoding the rest.
     pub splittable: bool,
@@ -52,13 +52,14 @@ pub struct RowRange {
     pub first_row: u64,
     /// The number of rows.
     pub rows: u64,
-    /// About how many bytes the rows take in memory, with all columns.
+    /// Approximate bytes of the rows in memory, with all columns.
     pub bytes: u64,
 }
 
 impl SourceFile {
-    /// The store's version of the content, if it identifies the content for good. The version of a local file holds its
-    /// inode, which detects a change but differs for a restored backup, a copy that keeps its time, and another mount.
+    /// The store's version of the content, if it identifies the content permanently. The version of a local file
+    /// includes its inode, which reveals a change but differs for a restored backup, a copy that preserves the
+    /// modification time, and another mount.
     pub(crate) fn lasting_etag(&self) -> Option<&String> {
         self.etag.as_ref().filter(|_| !self.path.starts_with('/'))
     }

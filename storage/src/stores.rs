@@ -1,7 +1,7 @@
 //! Object stores by URL.
 //!
-//! A location is a plain path, `file:///…`, `memory:///…` or `s3://bucket/…`. [`Stores`] turns one into a store and a
-//! path in it. A bucket's client is made once and shared by all clones, for it holds the connection pool.
+//! A location is a plain path, `file:///…`, `memory:///…` or `s3://bucket/…`. [`Stores`] resolves it to a store and a
+//! path in the store. A bucket's client holds the connection pool, so it is created once and shared by all clones.
 
 use std::collections::HashMap;
 use std::path::{Component, Path as FsPath, PathBuf};
@@ -18,10 +18,10 @@ use url::Url;
 
 use crate::{Error, Result};
 
-/// Before the path of a local file.
+/// The prefix of a local file's path.
 const LOCAL_PREFIX: &str = "/";
 
-/// The object stores a process uses. Clones share connections and the content of `memory://`.
+/// The object stores of a process. Clones share connections and the content of `memory://`.
 #[derive(Clone, Debug)]
 pub struct Stores {
     shared: Arc<SharedStores>,
@@ -35,7 +35,7 @@ struct SharedStores {
     buckets: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
 }
 
-/// A path in a store. What users see of it is `prefix` followed by the path.
+/// A path in a store. Users see `prefix` followed by the path.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreLocation {
     pub(crate) store: Arc<dyn ObjectStore>,
@@ -53,14 +53,14 @@ impl StoreLocation {
         self.prefix == LOCAL_PREFIX && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())
     }
 
-    /// The path in the same store of what users see as `display`.
+    /// The path in the same store that users see as `display`.
     pub(crate) fn path_of(&self, display: &str) -> Option<Path> {
         let path = Path::parse(display.strip_prefix(&self.prefix)?).ok()?;
         // An extra slash at either end would be a second name for the same file.
         (self.display_of(&path) == display).then_some(path)
     }
 
-    /// What users see of another path in the same store.
+    /// The text that users see for another path in the same store.
     pub(crate) fn display_of(&self, path: &Path) -> String {
         format!("{}{path}", self.prefix)
     }
@@ -73,7 +73,7 @@ impl Default for Stores {
 }
 
 impl Stores {
-    /// The local file system, an empty memory store, and S3 as the `AWS_…` environment variables configure it.
+    /// The local file system, an empty memory store, and S3 configured by the `AWS_…` environment variables.
     pub fn new() -> Self {
         Self {
             shared: Arc::new(SharedStores {
@@ -91,14 +91,14 @@ impl Stores {
         self
     }
 
-    /// The store of `url`, the path in that store, and the absolute URL or path to show to users.
+    /// The store of `url`, the path in that store, and the absolute URL or path to display.
     pub fn store(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path, String)> {
         let location = self.locate(url)?;
         let display = location.display();
         Ok((location.store, location.path, display))
     }
 
-    /// Writes one object, replacing what was there.
+    /// Writes one object, replacing an existing one.
     pub async fn put(&self, url: &str, bytes: Bytes) -> Result<()> {
         let location = self.locate(url)?;
         match location.store.put(&location.path, bytes.into()).await {
@@ -108,7 +108,7 @@ impl Stores {
     }
 
     /// Writes an object unless the name is taken. Of several writers one succeeds, and the others get `false`. A writer
-    /// that finds exactly its own bytes has succeeded, since the store may have retried its own request.
+    /// that finds exactly its own bytes has succeeded, because the store may have retried the writer's own request.
     pub async fn put_new(&self, url: &str, bytes: Bytes) -> Result<bool> {
         let (store, path, shown) = self.store(url)?;
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
@@ -190,12 +190,12 @@ fn new_location(url: &str, store: Arc<dyn ObjectStore>, key: &str, prefix: Strin
 
 fn file_url_path(url: &str) -> Result<PathBuf> {
     let bad = || Error::invalid(format!("\"{url}\" is not a file URL; write file:///absolute/path"));
-    // A file has neither query nor fragment, but globs have question marks.
+    // A file URL has neither query nor fragment, but globs contain question marks.
     let escaped = url.replace('?', "%3F").replace('#', "%23");
     Url::parse(&escaped).map_err(|_| bad())?.to_file_path().map_err(|()| bad())
 }
 
-/// Resolves `..` by the text alone: the path may not exist, and globs never do.
+/// Resolves `..` in the text only: the path may not exist, and globs never do.
 fn without_dots(path: &FsPath) -> PathBuf {
     let mut out = PathBuf::new();
     for component in path.components() {

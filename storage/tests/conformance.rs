@@ -1,6 +1,6 @@
 //! Every registered format passes the conformance suite.
 //!
-//! The suite bounds the memory of its whole process, so this test has a process of its own.
+//! The suite bounds the memory of its whole process, so this test runs in a separate process.
 
 use forebay_storage::formats::FORMATS;
 use forebay_storage::{Stores, conformance};

@@ -109,15 +109,20 @@ fn sql_that_a_feed_cannot_run_is_refused_with_its_place() {
         ("SELECT resize(price, 2, 2) AS x FROM clicks", "3:15", "\"image\" must be an image", ""),
         ("SELECT id FROM clicks ORDER BY price", "3:23", "ORDER BY needs the whole dataset", "shuffle"),
         ("SELECT id FROM clicks WHERE id > 1 LIMIT 3", "3:36", "LIMIT needs the whole dataset", "LIMIT 1000"),
-        ("SELECT id FROM clicks TABLESAMPLE SYSTEM (10)", "3:23", "a sample takes each row", "BERNOULLI"),
+        ("SELECT id FROM clicks TABLESAMPLE SYSTEM (10)", "3:23", "a sample selects each row", "BERNOULLI"),
         ("SELECT avg(price) AS x FROM clicks", "3:8", "the aggregate \"avg\" needs the whole dataset", "beforehand"),
         (
             "SELECT a.id FROM clicks a CROSS JOIN clicks b",
             "3:33",
-            "a join without a condition makes a row of each pair of rows",
+            "a join without a condition returns every pair of rows",
             "ON table.id = other.id",
         ),
-        ("SELECT random() AS x FROM clicks", "3:8", "\"random\" draws anew on every run", "random_hflip"),
+        (
+            "SELECT random() AS x FROM clicks",
+            "3:8",
+            "\"random\" returns new random values on every run",
+            "random_hflip",
+        ),
         ("SELECT now() AS x FROM clicks", "3:8", "\"now\" reads the clock", "literal"),
         ("SELECT id,, price FROM clicks", "3:11", "expected", ""),
         ("SELECT id FROM clicks WHERE 'a", "3:29", "unterminated string literal", ""),
@@ -240,7 +245,7 @@ fn json_whose_columns_cannot_be_told_is_refused_not_dropped() {
         folder.write("rows.jsonl", format!("{line}\n{{\"id\":2}}\n"));
         let script = folder.script("CREATE EXTERNAL TABLE t STORED AS JSONL LOCATION 'rows.jsonl';");
         let message = fail(&mut forebay(["sql", &script]));
-        assert!(message.contains("columns cannot be told") && message.contains("rows.jsonl"), "{message}");
+        assert!(message.contains("columns cannot be inferred") && message.contains("rows.jsonl"), "{message}");
     }
 }
 

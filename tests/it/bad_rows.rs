@@ -120,7 +120,7 @@ fn quarantine_records_file_row_and_reason_in_parquet() {
     let blocked = text(&folder.write("file", "")).to_owned();
     wrong(
         &["run", &script, "--on-error", "quarantine", "--root", &blocked],
-        &["cannot write quarantined rows", &blocked, "hint: give a folder or URL that can be written to with --root"],
+        &["cannot write quarantined rows", &blocked, "hint: choose a writable folder or URL with --root"],
     );
 }
 

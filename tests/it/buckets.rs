@@ -261,11 +261,11 @@ async fn what_cannot_be_grouped_is_refused() {
             assert!(error.to_string().contains(phrase), "{options:?} lacks {phrase:?}: {error}");
         }
     };
-    let shares = "world sizes may be 1, 2, 3, 4, 6, 12";
+    let shares = "allowed world sizes are 1, 2, 3, 4, 6, 12";
     let options = ReadOptions { world_size: 5, ..ReadOptions::default() };
-    check(&options, &["the global batch of 12 samples cannot be shared by 5 ranks", shares]);
+    check(&options, &["the global batch of 12 samples cannot be divided among 5 ranks", shares]);
     let options = ReadOptions { world_size: 2, batch_size: Some(5), ..ReadOptions::default() };
-    check(&options, &["2 ranks with batches of 5 make no global batch of 12 samples", shares]);
+    check(&options, &["2 ranks with batches of 5 do not make a global batch of 12 samples", shares]);
     let options = ReadOptions { from: Start::Offset { epoch: 0, offset: 6 }, ..ReadOptions::default() };
     check(&options, &["\"from\" is offset 6, inside a global step of 12", "begin at 0 or 12"]);
 }

@@ -161,14 +161,14 @@ fn what_dynamic_delivery_cannot_do_is_refused() {
     let dynamic = |more: &[&str], phrases: &[&str]| {
         wrong(&[&["run", "--connect", &server.uri, "--delivery", "dynamic"], more].concat(), phrases);
     };
-    dynamic(&["--world-size", "2"], &["needs the name of their \"job\"", "give all ranks of the job the same name"]);
+    dynamic(&["--world-size", "2"], &["needs a \"job\" name", "use the same name for all ranks of the job"]);
     dynamic(&["--from", "5"], &["cannot begin at offset 5", "a multiple of 28"]);
     wrong(&["run", &script, "--delivery", "dynamic", "--job", "j", "--world-size", "2"], &["needs a dispatcher"]);
     wrong(&["run", &script, "--delivery", "eager"], &["must be 'ordered' or 'dynamic'"]);
     let ordered = run(["--connect", &server.uri, "--steps", "1"]).0.remove(0).token;
-    dynamic(&["--from", &ordered], &["of ordered delivery"]);
+    dynamic(&["--from", &ordered], &["belongs to ordered delivery"]);
     let alone = run(["--connect", &server.uri, "--steps", "1", "--delivery", "dynamic"]).0.remove(0).token;
-    wrong(&["run", "--connect", &server.uri, "--from", &alone], &["of dynamic delivery"]);
+    wrong(&["run", "--connect", &server.uri, "--from", &alone], &["belongs to dynamic delivery"]);
     // The other rank is missing.
     dynamic(
         &["--world-size", "2", "--job", "lonely", "--retry-for", "0.3"],

@@ -81,7 +81,7 @@ async fn a_snapshot_that_is_not_what_its_id_says_is_refused() {
         (spec.snapshot.as_str(), spec.snapshot.as_str(), ""),
         (folder.as_str(), elsewhere.as_str(), altered),
         ("]]]\n]}", "]]],\n[\"z/z.jpg\",1,0,null,[[1,1,0,1,false]]]\n]}", altered),
-        (spec.snapshot.as_str(), "0123", " was asked for, and 0123 sent"),
+        (spec.snapshot.as_str(), "0123", ", received 0123"),
         ("]]]\n", "]]]", "the snapshot is damaged: "),
     ] {
         let opened = worker().open_spec(&spec, &Altered { feed: &feed, from, to }).await;
@@ -244,7 +244,7 @@ async fn a_spec_that_comes_to_another_feed_is_refused_with_the_difference() {
     let missing = json!({"sharpen": 1, "normalize": 1});
     check(Conflict, &["operator \"sharpen\" is missing here"], &[("/operators", missing)]).await;
     let other = [("/statement", json!(statement.replace("height => 32", "height => 33")))];
-    check(Conflict, &["its query is not the one that the feed was opened with"], &other).await;
+    check(Conflict, &["its query differs from the one that the feed was opened with"], &other).await;
     let query = "its query does not compile";
     let unknown = [("/statement", json!(statement.replace("random_hflip", "random_flip")))];
     check(Conflict, &[query, "random_flip"], &unknown).await;
@@ -373,7 +373,7 @@ async fn a_file_that_a_call_names_is_part_of_the_feed() {
     assert_ne!(opened().await.id(), first.id());
     let refused = worker().open_spec(&spec, &first).await.err().expect("another file");
     assert_eq!(refused.kind(), ErrorKind::Conflict);
-    assert!(refused.message().contains("\"colours.txt\" has another content here"), "{refused}");
+    assert!(refused.message().contains("\"colours.txt\" has different content here"), "{refused}");
     // A feed that was planned before continues with the rows that it has read.
     let digests =
         |batches: Vec<(u64, u64, String, String)>| batches.into_iter().map(|batch| batch.3).collect::<Vec<_>>();

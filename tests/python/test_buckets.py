@@ -60,5 +60,5 @@ def test_a_step_is_of_one_length_on_all_ranks(texts, boundaries):
 
 def test_a_world_size_that_does_not_divide_the_global_batch_is_refused(texts):
     buckets = {"bucket_by_length": "tokens", "bucket_boundaries": [4], "global_batch_size": 16}
-    with flight.connect(texts.uri) as client, pytest.raises(pa.ArrowInvalid, match="shared by 3 ranks"):
+    with flight.connect(texts.uri) as client, pytest.raises(pa.ArrowInvalid, match="divided among 3 ranks"):
         read(client, pipeline="texts", world_size=3, **buckets)

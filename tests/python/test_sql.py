@@ -46,11 +46,11 @@ def test_a_table_shows_its_rows(cursor):
 @pytest.mark.parametrize(
     "query, phrase",
     [
-        ("SELECT path FROM photos", "only whole tables and pipelines can be looked at"),
-        ("SELECT repeat('x', 1000000000) FROM photos", "only whole tables and pipelines can be looked at"),
+        ("SELECT path FROM photos", "only whole tables and pipelines can be previewed"),
+        ("SELECT repeat('x', 1000000000) FROM photos", "only whole tables and pipelines can be previewed"),
         ("SELECT * FROM nothing", 'table "nothing" not found'),
         ("SELECT * FROM pipelines.nothing", 'there is no pipeline "nothing"'),
-        ("DROP TABLE photos", "only whole tables and pipelines can be looked at"),
+        ("DROP TABLE photos", "only whole tables and pipelines can be previewed"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused(cursor, query, phrase):

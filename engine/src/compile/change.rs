@@ -1,4 +1,4 @@
-//! The operators of a query that change the set of rows of a window.
+//! The operators of a query that change a window's set of rows.
 
 use datafusion::error::Result;
 use datafusion::logical_expr as plan;
@@ -7,13 +7,13 @@ use super::lookup::Join;
 use super::table_call::TableCall;
 use super::unnest::Unnest;
 
-/// An operator that makes rows.
+/// An operator that derives rows.
 pub(crate) enum Change {
-    /// A row for each item of a list.
+    /// One row for each item of a list.
     Unnest(Unnest),
-    /// Rows with the rows found for them in a table that is held in memory.
+    /// Rows joined with their matches in a lookup table held in memory.
     Join(Box<Join>),
-    /// The rows that a table operator makes.
+    /// The rows that a table operator derives.
     Call(TableCall),
 }
 
@@ -22,7 +22,7 @@ impl Change {
         Unnest::new(node).map(Self::Unnest)
     }
 
-    /// Its name, for names of tables and for `EXPLAIN`.
+    /// The operator's name, used in table names and in `EXPLAIN`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Unnest(_) => "unnest",
@@ -31,7 +31,7 @@ impl Change {
         }
     }
 
-    /// The columns of the input that the operator needs to make the columns `made`.
+    /// The input columns that the operator needs to produce the columns `made`.
     pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
         match self {
             Self::Unnest(unnest) => unnest.needs(made),

@@ -1,8 +1,8 @@
 //! The nodes that a feed stage accepts: row-local and window-local nodes over one table, lookups in other tables, and
 //! pure functions.
 //!
-//! The `sql` crate refuses most other plans earlier, with the place in the text. Plans that are made in another way are
-//! checked here too.
+//! The `sql` crate refuses most other plans earlier, with the place in the text. This module also checks plans that
+//! were not created from SQL.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
             LogicalPlan::Unnest(unnest) => unnest::refusal(unnest),
             LogicalPlan::Extension(extension) if extension.node.as_any().is::<RowsNode>() => None,
             LogicalPlan::Join(join) => impure_of(node).or_else(|| join::refusal(join)).or_else(|| {
-                // `refusal` checks the shape of the right side, and this the functions that it calls.
+                // `refusal` checks the shape of the right side; this checks the functions it calls.
                 driving_table(&join.right).err()
             }),
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::SubqueryAlias(_) => impure_of(node),
@@ -42,7 +42,7 @@ pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     }
 }
 
-/// The input of `node`; of a join its left side, whose rows become samples.
+/// The input of `node`. For a join, the left side, whose rows become samples.
 fn below(node: &LogicalPlan) -> Option<&LogicalPlan> {
     node.inputs().into_iter().next()
 }
@@ -54,7 +54,7 @@ fn impure_of(node: &LogicalPlan) -> Option<Error> {
     node.expressions().iter().find_map(|expr| impure(expr).or_else(|| forgets(expr)))
 }
 
-/// The number of rows at the start of the driving table that `plan` reads, if it does not read all.
+/// The number of leading rows of the driving table that `plan` reads, or `None` if it reads all.
 pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     let mut least: Option<u64> = None;
     let mut node = Some(plan);
@@ -68,7 +68,7 @@ pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     Ok(least)
 }
 
-/// The number of a LIMIT directly over a table and its columns.
+/// The row count of a LIMIT directly over a table and its columns.
 fn limit_of(node: &LogicalPlan) -> Result<u64> {
     let refuse = || {
         Error::invalid("LIMIT counts rows over the whole dataset, and a feed computes one window at a time").with_hint(
@@ -98,21 +98,22 @@ fn refuse_node(node: &LogicalPlan) -> Error {
         LogicalPlan::Distinct(_) => ("DISTINCT", "needs every row of the dataset"),
         LogicalPlan::Sort(_) => ("ORDER BY", "needs every row of the dataset; order comes from the feed's seed"),
         LogicalPlan::Union(_) => ("UNION", "needs a second table"),
-        LogicalPlan::Window(_) => ("a window function", "looks at other rows of the dataset"),
+        LogicalPlan::Window(_) => ("a window function", "reads other rows of the dataset"),
         LogicalPlan::EmptyRelation(_) | LogicalPlan::Values(_) => ("a query without a table", "has no rows to feed"),
         _ => ("this query", "is not row-local"),
     };
     Error::invalid(format!("{what} cannot run in a feed stage: it {why}, and a feed computes one window at a time"))
 }
 
-/// The first function in `expr` whose result is not a function of its row.
+/// The first function in `expr` whose result does not depend on its row alone.
 fn impure(expr: &Expr) -> Option<Error> {
     let mut refusal = None;
     let walked = expr.apply(|expr| {
         refusal = match expr {
             Expr::ScalarFunction(call) if call.func.signature().volatility != Volatility::Immutable => {
                 Some(Error::invalid(format!(
-                    "{}() gives another value at every run, and a feed must be a pure function of its files and seed",
+                    "{}() returns a different value on every run, and a feed must be a pure function of its files and \
+                     seed",
                     call.name()
                 )))
             }
@@ -126,7 +127,8 @@ fn impure(expr: &Expr) -> Option<Error> {
     walked.err().map(Error::from).or(refusal)
 }
 
-/// DataFusion's CASE, COALESCE and similar functions return a tensor's values, but lose the mark of a tensor.
+/// DataFusion's CASE, COALESCE and similar functions return a tensor's values, but drop the metadata that marks a
+/// tensor.
 fn forgets_tensor(expr: &Expr, input: &DFSchema) -> Option<Error> {
     let field = |expr: &Expr| expr.to_field(input).ok().map(|(_, field)| field);
     let mut refusal = None;

@@ -1,4 +1,4 @@
-//! The plan of a feed whose readers do the last steps of their columns themselves.
+//! The plan of a feed whose readers compute the last steps of its columns.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use forebay_operators::image_chain::defer;
 
 use crate::error::Result;
 
-/// `plan` without the last steps of its outputs that a reader can do, and the schema that names these steps; `None` if
-/// there are none.
+/// Splits off the last steps of `plan`'s outputs that a reader can compute. Returns the remaining plan and the schema
+/// that names these steps, or `None` if there are no such steps.
 pub(super) fn defer_last_steps(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<(Arc<dyn ExecutionPlan>, SchemaRef)>> {
     let Some(projection) = (plan.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else { return Ok(None) };
     let input = projection.input();

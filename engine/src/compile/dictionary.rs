@@ -1,8 +1,8 @@
 //! Text columns of categories: expressions run once for each distinct text.
 //!
-//! A Parquet file holds each text of a category once, and a number for each row. A column is read as such a dictionary
-//! if samples hold only numbers that operators compute from its texts. Rows then move as numbers of four bytes, and an
-//! expression runs over some thousand texts instead of one text per row.
+//! A Parquet file stores each text of a category once, and a number for each row. A column is read as such a dictionary
+//! if the samples contain only numbers that operators compute from its texts. Rows are then four-byte numbers, and an
+//! expression runs over a few thousand texts instead of one text per row.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -28,11 +28,11 @@ use forebay_storage::{dictionary_of_texts, retyped};
 use super::window_exec::WindowExec;
 use crate::error::Result;
 
-/// Maximum number of texts in a window's dictionary, per row of the first piece that asks for results. A piece is a
+/// Maximum number of texts in a window's dictionary, per row of the first piece that requests results. A piece is a
 /// small part of a window, but it may be the only part that a rank takes or that passes a filter.
 const TEXTS_PER_ROW_MAX: usize = 4;
 
-/// The columns of the plan's leaf that may be dictionaries.
+/// The leaf columns that can be dictionaries.
 pub(super) fn categories(plan: &Arc<dyn ExecutionPlan>) -> BTreeSet<usize> {
     let Some(bottom) = bottom(plan) else { return BTreeSet::new() };
     let leaf = bottom.input().schema();
@@ -89,7 +89,7 @@ fn below(projection: &ProjectionExec) -> &Arc<dyn ExecutionPlan> {
     input
 }
 
-/// The columns that operators read as texts, and those that anything else reads.
+/// The columns that operators read as texts, and the columns that other expressions read.
 #[derive(Default)]
 struct Uses {
     by_operators: BTreeSet<usize>,
@@ -108,8 +108,8 @@ impl Uses {
     }
 }
 
-/// The text column from which an expression computes a number, if it reads nothing else but constants, and the
-/// innermost operator takes views.
+/// The text column from which an expression computes a number. The expression must read no other column, and its
+/// innermost operator must accept views.
 fn category_of<'a>(expr: &'a Arc<dyn PhysicalExpr>, leaf: &Schema) -> Option<&'a Column> {
     let is_number = expr.data_type(leaf).is_ok_and(|it| it.is_primitive() || it == DataType::Boolean);
     let operator = expr.downcast_ref::<ScalarFunctionExpr>().and_then(|call| forebay_operators::find(call.name()));
@@ -131,7 +131,7 @@ fn category_of<'a>(expr: &'a Arc<dyn PhysicalExpr>, leaf: &Schema) -> Option<&'a
     }
 }
 
-/// The expression with each part that reads only one of these columns as a [`DictionaryEval`].
+/// Replaces each part of the expression that reads only one of these columns with a [`DictionaryEval`].
 fn by_text(
     expr: &Arc<dyn PhysicalExpr>,
     columns: &BTreeSet<usize>,
@@ -151,7 +151,7 @@ fn by_text(
 #[derive(Debug, Clone)]
 struct DictionaryEval {
     column: Arc<dyn PhysicalExpr>,
-    /// The same expression over a batch with that column only.
+    /// The same expression over a batch with only that column.
     of_text: Arc<dyn PhysicalExpr>,
     /// That batch's only field, as plain text.
     text: FieldRef,
@@ -159,9 +159,9 @@ struct DictionaryEval {
     known: Arc<Mutex<Vec<Known>>>,
 }
 
-/// The expression's results for a dictionary that is still in use: one for each text, and last one for a null. They are
-/// not set while they are computed, nor if computing them panicked. They are `None` if the expression fails on one of
-/// the texts, which need not be the text of a row that is asked for.
+/// The expression's results for a dictionary that is still in use: one for each text, then one for a null. The results
+/// are unset while they are computed, and after a panic. They are `None` if the expression fails on any text, including
+/// texts of rows that were not requested.
 #[derive(Debug)]
 struct Known {
     texts: Weak<dyn Array>,
@@ -190,8 +190,8 @@ impl DictionaryEval {
         self.of_text.evaluate(&batch)?.into_array(rows)
     }
 
-    /// The results for each of these texts, and last for a null. `None` if the expression fails on one of them, if
-    /// another thread is still computing them, or if there are too many texts for this number of rows.
+    /// The results for each of these texts, then the result for a null. `None` if the expression fails on one of them,
+    /// if another thread is still computing them, or if there are too many texts for this number of rows.
     fn results(&self, texts: &ArrayRef, rows: usize) -> Option<ArrayRef> {
         let results = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl DictionaryEval {
     }
 }
 
-/// Plain texts of a column that may be a dictionary.
+/// Decodes a column that may be a dictionary into plain texts.
 pub(super) fn plain(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     match texts.as_dictionary_opt() {
         Some(dictionary) => cast(&of_rows(dictionary)?, &DataType::Utf8),
@@ -232,7 +232,7 @@ fn of_rows(texts: &DictionaryArray<Int32Type>) -> Result<ArrayRef, ArrowError> {
     }
 }
 
-/// The results at these numbers, and the last result for nulls.
+/// The results at these numbers. Nulls take the last result.
 fn pick(results: &ArrayRef, numbers: &Int32Array) -> Result<ArrayRef, ArrowError> {
     let null = results.len() - 1;
     let Some(nulls) = numbers.nulls().filter(|_| results.is_valid(null)) else { return take(results, numbers, None) };
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Hexadecimal digits of a few categories, of many, and now and then something else or nothing.
+    /// Hexadecimal digits of few or many categories, with occasional invalid texts and nulls.
     fn texts(draws: &mut Draws, rows: usize, distinct: u64, wrong: u64) -> StringArray {
         let text = |draws: &mut Draws| match draws.below(100) {
             at if at < wrong => "not hexadecimal".to_owned(),
@@ -395,7 +395,8 @@ mod tests {
                 let columns = if kind == "jsonl" { columns } else { "" };
                 let script = format!(
                     "CREATE EXTERNAL TABLE {kind}_t {columns} STORED AS {kind} LOCATION '{kind}';
-                     CREATE PIPELINE {kind}_p AS SELECT id, hex_to_int(a) AS x, fill_null(positive_mod(hex_to_int(b), 7)) AS y,
+                     CREATE PIPELINE {kind}_p AS
+                     SELECT id, hex_to_int(a) AS x, fill_null(positive_mod(hex_to_int(b), 7)) AS y,
                      fill_null(CAST(hex_to_int(a) AS REAL), 0.5) AS r, hex_to_int(b) + coalesce(id, 0) AS s,
                      vocab_apply(c, ['F', 'not hexadecimal', '0000000a'], other => 9) AS z,
                      hash_bucket(b, buckets => 99) AS h, index_of(c, ['F']) AS i FROM {kind}_t {filter}"

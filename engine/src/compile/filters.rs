@@ -1,4 +1,4 @@
-//! The filters of a query: the rows that pass them, and the query without them.
+//! Splits a query into its filters and the query without them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::hidden_columns::{SAMPLE_ID, hidden_column};
 use super::leaf_plan::LeafPlan;
 use crate::error::Result;
 
-/// The topmost filter of `plan` with everything below it.
+/// The topmost filter of `plan` and everything below it.
 pub(super) fn topmost_filter(plan: &LogicalPlan) -> Option<LogicalPlan> {
     match plan {
         LogicalPlan::Filter(_) => Some(plan.clone()),
@@ -31,13 +31,13 @@ pub(super) fn unfiltered(plan: LogicalPlan) -> datafusion::error::Result<Logical
     .data()
 }
 
-/// The ids of the rows that come out of `plan`.
+/// The ids of the rows that `plan` outputs.
 pub(super) fn ids(plan: LogicalPlan) -> Result<LogicalPlan> {
     let id = Expr::Column(hidden_column(&plan, SAMPLE_ID)?);
     Ok(LogicalPlanBuilder::from(plan).project([id])?.build()?)
 }
 
-/// Plans each condition that rows must meet at any level of `plan` by itself.
+/// Plans each filter condition at any level of `plan` separately.
 pub(super) async fn conjuncts(plan: &LogicalPlan, source: &SchemaRef, state: &SessionState) -> Result<Vec<LeafPlan>> {
     let mut conjuncts = Vec::new();
     for conjunct in conjuncts_of(plan)? {
@@ -46,7 +46,7 @@ pub(super) async fn conjuncts(plan: &LogicalPlan, source: &SchemaRef, state: &Se
     Ok(conjuncts)
 }
 
-/// Each condition that rows must meet at any level of `plan`, as a filter by itself.
+/// Each filter condition at any level of `plan`, as a separate filter.
 fn conjuncts_of(plan: &LogicalPlan) -> Result<Vec<LogicalPlan>> {
     let mut conjuncts = Vec::new();
     plan.apply(|node| {

@@ -1,8 +1,8 @@
-//! Joins: from DataFusion's node to a lookup, with the joins that a feed refuses.
+//! Translates DataFusion's join nodes into lookups, and refuses the joins that a feed cannot run.
 //!
-//! The left side is the query so far, whose rows become samples. Each of its rows looks its keys up in the right side,
-//! which is read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read.
-//! Other conditions filter the rows that are found.
+//! The left side is the query so far; its rows become samples. Each row looks up its keys in the right side, which is
+//! read whole: see [`lookup`](super::lookup). Conditions on the right side alone filter it when it is read. Other
+//! conditions filter the matches.
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinType, NullEquality, plan_err};
@@ -17,14 +17,14 @@ use forebay_operators::Determinism;
 use super::lookup::{JoinKind, can_be_key};
 use crate::error::Error;
 
-/// The condition of a join, in parts.
+/// The condition of a join, split by the sides it reads.
 pub(crate) struct Condition {
     pub(crate) kind: JoinKind,
-    /// Expressions over the left and the right side that must be equal, of the same type.
+    /// Pairs of a left and a right expression of the same type that must be equal.
     pub(crate) keys: Vec<(Expr, Expr)>,
-    /// The condition on rows of the right side alone.
+    /// The condition on the right side alone.
     pub(crate) right: Option<Expr>,
-    /// The condition on the rows that are found.
+    /// The condition on the matches.
     pub(crate) residual: Option<Expr>,
 }
 
@@ -63,7 +63,7 @@ fn pair(condition: &Expr, left: &DFSchema, right: &DFSchema) -> Result<Option<(E
     }
 }
 
-/// `plan` with the types of all expressions settled, and with its subqueries in conditions as joins.
+/// `plan` with all expression types resolved, and with subqueries in conditions rewritten as joins.
 pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     let plan = state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?;
     let (rule, context) = (DecorrelatePredicateSubquery::new(), OptimizerContext::new());
@@ -74,7 +74,7 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
     .data()
 }
 
-/// Why a feed does not run this join.
+/// The reason that a feed cannot run this join, or `None`.
 pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
     let refuse = |message: &str, hint: &str| Some(Error::invalid(message.to_owned()).with_hint(hint.to_owned()));
     let condition = match join.join_type {
@@ -82,24 +82,29 @@ pub(crate) fn refusal(join: &plan::Join) -> Option<Error> {
             Ok(condition) => condition,
             Err(error) => return Some(error.into()),
         },
-        JoinType::LeftMark => return refuse("a subquery is a condition by itself, or beside AND", BESIDE),
+        JoinType::LeftMark => {
+            return refuse("a subquery must be a condition of its own, alone or combined with AND", BESIDE);
+        }
         other => return refuse(&format!("a {other} join keeps rows of its second table"), SIDES),
     };
     let Condition { kind, keys, residual, .. } = condition;
     let matches_nulls = join.null_equality == NullEquality::NullEqualsNull;
     if keys.is_empty() || matches_nulls {
-        return refuse("a join finds rows by an equality of columns of both tables, and this one has none", KEYS);
+        return refuse("a join needs an equality between columns of both tables, and this one has none", KEYS);
     }
     if kind == JoinKind::NotIn && keys.len() > 1 {
-        return refuse("NOT IN compares one column, and its subquery names columns of the query around it", NOT_EXISTS);
+        return refuse(
+            "NOT IN compares one column, and its subquery references columns of the outer query",
+            NOT_EXISTS,
+        );
     }
     if residual.is_some() && kind != JoinKind::Inner {
-        return refuse("a condition over both tables is only looked up in an inner JOIN, unless it is an equality", ON);
+        return refuse("only an inner JOIN accepts a condition over both tables that is not an equality", ON);
     }
     for (key, _) in &keys {
         match plan::ExprSchemable::get_type(key, join.left.schema().as_ref()) {
             Ok(data_type) if can_be_key(&data_type) => {}
-            Ok(data_type) => return refuse(&format!("rows cannot be found by {key}, which is {data_type}"), KEYS),
+            Ok(data_type) => return refuse(&format!("{key} cannot be a join key: its type is {data_type}"), KEYS),
             Err(error) => return Some(error.into()),
         }
     }
@@ -112,11 +117,11 @@ const KEYS: &str = "write `FROM table JOIN other ON table.id = other.id`";
 const NOT_EXISTS: &str = "write `NOT EXISTS (SELECT * FROM other WHERE other.id = table.id AND …)`";
 const ON: &str = "filter the second table, `LEFT JOIN (SELECT * FROM other WHERE …)`, or the samples with WHERE";
 
-/// Refuses a right side other than some columns and rows of a table.
+/// Refuses a right side other than a projection and filter of one table.
 fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
     let refuse = |what: &str| {
         Err(Error::invalid(format!("{what} inside the second table of a join")).with_hint(
-            "it is a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \
+            "join a table, or `(SELECT columns FROM table WHERE …)`; join several tables one after the other, and \
              compute the rest beforehand",
         ))
     };
@@ -129,7 +134,7 @@ fn right_side(right: &LogicalPlan) -> crate::error::Result<()> {
             | LogicalPlan::SubqueryAlias(_)
             | LogicalPlan::Limit(_) => {
                 if node.expressions().iter().any(depends_on_the_sample) {
-                    return refuse("an operator that is another for each sample");
+                    return refuse("an operator whose result depends on the sample");
                 }
                 node.inputs()[0]
             }

@@ -1,8 +1,8 @@
-//! An operator that makes rows, planned with the part of the query below it.
+//! An operator that derives rows, planned with the part of the query below it.
 //!
-//! A layer runs when a window is prepared, because a window's offsets follow from the rows that it makes. The window
-//! keeps these rows. They have ids of their own. A row's random key is a hash of its parent's key and its index among
-//! its parent's rows. Each row refers to a row of the driving table, which messages about bad rows name.
+//! A layer runs when a window is prepared, because the number of derived rows determines the window's offsets. The
+//! window keeps these rows, which have their own ids. A row's random key is a hash of its parent's key and its index
+//! among its parent's rows. Each row refers to a row of the driving table, for error messages about bad rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,26 +24,26 @@ use super::source_rows::{DerivedRows, SourceRows};
 use super::table_call::TableCall;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum bytes of the rows made in one window.
+/// Maximum bytes of the derived rows of one window.
 const MADE_BYTES_MAX: u64 = 1 << 30;
-/// The first id of a made row, above the ids of any table.
+/// The first id of a derived row, above the ids of any table.
 const MADE_IDS: u64 = 1 << 63;
 
-/// An operator that makes rows, ready to run over any rows of the layer or table below.
+/// An operator that derives rows, ready to run over any rows of the layer or table below.
 pub(crate) struct Layer {
-    /// The input's rows that pass the filters below the operator: the columns that it needs, then the sample id.
+    /// The input rows that pass the filters below the operator: the columns it needs, then the sample id.
     below: Select,
-    /// The columns that the layer reads of the layer or table below, ascending.
+    /// The columns of the layer or table below that this layer reads, ascending.
     columns: Vec<usize>,
     change: Change,
-    /// The table that a join looks rows up in.
+    /// The lookup table, if the layer is a join.
     lookup: Option<LookupPlan>,
-    /// The columns of the made rows that are read, ascending.
+    /// The columns of the derived rows that are read, ascending.
     made: Vec<usize>,
     schema: SchemaRef,
 }
 
-/// The rows made in a window so far.
+/// The rows derived so far in a window.
 #[derive(Default)]
 pub(crate) struct MadeSoFar {
     rows: u64,
@@ -51,15 +51,15 @@ pub(crate) struct MadeSoFar {
 }
 
 impl MadeSoFar {
-    /// How many more bytes of rows the window may hold.
+    /// The number of bytes that the window may still hold.
     fn room(&self) -> u64 {
         MADE_BYTES_MAX.saturating_sub(self.bytes)
     }
 }
 
 impl Layer {
-    /// Plans a layer of which the columns `made` are read, over a table or layer with the columns of `source`. Joins
-    /// look rows up in `tables`.
+    /// Plans a layer whose columns `made` are read, over a table or layer with the columns of `source`. Joins look up
+    /// rows in `tables`.
     pub(crate) async fn plan(
         woven: WovenLayer,
         made: Vec<usize>,
@@ -79,7 +79,7 @@ impl Layer {
         let lookup = match &change {
             Change::Join(join) => {
                 let dataset = tables.get(&join.right.table).cloned();
-                let dataset = dataset.ok_or_else(|| Error::internal("a join reads a table that is not there"))?;
+                let dataset = dataset.ok_or_else(|| Error::internal("a join reads a missing table"))?;
                 Some(join.lookup(&made, dataset, state).await?)
             }
             _ => None,
@@ -89,7 +89,7 @@ impl Layer {
         Ok(Self { columns: ascending(below.columns()), below, change, lookup, made, schema: Arc::new(schema) })
     }
 
-    /// The columns to read of the layer or table below, ascending.
+    /// The columns of the layer or table below to read, ascending.
     pub(crate) fn columns(&self) -> &[usize] {
         &self.columns
     }
@@ -99,12 +99,12 @@ impl Layer {
         format!("{}:\n{}{lookup}", self.change.name(), self.below.whole.display())
     }
 
-    /// The table that it looks rows up in, if it is a join.
+    /// The lookup table, if the layer is a join.
     pub(crate) fn lookup(&self) -> Option<&LookupPlan> {
         self.lookup.as_ref()
     }
 
-    /// The rows of the input that pass the filters below the operator.
+    /// The input rows that pass the filters below the operator.
     pub(super) fn below(&self) -> &Select {
         &self.below
     }
@@ -116,23 +116,24 @@ impl Layer {
         }
     }
 
-    /// Whether it makes one row of each row of the layer or table below.
+    /// Whether each row of the layer or table below derives exactly one row.
     pub(crate) fn is_one_to_one(&self) -> bool {
         self.call().is_some_and(TableCall::is_one_to_one) && self.below.conjuncts.is_empty()
     }
 
-    /// Whether its rows have the columns of others beside their own.
+    /// Whether its rows also carry the columns of a partner row.
     pub(crate) fn has_partners(&self) -> bool {
         self.call().is_some_and(TableCall::has_partners)
     }
 
-    /// Whether it needs all rows of a window before it makes any.
+    /// Whether it needs all rows of a window before it derives any.
     pub(crate) fn is_of_window(&self) -> bool {
         self.call().is_some_and(TableCall::is_of_window)
     }
 
-    /// Makes rows of `passed`: some rows of a window, or all of them if the operator [needs all](Self::is_of_window).
-    /// `order` maps a row's random key to its place in the window. `lookup` is the table of a [join](Self::lookup).
+    /// Derives rows from `passed`: some rows of a window, or all of them if the operator [needs
+    /// all](Self::is_of_window). `order` maps a row's random key to its place in the window. `lookup` is the lookup
+    /// table of a [join](Self::lookup).
     pub(crate) fn make(
         &self,
         passed: &[SourceRows],
@@ -171,7 +172,7 @@ impl Layer {
         }
     }
 
-    /// Gives ids to made rows.
+    /// Assigns ids to derived rows.
     fn identified(&self, rows: DerivedRows, so_far: &mut MadeSoFar) -> Result<SourceRows> {
         let DerivedRows { columns, random_keys: keys, origins } = rows;
         let options = RecordBatchOptions::new().with_row_count(Some(keys.len()));

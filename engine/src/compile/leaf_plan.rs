@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 /// A physical plan over a [`WindowExec`], and the origin of each column of that leaf.
 pub(crate) struct LeafPlan {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
-    /// The schema of its rows with the steps that a reader computes, if there are any.
+    /// The schema of its rows with the last steps, which a reader computes; `None` if there are none.
     pub(super) unfinished: Option<SchemaRef>,
     pub(super) leaf_schema: SchemaRef,
     pub(super) inputs: Vec<LeafColumn>,
@@ -34,7 +34,7 @@ pub(super) enum LeafColumn {
 }
 
 impl LeafColumn {
-    /// The column of the table or layer, if it is one.
+    /// The index of the column in the table or layer, unless the column is hidden.
     pub(super) fn column(&self) -> Option<usize> {
         match self {
             Self::Column(column) => Some(*column),
@@ -63,7 +63,7 @@ impl LeafPlan {
             leaf = child;
         }
         if !leaf.is::<WindowExec>() {
-            // An optimiser that proves a filter false leaves a plan without a leaf.
+            // An optimizer that proves a filter false produces a plan without a leaf.
             return Err(Error::invalid("no row of the table can pass this query's filters"));
         }
         let leaf_schema = leaf.schema();
@@ -85,7 +85,7 @@ impl LeafPlan {
         displayable(self.plan.as_ref()).indent(false).to_string()
     }
 
-    /// The columns of its leaf that it reads.
+    /// The leaf columns that it reads.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.inputs.iter().filter_map(LeafColumn::column)
     }
@@ -105,7 +105,7 @@ impl LeafPlan {
                 }),
             }
         });
-        // A column that one plan reads as a dictionary may be plain text to another.
+        // Two plans may read the same column, one as a dictionary and one as plain text.
         let columns = columns.zip(self.leaf_schema.fields()).map(|(column, field)| match field.data_type() {
             DataType::Utf8 => dictionary::plain(&column),
             _ => Ok(column),
@@ -119,8 +119,8 @@ impl LeafPlan {
     }
 }
 
-/// The plan with each chain of image operators as one call. This comes after the optimizer, which has arranged that a
-/// call shared by several chains is computed once.
+/// Fuses each chain of image operators into one call. This runs after the optimizer, which ensures that a call shared
+/// by several chains is computed once.
 fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let fused = plan.transform_up(|node| {
         let Some(projection) = (node.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else {
@@ -138,22 +138,22 @@ fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(fused.data()?)
 }
 
-/// A plan of the rows that pass filters.
+/// A plan that outputs the rows that pass the filters.
 pub(crate) struct Select {
-    /// All conditions at once, as the optimizer ordered them: whether a row fails may depend on that order.
+    /// All conditions together, in the optimizer's order. Whether a row fails may depend on that order.
     pub(crate) whole: LeafPlan,
-    /// Each condition by itself, for rows that fail.
+    /// Each condition separately, for rows that fail.
     pub(crate) conjuncts: Vec<LeafPlan>,
 }
 
 impl Select {
-    /// The columns of its leaf that it reads.
+    /// The leaf columns that it reads.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.conjuncts.iter().chain([&self.whole]).flat_map(LeafPlan::columns)
     }
 }
 
-/// These columns in ascending order, each once.
+/// These columns in ascending order, without duplicates.
 pub(crate) fn ascending(columns: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut columns: Vec<usize> = columns.collect();
     columns.sort_unstable();

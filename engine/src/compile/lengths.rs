@@ -1,7 +1,7 @@
-//! The third plan of a feed that is grouped by length: each row's sample id and the column that is measured.
+//! The third plan of a feed that groups rows by length: each row's sample id and the measured column.
 //!
-//! Groups determine offsets, so they must be known before a window's rows are transformed. The transform computes the
-//! column again.
+//! The groups determine offsets, so they must be known before a window's rows are transformed. The transform computes
+//! the column again.
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, UInt64Array};
 use arrow::compute::{cast, take, take_record_batch};
@@ -20,10 +20,10 @@ use super::source_rows::SourceRows;
 use super::stage::{BadRow, Stage};
 use crate::error::{Error, Result};
 
-/// The plan of rows' lengths.
+/// The plan that measures rows.
 pub(crate) struct Lengths {
     plan: LeafPlan,
-    /// The columns of the table that it reads, ascending.
+    /// The table columns that it reads, ascending.
     columns: Vec<usize>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Measured {
     pub(crate) bad: Vec<BadRow>,
 }
 
-/// Refuses a column that does not exist, or that has no length.
+/// Refuses a column that does not exist or has no length.
 pub(crate) fn check(schema: &Schema, column: &str) -> Result<()> {
     let Ok(field) = schema.field_with_name(column) else {
         let names = || schema.fields().iter().map(|field| field.name().as_str());
@@ -56,7 +56,7 @@ pub(crate) fn check(schema: &Schema, column: &str) -> Result<()> {
     }
 }
 
-/// Plans the lengths of `column` of the query `plan`, whose driving table has the columns of `source`.
+/// Plans the lengths of `column` of the query `plan`. `source` has the columns of the driving table.
 pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, state: &SessionState) -> Result<Lengths> {
     let woven = hidden::weave(plan)?;
     let source = woven.leaf(source).clone();
@@ -67,7 +67,7 @@ pub(crate) fn lengths(plan: &LogicalPlan, column: &str, source: &SchemaRef, stat
     let measured = LogicalPlanBuilder::from(woven).project([id, plain(qualifier, field)])?.build()?;
     // The functions that open feeds are not async, and planning over one table never waits.
     let planned = state.create_physical_plan(&measured).now_or_never();
-    let plan = planned.ok_or_else(|| Error::internal("planning waits for something"))??;
+    let plan = planned.ok_or_else(|| Error::internal("planning did not complete at once"))??;
     let plan = LeafPlan::new(plan, &source)?;
     let mut columns: Vec<usize> = plan.columns().collect();
     columns.sort_unstable();
@@ -83,7 +83,7 @@ impl Lengths {
 }
 
 impl Stage {
-    /// The lengths of the rows with the ids `kept`. `rows` has them in the same order.
+    /// Measures the rows with the ids `kept`, which are in the order of `rows`.
     pub(crate) async fn measure(&self, lengths: &Lengths, rows: &SourceRows, kept: &UInt64Array) -> Result<Measured> {
         let rows = self.narrowed(lengths, rows, kept)?;
         let done = self.run(&lengths.plan, &lengths.columns, &rows, false).await?;
@@ -96,7 +96,7 @@ impl Stage {
         Ok(Measured { sample_ids, lengths: all, bad: done.bad })
     }
 
-    /// Only the rows and columns that are needed.
+    /// Only the rows and columns needed.
     fn narrowed(&self, lengths: &Lengths, rows: &SourceRows, kept: &UInt64Array) -> Result<SourceRows> {
         let cannot = |error| Error::internal(format!("cannot narrow rows: {error}"));
         // The measured column is a column of the samples, so the transform reads its inputs too.
@@ -125,8 +125,8 @@ impl Stage {
     }
 }
 
-/// Adds the length of each value: the items of a list, the characters of a string, the bytes of a binary value, and the
-/// value of an integer. The length of a null and of a negative number is 0.
+/// Appends the length of each value: the items of a list, the characters of a string, the bytes of a binary value, or
+/// the value of an integer. The length of a null or a negative number is 0.
 fn append(lengths: &mut Vec<u64>, array: &ArrayRef) -> Result<()> {
     let valid = |row: usize, length: u64| if array.is_null(row) { 0 } else { length };
     let fixed = |width: i32| (0..array.len()).map(move |row| valid(row, width as u64));

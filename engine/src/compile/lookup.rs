@@ -1,9 +1,9 @@
-//! The right side of a join: planned with the pipeline, read once for a feed, used by every window.
+//! The right side of a join: planned with the pipeline, read once per feed, and shared by all windows.
 //!
-//! Its rows stay in the snapshot's order, also those of one key. The index beside them holds the hashes of the keys in
-//! ascending order, and for each value of a hash's first bits the position of the first such hash. The index takes
-//! about 30 bytes per row, and all threads read it without a lock. DataFusion's hash join would build its table again
-//! for each window.
+//! Its rows stay in the snapshot's order, including rows with equal keys. The index holds the hashes of the keys in
+//! ascending order. A directory maps each value of a hash's leading bits to the position of the first such hash. The
+//! index takes about 30 bytes per row, and all threads read it without a lock. DataFusion's hash join would rebuild its
+//! table for each window.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use super::leaf_plan::{LeafPlan, ascending};
 use super::source_rows::Expansion;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The kind of a join: the rows that it makes of a row of the left side.
+/// The kind of a join: which rows it derives from a left row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinKind {
-    /// A row with each row that is found.
+    /// One row per match.
     Inner,
-    /// A row with each row that is found, or with nulls.
+    /// One row per match, or one row with nulls if there is no match.
     Left,
-    /// It is kept if any is found.
+    /// The left row, if it has a match.
     Semi,
-    /// It is kept if none is found.
+    /// The left row, if it has no match.
     Anti,
-    /// It is kept if its key certainly differs from all keys of the right side, which may hold nulls.
+    /// The left row, if its key certainly differs from all keys of the right side. The right side may hold nulls.
     NotIn,
 }
 
-/// A join that looks rows up.
+/// A join that looks up rows.
 pub(crate) struct Join {
     pub(crate) kind: JoinKind,
-    /// The number of columns of the left side. Its keys follow them.
+    /// The number of columns of the left side. The keys follow them.
     pub(crate) left: usize,
     pub(crate) keys: usize,
     pub(crate) right: Right,
@@ -56,19 +56,19 @@ pub(crate) struct Right {
     pub(crate) limit: Option<u64>,
 }
 
-/// The right side, planned: its keys, then those of its columns that are read.
+/// The right side, planned: its keys, then the columns that are read.
 pub(crate) struct LookupPlan {
     pub(crate) table: String,
     pub(crate) dataset: Dataset,
-    /// The number of rows at the start of the table that are read, if not all.
+    /// The number of leading rows of the table to read, or `None` for all.
     pub(crate) limit: Option<u64>,
     pub(crate) plan: LeafPlan,
-    /// The columns that are read of the table, ascending.
+    /// The table columns to read, ascending.
     pub(crate) read: Vec<usize>,
     keys: usize,
 }
 
-/// Whether values of this type can be keys.
+/// Whether values of this type can be join keys.
 pub(crate) fn can_be_key(data_type: &DataType) -> bool {
     RowConverter::supports_fields(&[SortField::new(data_type.clone())]) && !data_type.is_null()
 }
@@ -80,7 +80,7 @@ impl Join {
         keys.chain(made.iter().copied().filter(|&column| column < self.left)).collect()
     }
 
-    /// Plans the right side, of which the columns `made` of the join are read.
+    /// Plans the right side. `made` lists the columns of the join that are read.
     pub(crate) async fn lookup(&self, made: &[usize], dataset: Dataset, state: &SessionState) -> Result<LookupPlan> {
         let Right { table, plan, keys, columns, limit } = &self.right;
         let columns = made.iter().filter_map(|&column| columns.get(column.checked_sub(self.left)?).cloned());
@@ -90,7 +90,7 @@ impl Join {
             match error.kind() {
                 ErrorKind::Invalid => {
                     Error::invalid(format!("no row of \"{table}\" can be found by this join's conditions"))
-                        .with_hint("its conditions are never met: leave the join out")
+                        .with_hint("its conditions are never true: remove the join")
                 }
                 _ => error,
             }
@@ -99,7 +99,7 @@ impl Join {
         Ok(LookupPlan { table: table.clone(), dataset, limit: *limit, plan, read, keys: keys.len() })
     }
 
-    /// Looks up the rows of `input`, whose first columns are the keys, in `lookup`.
+    /// Looks up the rows of `input` in `lookup`. The first columns of `input` are the keys.
     pub(crate) fn make(
         &self,
         lookup: &Lookup,
@@ -121,8 +121,7 @@ impl Join {
             let values = if is_left { left.next() } else { right.next() };
             let values = values.ok_or_else(|| Error::internal("a join lacks a column"))?;
             match is_left {
-                // Most joins find one row for each row. The columns of the left side, such as images, are then not
-                // copied.
+                // Most joins find one match per row. The left columns, such as images, are then not copied.
                 true if is_all => Ok(Arc::clone(values)),
                 true => take(values, &parents, None).map_err(cannot),
                 false => take(values, &found.rows, None).map_err(cannot),
@@ -132,21 +131,21 @@ impl Join {
     }
 }
 
-/// Bytes of a made row without its columns: its id, key and origin, and the numbers that find it.
+/// Bytes of a derived row besides its columns: its id, key and origin, and its indices into both sides.
 const MADE_ROW_BYTES: usize = 48;
-/// Bytes of a row of the right side in the index without its key: a hash, a row number, an entry of the directory, and
-/// the start of its key.
+/// Bytes of a right row in the index besides its key: a hash, a row number, a directory entry, and the offset of its
+/// key.
 const INDEX_ROW_BYTES: usize = 24;
 
-/// Rows of the right side in memory, to be found by their keys.
+/// The rows of the right side in memory, indexed by key.
 pub(crate) struct Lookup {
     converter: RowConverter,
     keys: Rows,
-    /// The hashes of the keys that have no null, ascending.
+    /// The hashes of the keys without nulls, ascending.
     hashes: Vec<u64>,
-    /// The row of each hash; rows of equal hashes ascend.
+    /// The row of each hash. Rows with equal hashes ascend.
     rows: Vec<u32>,
-    /// For each value of a hash's first bits the position of the first such hash, and last the number of hashes.
+    /// For each value of a hash's leading bits, the position of the first such hash; then the number of hashes.
     directory: Vec<u32>,
     has_nulls: bool,
     columns: Vec<ArrayRef>,
@@ -154,11 +153,11 @@ pub(crate) struct Lookup {
     row_bytes: usize,
 }
 
-/// Rows that were found, for rows of the left side in order.
+/// The matches of left rows, in order.
 struct Found {
     parents: Vec<u32>,
     ordinals: Vec<Option<u64>>,
-    /// Null for a row of the left side that is kept though none is found.
+    /// Null for a left row that is kept without a match.
     rows: UInt32Array,
 }
 
@@ -167,7 +166,7 @@ impl LookupPlan {
         format!("lookup in {}:\n{}", self.table, self.plan.display())
     }
 
-    /// The bytes of some of its rows in memory, with their index.
+    /// The memory of some of its rows, including their index.
     pub(crate) fn bytes(&self, rows: &[RecordBatch]) -> u64 {
         let of_rows = |batch: &RecordBatch| {
             let keys: u64 = batch.columns()[..self.keys].iter().map(column_bytes).sum();
@@ -176,7 +175,7 @@ impl LookupPlan {
         rows.iter().map(of_rows).sum()
     }
 
-    /// Indexes the plan's results for the table's rows, in their order.
+    /// Indexes the plan's results for the table's rows, in order.
     pub(crate) fn index(&self, batches: &[RecordBatch]) -> Result<Lookup> {
         let cannot = |error| {
             let message = format!("the rows of \"{}\" cannot be kept for a join: {error}", self.table);
@@ -203,7 +202,7 @@ impl Lookup {
             .collect();
         index.sort_unstable();
         let (hashes, rows): (Vec<u64>, Vec<u32>) = index.into_iter().unzip();
-        // About one row for each entry.
+        // About one row per entry.
         let bits = usize::BITS - hashes.len().leading_zeros();
         let mut directory: Vec<u32> = Vec::with_capacity((1 << bits) + 1);
         let mut at = 0;
@@ -220,20 +219,20 @@ impl Lookup {
         Ok(Self { converter, keys, hashes, rows, directory, has_nulls, columns, row_bytes })
     }
 
-    /// The rows of the right side whose key is `key`, ascending.
+    /// The right rows whose key is `key`, ascending.
     fn matches(&self, key: Row<'_>) -> impl Iterator<Item = u32> {
         let hash = xxh3_64(key.as_ref());
         let bits = (self.directory.len() - 1).trailing_zeros();
         let entry = first_bits(hash, bits) as usize;
         let Range { start, end } = self.directory[entry] as usize..self.directory[entry + 1] as usize;
-        // Rows of equal keys share an entry, however many they are.
+        // All rows with equal keys share an entry, so its length has no bound.
         let start = start + self.hashes[start..end].partition_point(|&other| other < hash);
         let equal = self.hashes[start..end].iter().take_while(move |&&other| other == hash);
         let rows = self.rows[start..end].iter().zip(equal).map(|(&row, _)| row);
         rows.filter(move |&row| self.keys.row(row as usize) == key)
     }
 
-    /// Finds rows for `keys`: at most `rows_max`.
+    /// Finds at most `rows_max` matches for `keys`.
     fn find(&self, kind: JoinKind, keys: &[ArrayRef], rows_max: u64) -> Result<Found> {
         let nulls = nulls(keys);
         let cannot = |error| Error::internal(format!("cannot look keys up: {error}"));
@@ -251,8 +250,8 @@ impl Lookup {
             };
             match (kind, first) {
                 (JoinKind::Inner | JoinKind::Left, Some(first)) => match matches.next() {
-                    // A row with a single match stays the same sample: random operators draw as they would without the
-                    // join.
+                    // A row with a single match stays the same sample, so random operators draw as they would without
+                    // the join.
                     None => add(Some(first), None),
                     Some(second) => {
                         for (row, ordinal) in [first, second].into_iter().chain(matches).zip(0..) {
@@ -282,7 +281,7 @@ fn first_bits(hash: u64, bits: u32) -> u64 {
     hash.checked_shr(u64::BITS - bits).unwrap_or(0)
 }
 
-/// The rows that have a null in any of `keys`.
+/// Marks the rows that have a null in any of `keys`.
 fn nulls(keys: &[ArrayRef]) -> Option<NullBuffer> {
     keys.iter().fold(None, |nulls, key| NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref()))
 }

@@ -1,13 +1,13 @@
-//! From a logical plan to a [`Stage`]: checked, woven, cut in two, optimised and planned once.
+//! Compiles a logical plan to a [`Stage`]: checked, woven, cut in two, optimized and planned once.
 //!
 //! A feed stage runs as two physical plans over the same leaf. *Select* is the part of the query below the topmost
-//! filter. It returns the ids of the rows that pass: it is cheap, and it determines a window's row count and so every
-//! offset. *Transform* is the query without its filters, a one-to-one function of rows. It is expensive, and runs only
-//! for the rows that a reader is about to receive. A feed that is grouped by length has a third plan, [`lengths()`],
-//! which runs for the whole window.
+//! filter. It returns the ids of the rows that pass. It is cheap, and it determines a window's row count and therefore
+//! every offset. *Transform* is the query without its filters, a one-to-one function of rows. It is expensive, and runs
+//! only for the rows that a reader is about to receive. A feed that groups rows by length has a third plan,
+//! [`lengths()`], which runs for the whole window.
 //!
-//! Operators that make rows run below these two plans. Each is a [`Layer`], which runs when a window is prepared; the
-//! two plans read the rows of the topmost one. Joins are layers too. They look rows up in a table that the feed holds
+//! Operators that derive rows run below these two plans. Each is a [`Layer`], which runs when a window is prepared; the
+//! two plans read the rows of the topmost layer. Joins are layers too. They look up rows in a table that the feed holds
 //! in memory.
 
 mod change;
@@ -52,17 +52,17 @@ use filters::{conjuncts, ids, topmost_filter, unfiltered};
 use leaf_plan::{LeafPlan, Select};
 use output::output;
 
-/// Returns the name of the driving table of `plan`. Refuses a plan that no feed stage can run.
+/// Returns the name of the driving table of `plan`. Refuses a plan that a feed stage cannot run.
 pub(crate) fn driving_table(plan: &LogicalPlan) -> Result<String> {
     checks::driving_table(plan)
 }
 
-/// The number of rows at the start of its table that `plan` reads, if it does not read all.
+/// The number of leading rows of its table that `plan` reads, or `None` if it reads all.
 pub(crate) fn limit(plan: &LogicalPlan) -> Result<Option<u64>> {
     checks::limit(plan)
 }
 
-/// Settles the types of expressions in `plan`, and makes joins of subqueries in conditions. The rest of this module
+/// Resolves the types of expressions in `plan`, and rewrites subqueries in conditions as joins. The rest of this module
 /// expects such a plan.
 pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     Ok(join::resolved(plan, state)?)
@@ -71,19 +71,19 @@ pub(crate) fn resolved(plan: LogicalPlan, state: &SessionState) -> Result<Logica
 /// The reader of a stage's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Audience {
-    /// The program that asked for them.
+    /// The program that opened the feed.
     User,
-    /// A trainer over the wire, which computes their last steps: see
+    /// A trainer over the wire, which computes the last steps itself: see
     /// [`finish_deferred`](forebay_arrays::finish_deferred).
     Trainer,
 }
 
 /// Plans the feed stage of `plan` over `tables`. With `only`, the stage has the same rows, but computes only the
-/// columns at these places.
+/// columns at these indices.
 ///
-/// Such a stage still reads, filters and makes rows for all columns. A bad row takes one offset, wherever it is found
-/// to be bad, so the rows that are bad before they become samples must not depend on the columns asked for. A stage of
-/// one sample per row reads only the columns it computes, unless `reads_all`.
+/// Such a stage still reads, filters and derives rows for all columns. A bad row takes one offset, at whatever stage it
+/// fails. So rows that fail before they become samples must not depend on the requested columns. A stage with one
+/// sample per row reads only the columns it computes, unless `reads_all` is set.
 pub(crate) async fn compile(
     plan: &LogicalPlan,
     only: Option<&[usize]>,
@@ -93,8 +93,7 @@ pub(crate) async fn compile(
     state: &SessionState,
 ) -> Result<Stage> {
     let table = checks::driving_table(plan)?;
-    let source =
-        tables.get(&table).ok_or_else(|| Error::internal("the plan reads a table that is not there"))?.schema();
+    let source = tables.get(&table).ok_or_else(|| Error::internal("the plan reads a missing table"))?.schema();
     let woven = hidden::weave(plan)?;
     let leaf = woven.leaf(source).clone();
     let select = match topmost_filter(&woven.top) {
@@ -104,7 +103,7 @@ pub(crate) async fn compile(
         }
         None => None,
     };
-    // The whole query is woven, so that call sites do not depend on the columns asked for.
+    // Weave the whole query, so that call sites do not depend on the requested columns.
     let is_one_to_one = select.is_none() && woven.layers.is_empty();
     let narrow = match only {
         Some(_) => {
@@ -124,7 +123,7 @@ pub(crate) async fn compile(
         Some(narrow) => Stage::new(select, whole, state.task_ctx()).giving(narrow),
         None => Stage::new(select, whole, state.task_ctx()),
     };
-    // From the top down: a layer makes only the columns that are read above it.
+    // From the top down: a layer produces only the columns that are read above it.
     let mut made = stage.columns().to_vec();
     let sources: Vec<SchemaRef> =
         std::iter::once(source).chain(woven.layers.iter().map(|layer| &layer.made)).cloned().collect();

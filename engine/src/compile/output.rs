@@ -1,4 +1,4 @@
-//! The columns that a query returns, in types that every reader of Arrow has.
+//! The output columns of a query, in types that every Arrow reader supports.
 
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::TableReference;
@@ -7,7 +7,8 @@ use forebay_arrays::without_views;
 
 use crate::error::{Error, Result};
 
-/// The columns the user asked for, in types that every Arrow reader has: dictionaries and views become plain arrays.
+/// The columns the user selected, in types that every Arrow reader supports: dictionaries and views become plain
+/// arrays.
 pub(super) fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usize]>) -> Result<LogicalPlan> {
     let mut columns: Vec<Expr> = asked.schema().iter().map(|(qualifier, field)| plain(qualifier, field)).collect();
     if let Some(only) = only {
@@ -23,7 +24,7 @@ pub(super) fn output(woven: LogicalPlan, asked: &LogicalPlan, only: Option<&[usi
     }
 }
 
-/// A column that the user asked for, in a type that every Arrow reader has.
+/// A column that the user selected, in a type that every Arrow reader supports.
 pub(super) fn plain(qualifier: Option<&TableReference>, field: &FieldRef) -> Expr {
     let column = Expr::Column((qualifier, field).into());
     let values = match field.data_type() {
@@ -35,7 +36,7 @@ pub(super) fn plain(qualifier: Option<&TableReference>, field: &FieldRef) -> Exp
     column.alias(field.name())
 }
 
-/// Whether a type holds dictionaries.
+/// Whether a type contains a type that some Arrow readers do not support.
 fn has_dictionaries(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(..) => true,

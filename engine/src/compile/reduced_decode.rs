@@ -1,8 +1,8 @@
-//! Decoding at reduced size: which calls may do so is settled on the query, before the optimizer.
+//! Decoding at reduced size: decides on the query, before the optimizer runs, which calls may do so.
 //!
-//! A call decodes a smaller image where it stands inside the call that shrinks the image. Whether it still does after
-//! the optimizer depends on what else is asked for: an image that two columns share is decoded once, by itself. So each
-//! call that may decode at reduced size is made unlike any other, and all others are made exact.
+//! A call decodes a smaller image if it is an argument of the call that shrinks the image. The optimizer may change
+//! that, depending on the other columns: it moves an image that two columns share into a call of its own. So each call
+//! that may decode at reduced size is made unique, and all others are made exact.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,11 @@ use datafusion::logical_expr::{Expr, lit};
 use datafusion::scalar::ScalarValue;
 use forebay_operators::ReducedDecode;
 
-/// The metadata of a literal that settles a call, with a number of its own.
+/// The metadata of a literal that marks a decided call, with a unique number.
 const SITE: &str = "forebay:site";
 
-/// `expr` with the flag of each decoding call settled. `sites` grows by the calls that may decode at reduced size.
+/// Decides the flag of each decoding call in `expr`. Adds the number of calls that may decode at reduced size to
+/// `sites`.
 pub(super) fn settled(expr: Expr, sites: &mut u64) -> Result<Expr> {
     expr.transform_down(|expr| {
         let Expr::ScalarFunction(mut call) = expr else { return Ok(Transformed::no(expr)) };
@@ -44,7 +45,8 @@ fn role(call: &ScalarFunction) -> ReducedDecode {
     operator.map_or(ReducedDecode::Unrelated, |operator| operator.descriptor().reduced_decode)
 }
 
-/// The position of the argument by which a call agrees to a reduced size, unless it does not or is settled.
+/// The position of the argument that permits a reduced size, or `None` if the call does not permit it or is already
+/// decided.
 fn open_flag(call: &ScalarFunction) -> Option<usize> {
     let ReducedDecode::Decodes(flag) = role(call) else { return None };
     let at = forebay_operators::find(call.name())?.descriptor().position(flag)?;

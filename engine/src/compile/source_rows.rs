@@ -1,36 +1,36 @@
-//! Rows of a window with what identifies them, and rows that derive from them.
+//! Rows of a window with their identities, and rows that derive from them.
 
 use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use forebay_operators::random_key;
 
-/// Splits the hash space of the keys of derived rows from that of others.
+/// Separates the hash space of derived rows' keys from that of other rows.
 const DERIVED_DOMAIN: u64 = 0x6d61_6465_0000;
 
-/// Rows of the driving table, or rows derived from them, with their hidden columns. `batch` has the columns that are to
-/// be read.
+/// Rows of the driving table, or rows derived from them, with their hidden columns. `batch` has only the columns to
+/// read.
 #[derive(Clone)]
 pub(crate) struct SourceRows {
     pub(crate) batch: RecordBatch,
     pub(crate) sample_ids: UInt64Array,
     pub(crate) random_keys: UInt64Array,
-    /// The rows of the driving table that they derive from; `None` if they are these.
+    /// The rows of the driving table that they derive from; `None` if these are rows of the driving table.
     pub(crate) origins: Option<UInt64Array>,
-    /// The longest length of rows in the same global step, once rows are grouped by length; 0 in feeds without groups.
+    /// The longest length of rows in the same global step, once rows are grouped by length. 0 in feeds without groups.
     pub(crate) step_lengths: Option<UInt64Array>,
 }
 
 impl SourceRows {
-    /// The row of the driving table that each row is, or derives from.
+    /// The row of the driving table that each row is or derives from.
     pub(crate) fn origins(&self) -> &UInt64Array {
         self.origins.as_ref().unwrap_or(&self.sample_ids)
     }
 
-    /// The row of the driving table that row `at` is, or derives from.
+    /// The row of the driving table that row `at` is or derives from.
     pub(crate) fn origin(&self, at: usize) -> u64 {
         self.origins().value(at)
     }
 
-    /// Some of them, not copied.
+    /// A slice of the rows, without copying.
     pub(crate) fn slice(&self, from: usize, rows: usize) -> Self {
         let slice = |array: &UInt64Array| array.slice(from, rows);
         Self {
@@ -46,9 +46,9 @@ impl SourceRows {
 /// Rows that each derive from one row of a batch.
 pub(crate) struct Expansion {
     pub(crate) columns: Vec<ArrayRef>,
-    /// The row of the batch that each derives from.
+    /// Each row's parent in the batch.
     pub(crate) parents: Vec<u32>,
-    /// The index of each among the rows of its parent; `None` for a row that is its parent, with other columns.
+    /// Each row's index among the rows of its parent. `None` for a row that is its parent, with other columns.
     pub(crate) ordinals: Vec<Option<u64>>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct DerivedRows {
 }
 
 impl Expansion {
-    /// These rows with the identities that they derive from `rows`.
+    /// Assigns the identities that these rows derive from `rows`.
     pub(crate) fn of(self, rows: &SourceRows) -> DerivedRows {
         let Self { columns, parents, ordinals } = self;
         let key =
@@ -71,7 +71,8 @@ impl Expansion {
     }
 }
 
-/// The random key of a row: a hash of its parent's and of its ordinal there, or its parent's if it is that row.
+/// A row's random key: a hash of its parent's key and its ordinal there. A row that is its parent keeps the parent's
+/// key.
 pub(crate) fn derived_key(parent: u64, ordinal: Option<u64>) -> u64 {
     ordinal.map_or(parent, |ordinal| random_key(parent, DERIVED_DOMAIN, ordinal))
 }

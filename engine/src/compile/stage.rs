@@ -1,9 +1,8 @@
 //! A planned feed stage, which finds bad rows by bisection.
 //!
-//! When a plan fails over some rows, it runs again over each half, down to the single rows that fail. So the bad rows
-//! of any function are found, also those of DataFusion's own casts and divisions, and functions need not know of rows'
-//! ids. One bad row costs about as much as its batch again, and many bad rows cost two runs each. Good rows cost
-//! nothing.
+//! When a plan fails over some rows, it runs again over each half, down to the single rows that fail. This finds the
+//! bad rows of any function, including DataFusion's own casts and divisions, and functions need not know row ids. One
+//! bad row costs about as much as its batch again, and many bad rows cost two runs each. Good rows cost nothing.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -28,17 +27,17 @@ use crate::function;
 
 /// A feed stage that is ready to run over any rows of its table.
 pub(crate) struct Stage {
-    /// The layers that make the rows for the other plans, from the table upwards.
+    /// The layers that derive the rows for the other plans, from the table upwards.
     layers: Vec<Layer>,
     select: Option<Select>,
     transform: LeafPlan,
     columns: Vec<usize>,
-    /// The text columns among them that are read as dictionaries: see [`dictionary`].
+    /// The text columns that are read as dictionaries: see [`dictionary`].
     categories: Vec<usize>,
     context: Arc<TaskContext>,
 }
 
-/// Rows that reached an operator, in order, and bad rows.
+/// The input rows of an operator, in order, and bad rows.
 pub(crate) struct Passed {
     pub(crate) rows: SourceRows,
     pub(crate) bad: Vec<BadRow>,
@@ -54,7 +53,7 @@ pub(crate) struct Transformed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadRow {
     pub(crate) sample_id: u64,
-    /// The row of the driving table that it is, or derives from.
+    /// The row of the driving table that it is or derives from.
     pub(crate) origin: u64,
     pub(crate) reason: String,
 }
@@ -65,7 +64,7 @@ impl Stage {
         Self { layers: Vec::new(), select, transform, columns, categories: Vec::new(), context }
     }
 
-    /// The same stage with fewer columns in its samples. It reads the same columns.
+    /// The same stage with fewer sample columns. It still reads the same columns.
     pub(crate) fn giving(self, transform: LeafPlan) -> Self {
         Self { transform, ..self }
     }
@@ -80,7 +79,7 @@ impl Stage {
         &self.layers
     }
 
-    /// The tables that joins look rows up in, from the table upwards.
+    /// The lookup tables of its joins, from the table upwards.
     pub(crate) fn lookups(&self) -> impl Iterator<Item = &LookupPlan> {
         self.layers.iter().filter_map(Layer::lookup)
     }
@@ -90,18 +89,17 @@ impl Stage {
         self.transform.unfinished.clone().unwrap_or_else(|| self.transform.plan.schema())
     }
 
-    /// The columns of the driving table that are to be read, ascending.
+    /// The columns of the driving table to read, ascending.
     pub(crate) fn read_columns(&self) -> &[usize] {
         self.layers.first().map_or(&self.columns, Layer::columns)
     }
 
-    /// The columns among them that are to be read as dictionaries.
+    /// The columns among them to read as dictionaries.
     pub(crate) fn read_categories(&self) -> &[usize] {
         &self.categories
     }
 
-    /// The same stage with dictionaries in place of text columns, where only its transform reads a column, and only to
-    /// compute numbers.
+    /// Reads text columns as dictionaries where only the transform uses them, and only to compute numbers.
     pub(crate) fn with_categories(mut self) -> Result<Self> {
         if !self.layers.is_empty() {
             return Ok(self);
@@ -122,7 +120,7 @@ impl Stage {
         &self.columns
     }
 
-    /// Whether each source row becomes one sample. Offsets are then known before anything is read.
+    /// Whether each source row becomes one sample. If so, offsets are known before reading.
     pub(crate) fn is_one_to_one(&self) -> bool {
         self.select.is_none() && self.layers.iter().all(Layer::is_one_to_one)
     }
@@ -140,7 +138,7 @@ impl Stage {
         let mut passed = self.run(&select.whole, read, rows, false).await?;
         let mut bad = Vec::with_capacity(passed.bad.len());
         for row in passed.bad {
-            // `a AND b` may run as `b AND a`: a row that `a` excludes is not bad because `b` fails on it.
+            // `a AND b` may run as `b AND a`: a row that `a` excludes is not bad if `b` fails on it.
             if !self.is_excluded(select, read, rows, row.sample_id).await? {
                 bad.push(row);
             }
@@ -163,14 +161,14 @@ impl Stage {
         Ok(false)
     }
 
-    /// Returns those of `rows` that reach the operator of `layer`, with the columns that it needs.
+    /// Returns the rows of `rows` that reach the operator of `layer`, with the columns it needs.
     pub(crate) async fn rise(&self, layer: &Layer, rows: &SourceRows) -> Result<Passed> {
         let passed = self.passed(layer.below(), layer.columns(), rows).await?;
         let batch = concat_batches(&layer.below().whole.plan.schema(), &passed.batches)
             .map_err(|error| Error::internal(format!("cannot join rows: {error}")))?;
         let (id_column, width) = (batch.num_columns() - 1, batch.num_columns());
         let ids = batch.column(id_column).as_primitive::<UInt64Type>();
-        // Rows pass in order, so one walk finds each id's row.
+        // Rows pass in order, so one pass finds each id's row.
         let mut at = 0;
         let mut found = Vec::with_capacity(ids.len());
         for id in ids.values() {
@@ -191,7 +189,7 @@ impl Stage {
         Ok(Passed { rows, bad: passed.bad })
     }
 
-    /// Computes the samples of `rows`. With `stop_at_bad`, computing ends at the first bad row.
+    /// Computes the samples of `rows`. With `stop_at_bad`, stops at the first bad row.
     pub(crate) async fn transform(&self, rows: &SourceRows, stop_at_bad: bool) -> Result<Transformed> {
         let mut done = self.run(&self.transform, &self.columns, rows, stop_at_bad).await?;
         if let Some(schema) = &self.transform.unfinished {
@@ -227,7 +225,7 @@ impl Stage {
                 Err(error) if error.kind() == ErrorKind::Data => {
                     let mut reason = error.message().trim_end().to_owned();
                     if self.layers.last().is_some_and(Layer::has_partners) {
-                        reason += " (in this row, or in the one that it is mixed with)";
+                        reason += " (in this row, or in its mixing partner)";
                     }
                     let (sample_id, origin) = (rows.sample_ids.value(range.start), rows.origin(range.start));
                     done.bad.push(BadRow { sample_id, origin, reason });
@@ -255,7 +253,7 @@ impl Stage {
             Ok(Err(error)) if let Some(by) = function::stopped(&error) => Err(Error::of_stop(by)),
             Ok(Err(error)) => match Error::from(error) {
                 error if error.kind() == ErrorKind::Exhausted => Err(error),
-                // Planning succeeded and the rows are in memory, so a failure of any kind is about these rows.
+                // Planning succeeded and the rows are in memory, so any failure concerns these rows.
                 error => Err(Error::new(ErrorKind::Data, error.message())),
             },
             Ok(batches) => Ok(batches?),

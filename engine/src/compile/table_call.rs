@@ -1,8 +1,8 @@
-//! A call of a table operator: which columns travel past the operator, and which of its rows each value goes to.
+//! A call of a table operator: the columns carried past the operator, and the derived rows that receive each value.
 //!
-//! The operator says which input row a new row derives from. Everything else is done here for all operators alike: the
-//! columns that its plan reads come first in the layer's input, the columns that the query reads of the result follow,
-//! and are copied for each new row from its parent, and from its partner if the plan has partners.
+//! The operator only reports each derived row's input row. This module does the rest for all operators. The columns
+//! that the operator's plan reads come first in the layer's input. The columns that the query reads from the result
+//! follow. They are copied for each derived row from its parent, and from its partner if the plan has partners.
 
 use std::sync::Arc;
 
@@ -21,31 +21,31 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) struct TableCall {
     operator: &'static dyn RowOperator,
     rows: Arc<dyn MakeRows>,
-    /// How many columns of the layer's input the call reads. They come first.
+    /// The number of columns of the layer's input that the call reads. They come first.
     reads: usize,
-    /// How many columns of the layer's input may be copied for the rows that are made. They follow.
+    /// The number of columns of the layer's input that may be copied to derived rows. They follow.
     carried: usize,
     has_partners: bool,
-    /// The index of the call among the layers of the query.
+    /// The index of the call's layer in the query.
     index: u64,
 }
 
-/// What a column of the rows that are made holds.
+/// The source of a column of the derived rows.
 enum MadeColumn {
-    /// A column that is carried, of the row's parent.
+    /// A carried column of the row's parent.
     Parent(usize),
-    /// A column that is carried, of the row's partner.
+    /// A carried column of the row's partner.
     Partner(usize),
     /// The random key of the row's partner.
     PartnerKey,
-    /// One of the columns that the operator computes.
+    /// A column that the operator computes.
     Made(usize),
 }
 
 impl TableCall {
-    /// The call of `operator` that `plan` plans, as layer `index`, with `carried` columns of its input beside those it
-    /// reads. What is made has these columns, then those of partners and their random key if the plan has partners,
-    /// then those that the operator computes.
+    /// The call that `plan` plans for `operator`, as layer `index`. The layer's input has `carried` columns besides the
+    /// columns that the call reads. Derived rows have the carried columns; then, if the plan has partners, the
+    /// partners' columns and their random key; then the columns that the operator computes.
     pub(crate) fn new(operator: &'static dyn RowOperator, plan: &RowPlan, carried: usize, index: usize) -> Self {
         Self {
             operator,
@@ -61,17 +61,17 @@ impl TableCall {
         self.operator.descriptor().name
     }
 
-    /// Whether it needs all rows of a window before it makes any.
+    /// Whether it needs all rows of a window before it derives any.
     pub(crate) fn is_of_window(&self) -> bool {
         self.operator.scope() == RowScope::Window
     }
 
-    /// Whether it makes one row of each row.
+    /// Whether each input row derives exactly one row.
     pub(crate) fn is_one_to_one(&self) -> bool {
         self.operator.descriptor().rows == Rows::OneToOne
     }
 
-    /// Whether its rows have the columns of others beside their own.
+    /// Whether its rows also carry the columns of a partner row.
     pub(crate) fn has_partners(&self) -> bool {
         self.has_partners
     }
@@ -86,13 +86,13 @@ impl TableCall {
         }
     }
 
-    /// The columns of the input that it needs to make the columns `made`: what it reads, then what is carried,
-    /// ascending.
+    /// The input columns needed to produce the columns `made`: the columns that the call reads, then the carried
+    /// columns, ascending.
     pub(crate) fn needs(&self, made: &[usize]) -> Vec<usize> {
         (0..self.reads).chain(self.copied(made).into_iter().map(|column| self.reads + column)).collect()
     }
 
-    /// Of the columns that may be carried those that are, ascending.
+    /// The carried columns that are actually copied, ascending.
     fn copied(&self, made: &[usize]) -> Vec<usize> {
         let carried = made.iter().filter_map(|&at| match self.column(at) {
             MadeColumn::Parent(column) | MadeColumn::Partner(column) => Some(column),
@@ -113,8 +113,8 @@ impl TableCall {
         }
     }
 
-    /// The rows made of `passed`, with the columns `made`, handed to `each` part by part. `each` returns how many more
-    /// bytes the window may hold; before the first part these are `room`.
+    /// Derives rows from `passed` with the columns `made`, and passes them to `each` part by part. `each` returns the
+    /// number of bytes that the window may still hold; before the first part it is `room`.
     pub(crate) fn make(
         &self,
         passed: &[SourceRows],
@@ -138,7 +138,7 @@ impl TableCall {
         let mut room = room;
         for rows in self.rows.make(&window).map_err(of_call)? {
             let rows = rows.map_err(of_call)?;
-            // What does not grow is counted once it is made.
+            // Output no larger than its input is counted after it is derived.
             let grows = self.has_partners || rows.parents.len() > input_rows;
             if grows && (rows.parents.len() as u64).saturating_mul(row_bytes) > room {
                 return Err(too_large());
@@ -156,7 +156,7 @@ fn of_call(error: datafusion::error::DataFusionError) -> Error {
     }
 }
 
-/// The columns that travel past a call.
+/// The columns carried past a call.
 struct Carried<'a> {
     call: &'a TableCall,
     passed: &'a [SourceRows],
@@ -165,7 +165,7 @@ struct Carried<'a> {
 }
 
 impl Carried<'_> {
-    /// What the columns of a made row take on average that are copied.
+    /// The average bytes of the copied columns per derived row.
     fn row_bytes(&self) -> u64 {
         let columns = self.passed.iter().flat_map(|rows| &rows.batch.columns()[self.call.reads..]);
         let bytes = columns.map(column_bytes).fold(0, u64::saturating_add);
@@ -174,7 +174,7 @@ impl Carried<'_> {
         bytes.saturating_mul(copies) / rows.max(1) as u64
     }
 
-    /// The rows with all their columns, and what identifies them.
+    /// Assembles all columns of the rows, and their identities.
     fn beside(&self, rows: Made) -> Result<DerivedRows> {
         let partners = if self.call.has_partners { rows.parents.len() } else { 0 };
         if rows.ordinals.len() != rows.parents.len() || rows.partners.len() != partners {
@@ -219,7 +219,7 @@ impl Carried<'_> {
     }
 }
 
-/// The values of these rows, of a column in parts. Rows that lie together are not copied.
+/// The values of a chunked column at these rows. Adjacent rows are not copied.
 fn gathered(parts: &[ArrayRef], rows: &[RowAt]) -> Result<ArrayRef, ArrowError> {
     let Some(first) = rows.first() else {
         return match parts.first() {

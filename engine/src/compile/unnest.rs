@@ -1,4 +1,4 @@
-//! UNNEST: a row for each item of a list.
+//! UNNEST: one row for each item of a list.
 
 use std::ops::Range;
 
@@ -16,26 +16,26 @@ pub(crate) struct Unnest {
     list: usize,
 }
 
-/// Why a feed does not run this UNNEST.
+/// The reason that a feed cannot run this UNNEST, or `None`.
 pub(crate) fn refusal(node: &plan::logical_plan::Unnest) -> Option<Error> {
     if let Some(&column) = node.struct_type_columns.first() {
         let name = node.input.schema().field(column).data_type();
-        let error = Error::invalid(format!("UNNEST makes rows of a list, and this is {name}"));
+        let error = Error::invalid(format!("UNNEST expands a list, and this is {name}"));
         return Some(error.with_hint("take the fields of a struct by name: `column['field']`"));
     }
     match &node.list_type_columns[..] {
         [(_, column)] if column.depth == 1 => {}
         [_] => {
-            let error = Error::invalid("UNNEST of an UNNEST is not accepted in one SELECT");
+            let error = Error::invalid("nested UNNEST calls are not supported in one SELECT");
             return Some(error.with_hint(TWICE));
         }
-        _ => return Some(Error::invalid("one SELECT unnests one list").with_hint(TWICE)),
+        _ => return Some(Error::invalid("a SELECT can unnest only one list").with_hint(TWICE)),
     }
     (node.options.null_handling != NullHandling::Drop)
-        .then(|| Error::invalid("UNNEST that keeps rows without items is not accepted"))
+        .then(|| Error::invalid("UNNEST that keeps rows without items is not supported"))
 }
 
-const TWICE: &str = "unnest one list in a subquery, and the other around it";
+const TWICE: &str = "unnest one list in a subquery, and the other in the outer query";
 
 impl Unnest {
     pub(crate) fn new(node: &plan::logical_plan::Unnest) -> datafusion::error::Result<Self> {
@@ -92,7 +92,7 @@ impl Unnest {
     }
 }
 
-/// Maximum number of rows: they are counted in 32 bits, with some numbers to spare.
+/// Maximum number of rows. Counts have 32 bits; this leaves a margin.
 const ROWS_MAX: usize = 1 << 31;
 
 /// The error for a window that would be too large.
@@ -110,7 +110,7 @@ fn values(list: &ArrayRef) -> Result<ArrayRef> {
     })
 }
 
-/// The range of a row's items among all items. It is empty for a null, even if values lie under it.
+/// The range of a row's items among all items. It is empty for a null, even if the null slot has values.
 fn items(list: &ArrayRef, row: usize) -> Result<Range<usize>> {
     if list.is_null(row) {
         return Ok(0..0);

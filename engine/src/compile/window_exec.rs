@@ -1,8 +1,8 @@
 //! The leaf of a feed stage: some rows of a window.
 //!
 //! A stage is planned once per feed with an empty leaf. To run it over rows, [`bind`] copies the plan around a leaf
-//! that holds them, without planning again. DataFusion's own sources do not fit: since version 54 the partitions of one
-//! `DataSourceExec` steal files from each other, so the rows that a partition reads are not fixed.
+//! that holds them, without planning again. DataFusion's own sources are unsuitable: since version 54 the partitions of
+//! one `DataSourceExec` steal files from each other, so a partition does not read a fixed set of rows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl WindowExec {
     }
 }
 
-/// The same plan over `rows`, with metrics of its own: the shared ones would grow with every run.
+/// The same plan over `rows`, with separate metrics: shared metrics would grow with every run.
 pub(crate) fn bind(plan: &Arc<dyn ExecutionPlan>, rows: RecordBatch) -> Result<Arc<dyn ExecutionPlan>> {
     Arc::clone(plan)
         .transform_up(|node| {

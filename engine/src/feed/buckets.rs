@@ -1,24 +1,24 @@
-//! Length buckets: a window's rows in groups of one global step each, whose rows are of about one length.
+//! Length buckets: groups a window's rows by length, one global step per group.
 //!
 //! A step's batches are padded to one length on every rank, so its rows should come from one bucket. The rows that
 //! remain in a bucket after its whole groups move to the next longer bucket, where they fit too. The rows that remain
 //! at the end form the window's only group with gaps, which are offsets without rows. So a window covers whole steps
-//! only, and the rows of a step depend on nothing outside of the window.
+//! only, and the rows of a step depend on nothing outside the window.
 
 use forebay_protocol::LengthBuckets;
 
 /// A window's rows in groups.
 pub(crate) struct Grouped {
-    /// Which row is at each position, `None` for a gap.
+    /// The row at each position, `None` for a gap.
     pub(crate) positions: Vec<Option<usize>>,
-    /// The longest length of each group: the greatest integer for the bucket beyond the last boundary.
+    /// The maximum length of each group: `u64::MAX` for the bucket beyond the last boundary.
     pub(crate) lengths: Vec<u64>,
 }
 
-/// Puts rows, given by their lengths in the window's order, in groups. See [`positions`].
+/// Groups rows, given by their lengths in the window's order. See [`positions`].
 pub(crate) fn group(buckets: &LengthBuckets, lengths: &[u64], group_key: impl Fn(usize) -> u64) -> Grouped {
     let of_rows: Vec<u32> = lengths.iter().map(|&length| buckets.boundaries.bucket(length)).collect();
-    // Bounded by the check of LengthBuckets.
+    // `LengthBuckets` bounds this when it is checked.
     let size = buckets.global_batch_size as usize;
     let positions = positions(&of_rows, size, group_key);
     let longest =
@@ -26,16 +26,16 @@ pub(crate) fn group(buckets: &LengthBuckets, lengths: &[u64], group_key: impl Fn
     Grouped { lengths: positions.chunks(size).map(longest).collect(), positions }
 }
 
-/// Which row is at each position of a window, `None` for a gap. Rows are given by their buckets, in the window's order.
+/// The row at each position of a window, `None` for a gap. Rows are given by their buckets, in the window's order.
 ///
-/// Positions come in groups of `size`, at most one of which has gaps. Groups are in the order of `group_key` of their
-/// first row, and a group's rows in the window's order.
+/// Positions come in groups of `size`, at most one of which has gaps. Groups are ordered by the `group_key` of their
+/// first row; rows within a group keep the window's order.
 fn positions(buckets: &[u32], size: usize, group_key: impl Fn(usize) -> u64) -> Vec<Option<usize>> {
     let mut order: Vec<usize> = (0..buckets.len()).collect();
     order.sort_by_key(|&row| buckets[row]);
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    // What is left of shorter buckets comes first, so that little of it moves on twice. Such rows and the next bucket's
-    // first rows follow each other: cutting all rows in bucket order is all there is to it.
+    // The remainder of shorter buckets comes first, so that few rows move twice. The next bucket's rows follow it, so
+    // cutting all rows in bucket order suffices.
     for group in order.chunks(size.max(1)) {
         let mut group = group.to_vec();
         group.sort_unstable();
@@ -45,8 +45,8 @@ fn positions(buckets: &[u32], size: usize, group_key: impl Fn(usize) -> u64) -> 
     groups.iter().flat_map(|group| spread(group, size)).collect()
 }
 
-/// The rows of a group at its positions. Gaps are so spread that runs of equal length have equally many rows, but for
-/// one: whatever the batch size, no rank is much better off than another.
+/// Assigns a group's rows to its positions. Gaps are spread so that runs of equal length differ by at most one row. For
+/// any batch size, ranks then get nearly equal numbers of rows.
 fn spread(rows: &[usize], size: usize) -> Vec<Option<usize>> {
     let mut positions = vec![None; size];
     for (at, &row) in rows.iter().enumerate() {
@@ -59,7 +59,7 @@ fn spread(rows: &[usize], size: usize) -> Vec<Option<usize>> {
 mod tests {
     use super::*;
 
-    /// Groups of positions, and what must hold of them whatever the rows.
+    /// Groups positions, and checks the invariants that hold for any rows.
     fn check(buckets: &[u32], size: usize, key: impl Fn(usize) -> u64) -> Vec<Vec<Option<usize>>> {
         let positions = positions(buckets, size, key);
         assert_eq!(positions.len(), buckets.len().div_ceil(size) * size, "{buckets:?} in groups of {size}");
@@ -81,7 +81,7 @@ mod tests {
         groups
     }
 
-    /// The buckets of a group's rows, without repetition.
+    /// The distinct buckets of a group's rows.
     fn of(group: &[Option<usize>], buckets: &[u32]) -> Vec<u32> {
         let mut of: Vec<u32> = group.iter().flatten().map(|&row| buckets[row]).collect();
         of.sort_unstable();
@@ -99,7 +99,7 @@ mod tests {
                     let groups = check(&buckets, size, |row| row as u64);
                     assert!(groups.iter().map(|group| group[0]).is_sorted(), "file order is by the first row");
                     let rows_of = |bucket| buckets.iter().filter(|of| **of == bucket).count();
-                    // What is left of a bucket is less than a group, so that many groups at least are of one bucket.
+                    // A bucket's remainder is less than a group, so at least this many groups come from one bucket.
                     let mut promoted = 0;
                     for bucket in 0..3 {
                         let own = rows_of(bucket);
@@ -111,7 +111,7 @@ mod tests {
                         assert_eq!(pure, own.saturating_sub(needed) / size, "{buckets:?} by {size}, bucket {bucket}");
                         promoted = (promoted + own) % size;
                     }
-                    // Rows that move on do so to a bucket that nothing between is left of.
+                    // Rows skip only buckets that have no remainder.
                     let mut mixed: Vec<Vec<u32>> = groups.iter().map(|group| of(group, &buckets)).collect();
                     mixed.sort();
                     assert!(mixed.windows(2).all(|pair| pair[0].last() <= pair[1].first()), "{mixed:?}");

@@ -1,7 +1,7 @@
-//! Copies samples out of the memory of their source rows.
+//! Copies samples that share memory with their source rows.
 //!
-//! Adjacent rows of a window are transformed as a slice, which costs nothing. A column that a query only passes through
-//! is then still a part of the window's memory, and a consumer that keeps one batch would keep the whole window.
+//! Adjacent rows of a window are transformed as a slice, without a copy. A column that the query passes through
+//! unchanged then still refers to the window's memory, so a consumer that keeps one batch would keep the whole window.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// The addresses of allocations.
 type Places = HashSet<*const u8>;
 
-/// `batches`, with copies of the columns that share memory with `source`.
+/// Copies the columns of `batches` that share memory with `source`.
 pub(super) fn copied_out(batches: Vec<RecordBatch>, source: &RecordBatch) -> Result<Vec<RecordBatch>> {
     let mut places = Places::new();
     source.columns().iter().for_each(|column| visit(&column.to_data(), &mut |place| _ = places.insert(place)));
@@ -35,7 +35,7 @@ fn without(batch: RecordBatch, places: &Places) -> Result<RecordBatch> {
     copied_out.map_err(|error| Error::internal(format!("samples cannot be copied: {error}")))
 }
 
-/// Joins two halves: Arrow does not copy an array that it joins to nothing.
+/// Concatenates two halves, because Arrow does not copy an array that it concatenates with nothing.
 fn copy(column: &ArrayRef) -> Result<ArrayRef> {
     let half = column.len() / 2;
     let (first, second) = (column.slice(0, half), column.slice(half, column.len() - half));

@@ -18,13 +18,13 @@ pub(crate) struct FeedCore {
     pub(crate) settings: FeedSettings,
     pub(crate) dataset: Dataset,
     pub(crate) stage: Arc<Stage>,
-    /// The lengths of rows, if they are grouped by length.
+    /// The plan of rows' lengths, if the feed groups rows by length.
     pub(crate) lengths: Option<Lengths>,
-    /// The lookup table of each layer that joins, once a window needs it.
+    /// The lookup table of each layer that joins, read when a window first needs it.
     pub(super) lookups: OnceCell<Vec<Option<Lookup>>>,
     pub(super) lookup_bytes_max: u64,
     pub(crate) plan: Arc<FeedPlan>,
-    /// Rows of the dataset from this one on are not read.
+    /// Rows of the dataset from this row on are not read.
     pub(crate) limit: u64,
     pub(crate) executor: Arc<Executor>,
     pub(crate) stores: Stores,
@@ -33,14 +33,14 @@ pub(crate) struct FeedCore {
 }
 
 impl FeedCore {
-    /// The error of a bad row, with file, row and reason.
+    /// The error for a bad row: file, row and reason.
     pub(crate) fn bad_row_error(&self, bad: &BadRow) -> Error {
         let (file, row) = self.place(bad.origin);
         Error::new(ErrorKind::Data, format!("\"{file}\", row {row}: {}", bad.reason))
             .with_hint("fix the file or the query, or leave such rows out: on_error 'skip' or 'quarantine'")
     }
 
-    /// The file that a sample came from, and its row there, from 0.
+    /// The file of a sample and its row in the file, from 0.
     pub(super) fn place(&self, sample_id: u64) -> (&str, u64) {
         let (file, row) = self.dataset.snapshot().locate(sample_id);
         (&self.dataset.snapshot().files()[file].path, row)
@@ -58,9 +58,8 @@ impl FeedCore {
         let records = quarantine::records(&self.id, epoch, &rows)?;
         forebay_storage::write_parquet(&self.stores, &url, &records).await.map_err(|error| {
             let error = Error::from(error);
-            Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message())).with_hint(
-                "give a folder or URL that can be written to with the option \"root\", or use on_error => 'skip'",
-            )
+            Error::new(error.kind(), format!("cannot write quarantined rows: {}", error.message()))
+                .with_hint("choose a writable folder or URL with the option \"root\", or use on_error => 'skip'")
         })?;
         tracing::warn!(feed = %self.id, epoch, name, rows = rows.len(), "rows quarantined");
         Ok(())

@@ -1,12 +1,12 @@
-//! A feed's id: a hash of everything that decides its samples and their order.
+//! A feed's id: a hash of all inputs that determine its samples and their order.
 
 use forebay_protocol::FeedSettings;
 
 use crate::pipeline::Pipeline;
 
-/// Raised whenever equal inputs would give another order, key, cut or id: tokens of older feeds are then refused.
+/// Raise this when equal inputs would give a different order, key, cut or id. Tokens of older feeds are then refused.
 ///
-/// 2: a query is identified by its plan in a form of our own (decision 31).
+/// Version 2: a canonical form of the plan identifies a query (decision 31).
 const FEED_FORMAT: u32 = 2;
 
 /// The id of the feed of `pipeline` with `settings`.
@@ -18,7 +18,7 @@ pub(super) fn feed_id(pipeline: &Pipeline, settings: &FeedSettings) -> String {
         "settings": settings,
     });
     let lookups: Vec<&str> = pipeline.stage.lookups().map(|lookup| lookup.dataset.snapshot().id()).collect();
-    // Left out where there are none: ids stay what they were.
+    // Omitted if empty, so that existing ids stay the same.
     if !lookups.is_empty() {
         identity["lookups"] = serde_json::json!(lookups);
     }

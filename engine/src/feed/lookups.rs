@@ -1,7 +1,7 @@
-//! The lookup tables of a feed's joins: read once, when the first window is prepared, and kept with the feed.
+//! The lookup tables of a feed's joins: read once, when the first window is prepared, and kept by the feed.
 //!
-//! They are pinned like the feed's own table, so a changed file is refused. A row that cannot be read is an error for
-//! any `on_error`: skipping it would change the samples that look it up.
+//! They are pinned like the driving table, so a changed file is refused. An unreadable row is an error for every
+//! `on_error`: skipping it would change the samples that look it up.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use super::window::{READS_MAX, limited};
 use crate::compile::{BadRow, Lookup, LookupPlan, SourceRows, Stage};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The bytes of a table that are read at a time, so that all cores take part.
+/// Bytes of a table to read at a time, so that all cores take part.
 const RANGE_BYTES: u64 = 16 << 20;
 
 impl FeedCore {
-    /// The lookup table of each layer that joins. The first caller reads them; all others wait.
+    /// The lookup table of each layer that joins. The first caller reads the tables; the others wait.
     pub(crate) async fn lookups(self: &Arc<Self>) -> Result<&[Option<Lookup>]> {
         let lookups = self.lookups.get_or_try_init(|| async {
             let mut lookups = Vec::with_capacity(self.stage.layers().len());
@@ -34,7 +34,7 @@ impl FeedCore {
         Ok(lookups.await?.as_slice())
     }
 
-    /// Reads the table of the join at `layer`; `bytes` counts the memory of all joins of the feed so far.
+    /// Reads the lookup table of the join at `layer`. `bytes` counts the memory of all joins of the feed so far.
     async fn look_up(self: &Arc<Self>, layer: usize, plan: &LookupPlan, bytes: &mut u64) -> Result<Lookup> {
         let mut ranges = plan.dataset.row_ranges(RANGE_BYTES);
         let files = plan.dataset.snapshot().files();
@@ -59,7 +59,7 @@ impl FeedCore {
         plan.index(&batches)
     }
 
-    /// Runs the plan of a join over some rows of its table.
+    /// Runs the plan of a join over some rows of its lookup table.
     async fn looked_up(&self, layer: usize, range: &RowRange) -> Result<Vec<RecordBatch>> {
         let lookup = self.stage.layers().get(layer).and_then(|layer| layer.lookup());
         let plan = lookup.ok_or_else(|| Error::internal("a layer is no join"))?;
@@ -91,8 +91,8 @@ impl FeedCore {
             size(bytes),
         );
         Error::new(ErrorKind::Exhausted, message).with_hint(
-            "join fewer of its columns or rows, `JOIN (SELECT id, name FROM … WHERE …)`; put the large table first; raise \
-             the session's lookup memory; or join beforehand and write the result to files",
+            "join fewer of its columns or rows, `JOIN (SELECT id, name FROM … WHERE …)`; put the large table first; \
+             raise the session's lookup memory; or join beforehand and write the result to files",
         )
     }
 }
@@ -120,7 +120,7 @@ mod tests {
 
     use crate::session::Session;
 
-    /// What a feed should join as DataFusion does.
+    /// Queries whose joins must give DataFusion's results.
     const QUERIES: &[&str] = &[
         "SELECT s.id, l.name FROM samples s JOIN labels l ON s.k = l.k",
         "SELECT s.id, l.name, l.w FROM samples s LEFT JOIN labels l ON s.k = l.k",
@@ -146,7 +146,7 @@ mod tests {
         "SELECT s.id FROM samples s LEFT SEMI JOIN labels l ON s.k = l.k AND l.t = 't2'",
     ];
 
-    /// Keys below `keys`, an eighth of them null.
+    /// Random keys below `keys`, about an eighth of them null.
     fn keys(seed: u64, stream: u64, rows: u64, keys: u64) -> Vec<Option<i64>> {
         let draw = |row| random_key(seed, stream, row);
         (0..rows).map(|row| (draw(row) % 8 > 0).then(|| (draw(row) / 8 % keys) as i64)).collect()
@@ -162,7 +162,7 @@ mod tests {
         RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).expect("a batch")
     }
 
-    /// Of other types than those of [`samples`], so that keys are compared in a third.
+    /// The key type differs from the key type of [`samples`], so both are coerced to a third type.
     fn labels(seed: u64, rows: u64) -> RecordBatch {
         let texts = keys(seed, 4, rows, 4).into_iter().map(|key| key.map(|key| format!("t{key}")));
         let numbers = keys(seed, 3, rows, 12).into_iter().map(|key| key.map(|key| key as i32));

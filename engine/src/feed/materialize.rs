@@ -1,4 +1,4 @@
-//! Writes a feed's samples to Parquet, once: files under fresh names, then one manifest that commits them.
+//! Writes a feed's samples to Parquet once: files under fresh names, then one manifest that commits them.
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
@@ -9,41 +9,42 @@ use serde::{Deserialize, Serialize};
 use super::Feed;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Raised when readers of older manifests would misread a new one.
+/// Raise this when readers of older manifests would misread a new one.
 const MANIFEST_VERSION: u32 = 1;
 const MANIFEST: &str = "_forebay.json";
-/// Samples that are read at a time, and the bytes of a file, which are held in memory.
+/// Samples to read at a time, and the size of a file, which is built in memory.
 const BATCH_ROWS: u64 = 256;
 const FILE_BYTES: usize = 64 << 20;
 
-/// Samples in files, as the manifest lists them.
+/// Samples written to files, as listed by the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Materialized {
     /// The manifest's version.
     pub version: u32,
-    /// What was written: see [`Feed::identity`].
+    /// The feed that was written: see [`Feed::identity`].
     pub identity: serde_json::Value,
     /// Samples in all files.
     pub rows: u64,
     /// Bad rows that were skipped.
     pub bad_rows: u64,
-    /// The folder of the files, beside the manifest. Each run has its own, so that concurrent or interrupted runs do
+    /// The folder of the files, beside the manifest. Each run has its own folder, so concurrent or interrupted runs do
     /// not touch each other's files.
     pub folder: String,
-    /// Names of the files in it, in the samples' order.
+    /// Names of the files in the folder, in the samples' order.
     pub files: Vec<String>,
     /// Whether an earlier run wrote them.
     #[serde(skip)]
     pub found: bool,
 }
 
+/// A random id, unique to this run.
 impl Feed {
-    /// Writes the samples of the first epoch, in their order, to Parquet files under the folder or URL `url`. If the
-    /// same feed was written there before, its files are kept. An interrupted run leaves a folder of files without a
-    /// manifest, and the next run writes another folder.
+    /// Writes the samples of the first epoch, in order, to Parquet files under the folder or URL `url`. If an earlier
+    /// run wrote the same feed there, keeps its files. An interrupted run leaves a folder of files without a manifest;
+    /// the next run writes another folder.
     ///
     /// # Errors
-    /// `Conflict` if another feed was written there, `Invalid` if the query calls functions without a version; those of
+    /// `Conflict` if `url` holds another feed, `Invalid` if the query calls functions without a version; errors of
     /// reading and writing.
     pub async fn materialize(&self, url: &str) -> Result<Materialized> {
         let unversioned = self.pipeline.unversioned_functions();
@@ -82,7 +83,7 @@ impl Feed {
                 bytes += batch.records.get_array_memory_size();
                 batches.push(batch.records);
             }
-            // A feed without samples becomes one file without rows, which holds the schema.
+            // A feed without samples becomes one file without rows, to preserve the schema.
             if bytes >= FILE_BYTES || is_last && (!batches.is_empty() || done.files.is_empty()) {
                 let name = format!("{:05}.parquet", done.files.len());
                 self.write(&format!("{url}/{}/{name}", done.folder), &std::mem::take(&mut batches)).await?;
@@ -98,7 +99,9 @@ impl Feed {
             return Ok(done);
         }
         let found = self.committed(&manifest).await?;
-        found.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("\"{manifest}\" was removed as it was written")))
+        found.ok_or_else(|| {
+            Error::new(ErrorKind::Conflict, format!("\"{manifest}\" was removed while it was being written"))
+        })
     }
 
     async fn write(&self, url: &str, batches: &[RecordBatch]) -> Result<()> {
@@ -107,7 +110,7 @@ impl Feed {
         write_parquet(&self.core().stores, url, &rows).await.map_err(|error| {
             let error = Error::from(error);
             Error::new(error.kind(), format!("cannot write samples: {}", error.message()))
-                .with_hint("give a folder or URL that can be written to")
+                .with_hint("choose a writable folder or URL")
         })
     }
 
@@ -122,11 +125,7 @@ impl Feed {
         if found.version != MANIFEST_VERSION || found.identity["feed"] != self.id() {
             return Err(Error::new(
                 ErrorKind::Conflict,
-                format!(
-                    "\"{manifest}\" lists what feed {} wrote, and this is feed {}",
-                    found.identity["feed"],
-                    self.id()
-                ),
+                format!("\"{manifest}\" belongs to feed {}, and this is feed {}", found.identity["feed"], self.id()),
             )
             .with_hint("write to another folder, or remove this one"));
         }

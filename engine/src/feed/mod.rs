@@ -1,9 +1,9 @@
 //! Feeds: a pipeline opened for training, read as a log that is computed on demand.
 //!
-//! An epoch is a log of samples with dense offsets. It is not stored, since any part of it can be computed again, bit
-//! for bit. [`plan`] divides row ranges into windows, and [`window`] computes one. The sequencer of `forebay-delivery`
-//! decides when, and [`runner`] runs it. [`reader`] cuts a rank's batches from windows. A [`Token`] is all that a
-//! trainer keeps.
+//! An epoch is a log of samples with dense offsets. It is not stored, since any part of it can be recomputed bit for
+//! bit. [`plan`] divides row ranges into windows, and [`window`] computes one. The sequencer of `forebay-delivery`
+//! schedules windows, and [`runner`] drives it. [`reader`] cuts a rank's batches from windows. A trainer only stores a
+//! [`Token`].
 
 mod buckets;
 mod copy_out;
@@ -78,7 +78,7 @@ impl Feed {
         &self.core().settings
     }
 
-    /// The parts that its id is a hash of, to show how two feeds differ.
+    /// The inputs of its id's hash, to show how two feeds differ.
     pub fn identity(&self) -> serde_json::Value {
         let short = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
         let mut identity = serde_json::json!({
@@ -96,7 +96,7 @@ impl Feed {
         identity
     }
 
-    /// The calls in its query whose results must not be kept: random ones, which would repeat in every epoch, and
+    /// The calls in its query whose results must not be stored: random calls, which would repeat in every epoch, and
     /// functions without a version.
     pub fn uncacheable_calls(&self) -> Vec<String> {
         self.pipeline.uncacheable_calls()
@@ -107,12 +107,13 @@ impl Feed {
         self.core().stage.schema()
     }
 
-    /// Samples per epoch, if each source row gives exactly one. Otherwise the number is known only after reading.
+    /// Samples per epoch, if each source row becomes exactly one sample. Otherwise the number is known only after
+    /// reading.
     pub fn samples_per_epoch(&self) -> Option<u64> {
         self.core().stage.is_one_to_one().then(|| self.core().plan.epoch(0).rows())
     }
 
-    /// Whether offsets are known before reading: each source row has one, and there are no others.
+    /// Whether offsets are known before reading: each source row has one offset, and there are no other offsets.
     fn has_known_offsets(&self) -> bool {
         self.core().stage.is_one_to_one() && self.settings().buckets.is_none()
     }
@@ -122,19 +123,19 @@ impl Feed {
         self.samples_per_epoch().filter(|_| self.has_known_offsets())
     }
 
-    /// The URL that quarantined rows are written to.
+    /// The URL for quarantined rows.
     pub fn quarantine_url(&self) -> &str {
         &self.core().quarantine_url
     }
 
-    /// Numbers for `EXPLAIN PIPELINE`: source rows, row ranges, windows of the first epoch.
+    /// Counts for `EXPLAIN PIPELINE`: source rows, row ranges, windows of the first epoch.
     pub(crate) fn extent(&self) -> (u64, usize, u32) {
         let plan = self.core().plan.epoch(0);
         (plan.rows(), self.core().plan.row_ranges(), plan.windows())
     }
 
-    /// The number of offsets that a rank reads with these options, if known before reading. Checks the options, reads
-    /// nothing.
+    /// The number of offsets that a rank reads with these options, if known before reading. Checks the options but
+    /// reads no data.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -165,7 +166,7 @@ impl Feed {
             buckets.check_start(*offset)?;
         }
         match from {
-            // A token's offset may lie past the end: the next global step would begin there.
+            // A token's offset may lie past the end, where the next global step would begin.
             Start::Offset { offset, .. } if self.offsets_per_epoch().is_some_and(|offsets| *offset > offsets) => {
                 Err(Error::invalid(format!(
                     "\"from\" is offset {offset}, and an epoch of this feed has {} samples",
@@ -192,16 +193,16 @@ impl Feed {
         }
     }
 
-    /// The options with the pipeline's defaults applied, and the position where reading begins.
+    /// Applies the pipeline's defaults to the options. Returns them with the position where reading begins.
     ///
     /// # Errors
-    /// `Invalid` for options that make no sense together and for a token of another feed.
+    /// `Invalid` for contradictory options and for a token of another feed.
     pub fn resolve(&self, options: &ReadOptions) -> Result<(ReadSettings, Origin)> {
         let settings = options.resolve(&self.pipeline.read_defaults, self.settings().buckets.as_ref())?;
         let StartingPoint { epoch, offset, known } = self.start(&options.from)?;
         let plan = self.core().plan.epoch(epoch);
         let (index, window_offset) = match known {
-            // Offsets that are known in advance give the exact window.
+            // Known offsets determine the window exactly.
             _ if self.has_known_offsets() => {
                 let index = plan.window_at(offset);
                 (index, plan.rows_before(index))
@@ -226,7 +227,7 @@ impl Feed {
         Ok(Reader::new(reading, settings, begin))
     }
 
-    /// The lengths of rows, for `EXPLAIN PIPELINE`.
+    /// The plan of rows' lengths, for `EXPLAIN PIPELINE`.
     pub(crate) fn lengths(&self) -> Option<&Lengths> {
         self.core().lengths.as_ref()
     }
@@ -241,6 +242,6 @@ impl Feed {
 struct StartingPoint {
     epoch: u64,
     offset: u64,
-    /// A window at or before the offset, and its first offset.
+    /// A window at or before the offset, and the window's first offset.
     known: (u32, u64),
 }

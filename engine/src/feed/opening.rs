@@ -19,11 +19,11 @@ use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::pipeline::Pipeline;
 
-/// The parts from which a session opens a feed.
+/// The inputs for opening a feed.
 pub(crate) struct FeedParts<'a> {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) settings: FeedSettings,
-    /// The only columns of the samples to compute, if not all.
+    /// The sample columns to compute, or `None` for all.
     pub(crate) columns: Option<&'a [String]>,
     /// Plans the parts that only some feeds need.
     pub(crate) context: &'a SessionContext,
@@ -32,14 +32,14 @@ pub(crate) struct FeedParts<'a> {
     pub(crate) root: &'a str,
     pub(crate) memory_limit_bytes: u64,
     pub(crate) lookup_bytes_max: u64,
-    /// Feeds that are open already, to share their windows with.
+    /// Open feeds, whose windows may be shared.
     pub(crate) open: &'a OpenFeeds,
 }
 
-/// The open feeds of a session, by root, id, columns and audience: readers of equal feeds share windows.
+/// A session's open feeds, by root, id, columns and audience. Readers of equal feeds share windows.
 pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, Audience), Weak<Runner>>>;
 
-/// Sixteen row ranges or more make a window, so that it mixes rows from all over the dataset.
+/// A window consists of at least sixteen row ranges, so that it mixes rows from the whole dataset.
 const RANGES_PER_WINDOW: u64 = 16;
 
 impl Feed {
@@ -73,7 +73,7 @@ impl Feed {
             Some(columns) => Arc::new(pipeline.stage_of(columns, lengths.is_some(), &context.state())?),
             None => Arc::clone(&pipeline.stage),
         };
-        // Other columns have other bad rows, and each file of bad rows is written once.
+        // Different columns have different bad rows, and each file of bad rows is written only once.
         let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));

@@ -1,8 +1,8 @@
 //! Divides row ranges into windows: a pure function of snapshot, seed, epoch and options.
 //!
-//! With shuffle on, the row ranges are permuted by a keyed permutation (they are sorted by a hash of seed, epoch and
-//! ordinal), so that a window holds pieces from all over the dataset; with shuffle off they keep file order. Either way
-//! windows are filled in that order up to a target of bytes and rows.
+//! With shuffling, a keyed permutation orders the row ranges (by a hash of seed, epoch and ordinal), so that a window
+//! mixes ranges from the whole dataset. Without shuffling they keep file order. In both cases, windows are filled in
+//! that order up to a target of bytes and rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use forebay_protocol::FeedSettings;
 
-/// Splits the hash space of plans from that of rows, which use the same seed and epoch.
+/// Separates the hash space of plans from that of rows, which use the same seed and epoch.
 const PLAN_DOMAIN: u64 = 0x706c_616e;
-/// Epoch plans that are kept, for readers in different epochs. A plan costs four bytes per row range.
+/// Number of epoch plans to keep, for readers in different epochs. A plan costs four bytes per row range.
 const PLANS_KEPT: usize = 16;
 
 /// The windows of one epoch.
 pub(crate) struct EpochPlan {
     /// Indices into the feed's row ranges.
     order: Vec<u32>,
-    /// Where each window begins in `order`, and one past the last.
+    /// The start of each window in `order`, then the end of the last window.
     starts: Vec<u32>,
-    /// Source rows before each window, and in all.
+    /// Source rows before each window, then the total.
     rows_before: Vec<u64>,
     bytes: Vec<u64>,
 }
@@ -63,12 +63,12 @@ impl EpochPlan {
         self.bytes.push(bytes);
     }
 
-    /// How many windows the epoch has.
+    /// The number of windows in the epoch.
     pub(crate) fn windows(&self) -> u32 {
         u32::try_from(self.bytes.len()).expect("bounded by the number of row ranges")
     }
 
-    /// How many source rows the epoch has.
+    /// The number of source rows in the epoch.
     pub(crate) fn rows(&self) -> u64 {
         *self.rows_before.last().expect("holds one more entry than there are windows")
     }
@@ -105,10 +105,10 @@ fn keyed(seed: u64, epoch: u64, value: u64) -> u64 {
     xxh3_64_with_seed(&bytes, PLAN_DOMAIN)
 }
 
-/// The epoch plans of a feed, made when first asked for.
+/// The epoch plans of a feed, computed on demand.
 pub(crate) struct FeedPlan {
     ranges: Vec<RowRange>,
-    /// The ranges as they are read. With a LIMIT the last one may hold rows that do not count.
+    /// The ranges to read. With a LIMIT the last range may include rows beyond the limit.
     read: Vec<RowRange>,
     settings: FeedSettings,
     epochs: Mutex<BTreeMap<u64, Arc<EpochPlan>>>,
@@ -119,7 +119,7 @@ impl FeedPlan {
         Self { read: ranges.clone(), ranges, settings, epochs: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Only the first rows of the dataset.
+    /// Limits the plan to the first rows of the dataset.
     pub(crate) fn limited(mut self, dataset: &Dataset, limit: Option<u64>) -> Self {
         let Some(limit) = limit else { return self };
         let first =
@@ -140,7 +140,7 @@ impl FeedPlan {
         let plan = Arc::new(EpochPlan::new(&self.ranges, &self.settings, epoch));
         epochs.insert(epoch, Arc::clone(&plan));
         if epochs.len() > PLANS_KEPT {
-            // The plan furthest from the current one is the least likely to be needed again.
+            // Evict the plan furthest from the current epoch: it is the least likely to be needed again.
             let furthest = epochs.keys().copied().max_by_key(|kept| kept.abs_diff(epoch)).expect("not empty");
             epochs.remove(&furthest);
         }

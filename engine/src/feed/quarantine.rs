@@ -1,8 +1,8 @@
-//! The record of quarantined rows: one small Parquet file per batch that had any, or per piece of a window if a worker
+//! The record of quarantined rows: one small Parquet file per batch with bad rows, or per piece of a window if a worker
 //! computes for several readers.
 //!
-//! A file is written before its batch is handed out, so each absent row is on record. It is named by the batch's place
-//! in the log, so a repeated run writes the same files again.
+//! A file is written before its batch is delivered, so every missing row is recorded. Its name is the batch's position
+//! in the log, so a repeated run overwrites the same files.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 
 use crate::error::{Error, Result};
 
-/// The URL of a file; `name` names an offset or a window.
+/// The URL of a file. `name` identifies an offset or a window.
 pub(crate) fn url(folder: &str, epoch: u64, name: &str) -> String {
     format!("{folder}/epoch-{epoch:05}-{name}.parquet")
 }

@@ -1,8 +1,8 @@
-//! One rank reading a feed: windows in, exact batches out, in order.
+//! One rank reading a feed: takes windows and returns exact batches in order.
 //!
-//! The cuts of a window are grouped into *pieces*, the unit of work of one core: a large batch is several pieces, many
-//! small batches are one. Pieces are computed on all cores at once and handed out in order. A reader that is not polled
-//! starts nothing: this is how a trainer's backpressure reaches the feed.
+//! The cuts of a window are grouped into *pieces*, the unit of work of one core. A large batch is several pieces; many
+//! small batches are one piece. Pieces are computed on all cores in parallel and returned in order. A reader that is
+//! not polled starts no work, so a trainer's backpressure reaches the feed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,15 +21,15 @@ use crate::compile::BadRow;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::Task;
 
-/// A piece is closed at the end of a batch once it has this much to do.
+/// A piece closes at the end of a batch once it holds this much work.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_ROWS_MIN: u64 = 1024;
 const PIECE_RESULT_BYTES_MIN: u64 = 8 << 20;
-/// A piece is closed inside a batch once it has this much. Encoded images grow some thirty-fold when processed, so this
-/// bounds memory. A batch of several pieces is copied together, which costs half as much as decoding.
+/// A piece closes inside a batch once it holds this much. Encoded images grow about thirty-fold when processed, so this
+/// bounds memory. Concatenating a batch from several pieces costs half as much as decoding it.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 const PIECE_ROWS_MAX: u64 = 8192;
-/// With results larger than this, no finished piece waits beside those that the threads work on.
+/// If results are larger than this, finished pieces do not wait beside the pieces being computed.
 const RESULT_BYTES_READY_MAX: usize = 32 << 20;
 
 /// Reads batches; made by [`Feed::read`](super::Feed::read).
@@ -39,14 +39,14 @@ pub struct Reader {
     at: WindowPosition,
     cutter: Cutter<Arc<Window>>,
     steps: Steps,
-    /// Rows that are in no piece yet, in order.
+    /// Rows not yet in a piece, in order.
     parts: VecDeque<PiecePart>,
     in_flight: VecDeque<Task<Result<PieceResult>>>,
-    /// Batches whose rows are in `parts`, in flight or partly here, in order.
+    /// Batches whose rows are in `parts`, being computed, or partly finished, in order.
     assembling: VecDeque<Assembly>,
     largest_result_bytes: usize,
     result_bytes_per_row: Option<u64>,
-    /// The error of a bad row, raised after the batches before it.
+    /// The error of a bad row, returned after the batches before it.
     raised: Option<Error>,
     failed: bool,
 }
@@ -74,16 +74,16 @@ struct Assembly {
     bad: Vec<BadRow>,
 }
 
-/// The result of a piece, part by part.
+/// The result of a piece, one entry per part.
 struct PieceResult {
     parts: Vec<PartResult>,
     bytes: usize,
-    /// If bad rows are raised, the first one. Its part and those after it are missing.
+    /// The first bad row, if bad rows are raised. Its part and the parts after it are missing.
     raised: Option<Error>,
 }
 
 struct PartResult {
-    /// Positions, bad rows and gaps included.
+    /// The number of positions, including bad rows and gaps.
     rows: u64,
     gaps: u64,
     records: Vec<RecordBatch>,
@@ -147,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// The number of pieces to keep under way: one per thread, and one more unless results are large.
+    /// The number of pieces to compute at once: one per thread, plus one unless results are large.
     fn depth(&self) -> usize {
         self.core().executor.threads() + usize::from(self.largest_result_bytes <= RESULT_BYTES_READY_MAX)
     }
@@ -156,7 +156,8 @@ impl Reader {
         self.reading.core()
     }
 
-    /// Takes the next window to cut. Without `wait`, only if it is ready. Returns `false` if there is none now.
+    /// Takes the next window to cut. Without `wait`, takes it only if it is ready. Returns `false` if no window was
+    /// taken.
     async fn take_window(&mut self, wait: bool) -> Result<bool> {
         let id = self.at.window;
         self.reading.advance(id);
@@ -166,7 +167,7 @@ impl Reader {
         let window = match self.reading.try_window(id) {
             Some(Ok(window)) => window,
             _ if wait => self.reading.window(id).await?,
-            // A failed window raises its error only after the batches before it.
+            // A failed window returns its error only after the batches before it.
             _ => return Ok(false),
         };
         let last = self.core().plan.is_last(id);
@@ -184,7 +185,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Queues the rows of a batch and a place to put them together.
+    /// Queues the rows of a batch and a place to assemble them.
     fn expect(&mut self, cut: Cut<Arc<Window>>) {
         let step_at = cut.next_step_at - self.settings.batch_size * self.settings.world_size;
         let token = self.steps.token(step_at, cut.next_step_at);
@@ -204,7 +205,7 @@ impl Reader {
         });
     }
 
-    /// Takes the next rows of one window that are enough work for one task, if there are any.
+    /// Takes the next rows of one window, enough work for one task. Empty if no rows are left.
     fn next_piece(&mut self) -> Vec<PiecePart> {
         let mut piece: Vec<PiecePart> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
@@ -233,7 +234,7 @@ impl Reader {
             if ends_part {
                 self.parts.pop_front();
             }
-            // Small batches are put together only once a first piece has shown the size of results.
+            // Small batches share a piece only after the first piece has shown the size of results.
             let results = self.result_bytes_per_row.map_or(u64::MAX, |bytes| bytes.saturating_mul(rows));
             let is_enough = bytes >= PIECE_BYTES_MIN || rows >= PIECE_ROWS_MIN || results >= PIECE_RESULT_BYTES_MIN;
             if ends_batch && is_enough {
@@ -249,7 +250,7 @@ impl Reader {
         self.in_flight.push_back(task);
     }
 
-    /// Hands the rows of a finished piece to the batches they belong to.
+    /// Assigns the rows of a finished piece to their batches.
     fn place(&mut self, result: PieceResult) {
         self.largest_result_bytes = self.largest_result_bytes.max(result.bytes);
         let rows: u64 = result.parts.iter().map(|part| part.rows).sum();
@@ -270,7 +271,7 @@ impl Reader {
         }
     }
 
-    /// Returns the first batch, which is complete. Cancel-safe: it is removed only after the last wait.
+    /// Returns the first batch, which is complete. Cancel-safe: the batch is removed only after the last await.
     async fn hand_out(&mut self) -> Result<Batch> {
         let core = self.core();
         let first = self.assembling.front().expect("asked for by the caller");
@@ -282,7 +283,7 @@ impl Reader {
             [one] => one.clone(),
             several => {
                 let (schema, several) = (core.stage.schema(), several.to_vec());
-                // Copying a large batch takes too long for the thread that serves it.
+                // Copying a large batch would block the thread that serves it for too long.
                 let joined = core.executor.spawn(async move { concat_batches(&schema, &several) }).join().await?;
                 joined.map_err(|error| {
                     Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
@@ -303,7 +304,7 @@ impl Reader {
     }
 }
 
-/// Computes a piece and splits the result at the ends of its parts.
+/// Computes a piece and splits the result into its parts.
 async fn compute(core: &FeedCore, piece: &[PiecePart]) -> Result<PieceResult> {
     let window = &piece.first().expect("a piece has a part").window;
     let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();

@@ -16,10 +16,10 @@ use super::window::Window;
 use crate::error::{Error, Result};
 use crate::executor::Task;
 
-/// The most windows that are read ahead of the readers at a time. Reading is the limit: more windows would only hold
-/// more half-filled memory.
+/// Maximum number of windows to compute ahead of the readers at a time. Reading is the bottleneck: more windows would
+/// only occupy more memory.
 const COMPUTING_MAX: usize = 2;
-/// The only worker in process: this process.
+/// The only worker: this process.
 const HERE: WorkerId = 0;
 
 /// The windows of one open feed, shared by its readers.
@@ -37,7 +37,7 @@ struct RunnerState {
 
 struct Slot {
     lease: LeaseId,
-    /// Dropping it aborts it.
+    /// Aborts the task when dropped.
     _task: Task<()>,
     outcome: Option<Result<Arc<Window>>>,
 }
@@ -56,7 +56,7 @@ impl Runner {
         &self.core
     }
 
-    /// A new reader that begins at `at` and stops before `until_epoch`.
+    /// Adds a reader that begins at `at` and stops before `until_epoch`.
     pub(crate) fn join(self: &Arc<Self>, at: WindowId, until_epoch: u64) -> WindowCursor {
         let mut state = self.state.lock();
         state.readers += 1;
@@ -68,14 +68,15 @@ impl Runner {
 
     fn apply(self: &Arc<Self>, state: &mut RunnerState, event: Event) {
         if let Err(impure) = state.sequencer.handle(event) {
-            // A changed file fails when it is read, so a function must have broken its declaration.
-            let message = format!("a window had {} rows, and {} when computed again", impure.rows.0, impure.rows.1);
+            // A changed file fails when it is read, so a function must have violated its declaration.
+            let message =
+                format!("a window had {} rows, and {} when it was computed again", impure.rows.0, impure.rows.1);
             if let Some(slot) = state.slots.get_mut(&impure.window) {
                 slot.outcome = Some(Err(Error::internal(message)));
             }
         }
         let leases: HashMap<WindowId, LeaseId> = state.sequencer.leases(HERE).into_iter().collect();
-        // A failed window has no lease any more, but its readers must still learn of the error.
+        // A failed window has lost its lease, but its readers must still receive the error.
         let (sequencer, slots) = (&state.sequencer, &mut state.slots);
         slots.retain(|window, slot| leases.get(window) == Some(&slot.lease) || sequencer.has_failed(*window));
         for (window, lease) in leases {
@@ -102,10 +103,10 @@ impl Runner {
     }
 }
 
-/// Holds the runner only weakly, so that tasks do not keep a feed alive that has no reader.
+/// Computes a window. Holds the runner weakly, so that tasks do not keep alive a feed without readers.
 async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
     let Some(core) = runner.upgrade().map(|runner| Arc::clone(&runner.core)) else { return };
-    // Nothing joins this task: without a report of a panic, the readers would wait for ever.
+    // Nothing joins this task: if a panic were not reported, the readers would wait forever.
     let outcome = match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
         Ok(prepared) => prepared.map(Arc::new),
         Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
@@ -115,7 +116,7 @@ async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
     }
 }
 
-/// One reader's position among the windows. Dropping it leaves.
+/// One reader's position among the windows. Dropping it removes the reader.
 pub(crate) struct WindowCursor {
     runner: Arc<Runner>,
     reader: ReaderId,
@@ -126,13 +127,13 @@ impl WindowCursor {
         self.runner.core()
     }
 
-    /// Tells the sequencer that everything before `to` was taken.
+    /// Tells the sequencer that the reader has taken everything before `to`.
     pub(crate) fn advance(&self, to: WindowId) {
         let mut state = self.runner.state.lock();
         self.runner.apply(&mut state, Event::ReaderAdvanced { reader: self.reader, to });
     }
 
-    /// The window, if it is there already.
+    /// The window, if it is ready.
     pub(crate) fn try_window(&self, window: WindowId) -> Option<Result<Arc<Window>>> {
         self.runner.state.lock().slots.get(&window)?.outcome.clone()
     }
@@ -142,7 +143,7 @@ impl WindowCursor {
         loop {
             let changed = self.runner.changed.notified();
             tokio::pin!(changed);
-            // Listens before it looks, so that a report in between is not missed.
+            // Register before checking, so that a report in between is not missed.
             changed.as_mut().enable();
             if let Some(outcome) = self.try_window(window) {
                 return outcome;

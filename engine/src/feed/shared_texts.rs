@@ -1,7 +1,7 @@
-//! Texts that are read as dictionaries: all rows of a window share one.
+//! Texts that are read as dictionaries: all rows of a window share one dictionary.
 //!
-//! Each row range comes with its own dictionary. With one for the window, picking and joining rows only picks and joins
-//! numbers, and the result for a text is known for every piece of the window.
+//! Each row range has its own dictionary when it is read. With one dictionary per window, taking and concatenating rows
+//! only moves numbers, and the result for a text is known for every piece of the window.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use arrow::error::ArrowError;
 use crate::compile::{SourceRows, Stage};
 use crate::error::{Error, Result};
 
-/// The size of the result that is kept beside each text: mostly one number.
+/// The size of the result kept for each text: usually one number.
 const RESULT_BYTES: usize = size_of::<i64>();
 
-/// Makes the dictionaries of a window's sources one for each column.
+/// Merges the dictionaries of a window's sources into one per column.
 pub(super) fn share(sources: &mut [SourceRows], stage: &Stage) -> Result<()> {
     if sources.len() < 2 {
         return Ok(());
@@ -34,7 +34,8 @@ pub(super) fn share(sources: &mut [SourceRows], stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a window's sources, with each dictionary once, and about the bytes of the results for their texts.
+/// Bytes of a window's sources, counting each dictionary once, plus the approximate bytes of the results for their
+/// texts.
 pub(super) fn memory_size(sources: &[SourceRows], stage: &Stage) -> usize {
     let Some(first) = sources.first() else { return 0 };
     let counted: usize = sources.iter().map(|rows| rows.batch.get_array_memory_size()).sum();
@@ -44,14 +45,14 @@ pub(super) fn memory_size(sources: &[SourceRows], stage: &Stage) -> usize {
     counted - again + results
 }
 
-/// Which of the columns that are read are dictionaries.
+/// The indices of the dictionaries among the columns read.
 fn places(stage: &Stage) -> impl Iterator<Item = usize> {
     let at =
         |column| stage.read_columns().binary_search(column).expect("categories are among the columns that are read");
     stage.read_categories().iter().map(at)
 }
 
-/// The same columns with their dictionaries one after the other as the dictionary of all.
+/// The same columns over one dictionary, the concatenation of theirs.
 fn counting_in_one(columns: &[ArrayRef]) -> Result<Vec<DictionaryArray<Int32Type>>, ArrowError> {
     let own: Vec<&DictionaryArray<Int32Type>> = columns.iter().map(|column| column.as_dictionary()).collect();
     let texts: Vec<&dyn Array> = own.iter().map(|own| own.values().as_ref()).collect();

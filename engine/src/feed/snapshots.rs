@@ -1,7 +1,8 @@
-//! Snapshots on their way between processes: a spec names them, and whoever opens the spec fetches those that it lacks.
+//! Sends snapshots between processes: a spec names its snapshots, and the process that opens it fetches the missing
+//! ones.
 //!
-//! A snapshot is content-addressed: its id is a hash of its content, and the receiver checks it. So it does not matter
-//! who sends a snapshot, and many feeds share one.
+//! A snapshot is content-addressed: its id is a hash of its content, which the receiver checks. So any sender can be
+//! trusted, and many feeds share one snapshot.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Sends snapshots to [`Session::open_spec`](crate::Session::open_spec).
 #[async_trait::async_trait]
 pub trait SnapshotSource: Send + Sync {
-    /// The text of snapshot `id` in pieces.
+    /// The text of snapshot `id`, in pieces.
     ///
     /// # Errors
     /// `NotFound` if this source does not have it.
@@ -27,7 +28,7 @@ pub trait SnapshotSource: Send + Sync {
 pub type SnapshotPieces = BoxStream<'static, Result<Bytes>>;
 
 impl Feed {
-    /// The snapshot `id` of a table that the feed reads.
+    /// The snapshot `id`, if it belongs to a table that the feed reads.
     fn own_snapshot(&self, id: &str) -> Option<Arc<Snapshot>> {
         let snapshot = self.pipeline.datasets().map(forebay_storage::Dataset::snapshot).find(|it| it.id() == id)?;
         Some(Arc::clone(snapshot))
@@ -44,7 +45,7 @@ impl SnapshotSource for Feed {
     }
 }
 
-/// Reads the snapshot `id` from `source`. The id is a claim until a dataset has been opened over the snapshot.
+/// Reads the snapshot `id` from `source`. The id is unverified until a dataset has been opened over the snapshot.
 pub(crate) async fn fetch(source: &dyn SnapshotSource, id: &str) -> Result<Snapshot> {
     let (mut pieces, mut reader) = (source.snapshot(id).await?, SnapshotReader::default());
     while let Some(piece) = pieces.next().await {
@@ -53,8 +54,6 @@ pub(crate) async fn fetch(source: &dyn SnapshotSource, id: &str) -> Result<Snaps
     let snapshot = reader.finish()?;
     match snapshot.id() == id {
         true => Ok(snapshot),
-        false => {
-            Err(Error::new(ErrorKind::Conflict, format!("snapshot {id} was asked for, and {} sent", snapshot.id())))
-        }
+        false => Err(Error::new(ErrorKind::Conflict, format!("requested snapshot {id}, received {}", snapshot.id()))),
     }
 }

@@ -1,10 +1,10 @@
-//! A feed's spec: all that another process needs to open the same feed, without the script that made it.
+//! A feed's spec: everything another process needs to open the same feed, without the script that created it.
 //!
-//! A worker has no paths to search and no settings to resolve: the spec holds the pipeline's text, the ids of the
-//! pinned snapshots, and the resolved settings. The feed's id shows whether the worker opened the same feed. The rest
-//! of the spec serves to report the differences if it did not.
+//! A worker does not search paths or resolve settings: the spec holds the pipeline's text, the ids of the pinned
+//! snapshots, and the resolved settings. The feed's id shows whether the worker opened the same feed. The rest of the
+//! spec serves to report the differences if it did not.
 //!
-//! A snapshot lists all files of a dataset, so it is sent apart from the spec, in pieces and once: see
+//! A snapshot lists all files of a dataset, so it is sent separately, in pieces and only once: see
 //! [`SnapshotSource`](super::SnapshotSource).
 
 use std::collections::BTreeMap;
@@ -22,21 +22,21 @@ use super::id::feed_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};
 
-/// The version of this build, which a spec is stamped with.
+/// The version of this build, recorded in every spec.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The description of a feed, to be opened by [`Session::open_spec`](crate::Session::open_spec) in another process.
+/// The description of a feed, which another process opens with [`Session::open_spec`](crate::Session::open_spec).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedSpec {
-    /// The feed's id, which it must have wherever it is opened.
+    /// The feed's id, which every process that opens it must reproduce.
     pub feed: String,
-    /// The version of Forebay that made the spec.
+    /// The version of Forebay that created the spec.
     pub forebay: String,
     /// The pipeline's name.
     pub pipeline: String,
     /// The text of its `CREATE PIPELINE`.
     pub statement: String,
-    /// The absolute path that relative paths of files in it are relative to.
+    /// The absolute base path of the statement's relative file paths.
     #[serde(default)]
     pub base: PathBuf,
     /// The driving table's name.
@@ -55,12 +55,12 @@ pub struct FeedSpec {
     pub settings: FeedSettings,
     /// A hash that identifies the query.
     pub fingerprint: String,
-    /// The files that its calls name, with the digests of their contents.
+    /// The files named in its calls, with the digests of their contents.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
     /// The operators that it calls, with their versions.
     pub operators: BTreeMap<String, u32>,
-    /// URL or absolute path of the folder that Forebay writes to, such as for quarantined rows.
+    /// URL or absolute path of the folder that Forebay writes to, for example quarantined rows.
     pub root: String,
 }
 
@@ -78,7 +78,7 @@ pub struct LookupSpec {
     pub snapshot: String,
 }
 
-/// A table of a spec: the driving one, or one that is joined.
+/// A table of a spec: the driving table or a joined table.
 pub(crate) struct SpecTable<'a> {
     pub(crate) name: &'a str,
     pub(crate) dataset: &'a DatasetSpec,
@@ -88,12 +88,12 @@ pub(crate) struct SpecTable<'a> {
 }
 
 impl Feed {
-    /// The description with which another process opens this feed.
+    /// The description from which another process opens this feed.
     pub fn spec(&self) -> FeedSpec {
         let (core, pipeline) = (self.core(), &self.pipeline);
         let mut lookups: Vec<LookupSpec> = Vec::new();
         for lookup in pipeline.stage.lookups() {
-            // A table may be joined more than once, also with itself.
+            // A table may be joined more than once, including with itself.
             if lookup.table != pipeline.table() && lookups.iter().all(|other| other.table != lookup.table) {
                 lookups.push(LookupSpec {
                     table: lookup.table.clone(),
@@ -128,7 +128,7 @@ pub fn operator_versions() -> BTreeMap<String, u32> {
     forebay_operators::descriptors().map(|descriptor| (descriptor.name.to_owned(), descriptor.version)).collect()
 }
 
-/// The differences between the operators of two builds, in words; empty if there are none.
+/// The differences between the operators of two builds, as messages; empty if there are none.
 pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<String, u32>) -> Vec<String> {
     let mut names: Vec<&String> = here.keys().chain(there.keys()).collect();
     names.sort();
@@ -143,7 +143,7 @@ pub fn operator_differences(here: &BTreeMap<String, u32>, there: &BTreeMap<Strin
 }
 
 impl FeedSpec {
-    /// Refuses a spec that no build could open, or that this build cannot.
+    /// Refuses a spec that is invalid for every build, or unsupported by this build.
     pub(crate) fn check(&self) -> Result<()> {
         self.settings.check()?;
         if !(self.root.starts_with('/') || self.root.contains("://")) {
@@ -169,15 +169,15 @@ impl FeedSpec {
     /// Opens a table over its snapshot. Reads no file.
     pub(crate) fn open_dataset(&self, table: &SpecTable<'_>, snapshot: Snapshot, stores: &Stores) -> Result<Dataset> {
         let SpecTable { dataset, schema, .. } = *table;
-        // What the id claims is checked here.
+        // This verifies the id.
         let opened = Dataset::pinned(stores, dataset, snapshot, Arc::clone(schema)).map_err(Error::from);
         opened.map_err(|error| self.unreadable_snapshot(error))
     }
 
-    /// Refuses a snapshot that is not what its id says.
+    /// The error for a snapshot whose content does not match its id.
     pub(crate) fn unreadable_snapshot(&self, error: Error) -> Error {
         let refusal = self.refusal([error.message().to_owned()]);
-        // A spec of another version need not be damaged to look it.
+        // A spec of another version may only look damaged.
         if self.forebay == VERSION { Error::new(error.kind(), refusal.message()) } else { refusal }
     }
 
@@ -190,7 +190,7 @@ impl FeedSpec {
         }
     }
 
-    /// The error of a query that did not compile here.
+    /// The error for a query that does not compile in this process.
     pub(crate) fn uncompiled(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Placed(error) => self.unreadable(&error),
@@ -203,7 +203,8 @@ impl FeedSpec {
         self.refusal([format!("its query does not compile: {}", rendered.trim_end())])
     }
 
-    /// Checks that `pipeline` with the spec's settings is the feed that it describes. The error names the differences.
+    /// Checks that `pipeline` with the spec's settings is the feed that the spec describes. The error lists the
+    /// differences.
     pub(crate) fn check_opened(&self, pipeline: &Pipeline) -> Result<()> {
         let id = feed_id(pipeline, &self.settings);
         if id == self.feed {
@@ -215,15 +216,15 @@ impl FeedSpec {
             let files = pipeline.files().iter().filter(|(path, digest)| is_changed(path, digest));
             let changed: Vec<&str> = files.map(|(path, _)| path.as_str()).collect();
             differences.push(match changed.is_empty() {
-                true => "its query is not the one that the feed was opened with".to_owned(),
-                false => format!("\"{}\" has another content here", changed.join("\", \"")),
+                true => "its query differs from the one that the feed was opened with".to_owned(),
+                false => format!("\"{}\" has different content here", changed.join("\", \"")),
             });
         }
-        // The snapshot was checked by its id, so only the settings are left.
+        // The id verified the snapshot, so only the settings can differ.
         if differences.is_empty() && self.forebay == VERSION {
             let settings = serde_json::to_string(&self.settings).unwrap_or_default();
             differences
-                .push(format!("its settings {settings} make feed {id}, so they are not those it was opened with"));
+                .push(format!("its settings {settings} give feed {id}, so they differ from those it was opened with"));
         }
         Err(self.refusal(differences))
     }

@@ -1,9 +1,9 @@
 //! The windows that a worker holds for readers in other processes.
 //!
 //! A window is prepared (read, filtered, ordered) when it is leased, which determines its rows. Then its rows are
-//! transformed in chunks, ahead of the readers and once for all of them. Chunks live in bounded memory: a chunk that
-//! every reader has taken is evicted, and when memory is full, the chunks that will be read last are evicted. An
-//! evicted chunk is computed again when a reader asks for it. Windows that are the same in every epoch are kept for the
+//! transformed in chunks, ahead of the readers and once for all of them. Chunks live in bounded memory. A chunk is
+//! evicted when every reader has taken it. When memory is full, the chunks that will be read last are evicted. An
+//! evicted chunk is recomputed when a reader requests it. Windows that are the same in every epoch are kept for the
 //! next ([`kept`]).
 
 mod chunk;
@@ -36,25 +36,25 @@ pub use window_state::StoredState;
 use super::Feed;
 use crate::executor::Executor;
 
-/// The content and the work of a store, for metrics.
+/// The contents and the work of a store, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Bytes of transformed rows in memory, those kept for the next epoch included.
+    /// Bytes of transformed rows in memory, including those kept for the next epoch.
     pub chunk_bytes: u64,
     /// The approximate limit of these bytes.
     pub chunk_limit_bytes: u64,
-    /// Bytes of source rows of the windows that are held.
+    /// Bytes of source rows of the windows held.
     pub source_bytes: u64,
     /// Chunks that were computed.
     pub chunks_computed: u64,
-    /// Those among them that were evicted before.
+    /// Chunks that were computed again after eviction.
     pub chunks_recomputed: u64,
 }
 
 /// Rows of a window that belong to one batch.
 #[derive(Clone, Debug)]
 pub struct WindowRows {
-    /// The positions in the window, bad rows and gaps included.
+    /// The positions in the window, including bad rows and gaps.
     pub rows: Range<u64>,
     /// The number of gaps among them.
     pub gaps: u64,
@@ -62,7 +62,7 @@ pub struct WindowRows {
     pub records: Vec<RecordBatch>,
 }
 
-/// The windows that this process computes for readers elsewhere.
+/// The windows that this process computes for remote readers.
 #[derive(Clone)]
 pub struct WindowStore(Arc<StoreInner>);
 
@@ -70,30 +70,29 @@ struct StoreInner {
     executor: Arc<Executor>,
     chunk_limit_bytes: u64,
     state: Mutex<StoreState>,
-    /// Chunks that are being computed ahead.
+    /// Chunks being computed ahead.
     filling: Arc<AtomicUsize>,
-    /// Windows changed their state.
+    /// Notifies of changed window states.
     news: Notify,
 }
 
 #[derive(Default)]
 struct StoreState {
     windows: HashMap<WindowKey, Arc<StoredWindow>>,
-    /// The windows in the order in which they will be read, and how often each is still to be read.
+    /// The windows in reading order, with the number of reads still expected of each.
     order: Vec<(WindowKey, f64)>,
     chunk_bytes: u64,
-    /// The bytes of the last chunk that was computed, an estimate for the first of a window.
+    /// The bytes of the latest chunk, used as the estimate for a window's first chunk.
     newest_chunk_bytes: u64,
     kept: Kept,
     chunks_computed: u64,
     chunks_recomputed: u64,
-    /// Memory keeps chunks from being computed ahead.
+    /// Whether full memory prevents computing chunks ahead.
     is_full: bool,
 }
 
 impl WindowStore {
-    /// A store whose transformed rows take about `chunk_limit_bytes` at most; source rows are bounded by what is
-    /// leased.
+    /// Creates a store that holds about `chunk_limit_bytes` of transformed rows. Leases bound the source rows.
     pub(crate) fn new(executor: Arc<Executor>, chunk_limit_bytes: u64) -> Self {
         Self(Arc::new(StoreInner {
             executor,
@@ -127,7 +126,7 @@ impl WindowStore {
                 self.0.news.notify_one();
             }
             None => {
-                // Reading ahead passes an epoch's end before its windows are finished.
+                // Reading ahead crosses an epoch's end before the epoch's windows are finished.
                 let is_twin = |other: &&Arc<StoredWindow>| {
                     repeats && other.key.0 == key.0 && other.key.1.index == key.1.index && other.key != key
                 };
@@ -139,7 +138,7 @@ impl WindowStore {
         state.windows.insert(key, stored);
     }
 
-    /// Drops a window. Streams that read it continue.
+    /// Drops a window. Streams that are reading it continue.
     pub fn drop_window(&self, key: &WindowKey) {
         let mut state = self.0.state.lock();
         if let Some(stored) = state.windows.remove(key) {
@@ -161,8 +160,8 @@ impl WindowStore {
         self.0.fill(&mut state);
     }
 
-    /// Sets the order in which windows will be read, and how often each is still to be read: a reader counts one, its
-    /// ranks fractions.
+    /// Sets the order in which windows will be read, with the number of reads still expected of each. A reader counts
+    /// as one; its ranks count as fractions.
     pub fn prioritise(&self, order: &[(WindowKey, f64)]) {
         let mut state = self.0.state.lock();
         for (key, shares) in order {
@@ -175,7 +174,7 @@ impl WindowStore {
         self.0.fill(&mut state);
     }
 
-    /// The window, if it is held.
+    /// The window, if the store holds it.
     pub fn get(&self, key: &WindowKey) -> Option<Arc<StoredWindow>> {
         self.0.state.lock().windows.get(key).cloned()
     }
@@ -186,12 +185,12 @@ impl WindowStore {
         state.windows.iter().map(|(key, stored)| (key.clone(), stored.state(state.is_full))).collect()
     }
 
-    /// Waits until a window may have changed its state.
+    /// Waits for a possible change of a window's state.
     pub async fn changed(&self) {
         self.0.news.notified().await;
     }
 
-    /// Its content and work so far.
+    /// The store's contents and its work so far.
     pub fn usage(&self) -> StoreUsage {
         let state = self.0.state.lock();
         let prepared = state.windows.values().filter_map(|stored| stored.prepared.get()?.as_ref().ok());
@@ -221,8 +220,8 @@ impl StoreInner {
             let Some(stored) = state.windows.get(&key).cloned() else { continue };
             let Some(Ok(prepared)) = stored.prepared.get() else { continue };
             let mut chunks = prepared.chunks.lock();
-            // Evicted chunks wait until a reader asks for them. Otherwise the chunks that are read last would be
-            // computed over and over, whenever there is room for a moment. Chunks of the first window are never
+            // Evicted chunks wait until a reader requests them. Otherwise the chunks that are read last would be
+            // recomputed repeatedly, whenever memory is briefly available. Chunks of the first window are never
             // evicted.
             let takes_let_go = std::mem::take(&mut is_first);
             let chunk_bytes = if chunks.bytes_max > 0 { chunks.bytes_max } else { state.newest_chunk_bytes };

@@ -1,4 +1,4 @@
-//! Finds the source rows of a batch: reads the log again, without transforming anything.
+//! Finds the source rows of a batch by reading the log again without transforming it.
 
 use std::ops::Range;
 
@@ -19,22 +19,23 @@ pub struct SourceRow {
 }
 
 impl Feed {
-    /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order. A sample that
-    /// derives from several rows counts as the first of them. Bad rows are included. Empty for a rank that has no part
-    /// in the epoch's last step.
+    /// The source rows of the rank's batch of global step `step` in `epoch`, in the batch's order. For a sample that
+    /// derives from several rows, returns the first. Includes bad rows. Empty for a rank that takes no part in the
+    /// epoch's last step.
     ///
-    /// Steps are those of reading with `options`. In the epoch where reading begins, they count from that position,
-    /// which need not be a multiple of the global batch.
+    /// Step numbers depend on `options`. In the epoch where reading begins, steps count from that position, which need
+    /// not be a multiple of the global batch.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), and of reading the sources; `Invalid` for a step that the epoch does not have.
+    /// Those of [`read`](Self::read), errors of reading the sources, and `Invalid` for a step that the epoch does not
+    /// have.
     pub async fn trace(&self, options: &ReadOptions, epoch: u64, step: u64) -> Result<Vec<SourceRow>> {
         let (settings, begin) = self.resolve(options)?;
         let global = settings.batch_size.saturating_mul(settings.world_size);
         let begins_at = if begin.window.epoch == epoch { begin.offset } else { 0 };
         let step_at = match step.checked_sub(begins_at / global) {
             Some(steps) => begins_at.saturating_add(steps.saturating_mul(global)),
-            // A step of an earlier run: its number means the same global batch.
+            // A step before the start of reading refers to the same global batch as in the earlier run.
             None => step.saturating_mul(global),
         };
         let first = step_at.saturating_add(settings.rank * settings.batch_size);
@@ -47,8 +48,7 @@ impl Feed {
         })
     }
 
-    /// The source rows of `wanted` offsets of `epoch`, as [`trace`](Self::trace) gives them; fewer past the epoch's
-    /// end.
+    /// The source rows of the offsets `wanted` in `epoch`, as in [`trace`](Self::trace); fewer at the epoch's end.
     ///
     /// # Errors
     /// Those of [`trace`](Self::trace).
@@ -63,7 +63,7 @@ impl Feed {
         wanted: Range<u64>,
         at_least: u64,
     ) -> Result<Result<Vec<SourceRow>, u64>> {
-        // Begins at the window that holds the step, if that is known, and otherwise at the epoch's first.
+        // Begin at the window that holds the step if it is known, otherwise at the epoch's first window.
         let known = self.offsets_per_epoch();
         if let Some(offsets) = known.filter(|&offsets| wanted.start >= offsets || at_least > offsets) {
             return Ok(if at_least > offsets { Err(offsets) } else { Ok(Vec::new()) });

@@ -1,6 +1,6 @@
-//! A window in memory: its source rows, filtered and put in order, ready to be transformed piece by piece.
+//! A window in memory: its source rows, filtered and ordered, ready to be transformed piece by piece.
 //!
-//! Preparing a window reads and filters it. This is cheap, and determines its row count and so every offset. The
+//! Preparing a window reads and filters it. This is cheap, and determines its row count and therefore every offset. The
 //! expensive transforms run later in [`Window::transform`], only for the rows that a reader is about to receive.
 
 use std::collections::HashMap;
@@ -22,20 +22,20 @@ use super::shared_texts;
 use crate::compile::{BadRow, Lookup, MadeSoFar, SourceRows, TransformedRows};
 use crate::error::{Error, Result};
 
-/// Row ranges of one window that are read at a time.
+/// Maximum number of row ranges of one window to read at a time.
 pub(super) const READS_MAX: usize = 16;
-/// Small reads (a media file is one row) are joined up to this size, so that filtering and gathering have few arrays.
+/// Small reads (a media file is one row) are concatenated up to this size, to keep the number of arrays low.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ROWS: usize = 4096;
-/// Adjacent rows are joined instead of picked if runs of them have at least this many.
+/// Adjacent rows are concatenated rather than taken one by one if their runs average at least this many rows.
 const RUN_ROWS: usize = 16;
-/// Splits the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
+/// Separates the hash space of row order from that of random keys, which use the same seed, epoch and sample id.
 const ORDER_DOMAIN: u64 = 0x6f72_6465_7200;
-/// In a [`Row`], marks one that is bad: `row` then counts in `Window::bad`.
+/// In a [`Row`], marks a bad row: `row` is then an index into `Window::bad`.
 const BAD: u32 = u32::MAX;
 /// In a [`Row`], marks a gap: a position without a row.
 const GAP: Row = Row { source: u32::MAX - 1, row: 0 };
-/// Splits the hash space of the order of groups from that of rows.
+/// Separates the hash space of the order of groups from that of rows.
 const GROUP_DOMAIN: u64 = 0x6772_6f75_7000;
 
 /// A prepared window. A clone shares its rows.
@@ -45,7 +45,7 @@ pub(crate) struct Window {
     order: Vec<Row>,
     bad: Vec<BadRow>,
     groups: Option<Groups>,
-    /// Adjacent rows are not copied: see [`Window::sharing`].
+    /// Whether samples may share memory with adjacent source rows: see [`Window::sharing`].
     is_shared: bool,
     bytes: u64,
 }
@@ -53,9 +53,9 @@ pub(crate) struct Window {
 /// The grouping of a window's positions by length.
 #[derive(Clone)]
 struct Groups {
-    /// Positions of a group.
+    /// Positions per group.
     size: u64,
-    /// The longest length of each group's rows.
+    /// The maximum length of each group's rows.
     lengths: Vec<u64>,
     has_gaps: bool,
 }
@@ -158,7 +158,7 @@ impl Window {
         Ok(transformed)
     }
 
-    /// Assigns bad rows to the range that each lies in.
+    /// Assigns each bad row to its range.
     pub(crate) fn split_bad(&self, ranges: &[Range<u64>], bad: Vec<BadRow>) -> Vec<Vec<BadRow>> {
         if bad.is_empty() {
             return ranges.iter().map(|_| Vec::new()).collect();
@@ -186,7 +186,7 @@ impl Window {
         }
     }
 
-    /// The source row of a position, or the first of several; `None` for a gap.
+    /// The source row at a position (the first if there are several); `None` for a gap.
     pub(crate) fn origin_at(&self, at: u64) -> Option<u64> {
         let row = &self.order[at as usize];
         match row.source {
@@ -204,9 +204,9 @@ impl Window {
         }
     }
 
-    /// The same window, with samples that may share its sources' memory. This suits callers that count samples by their
-    /// own size and drop them soon. It has no effect if most source rows were filtered out, since samples would keep
-    /// them.
+    /// The same window, whose samples may share its sources' memory. Use this for callers that count samples by their
+    /// own size and drop them soon. It has no effect if the filters removed most source rows, since samples would keep
+    /// them alive.
     pub(crate) fn sharing(mut self) -> Self {
         let source_rows: usize = self.sources.iter().map(|rows| rows.batch.num_rows()).sum();
         self.is_shared = self.order.len() >= source_rows / 2;
@@ -220,7 +220,7 @@ impl Window {
         columns(self).iter().zip(&columns(other)).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// The same window without its source rows, for callers that hold its samples, of so many bytes, already.
+    /// The same window without its source rows, for callers that already hold its samples, `sample_bytes` in total.
     pub(crate) fn without_sources(&self, sample_bytes: u64) -> Self {
         let (order, bytes) = (self.order.clone(), sample_bytes + (self.order.len() * size_of::<Row>()) as u64);
         Self { sources: Vec::new(), order, bad: Vec::new(), groups: self.groups.clone(), is_shared: false, bytes }
@@ -236,7 +236,8 @@ impl Window {
         Some(self.sources[first.source as usize].slice(first.row as usize, rows.len()))
     }
 
-    /// `rows` as runs of adjacent rows, if these are long: joining a few runs is much cheaper than picking rows.
+    /// `rows` as runs of adjacent rows, if the runs are long: concatenating a few runs is much cheaper than taking
+    /// rows.
     fn runs(&self, rows: &[Row]) -> Option<Vec<SourceRows>> {
         let most = rows.len() / RUN_ROWS;
         let mut runs: Vec<(Row, usize)> = Vec::new();
@@ -296,7 +297,7 @@ impl Window {
     }
 }
 
-/// Rows one after the other, copied.
+/// Concatenates rows by copying.
 fn joined(parts: &[SourceRows]) -> Result<SourceRows> {
     let cannot = |error| Error::internal(format!("cannot join rows: {error}"));
     let ids = |of: &dyn Fn(&SourceRows) -> UInt64Array| -> Result<UInt64Array> {
@@ -331,20 +332,20 @@ struct Builder<'a> {
     lookups: &'a [Option<Lookup>],
     epoch: u64,
     made: MadeSoFar,
-    /// For each layer, the rows that wait for the rest of the window.
+    /// For each layer, the rows buffered until the whole window has been read.
     waiting: Vec<Vec<SourceRows>>,
     sources: Vec<SourceRows>,
     keyed: Vec<Keyed>,
     bad: Vec<BadRow>,
 }
 
-/// A row that passed the filters, or is bad.
+/// A row that passed the filters, or a bad row.
 struct Keyed {
     key: u64,
-    /// The row of the driving table, so that without shuffling rows keep its order.
+    /// The row of the driving table. Without shuffling, rows keep its order.
     origin: u64,
     sample_id: u64,
-    /// 0 if it is not needed, and for bad rows.
+    /// 0 if not needed, and for bad rows.
     length: u64,
     row: Row,
 }
@@ -356,7 +357,7 @@ impl<'a> Builder<'a> {
         Self { core, lookups, epoch, made, waiting, sources: Vec::new(), keyed: Vec::new(), bad: Vec::new() }
     }
 
-    /// Adds rows that were read, and the rows that layers derive from them.
+    /// Adds rows read from the dataset, and the rows that layers derive from them.
     async fn add(&mut self, group: Vec<RangeRows>) -> Result<()> {
         for read in &group {
             for bad in &read.bad {
@@ -370,7 +371,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Takes rows through the layers from `from` on, up to one that waits for more.
+    /// Passes rows through the layers from `from` on, up to a layer that needs the whole window.
     async fn rise(&mut self, rows: SourceRows, from: usize) -> Result<()> {
         let stage = Arc::clone(&self.core.stage);
         let mut rows = vec![rows];
@@ -395,7 +396,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Runs the layers that waited for all rows.
+    /// Runs the layers that need all rows of the window.
     async fn make_of_window(&mut self) -> Result<()> {
         let stage = Arc::clone(&self.core.stage);
         for (index, layer) in stage.layers().iter().enumerate().filter(|(_, layer)| layer.is_of_window()) {
@@ -408,7 +409,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds those of `rows` that pass the filters.
+    /// Adds the rows of `rows` that pass the filters.
     async fn add_rows(&mut self, rows: SourceRows) -> Result<()> {
         if rows.sample_ids.is_empty() {
             return Ok(());
@@ -422,7 +423,7 @@ impl<'a> Builder<'a> {
             (kept, lengths) = (measured.sample_ids, measured.lengths);
             bad.extend(measured.bad);
         }
-        // Rows pass in order, so one walk finds each kept id's row.
+        // Rows pass in order, so one pass finds each kept id's row.
         let mut row = 0;
         for (index, &id) in kept.values().iter().enumerate() {
             while rows.sample_ids.value(row) != id {
@@ -482,14 +483,14 @@ impl<'a> Builder<'a> {
         Ok(Window { sources: self.sources, order, bad: self.bad, groups, is_shared: false, bytes })
     }
 
-    /// The content of each position, once all rows are in order.
+    /// The content of each position, after all rows have been ordered.
     fn order(&self) -> (Vec<Row>, Option<Groups>) {
         let Some(buckets) = &self.core.settings.buckets else {
             return (self.keyed.iter().map(|keyed| keyed.row).collect(), None);
         };
         let lengths: Vec<u64> = self.keyed.iter().map(|keyed| keyed.length).collect();
         let group_key = |first: usize| match self.core.settings.shuffle {
-            // Not the row's key itself: the first of many rows has a lower one than the first of few.
+            // Hash the key again, because the first of many rows tends to have a lower key than the first of few.
             true => xxh3_64_with_seed(&self.keyed[first].key.to_le_bytes(), GROUP_DOMAIN),
             false => first as u64,
         };
@@ -500,7 +501,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The place in the order of a row with this random key.
+/// The sort key of a row with this random key.
 fn order_key(shuffle: bool, random_key: u64) -> u64 {
     match shuffle {
         true => xxh3_64_with_seed(&random_key.to_le_bytes(), ORDER_DOMAIN),
@@ -508,7 +509,7 @@ fn order_key(shuffle: bool, random_key: u64) -> u64 {
     }
 }
 
-/// Only the rows before `limit`; ids ascend.
+/// Only the rows before `limit`. The ids must ascend.
 pub(super) fn limited(mut read: RangeRows, limit: u64) -> RangeRows {
     let kept = read.sample_ids.values().partition_point(|&id| id < limit);
     if kept < read.sample_ids.len() {

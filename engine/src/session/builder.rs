@@ -1,4 +1,4 @@
-//! Builds a session: its settings, and DataFusion set up for pipelines.
+//! Builds a session: applies its settings, and configures DataFusion for pipelines.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets the memory for the windows of one feed. A feed always holds the window that is being read, so a limit below
-    /// the pipeline's `window_bytes` turns off reading ahead.
+    /// Sets the memory for the windows of one feed. A feed always holds the window being read, so a limit below the
+    /// pipeline's `window_bytes` disables reading ahead.
     #[must_use]
     pub fn window_memory_bytes(mut self, bytes: u64) -> Self {
         self.window_memory_bytes = bytes;
@@ -75,14 +75,14 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets the folder that relative locations and paths are relative to; the current one by default.
+    /// Sets the folder that relative locations and paths are relative to; the current folder by default.
     #[must_use]
     pub fn base(mut self, folder: impl Into<PathBuf>) -> Self {
         self.base = folder.into();
         self
     }
 
-    /// Sets the URL or path of the folder that Forebay writes to: `.forebay` in the current folder by default.
+    /// Sets the URL or path of the folder that Forebay writes to; `.forebay` in the current folder by default.
     #[must_use]
     pub fn root(mut self, root: impl Into<String>) -> Self {
         self.root = root.into();
@@ -92,7 +92,7 @@ impl SessionBuilder {
     /// Starts the worker threads.
     ///
     /// # Errors
-    /// `Invalid` for no or absurdly many threads, `Internal` if the system starts no more threads.
+    /// `Invalid` for a number of threads out of range, `Internal` if the system cannot start the threads.
     pub fn build(self) -> Result<Session> {
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return Err(Error::invalid(format!(
@@ -101,7 +101,7 @@ impl SessionBuilder {
             )));
         }
         forebay_arrays::pool::settle_allocator();
-        // Absolute from here on: the process may change its folder.
+        // Absolute from here on, because the process may change its current folder.
         let base = std::env::current_dir().map(|folder| folder.join(&self.base)).unwrap_or(self.base);
         Ok(Session {
             catalog: Catalog::new(planner()),
@@ -118,27 +118,27 @@ impl SessionBuilder {
     }
 }
 
-/// More threads than any machine has cores are a typing error, and would take minutes to start.
+/// A number of threads beyond any machine's cores is a typing error, and starting them would take minutes.
 const THREADS_MAX: usize = 4096;
 
 /// DataFusion with the operators and the syntax of pipelines.
 fn planner() -> SessionContext {
     let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
     let parser = &mut config.options_mut().sql_parser;
-    // Arrow's view types are young: many readers of Flight and IPC do not know them.
+    // Arrow's view types are recent: many readers of Flight and IPC do not support them.
     parser.map_string_types_to_utf8view = false;
     parser.collect_spans = true;
     let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
     let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
     builder.scalar_functions().get_or_insert_default().extend(operators);
-    // First, so that it sees array literals before DataFusion makes function calls of them.
+    // First, so that it sees array literals before DataFusion turns them into function calls.
     builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
     builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());
     SessionContext::new_with_state(builder.build())
 }
 
-/// Makes `root` absolute by the current folder, not by the tables' folder: it is not part of the data, and messages
-/// name it.
+/// Makes `root` absolute by the current folder, not by the tables' folder, because it is not part of the data, and
+/// messages contain it.
 fn absolute(root: String) -> Result<String> {
     if root.contains("://") {
         return Ok(root);

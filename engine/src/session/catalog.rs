@@ -1,6 +1,6 @@
 //! The tables and pipelines of a session, by name.
 //!
-//! A table is known twice: here with its data, and to DataFusion with its columns, for planning.
+//! Each table exists twice: here with its data, and in DataFusion with its columns, for planning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Catalog {
     context: SessionContext,
     tables: RwLock<BTreeMap<String, Dataset>>,
     pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
-    /// The number of holders of each table in memory that was given no name.
+    /// The number of holders of each unnamed table in memory.
     unnamed: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -41,7 +41,7 @@ impl Catalog {
         self.context.state()
     }
 
-    /// DataFusion with the functions of this catalog, and with `tables` as its only tables.
+    /// DataFusion with this catalog's functions, and with `tables` as its only tables.
     pub(super) fn state_over(&self, tables: &BTreeMap<String, Dataset>) -> Result<SessionState> {
         let state = self.context.state();
         let config = state.config().clone();
@@ -57,12 +57,12 @@ impl Catalog {
         Ok(context.state())
     }
 
-    /// Adds a function of the embedding program, or replaces one.
+    /// Adds or replaces a function of the embedding program.
     pub(super) fn add_function(&self, function: Function) -> Result<()> {
         let taken = self.context.state().scalar_functions().get(&function.name).cloned();
         if taken.is_some_and(|taken| taken.inner().downcast_ref::<FunctionUdf>().is_none()) {
-            let message = format!("there is a function \"{}\" already", function.name);
-            return Err(Error::new(ErrorKind::Conflict, message).with_hint("give yours another name"));
+            let message = format!("a function \"{}\" already exists", function.name);
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("choose another name"));
         }
         self.context.register_udf(FunctionUdf::of(function));
         Ok(())
@@ -76,14 +76,14 @@ impl Catalog {
         self.context.deregister_table(reference(name))?;
         self.context.register_table(reference(name), Arc::new(provider))?;
         let replaced = self.tables.write().insert(name.to_owned(), dataset);
-        // After the lock is released: it may be the last to hold many rows.
+        // Drop after releasing the lock, because this may free many rows.
         drop(replaced);
         Ok(())
     }
 
-    /// Adds the table `name` and counts one holder of it, until [`release`](Self::release).
+    /// Adds the table `name` with one holder, until [`release`](Self::release).
     pub(crate) fn add_unnamed(&self, name: &str, dataset: Dataset) -> Result<()> {
-        // Held until the table is there: another thread may release it meanwhile.
+        // Keep the lock until the table exists, because another thread may release it meanwhile.
         let mut unnamed = self.unnamed.lock();
         self.add_table(name, dataset)?;
         *unnamed.entry(name.to_owned()).or_insert(0) += 1;
@@ -102,7 +102,7 @@ impl Catalog {
         }
     }
 
-    /// Removes the table `name`. Says whether there was one.
+    /// Removes the table `name`. Returns whether it existed.
     pub(super) fn remove_table(&self, name: &str) -> Result<bool> {
         let removed = self.tables.write().remove(name);
         self.context.deregister_table(reference(name))?;
@@ -113,7 +113,7 @@ impl Catalog {
         self.tables.read().contains_key(name)
     }
 
-    /// All tables as they are now.
+    /// A snapshot of all tables.
     pub(super) fn tables(&self) -> BTreeMap<String, Dataset> {
         self.tables.read().clone()
     }
@@ -134,11 +134,11 @@ impl Catalog {
     /// Adds or replaces the pipeline `name`.
     pub(super) fn add_pipeline(&self, name: &str, pipeline: Pipeline) {
         let replaced = self.pipelines.write().insert(name.to_owned(), Arc::new(pipeline));
-        // After the lock is released: it may be the last to hold many rows.
+        // Drop after releasing the lock, because this may free many rows.
         drop(replaced);
     }
 
-    /// Removes the pipeline `name`. Says whether there was one.
+    /// Removes the pipeline `name`. Returns whether it existed.
     pub(super) fn remove_pipeline(&self, name: &str) -> bool {
         let removed = self.pipelines.write().remove(name);
         removed.is_some()
@@ -148,7 +148,7 @@ impl Catalog {
         self.pipelines.read().contains_key(name)
     }
 
-    /// All pipelines as they are now.
+    /// A snapshot of all pipelines.
     pub(super) fn pipelines(&self) -> BTreeMap<String, Arc<Pipeline>> {
         self.pipelines.read().clone()
     }
@@ -163,7 +163,8 @@ impl Catalog {
         found.ok_or_else(|| unknown("pipeline", name, pipelines.keys().cloned().collect()))
     }
 
-    /// A dataset of a table, or of a pipeline, for which `is_it` holds: a table may have been replaced since.
+    /// A dataset of a table or pipeline that satisfies `is_it`. Pipelines count because their table may have been
+    /// replaced.
     pub(super) fn find_dataset(&self, is_it: impl Fn(&Dataset) -> bool) -> Option<Dataset> {
         let of_tables = self.tables.read().values().find(|dataset| is_it(dataset)).cloned();
         let pipelines = self.pipelines.read();
@@ -172,15 +173,15 @@ impl Catalog {
     }
 }
 
-/// Refuses columns with the names of hidden ones.
+/// Refuses columns with reserved names.
 pub(super) fn check_columns(dataset: &Dataset) -> Result<()> {
     match HIDDEN.into_iter().find(|name| dataset.schema().index_of(name).is_ok()) {
-        Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that Forebay keeps for itself"))),
+        Some(taken) => Err(Error::invalid(format!("column \"{taken}\" has a name that is reserved by Forebay"))),
         None => Ok(()),
     }
 }
 
-/// That there is no table or pipeline `name`; with the nearest name as a hint.
+/// The error for an unknown table or pipeline `name`, with the nearest name as a hint.
 pub(super) fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
     let error = Error::new(ErrorKind::NotFound, format!("there is no {what} \"{name}\""));
     match forebay_diagnostics::nearest(name, known.iter().map(String::as_str)) {
@@ -190,7 +191,7 @@ pub(super) fn unknown(what: &str, name: &str, known: Vec<String>) -> Error {
     }
 }
 
-/// Names are used as written: DataFusion neither folds them nor splits them at dots.
+/// Names are used as written: DataFusion must neither fold them nor split them at dots.
 fn reference(name: &str) -> TableReference {
     TableReference::bare(name.to_owned())
 }

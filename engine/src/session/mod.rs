@@ -1,7 +1,7 @@
-//! A session: tables, pipelines, worker threads and memory limits; where SQL becomes feeds.
+//! A session: tables, pipelines, worker threads and memory limits. It runs SQL and opens feeds.
 //!
-//! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it, with [`outputs`] as the
-//! results. [`specs`] opens feeds that another process described.
+//! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
+//! [`specs`] opens feeds described by another process.
 
 mod builder;
 mod catalog;
@@ -34,12 +34,12 @@ use crate::pipeline::Pipeline;
 pub struct Session {
     pub(crate) catalog: Catalog,
     feeds: OpenFeeds,
-    /// Specs that were opened, the latest last, with their compiled pipelines.
+    /// Opened specs with their compiled pipelines, the latest last.
     specs: Mutex<Vec<(FeedSpec, Arc<Pipeline>)>>,
-    /// One script at a time: a statement reads tables and names before it writes them.
+    /// Scripts run one at a time, because a statement reads tables and names before it writes them.
     pub(crate) executing: tokio::sync::Mutex<()>,
     pub(crate) stores: Stores,
-    /// The folder that relative paths of files in calls are relative to.
+    /// The base folder of relative file paths in calls.
     base: PathBuf,
     executor: Arc<Executor>,
     root: String,
@@ -48,15 +48,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Adds a function of the embedding program to what queries may call, or replaces one.
+    /// Adds or replaces a function of the embedding program.
     ///
     /// # Errors
-    /// `Conflict` for the name of an operator or a function of SQL.
+    /// `Conflict` for the name of an operator or an SQL function.
     pub fn add_function(&self, function: Function) -> Result<()> {
         self.catalog.add_function(function)
     }
 
-    /// How long the worker threads were busy, all together.
+    /// The total busy time of the worker threads.
     pub fn compute_time(&self) -> Duration {
         self.executor.busy()
     }
@@ -85,7 +85,7 @@ impl Session {
         self.catalog.pipeline(name)
     }
 
-    /// A store of windows that this session's threads compute, with about this much memory for transformed rows.
+    /// A store for windows that this session's threads compute, with about this much memory for transformed rows.
     pub fn window_store(&self, chunk_limit_bytes: u64) -> WindowStore {
         WindowStore::new(Arc::clone(&self.executor), chunk_limit_bytes)
     }
@@ -93,13 +93,13 @@ impl Session {
     /// Opens pipeline `name` as a feed.
     ///
     /// # Errors
-    /// `NotFound` for an unknown pipeline, `Invalid` for options that make no sense or a dataset without rows.
+    /// `NotFound` for an unknown pipeline, `Invalid` for contradictory options or a dataset without rows.
     pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
         self.open_pipeline(self.pipeline(name)?, options)
     }
 
-    /// As [`open`](Self::open), with only some columns of the samples, in this order; the other columns are not
-    /// computed. It is the same feed, with the same offsets and tokens, but a row is bad only where these columns fail.
+    /// Like [`open`](Self::open), but computes only some columns of the samples, in this order. It is the same feed,
+    /// with the same offsets and tokens, but a row is bad only if these columns fail.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and `Invalid` for columns that do not exist.
@@ -135,7 +135,7 @@ impl Session {
         })
     }
 
-    /// How pipeline `name` will run.
+    /// Explains how pipeline `name` will run.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).

@@ -12,16 +12,16 @@ use crate::pipeline::Pipeline;
 /// The result of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The statement changed something; the text says what.
+    /// The statement changed the session, as the text describes.
     Done(String),
     /// The statement created or replaced a pipeline.
     CreatedPipeline {
         /// The pipeline's name.
         name: String,
-        /// The same in words.
+        /// The same as a message.
         done: String,
     },
-    /// A table, its header first.
+    /// A text of several lines.
     Rows(Vec<Vec<String>>),
     /// A text of several lines.
     Text(String),

@@ -1,4 +1,4 @@
-//! Opens feeds that were described by a spec, of this process or of another.
+//! Opens feeds from specs, of this process or of another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::error::{ErrorKind, Result};
 use crate::feed::{Feed, FeedSpec, SnapshotSource, SpecTable, fetch_snapshot};
 use crate::pipeline::Pipeline;
 
-/// Compiled specs that are kept, for a worker that opens the feeds of a few jobs over and over.
+/// Number of compiled specs to keep, for a worker that opens the feeds of a few jobs repeatedly.
 const SPECS_KEPT: usize = 16;
 
 impl Session {
-    /// Opens the feed that [`Feed::spec`] describes, of this session or of another process, to send its samples.
-    /// Creates no table and no pipeline, reads no file, and is cheap where the spec was opened before; equal feeds
-    /// share their windows. Deferred steps, which make samples larger, are left to the receiver:
+    /// Opens the feed of a [`Feed::spec`], created in this session or in another process, to send its samples. Creates
+    /// no table and no pipeline, and reads no file. Opening the same spec again is cheap; equal feeds share their
+    /// windows. The receiver computes the deferred steps, which make samples larger:
     /// [`finish_deferred`](crate::arrays::finish_deferred).
     ///
-    /// Snapshots that this session does not have yet come from `source`.
+    /// `source` sends the snapshots that this session does not have yet.
     ///
     /// # Errors
-    /// `Conflict` if it would not be the same feed here, saying what differs; `Invalid` for what no feed's spec holds;
-    /// those of `source`.
+    /// `Conflict` with the differences if the feed would not be the same here; `Invalid` for a spec that describes no
+    /// feed; errors of `source`.
     pub async fn open_spec(&self, spec: &FeedSpec, source: &dyn SnapshotSource) -> Result<Feed> {
         let known = self.specs.lock().iter().find(|(known, _)| known == spec).map(|(_, pipeline)| Arc::clone(pipeline));
         let pipeline = match known {
@@ -42,7 +42,7 @@ impl Session {
         Ok(feed)
     }
 
-    /// Compiles a spec's query in a catalog of its own, so that specs may name their tables as they like.
+    /// Compiles a spec's query in a separate catalog, so that specs may use any table names.
     async fn compile_spec(&self, spec: &FeedSpec, source: &dyn SnapshotSource) -> Result<Pipeline> {
         spec.check()?;
         let mut tables = BTreeMap::new();
@@ -69,7 +69,7 @@ impl Session {
         Ok(pipeline)
     }
 
-    /// The table of a spec, if this session has opened it before. Its snapshot was checked then.
+    /// The table of a spec, if this session has opened it before. Its snapshot was verified then.
     fn opened_dataset(&self, table: &SpecTable<'_>) -> Option<Dataset> {
         let is_it = |dataset: &Dataset| {
             let is_same = dataset.spec() == table.dataset && dataset.schema() == table.schema;

@@ -1,4 +1,4 @@
-//! Runs statements of SQL over a session's catalog.
+//! Runs SQL statements over a session's catalog.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::table_format::format_of;
 use forebay_protocol::FeedOptions;
 
 impl Session {
-    /// Runs the statements of `text`; `name` is what errors call it.
+    /// Runs the statements of `text`. Errors refer to the text as `name`.
     ///
     /// # Errors
-    /// Of the first statement that fails, with its place in the text; those before it stay done.
+    /// The error of the first statement that fails, with its place in the text. Earlier statements stay executed.
     pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
         let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
         let _executing = self.executing.lock().await;
@@ -40,10 +40,10 @@ impl Session {
         Ok(outputs)
     }
 
-    /// Creates or replaces the pipeline `name` from `query`. Errors show the query's own lines.
+    /// Creates or replaces the pipeline `name` from `query`. Errors show lines of the query only.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// Those of [`execute`](Self::execute).
     pub async fn define(&self, name: &str, query: &str) -> Result<()> {
         let _executing = self.executing.lock().await;
         let pipeline = self.compile_query(name, query).await?;
@@ -51,7 +51,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes a pipeline, if there is one. Its open feeds stay open.
+    /// Removes a pipeline, if it exists. Its open feeds stay open.
     pub fn undefine(&self, name: &str) {
         self.catalog.remove_pipeline(name);
     }
@@ -59,7 +59,7 @@ impl Session {
     /// Compiles `query` as the pipeline `name`, without creating it.
     pub(crate) async fn compile_query(&self, name: &str, query: &str) -> Result<Pipeline> {
         let text = format!("CREATE PIPELINE \"{}\" AS\n{query}", name.replace('"', "\"\""));
-        // The first line of the text is not the user's.
+        // The first line of the text is not part of the user's query.
         let placed = |error: &forebay_sql::Error| {
             let error = match error.place() {
                 Some(place) => error.clone().with_place(Place { line: place.line.saturating_sub(1).max(1), ..place }),
@@ -69,9 +69,8 @@ impl Session {
         };
         let mut statements = forebay_sql::parse(&text).map_err(|error| placed(&error))?;
         let (Some(Statement::CreatePipeline(definition)), true) = (statements.pop(), statements.is_empty()) else {
-            return Err(
-                Error::invalid("the text is more than one query").with_hint("run a script statement by statement")
-            );
+            return Err(Error::invalid("the text contains more than one query")
+                .with_hint("run a script statement by statement"));
         };
         self.compile(&definition).await.map_err(|refusal| match refusal {
             Refusal::Placed(error) => placed(&error),
@@ -168,11 +167,11 @@ enum Failure {
     At(Place, Error),
 }
 
-/// Adds how a location is resolved, if nothing was found there.
+/// Adds a hint about relative paths if a location does not exist.
 pub(crate) fn misplaced(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => {
-            error.with_hint("check the path; relative ones begin at the script's folder, or the session's base")
+            error.with_hint("check the path; relative paths start at the script's folder, or at the session's base")
         }
         _ => error,
     }

@@ -11,14 +11,14 @@ pub enum OnError {
     /// Stop the feed with an error that names the row.
     #[default]
     Raise,
-    /// Leave the row out. It keeps its offset, so that what follows does not shift.
+    /// Omit the row. It keeps its offset, so later offsets do not shift.
     Skip,
-    /// As `skip`, and write file, row and reason to Parquet under the root's `quarantine/`.
+    /// Like `skip`, and write file, row and reason to Parquet under the root's `quarantine/`.
     Quarantine,
 }
 
 impl OnError {
-    /// The values as they are written.
+    /// The values as text.
     pub const WORDS: &[&str] = &["raise", "skip", "quarantine"];
 }
 
@@ -32,18 +32,19 @@ impl fmt::Display for OnError {
     }
 }
 
-/// Which batches are a rank's.
+/// How batches are assigned to ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryMode {
-    /// Its stride of the global steps: a run can be repeated, batch for batch.
+    /// A rank reads its stride of the global steps, so a run can be repeated batch for batch.
     #[default]
     Ordered,
-    /// The next that no rank has taken, when it asks: a slow rank takes fewer. Each sample still comes exactly once.
+    /// A rank requests the next batch that no rank has taken, so a slow rank takes fewer. Each sample still comes
+    /// exactly once.
     Dynamic,
 }
 
 impl DeliveryMode {
-    /// The values as they are written.
+    /// The values as text.
     pub const WORDS: &[&str] = &["ordered", "dynamic"];
 }

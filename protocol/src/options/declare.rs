@@ -1,7 +1,7 @@
-//! The macro that makes the options' structs, and the table of their descriptions, of one declaration.
+//! The macro that generates the options' structs and the table of their descriptions from one declaration.
 
-/// Declares all options, as `table.rs` shows. Each row is a field with its documentation, and its description without
-/// the name and documentation, which are the field's.
+/// Declares all options, as shown in `table.rs`. Each row has a documented field and a description. The description's
+/// name and documentation are those of the field.
 ///
 /// - `feed`: the fields of `FeedOptions`.
 /// - `read`: the fields of `ReadDefaults`, which a pipeline's `WITH` sets and `ReadOptions` has too.
@@ -23,7 +23,7 @@ macro_rules! declare_options {
         )+ }
         session { $( $(#[doc = $session_docs:literal])+ $session:ident: $session_type:ty = { $($session_spec:tt)* } )+ }
     ) => {
-        /// Options of a feed. An option that is `None` is taken from the pipeline's `WITH`, else it has its default.
+        /// Options of a feed. An option that is `None` takes its value from the pipeline's `WITH`, or else its default.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct FeedOptions {
@@ -32,7 +32,7 @@ macro_rules! declare_options {
             pub $feed: Option<$feed_type>, )+
         }
 
-        /// How one rank reads a feed. An option that is `None` is taken from the pipeline's `WITH`, else it has its
+        /// How one rank reads a feed. An option that is `None` takes its value from the pipeline's `WITH`, or else its
         /// default.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
@@ -47,7 +47,7 @@ macro_rules! declare_options {
             pub $delivery: Option<$delivery_type>, )+
         }
 
-        /// What a pipeline's `WITH` says about reading it.
+        /// The reading options set by a pipeline's `WITH`.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct ReadDefaults {
@@ -55,7 +55,7 @@ macro_rules! declare_options {
             pub $read: Option<$read_type>, )+
         }
 
-        /// Options of a session. An option that is `None` has its default.
+        /// Options of a session. An option that is `None` takes its default.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct SessionOptions {
@@ -63,7 +63,7 @@ macro_rules! declare_options {
             pub $session: Option<$session_type>, )+
         }
 
-        /// Asks for one rank's stream of a pipeline: the CMD of a descriptor, and the ticket made from it.
+        /// Requests one rank's stream of a pipeline: the CMD of a descriptor, and the ticket created from it.
         ///
         /// Only `pipeline` is required. The other fields are those of [`FeedOptions`] and [`ReadOptions`].
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +71,8 @@ macro_rules! declare_options {
         pub struct StreamRequest {
             /// The pipeline's name.
             pub pipeline: String,
-            /// The id that the feed must have. Tickets set it: a stream is never of another feed than was planned.
+            /// The id that the feed must have. Tickets set it, so that a stream never belongs to another feed than the
+            /// planned one.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub feed: Option<String>,
             $( $(#[doc = $feed_docs])+
@@ -142,7 +143,7 @@ macro_rules! declare_options {
         }
 
         impl FeedOptions {
-            /// These options, and `others` where these are not given.
+            /// These options, or else the values of `others`.
             #[must_use]
             pub fn or(&self, others: &Self) -> Self {
                 Self { $( $feed: self.$feed.clone().or_else(|| others.$feed.clone()), )+ }
@@ -150,7 +151,7 @@ macro_rules! declare_options {
         }
 
         impl ReadOptions {
-            /// These options, and `others` where these are not given.
+            /// These options, or else the values of `others`.
             #[must_use]
             pub fn or(&self, others: &ReadDefaults) -> Self {
                 Self { $( $read: self.$read.clone().or_else(|| others.$read.clone()), )+ ..self.clone() }
@@ -188,7 +189,7 @@ macro_rules! declare_options {
                 FeedOptions { $( $feed: self.$feed.clone(), )+ }
             }
 
-            /// The options of reading it.
+            /// The options for reading it.
             pub fn read_options(&self) -> ReadOptions {
                 ReadOptions {
                     $( $read: self.$read.clone(), )+

@@ -1,8 +1,8 @@
-//! The options of feeds, of reading them and of sessions: one table, and what is made of it.
+//! The options of feeds, of reading them, and of sessions: one table, and the code generated from it.
 //!
-//! [`table`] declares each option once. The macro in [`declare`] makes the options' structs and the request of it, and
-//! the descriptions that the parser of `WITH`, the command line, Python and the guides read. [`spec`] says what a
-//! description is, and reads values from text. [`settings`] combines options of several sources.
+//! [`table`] declares each option once. From this table, the macro in [`declare`] generates the options' structs, the
+//! request, and the descriptions. The parser of `WITH`, the command line, Python and the guides read the descriptions.
+//! [`spec`] defines descriptions, and parses values from text. [`settings`] combines options from several sources.
 
 mod choices;
 mod declare;

@@ -1,4 +1,4 @@
-//! The settings that options come to: the caller's, else the pipeline's, else the defaults, checked against each other.
+//! Resolves options to settings: the caller's, else the pipeline's, else the defaults. Checks them against each other.
 
 use forebay_delivery::{ReadSettings, Start};
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,13 @@ pub struct FeedSettings {
     pub shuffle: bool,
     /// Source bytes that are shuffled together.
     pub window_bytes: u64,
-    /// Source rows that are shuffled together, about: a row range is never split, and a window has at least one.
+    /// Approximate number of source rows that are shuffled together. A row range is never split, and a window has at
+    /// least one.
     pub window_rows: u64,
     /// What to do with bad rows.
     pub on_error: OnError,
-    /// How rows are grouped by length, if they are. Left out of the feed's identity if not: ids stay what they were.
+    /// How rows are grouped by length, if at all. Omitted from the feed's identity if not, so that existing ids stay
+    /// the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<LengthBuckets>,
 }
@@ -34,7 +36,7 @@ impl Default for FeedSettings {
 }
 
 impl FeedSettings {
-    /// Refuses settings that no feed can have.
+    /// Refuses invalid settings.
     pub fn check(&self) -> Result<()> {
         match self {
             Self { window_bytes: 0, .. } => Err(Error::invalid("\"window_bytes\" must be positive, got 0")),
@@ -64,20 +66,20 @@ impl FeedOptions {
 
 const DEFAULT: &str = "the table has its default";
 
-/// Batches above this are a slip of the keyboard; offsets then stay far from overflow.
+/// Larger batches are a typing error. The limit keeps offsets far from overflow.
 const GLOBAL_BATCH_MAX: u64 = 1 << 32;
-/// The greatest number of epochs, for the same reason.
+/// Maximum number of epochs, for the same reason.
 pub const EPOCHS_MAX: u64 = 1 << 32;
-/// The greatest offset of a sample, for the same reason.
+/// Maximum offset of a sample, for the same reason.
 pub const OFFSET_MAX: u64 = 1 << 62;
 
 impl ReadOptions {
-    /// These options, else `pipeline`'s, else the defaults, for a feed that is grouped by `buckets` or not at all.
+    /// These options, else `pipeline`'s, else the defaults. `buckets` are the feed's length buckets, if any.
     pub fn resolve(&self, pipeline: &ReadDefaults, buckets: Option<&LengthBuckets>) -> Result<ReadSettings> {
         let given = self.or(pipeline).or(&ReadDefaults::defaults());
         let world_size = self.world_size;
         let batch_size = match buckets {
-            // A pipeline's default is for feeds without a global batch.
+            // The pipeline's default applies only to feeds without a global batch.
             Some(buckets) if world_size > 0 && self.batch_size != Some(0) => {
                 buckets.batch_size(self.batch_size, world_size)?
             }
@@ -98,13 +100,14 @@ impl ReadOptions {
         }
         if batch_size.checked_mul(world_size).is_none_or(|global| global > GLOBAL_BATCH_MAX) {
             return Err(Error::invalid(format!(
-                "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x {world_size}"
+                "\"batch_size\" times \"world_size\" must be at most {GLOBAL_BATCH_MAX}, got {batch_size} x \
+                 {world_size}"
             )));
         }
         self.check_delivery(batch_size)?;
         if buckets.is_some() && self.delivery == Some(DeliveryMode::Dynamic) {
-            return Err(Error::invalid("length buckets and dynamic delivery exclude each other")
-                .with_hint("dynamic delivery has no global steps, whose rows could be of one bucket"));
+            return Err(Error::invalid("length buckets cannot be combined with dynamic delivery")
+                .with_hint("dynamic delivery has no global steps to fill from one bucket"));
         }
         let epochs = given.epochs.expect(DEFAULT);
         if !(1..=EPOCHS_MAX).contains(&epochs) {
@@ -115,12 +118,12 @@ impl ReadOptions {
 }
 
 impl ReadOptions {
-    /// Whether reading goes on from a token.
+    /// Whether reading resumes from a token.
     pub fn is_resume(&self) -> bool {
         matches!(self.from, Start::Token(_))
     }
 
-    /// Refuses what does not go with the delivery.
+    /// Refuses options that conflict with the delivery mode.
     fn check_delivery(&self, batch_size: u64) -> Result<()> {
         let claims = match &self.from {
             Start::Token(token) => token.claims.as_deref(),
@@ -129,18 +132,20 @@ impl ReadOptions {
         let is_token = matches!(self.from, Start::Token(_));
         match (self.delivery.unwrap_or_default(), claims) {
             (DeliveryMode::Ordered, None) => Ok(()),
-            (DeliveryMode::Ordered, Some(_)) => Err(Error::invalid("the resume token is of dynamic delivery")
+            (DeliveryMode::Ordered, Some(_)) => Err(Error::invalid("the resume token belongs to dynamic delivery")
                 .with_hint("read with delivery 'dynamic' and the tokens of all ranks, or begin at an offset")),
-            (DeliveryMode::Dynamic, None) if is_token => Err(Error::invalid("the resume token is of ordered delivery")
-                .with_hint("read with delivery 'ordered', or begin at an offset")),
+            (DeliveryMode::Dynamic, None) if is_token => {
+                Err(Error::invalid("the resume token belongs to ordered delivery")
+                    .with_hint("read with delivery 'ordered', or begin at an offset"))
+            }
             (DeliveryMode::Dynamic, Some(claims)) if claims.batch_size != batch_size => Err(Error::invalid(format!(
-                "the resume token is of batches of {}, and \"batch_size\" is {batch_size}",
+                "the resume token belongs to batches of {}, and \"batch_size\" is {batch_size}",
                 claims.batch_size
             ))
-            .with_hint("what ranks claim is counted in batches: keep the batch size")),
+            .with_hint("ranks claim whole batches: keep the batch size")),
             (DeliveryMode::Dynamic, _) if self.job.as_ref().is_none_or(String::is_empty) && self.world_size > 1 => {
-                Err(Error::invalid("dynamic delivery to several ranks needs the name of their \"job\"")
-                    .with_hint("give all ranks of the job the same name, and no other job"))
+                Err(Error::invalid("dynamic delivery to several ranks needs a \"job\" name")
+                    .with_hint("use the same name for all ranks of the job, and for no other job"))
             }
             (DeliveryMode::Dynamic, _) => Ok(()),
         }

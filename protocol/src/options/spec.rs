@@ -1,7 +1,7 @@
-//! The description of an option, and the one conversion from text for each kind of value.
+//! The description of an option, and one conversion from text per kind of value.
 //!
-//! A value on its way into an options struct is JSON, as in a request on the wire. So `WITH`, the command line and
-//! Python only collect values by name; [`OptionSet::of`] makes the struct of them.
+//! Values are JSON until they enter an options struct, as in a request on the wire. `WITH`, the command line and Python
+//! therefore only collect values by name; [`OptionSet::of`] builds the struct from them.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -14,33 +14,33 @@ use forebay_delivery::Start;
 /// The description of one option.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// The name, the same in SQL, JSON and Python. The flag has dashes in place of underscores.
+    /// The name, the same in SQL, JSON and Python. The command-line flag has dashes instead of underscores.
     pub name: &'static str,
-    /// What the option is an option of.
+    /// The object that the option applies to.
     pub scope: Scope,
     /// The kind of its values.
     pub kind: OptionKind,
-    /// What the number counts.
+    /// The unit of the number.
     pub unit: Option<&'static str>,
-    /// The value where none is given, as [`OptionSpec::parse`] takes it.
+    /// The default value, in the syntax of [`OptionSpec::parse`].
     pub default: Option<&'static str>,
     /// A documentation sentence.
     pub docs: &'static str,
     /// Further reading: a title, and the section of a guide in `docs/`.
     pub guide: Option<(&'static str, &'static str)>,
-    /// Refuses numbers that the kind allows, in a query as soon as it is read.
+    /// An additional check of numbers, which a query applies as soon as it is parsed.
     pub check: Option<fn(u64) -> Result<()>>,
-    /// The environment variable that stands for the flag.
+    /// The environment variable that sets the flag's default.
     pub environment: Option<&'static str>,
-    /// Whether a pipeline's `WITH` takes it.
+    /// Whether a pipeline's `WITH` accepts it.
     pub in_with: bool,
     /// Whether the command line has a flag for it.
     pub in_cli: bool,
-    /// Whether Python takes it as it is. Of the others Python makes arguments with a meaning of their own.
+    /// Whether Python accepts it unchanged. Python derives its own arguments from the others.
     pub in_python: bool,
 }
 
-/// What an option is an option of.
+/// The object that an option applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// A feed: part of the feed's id.
@@ -64,7 +64,7 @@ pub enum OptionKind {
     Switch,
     /// A number of bytes, or a text such as `64MiB`.
     Bytes,
-    /// As [`OptionKind::Bytes`], and the command line refuses 0.
+    /// Like [`Kind::Bytes`], but the command line refuses 0.
     Memory,
     /// One of these words.
     Choice(&'static [&'static str]),
@@ -76,12 +76,12 @@ pub enum OptionKind {
     Name,
     /// The path or URL of a folder.
     Folder,
-    /// A place in a feed.
+    /// A position in a feed.
     Start,
 }
 
 impl OptionSpec {
-    /// What most options are: the rest of a row of the table.
+    /// The defaults of a row of the table.
     pub(super) const BASE: Self = Self {
         name: "",
         scope: Scope::Feed,
@@ -97,7 +97,7 @@ impl OptionSpec {
         in_python: true,
     };
 
-    /// Reads a value from text, such as an argument of the command line.
+    /// Parses a value from text, such as an argument of the command line.
     ///
     /// # Errors
     /// `Invalid` if the text is not of the option's kind. Ranges are checked when a feed is opened.
@@ -128,7 +128,7 @@ impl OptionSpec {
         })
     }
 
-    /// Reads a value from its text in a query, which names the option and refuses 0 where it has no meaning.
+    /// Parses a value from its text in a query. The error names the option; 0 is refused if it has no meaning.
     ///
     /// # Errors
     /// `Invalid` if the option cannot have this value.
@@ -158,15 +158,15 @@ impl OptionSpec {
     }
 }
 
-/// A struct of options that is made of values by name.
+/// A struct of options that can be built from named values.
 pub trait OptionSet: DeserializeOwned {
     /// The descriptions of its fields.
     const TABLE: &'static [OptionSpec];
 
-    /// The struct of these values; options that are not among them are not given.
+    /// Builds the struct from these values; all other options are unset.
     ///
     /// # Errors
-    /// `Invalid` if a value is not of its option's kind.
+    /// `Invalid` if a value does not match its option's kind.
     fn of(values: impl IntoIterator<Item = (&'static str, Value)>) -> Result<Self> {
         let values: Map<String, Value> = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         serde_json::from_value(Value::Object(values)).map_err(|error| Error::invalid(error.to_string()))
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::options::{FeedOptions, ReadDefaults, ReadOptions, SessionOptions};
 
-    /// Two texts of each kind.
+    /// Two valid texts of each kind.
     fn examples(spec: &OptionSpec) -> Vec<&'static str> {
         match spec.kind {
             OptionKind::Integer | OptionKind::Count => vec!["1", "7"],
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Makes the struct of each option of `T` alone, of examples and of its default.
+    /// Builds the struct of `T` from each option alone, with its examples and its default.
     fn each_alone<T: OptionSet>() {
         for spec in T::TABLE {
             for text in examples(spec).into_iter().chain(spec.default) {

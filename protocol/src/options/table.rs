@@ -1,10 +1,10 @@
 //! All options of feeds, of reading them, and of sessions, each declared once.
 //!
-//! A row gives the field of the options' struct and of the request on the wire, the option in a query's `WITH`, the
-//! flag, the argument of Python, and the line in each guide. `UPDATE=1 cargo test -p forebay-protocol --test generated`
-//! writes the declarations in Python and the guides' tables.
+//! Each row generates the field of the options' struct and of the request on the wire, the option in a query's `WITH`,
+//! the command-line flag, the Python argument, and the line in each guide. `UPDATE=1 cargo test -p forebay-protocol
+//! --test generated` writes the declarations in Python and the guides' tables.
 //!
-//! A row's documentation is one sentence for all of these places. A fact that only one guide needs is in that guide.
+//! A row's documentation is one sentence for all of these places. Facts needed in only one guide belong in that guide.
 
 use forebay_delivery::Start;
 use serde::{Deserialize, Serialize};
@@ -31,13 +31,13 @@ declare_options! {
         /// What to do with rows that cannot be processed.
         on_error: OnError = { kind: OptionKind::Choice(OnError::WORDS), default: Some("raise"), guide: Some(BAD_ROWS), }
 
-        /// Column by whose length rows are grouped, so that each global step is of one length bucket.
+        /// Column whose length selects a row's bucket; each global step has rows of one bucket.
         bucket_by_length: String = { kind: OptionKind::Column, guide: Some(BUCKETS), }
 
         /// The longest length of each bucket, ascending.
         bucket_boundaries: Boundaries = { kind: OptionKind::Lengths, guide: Some(BUCKETS), }
 
-        /// Samples of all ranks in a step, which rows are grouped into.
+        /// Samples per global step over all ranks; rows are grouped by this number.
         global_batch_size: u64 = {
             kind: OptionKind::Count,
             unit: Some("samples"),

@@ -55,7 +55,7 @@ fn request() -> Vec<String> {
             OptionKind::Start => "integer, `\"OFFSET\"`, `\"EPOCH:OFFSET\"` or a token".to_owned(),
         };
         let default = match spec.kind {
-            // JSON has no sizes with units.
+            // JSON values have no unit.
             OptionKind::Bytes => spec.default.map(|text| format!("`{}`", spec.parse(text).expect("a size"))),
             _ => default(spec, "\""),
         };
@@ -98,7 +98,7 @@ fn default(spec: &OptionSpec, quote: &str) -> Option<String> {
     spec.default.map(|default| format!("`{quote}{default}{quote}`"))
 }
 
-/// The documentation for a table of `file`, with the words of a choice in these quotes, if any, and with a link.
+/// The documentation for a table in `file`, with a link. The words of a choice get these quotes, if any.
 fn docs(spec: &OptionSpec, file: &str, quote: Option<&str>) -> String {
     let words = match (spec.kind, quote) {
         (OptionKind::Choice(words), Some(quote)) if !names_all(spec, words) => format!(": {}", listed(words, quote)),

@@ -1,6 +1,7 @@
-//! What is written from the table of options is fresh: the declarations in Python, and the guides' tables.
+//! Tests that the text generated from the table of options is fresh: the declarations in Python, and the guides'
+//! tables.
 //!
-//! `UPDATE=1 cargo test -p forebay-protocol --test generated` writes it anew.
+//! `UPDATE=1 cargo test -p forebay-protocol --test generated` regenerates it.
 
 mod guides;
 mod python;
@@ -9,12 +10,12 @@ use std::path::Path;
 
 use forebay_protocol::{FeedOptions, OptionSet, OptionSpec, ReadOptions, SessionOptions};
 
-/// Lines of a file that are written from the table.
+/// Lines of a file that are generated from the table.
 struct Block {
     file: &'static str,
     /// The line before them.
     begin: &'static str,
-    /// The line after them. A block that ends with an empty line begins with one, too.
+    /// The line after them. A block that ends with an empty line also begins with one.
     end: &'static str,
     lines: Vec<String>,
 }
@@ -39,7 +40,7 @@ fn what_is_written_from_the_table_is_fresh() {
     }
 }
 
-/// The text with these lines between the lines `begin` and `end`.
+/// Replaces the text between the lines `begin` and `end` with these lines.
 fn replaced(text: &str, begin: &str, end: &str, lines: &[String]) -> Option<String> {
     let old: Vec<&str> = text.lines().collect();
     let first = old.iter().position(|line| line.trim() == begin)? + 1;
@@ -49,17 +50,17 @@ fn replaced(text: &str, begin: &str, end: &str, lines: &[String]) -> Option<Stri
     Some([&old[..first], &lines, &old[last..]].concat().join("\n") + "\n")
 }
 
-/// The options that Python's `load` takes, the most used first.
+/// The options that Python's `load` accepts, the most used first.
 fn of_load() -> Vec<OptionSpec> {
     ReadOptions::TABLE.iter().chain(FeedOptions::TABLE).filter(|spec| spec.in_python).copied().collect()
 }
 
-/// The options that Python's `Session` takes.
+/// The options that Python's `Session` accepts.
 fn of_session() -> Vec<OptionSpec> {
     SessionOptions::TABLE.iter().filter(|spec| spec.in_python).copied().collect()
 }
 
-/// Whether the documentation explains all words of a choice, which then need no list.
+/// Whether the documentation names all words of a choice, so that a separate list is unnecessary.
 fn names_all(spec: &OptionSpec, words: &[&str]) -> bool {
     words.iter().all(|word| spec.docs.contains(word))
 }

@@ -68,7 +68,7 @@ fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
     lines
 }
 
-/// For each scope a dict of names and checks.
+/// Generates a dict of names and checks for each scope.
 fn checks() -> Vec<String> {
     let mut lines = Vec::new();
     for (name, scope) in [("FEED", Scope::Feed), ("READ", Scope::Read), ("SESSION", Scope::Session)] {

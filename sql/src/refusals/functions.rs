@@ -1,7 +1,7 @@
 //! Functions that a feed cannot call: aggregates and window functions, clocks, and random generators with state.
 //!
-//! A session's functions declare their volatility and whether they aggregate. The names listed here are refused for the
-//! same reasons in sessions that do not know them, because the error "not found" would mislead.
+//! A session's functions declare their volatility and whether they are aggregates. The names listed here are refused
+//! for the same reasons in sessions that do not have them, because the error "not found" would mislead.
 
 use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
@@ -22,12 +22,12 @@ impl Search<'_> {
         if matches!(function.args, FunctionArguments::Subquery(_)) {
             return self.refuse_at(place, &second_table("a subquery in an expression"), SUBQUERY_HINT);
         }
-        // The call of an operator is checked against its descriptor.
+        // `calls` checks an operator's call against its descriptor.
         if calls::operator(&function.name).is_some() {
             return;
         }
         if calls::table_operator(&function.name).is_some() {
-            let message = format!("\"{name}\" makes rows of rows, and is called in FROM");
+            let message = format!("\"{name}\" is a table operator: call it in FROM");
             return self.refuse_at(place, &message, &format!("write `FROM {name}((SELECT …), …)`"));
         }
         let name = name.as_str();
@@ -53,7 +53,7 @@ impl Search<'_> {
                 .collect();
             return self.refuse_at(
                 place,
-                &format!("\"{name}\" draws anew on every run, and a feed must compute the same rows again"),
+                &format!("\"{name}\" returns new random values on every run, and a feed must reproduce its rows"),
                 &format!("keyed operators draw from the feed's seed, the epoch and the sample: {}", keyed.join(", ")),
             );
         }
@@ -61,7 +61,7 @@ impl Search<'_> {
         if scalar.is_some_and(|function| function.signature().volatility != Volatility::Immutable) {
             return self.refuse_at(
                 place,
-                &format!("\"{name}\" is not a function of its arguments, and a feed must compute the same rows again"),
+                &format!("\"{name}\" depends on more than its arguments, and a feed must reproduce its rows"),
                 "leave it out",
             );
         }
@@ -75,7 +75,7 @@ impl Search<'_> {
     }
 }
 
-/// Functions of the clock, should the session not know them.
+/// Clock functions, for sessions that do not have them.
 const CLOCKS: &[&str] = &[
     "now",
     "today",
@@ -88,9 +88,9 @@ const CLOCKS: &[&str] = &[
     "sysdate",
 ];
 
-/// Functions that draw from a generator with state.
+/// Functions that draw from a stateful generator.
 const RANDOM: &[&str] = &["random", "rand", "uuid", "gen_random_uuid", "newid"];
 
-/// Aggregates, should the session not know them.
+/// Aggregates, for sessions that do not have them.
 const AGGREGATES: &[&str] =
     &["count", "sum", "min", "max", "avg", "mean", "median", "stddev", "var", "array_agg", "string_agg"];

@@ -1,7 +1,7 @@
-//! Joins, and subqueries that are conditions.
+//! Joins, and subqueries in conditions.
 //!
-//! The rows of a feed are those of the first table. The table to the right of a JOIN, or in a subquery of WHERE, is
-//! read whole and kept in memory, and its rows are found by equal keys.
+//! A feed's rows are the rows of the first table. The table to the right of a JOIN, or in a subquery of WHERE, is read
+//! whole and kept in memory, and its rows are found by equal keys.
 
 use std::ops::ControlFlow;
 
@@ -14,12 +14,12 @@ use forebay_operators::Determinism;
 use super::search::{JOIN_HINT, Search};
 use crate::{Place, calls};
 
-/// Maximum number of joins in one FROM. Plans nest once for each join.
+/// Maximum number of joins in one FROM. Each join adds a level of nesting to the plan.
 const JOINS_MAX: usize = 8;
 
 const ON_HINT: &str = "write `FROM table JOIN other ON table.id = other.id`, or `USING (id)`";
 const SIDES_HINT: &str = "swap the tables: samples are rows of the first one, and the others are looked up by key";
-const RIGHT_HINT: &str = "it is a table, or `(SELECT columns FROM table WHERE …)`; compute the rest beforehand";
+const RIGHT_HINT: &str = "join a table, or `(SELECT columns FROM table WHERE …)`; compute the rest beforehand";
 
 impl Search<'_> {
     pub(super) fn joins(&mut self, item: &TableWithJoins) {
@@ -30,9 +30,9 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a `*` for which DataFusion would take the wrong key. Of the columns of USING it keeps the one of the
-    /// table whose name comes first in the alphabet, and that of a LEFT JOIN's second table is null where no row is
-    /// found.
+    /// Refuses a `*` for which DataFusion would select the wrong key. For a column in USING, it keeps the key of the
+    /// table whose name is first in the alphabet. The key of a LEFT JOIN's second table is null for rows without a
+    /// match.
     pub(super) fn wildcard(&mut self, projection: &[SelectItem], item: &TableWithJoins) {
         let Some(star) = projection.iter().find(|item| matches!(item, SelectItem::Wildcard(_))) else { return };
         let first = name(&item.relation);
@@ -46,8 +46,8 @@ impl Search<'_> {
             let place = Place::start(star.span()).unwrap_or(self.here);
             self.refuse_at(
                 place,
-                "`*` would take the column of USING from the second table, where it is null if nothing is found",
-                "write the columns, or name the tables so that the first one's name comes first in the alphabet",
+                "`*` would take the column of USING from the second table, where it is null for rows without a match",
+                "list the columns, or name the tables so that the first one's name comes first in the alphabet",
             );
         }
     }
@@ -65,7 +65,7 @@ impl Search<'_> {
                 JoinConstraint::Using(_) => None,
                 JoinConstraint::On(condition) if has_equality(condition) => None,
                 JoinConstraint::On(_) => {
-                    Some(("a join finds rows by an equality of columns of both tables, and this one has none", ON_HINT))
+                    Some(("a join needs an equality between columns of both tables, and this one has none", ON_HINT))
                 }
                 JoinConstraint::Natural => {
                     Some(("NATURAL JOIN would change with the columns of the tables", "name them: `USING (id)`"))
@@ -77,10 +77,10 @@ impl Search<'_> {
                 Some(("RIGHT JOIN keeps the rows of the second table", SIDES_HINT))
             }
             JoinOperator::RightSemi(_) | JoinOperator::RightAnti(_) => {
-                Some(("this join gives rows of the second table", SIDES_HINT))
+                Some(("this join returns rows of the second table", SIDES_HINT))
             }
             JoinOperator::FullOuter(_) => {
-                Some(("FULL JOIN keeps rows of the second table that belong to no sample", JOIN_HINT))
+                Some(("FULL JOIN keeps rows of the second table that match no sample", JOIN_HINT))
             }
             JoinOperator::Semi(_)
             | JoinOperator::Anti(_)
@@ -99,16 +99,16 @@ impl Search<'_> {
         match relation {
             TableFactor::Table { args: None, .. } => {}
             TableFactor::Derived { lateral: false, subquery, .. } => self.right_side(subquery),
-            // Refused by itself.
+            // These are refused elsewhere.
             TableFactor::Derived { .. } | TableFactor::UNNEST { .. } => {}
             _ => {
                 let place = Place::start(relation.span()).unwrap_or(self.here);
-                self.refuse_at(place, "the second table of a join is read whole, and is no other query", RIGHT_HINT);
+                self.refuse_at(place, "the second table of a join must be a table, which is read whole", RIGHT_HINT);
             }
         }
     }
 
-    /// Refuses clauses that the query of a second table cannot have.
+    /// Refuses clauses that the query of a second table must not have.
     fn right_side(&mut self, query: &Query) {
         let mut found = Vec::new();
         let _ = Visit::visit(query, &mut RightSide { found: &mut found, here: self.here });
@@ -117,7 +117,7 @@ impl Search<'_> {
         }
     }
 
-    /// Notes the subqueries that are conditions of a SELECT.
+    /// Records the subqueries that are conditions of a SELECT.
     pub(super) fn memberships(&mut self, selection: Option<&Expr>) {
         let Some(selection) = selection else { return };
         for condition in conjuncts(selection) {
@@ -127,25 +127,25 @@ impl Search<'_> {
         }
     }
 
-    /// Refuses a subquery that is no condition of a SELECT, and clauses that such a condition cannot have.
+    /// Refuses a subquery that is not a condition of a SELECT, and clauses that such a condition must not have.
     pub(super) fn membership(&mut self, expr: &Expr, query: &Query) {
         let place = Place::start(query.span()).unwrap_or(self.here);
         let word = if matches!(expr, Expr::Exists { .. }) { "EXISTS" } else { "IN (SELECT …)" };
         if !self.memberships.contains(&place) {
-            let message = format!("{word} is a condition of WHERE, by itself or beside AND");
+            let message = format!("{word} must be a condition of WHERE, alone or combined with AND");
             return self.refuse_at(place, &message, "write `WHERE id IN (SELECT id FROM other) AND …`");
         }
         if matches!(expr, Expr::Exists { .. }) && !selection(query).is_some_and(has_equality) {
-            let message = "EXISTS finds rows by an equality of columns of both tables, and this one has none";
+            let message = "EXISTS needs an equality between columns of both tables, and this one has none";
             return self.refuse_at(place, message, "write `EXISTS (SELECT * FROM other WHERE other.id = table.id)`");
         }
         self.right_side(query);
     }
 }
 
-const PAIRS: &str = "a join without a condition makes a row of each pair of rows";
+const PAIRS: &str = "a join without a condition returns every pair of rows";
 
-/// The qualifier of a table's columns, as DataFusion folds its case.
+/// The qualifier of a table's columns, in DataFusion's case folding.
 fn name(factor: &TableFactor) -> Option<String> {
     let folded = |name: &Ident| match name.quote_style {
         Some(_) => name.value.clone(),
@@ -161,7 +161,7 @@ fn name(factor: &TableFactor) -> Option<String> {
     }
 }
 
-/// The subquery of `IN` or `EXISTS`, also of their negations.
+/// The subquery of `IN` or `EXISTS`, or of their negations.
 fn membership(expr: &Expr) -> Option<&Query> {
     match expr {
         Expr::Nested(inner) | Expr::UnaryOp { op: UnaryOperator::Not, expr: inner } => membership(inner),
@@ -181,7 +181,7 @@ fn has_equality(condition: &Expr) -> bool {
     conjuncts(condition).iter().any(|condition| matches!(condition, Expr::BinaryOp { op: BinaryOperator::Eq, .. }))
 }
 
-/// The conditions that AND connects.
+/// The operands of AND.
 fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     let (mut todo, mut found) = (vec![condition], Vec::new());
     while let Some(condition) = todo.pop() {
@@ -194,7 +194,7 @@ fn conjuncts(condition: &Expr) -> Vec<&Expr> {
     found
 }
 
-/// The functions that rows which are read once cannot call.
+/// The functions that the second table of a join cannot call, because its rows are read once.
 struct RightSide<'a> {
     found: &'a mut Vec<(Place, &'static str)>,
     here: Place,

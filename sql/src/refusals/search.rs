@@ -1,4 +1,4 @@
-//! The search for refusals: its state, how it refuses, and the wordings that several refusals share.
+//! The search for refusals: its state, how it refuses, and the messages that several refusals share.
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::tokenizer::Span;
@@ -9,23 +9,23 @@ use crate::{Error, Place};
 pub(super) const ALL_ROWS: &str = "needs the whole dataset, and a feed computes one window at a time";
 pub(super) const BEFOREHAND: &str = "compute it beforehand, write it to files, and create a table over them";
 
-/// A search through a query, and the refusals so far.
+/// A search through a query, and its refusals so far.
 pub(super) struct Search<'a> {
     pub(super) state: &'a SessionState,
     pub(super) tokens: &'a Tokens,
     pub(super) errors: Vec<Error>,
-    /// The last place that was passed, for what has none of its own.
+    /// The last place visited, for nodes without a place.
     pub(super) here: Place,
-    /// The calls of UNNEST that are where a feed runs them.
+    /// The calls of UNNEST in supported positions.
     pub(super) unnests: Vec<Place>,
-    /// The subqueries that table operators are called with.
+    /// The subqueries passed to table operators.
     pub(super) packed: Vec<Place>,
     /// The subqueries that are conditions of a SELECT.
     pub(super) memberships: Vec<Place>,
 }
 
 impl Search<'_> {
-    /// Goes on to a span.
+    /// Advances to a span.
     pub(super) fn pass(&mut self, span: Span) {
         self.here = Place::start(span).unwrap_or(self.here);
     }
@@ -64,7 +64,7 @@ pub(super) const SAMPLE_HINT: &str =
     "sample a table: `FROM table TABLESAMPLE BERNOULLI (10)` keeps about a tenth of its rows";
 
 pub(super) fn window(word: &str) -> String {
-    format!("{word} looks at other rows, and a feed computes each row on its own")
+    format!("{word} reads other rows, and a feed computes each row separately")
 }
 
 pub(super) fn second_table(word: &str) -> String {
@@ -76,5 +76,5 @@ pub(super) fn set_operation(word: &str) -> String {
 }
 
 pub(super) fn more_rows(word: &str) -> String {
-    format!("{word} makes several rows of one, and a row of a feed is one row of its table")
+    format!("{word} derives several rows from one, and a row of a feed is one row of its table")
 }

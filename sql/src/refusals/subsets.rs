@@ -1,7 +1,7 @@
 //! LIMIT and TABLESAMPLE, where a feed supports them.
 //!
-//! Over a table they are functions of a row's number, so each window knows its rows by itself. Over anything else,
-//! LIMIT would have to count the rows of all earlier windows.
+//! Over a table they are functions of a row's number, so each window can select its rows independently. Over any other
+//! input, LIMIT would have to count the rows of all earlier windows.
 
 use datafusion::sql::sqlparser::ast::{
     Expr, LimitClause, Query, SetExpr, TableFactor, TableSample, TableSampleKind, TableSampleMethod,
@@ -41,11 +41,11 @@ impl Search<'_> {
         let is_percent = quantity.as_ref().is_some_and(|of| !matches!(of.unit, Some(TableSampleUnit::Rows)));
         let is_plain = bucket.is_none() && offset.is_none() && matches!(modifier, TableSampleModifier::TableSample);
         if !(is_bernoulli && is_percent && is_plain) {
-            self.sample(span, "a sample takes each row of a table by itself");
+            self.sample(span, "a sample selects each row of a table independently");
         } else if sample_percent(sample).is_none() {
             self.sample(span, "TABLESAMPLE takes a percentage above 0 and up to 100");
         } else if seed.is_some() && sample_seed(sample).is_none() {
-            self.sample(span, "REPEATABLE takes an integer from 0 on");
+            self.sample(span, "REPEATABLE takes a non-negative integer");
         }
     }
 

@@ -1,6 +1,6 @@
 //! UNNEST: one list in the columns of a SELECT, and nowhere else.
 //!
-//! DataFusion would pad the shorter of two lists with nulls, which would silently become training data.
+//! With two lists, DataFusion would pad the shorter one with nulls, which would silently become training data.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SelectItem, Spanned, 
 use super::search::Search;
 use crate::Place;
 
-/// Whether a SELECT unnests.
+/// Whether a SELECT contains UNNEST.
 pub(super) fn unnests(select: &Select) -> bool {
     let mut calls = UnnestCalls { places: Vec::new(), queries: 0 };
     let _ = Visit::visit(&select.projection, &mut calls);
@@ -17,7 +17,7 @@ pub(super) fn unnests(select: &Select) -> bool {
 }
 
 impl Search<'_> {
-    /// Notes where a SELECT unnests.
+    /// Records the UNNEST calls of a SELECT.
     pub(super) fn unnests(&mut self, projection: &[SelectItem]) {
         let mut calls = UnnestCalls { places: Vec::new(), queries: 0 };
         for item in projection {
@@ -29,7 +29,7 @@ impl Search<'_> {
             self.refuse_at(
                 more,
                 "a second UNNEST in one SELECT",
-                "unnest one list in a subquery, and the other around it",
+                "unnest one list in a subquery, and the other in the outer query",
             );
         }
     }
@@ -39,14 +39,14 @@ impl Search<'_> {
         if !self.unnests.contains(&place) {
             self.refuse_at(
                 place,
-                "UNNEST makes rows, and stands among the columns of a SELECT",
+                "UNNEST derives rows, and must be among the columns of a SELECT",
                 "unnest in a subquery: `FROM (SELECT unnest(list) AS item FROM table) WHERE item > 0`",
             );
         }
     }
 }
 
-/// The calls of UNNEST in an expression, subqueries apart.
+/// The calls of UNNEST in an expression, except in subqueries.
 struct UnnestCalls {
     places: Vec<Place>,
     queries: usize,

@@ -1,7 +1,7 @@
-//! Every error a text can cause, as a user sees it.
+//! Every error that a text can cause, as rendered for the user.
 //!
-//! `errors.txt` holds the cases: a text, `----`, the rendered error, `====`. Where the text is a bare query it is that
-//! of a pipeline `p`. `UPDATE=1 cargo nextest run -p forebay-sql` writes the file anew; read the difference.
+//! `errors.txt` holds the cases: a text, `----`, the rendered error, `====`. A bare query stands for the query of a
+//! pipeline `p`. `UPDATE=1 cargo nextest run -p forebay-sql` regenerates the file; read the difference.
 
 use std::fmt::Write as _;
 

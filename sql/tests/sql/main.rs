@@ -1,4 +1,4 @@
-//! What a user of the crate sees: statements, plans and the texts of errors.
+//! Tests of the crate's public behaviour: statements, plans and error texts.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod errors;
@@ -15,7 +15,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SessionContext;
 use forebay_sql::{PipelineDefinition, Result, Statement, expr_planner, parse, plan, relation_planner};
 
-/// A session with two tables of files of images.
+/// A session with two tables of image files.
 fn session() -> SessionState {
     let state = SessionStateBuilder::new()
         .with_expr_planners(vec![expr_planner()])
@@ -47,7 +47,7 @@ fn session() -> SessionState {
     context.state()
 }
 
-/// The pipeline of a text that holds nothing else.
+/// The pipeline of a text that contains nothing else.
 fn pipeline(text: &str) -> Result<PipelineDefinition> {
     match parse(text)?.pop() {
         Some(Statement::CreatePipeline(pipeline)) => Ok(pipeline),
@@ -55,7 +55,7 @@ fn pipeline(text: &str) -> Result<PipelineDefinition> {
     }
 }
 
-/// Plans a pipeline on this thread; tests have two megabytes of stack, as the threads of a server.
+/// Plans a pipeline on this thread. Tests have two megabytes of stack, like the threads of a server.
 fn planned(pipeline: &PipelineDefinition, state: &SessionState) -> Result<LogicalPlan> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(plan(pipeline, "".as_ref(), state))

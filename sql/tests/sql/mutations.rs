@@ -1,4 +1,4 @@
-//! Damaged texts: whatever they say, they get an answer with a place and never a panic.
+//! Damaged texts must always return a result or an error with a place, and never panic.
 //!
 //! `FOREBAY_SEED` repeats a run.
 
@@ -25,7 +25,7 @@ const SCRIPTS: &[&str] = &[
      GROUP BY 1 HAVING sum(size) > 1 ORDER BY 1 LIMIT 3 OFFSET 1 FOR UPDATE",
 ];
 
-/// A generator of our own, so that a seed means the same for ever.
+/// Our own generator, so that a seed always has the same meaning.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Queries that a feed can run, and what becomes of their calls.
+//! Queries that a feed can run, and their calls in the plan.
 
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
@@ -30,7 +30,8 @@ fn arguments_become_positions() {
     ] {
         check(
             &format!("SELECT {call} AS image FROM photos"),
-            "Projection: resize(decode_image(photos.bytes, Boolean(false)), Int64(224), Int64(112), Utf8(\"bilinear\"), \
+            "Projection: resize(decode_image(photos.bytes, Boolean(false)), Int64(224), Int64(112), \
+             Utf8(\"bilinear\"), \
              Boolean(true)) AS image\n  TableScan: photos",
         );
     }
@@ -57,7 +58,8 @@ fn arrays_of_literals_are_literals() {
     );
     check(
         "SELECT normalize(decode_image(bytes), mean => [0.5, 0.5, 0], std => [1, 1, 1]) AS image FROM photos",
-        "Projection: normalize(decode_image(photos.bytes, Boolean(false)), List([0.5, 0.5, 0.0]), List([1, 1, 1])) AS image\n  \
+        "Projection: normalize(decode_image(photos.bytes, Boolean(false)), List([0.5, 0.5, 0.0]), List([1, 1, 1])) AS \
+         image\n  \
          TableScan: photos",
     );
 }
@@ -65,10 +67,13 @@ fn arrays_of_literals_are_literals() {
 #[test]
 fn calls_are_found_wherever_they_are() {
     check(
-        "WITH small AS (SELECT path, hash_bucket(path, buckets => 4) AS b FROM photos WHERE clamp(size, max => 9, min => 0) < 5)\n\
-         SELECT t.path FROM (SELECT * FROM small WHERE b = 1) AS t WHERE CASE WHEN hash_bucket(t.path, seed => 1, buckets => 3) = 2 THEN true ELSE false END",
+        "WITH small AS (SELECT path, hash_bucket(path, buckets => 4) AS b FROM photos WHERE clamp(size, max => 9, min \
+         => 0) < 5)\n\
+         SELECT t.path FROM (SELECT * FROM small WHERE b = 1) AS t WHERE CASE WHEN hash_bucket(t.path, seed => 1, \
+         buckets => 3) = 2 THEN true ELSE false END",
         "Projection: t.path\n  \
-         Filter: CASE WHEN hash_bucket(t.path, Int64(3), Int64(1)) = Int64(2) THEN Boolean(true) ELSE Boolean(false) END\n    \
+         Filter: CASE WHEN hash_bucket(t.path, Int64(3), Int64(1)) = Int64(2) THEN Boolean(true) ELSE Boolean(false) \
+         END\n    \
          SubqueryAlias: t\n      \
          Projection: small.path, small.b\n        \
          Filter: small.b = Int64(1)\n          \
@@ -98,7 +103,8 @@ fn row_local_sql_is_fine() {
         "SELECT path, text FROM photos LEFT OUTER JOIN scans USING (bytes)",
         "SELECT * FROM photos LEFT JOIN scans USING (bytes)",
         "SELECT * FROM scans AS a LEFT JOIN (SELECT bytes, path FROM photos) AS b USING (bytes)",
-        "SELECT path FROM photos p INNER JOIN (SELECT text FROM scans WHERE text <> '') s ON (s.text = p.path AND size > 3)",
+        "SELECT path FROM photos p INNER JOIN (SELECT text FROM scans WHERE text <> '') s ON (s.text = p.path AND \
+         size > 3)",
         "SELECT path, t.words FROM photos p JOIN scans s ON s.text = p.path LEFT JOIN texts t ON t.text = s.text",
         "SELECT path FROM photos p LEFT SEMI JOIN scans s ON p.bytes = s.bytes",
         "WITH s AS (SELECT text FROM scans) SELECT path FROM photos JOIN s ON path = text",
@@ -124,7 +130,7 @@ fn spans_do_not_enter_a_plan() {
 /// A query of some depth.
 type Build = fn(usize) -> String;
 
-/// Tests have two megabytes of stack, as have the threads of a server.
+/// Tests have two megabytes of stack, like the threads of a server.
 #[test]
 fn the_deepest_query_fits_a_small_stack() {
     let state = session();
@@ -156,7 +162,7 @@ fn the_deepest_query_fits_a_small_stack() {
     }
 }
 
-/// A file that a call names identifies the call by its content.
+/// A file named in a call identifies the call by its content.
 #[test]
 fn files_are_named_with_their_digest() {
     let path = std::env::temp_dir().join(format!("forebay-plans-{}.txt", std::process::id()));

@@ -54,7 +54,8 @@ fn a_script_of_all_statements() {
         })
         .collect();
     let expected = [
-        "table photos PARQUET s3://b/photos/ true at line 2, column 1 location at line 3, column 40, type at line 2, column 91: \
+        "table photos PARQUET s3://b/photos/ true at line 2, column 1 location at line 3, column 40, type at line 2, \
+         column 91: \
          Some([\"path Utf8 false\", \"size Int64 true\"]) [(\"format.x\", \"Y\"), (\"z\", \"3\")]",
         "pipeline train true false at line 4, column 28 and line 4, column 53: select * from photos",
         "show pipelines",
@@ -133,7 +134,7 @@ fn a_query_keeps_its_text_and_place() {
             .collect();
         assert_eq!(pipelines[0].text, expected);
         assert_eq!(pipelines[0].place, Place { line, column });
-        // What a catalog stores can be read again.
+        // A statement stored in a catalog can be parsed again.
         let again = pipeline(&format!("CREATE PIPELINE q AS {}", pipelines[0].text)).unwrap();
         assert_eq!(again.text, pipelines[0].text);
         assert_eq!(again.query, pipelines[0].query);

@@ -1,4 +1,4 @@
-//! The suite itself, tested by formats that break one rule each.
+//! Tests the suite itself with formats that each break one rule.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::formats::options::OptionValues;
 use crate::source_file::{RowGroup, SourceFile};
 use crate::{Error, Result, Stores};
 
-/// What a broken reader makes of what it was asked for and of what CSV gives.
+/// A defect: maps a request and CSV's result to a wrong result.
 type Break = fn(&ReadRequest<'_>, Decoded) -> Result<Decoded>;
 
-/// CSV with a reader that breaks a rule.
+/// CSV with a reader that violates a rule.
 #[derive(Debug)]
 struct BrokenFormat(Break);
 
@@ -55,7 +55,7 @@ impl FormatReader for BrokenReader {
     }
 }
 
-/// Whether the file is one that the suite has damaged.
+/// Whether the suite has damaged the file.
 fn is_damaged(request: &ReadRequest<'_>) -> bool {
     request.file.path().contains("damage/")
 }

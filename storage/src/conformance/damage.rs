@@ -1,5 +1,5 @@
-//! Files cut short and files with other bytes: rows, or an error that names the file. Never a panic, a hang, or memory
-//! beyond what any file of that size should take.
+//! Truncated and altered files must give rows, or an error that names the file. They must not cause a panic, a hang, or
+//! memory beyond a bound.
 
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use super::samples::{Samples, ensure};
 use crate::ErrorKind;
 
 const ROWS: u64 = 40;
-/// Files are cut short at so many places, and each of so many bytes takes two other values.
+/// Number of places to truncate a file, and number of bytes to alter; each of these bytes takes two other values.
 const CUTS: usize = 100;
 const BYTES: usize = 400;
-/// Files that are damaged at random, each in several places.
+/// Number of randomly damaged files, each with several changes.
 const RANDOM: u64 = 200;
 const TIME_MAX: Duration = Duration::from_secs(20);
-/// The process may not grow by more over one damaged file of a few kilobytes.
+/// Maximum growth of the process's memory over one damaged file of a few kilobytes.
 const MEMORY_MAX: u64 = 1 << 30;
 
 pub(super) async fn check(samples: &Samples<'_>, seed: u64) -> Result<(), String> {
@@ -51,10 +51,10 @@ async fn one(samples: &Samples<'_>, name: &str, bytes: Vec<u8>) -> Result<(), St
     let (began, memory) = (Instant::now(), memory_peak());
     let reading = async {
         let dataset = samples.open(name, None).await?;
-        // Small enough for parts of row groups, large enough for few of them.
+        // Small enough to split row groups, large enough to split them only a few times.
         read_all(&dataset, 1 << 10).await
     };
-    // What the panic leaves half done is dropped with the future.
+    // Dropping the future discards any state that the panic left inconsistent.
     let result = AssertUnwindSafe(reading).catch_unwind().await.map_err(|_| "panicked".to_owned())?;
     let (took, grown) = (began.elapsed(), memory_peak().saturating_sub(memory));
     ensure!(took < TIME_MAX, "took {took:?}");
@@ -67,8 +67,8 @@ async fn one(samples: &Samples<'_>, name: &str, bytes: Vec<u8>) -> Result<(), St
     Ok(())
 }
 
-/// The most address space that this process has had, where the system says so. Memory that is allocated and never
-/// touched counts as well.
+/// The peak address space of this process, if the system reports it. It includes memory that was allocated and never
+/// touched.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
@@ -76,8 +76,8 @@ fn memory_peak() -> u64 {
     kilobytes.unwrap_or(0) << 10
 }
 
-/// The file with a few changes that `seed` and `number` choose: bytes overwritten, numbers made huge, pieces removed or
-/// repeated.
+/// The file with a few changes determined by `seed` and `number`: bytes overwritten, numbers made huge, pieces removed
+/// or repeated.
 fn damaged(whole: &[u8], seed: u64, number: u64) -> Vec<u8> {
     let mut hash = blake3::Hasher::new();
     hash.update(&seed.to_le_bytes()).update(&number.to_le_bytes());

@@ -1,10 +1,10 @@
-//! The checks that every registered format passes, whatever its files are.
+//! The checks that every registered format must pass.
 //!
-//! A feed is a function of its snapshot only if each format is: the same rows whole or range by range, here or from a
-//! snapshot that travelled, and an error for any file that is not the pinned one. [`check`] writes the format's own
-//! samples into a folder and reads them in all these ways. Then it damages them: a bad row must be named, and any other
-//! bytes must give rows or an error that names the file, within bounds of time and memory. Every random choice follows
-//! from a seed that each message names.
+//! A feed is a function of its snapshot only if each format is: it must return the same rows whole or range by range,
+//! in this process or from a snapshot sent to another one, and an error for any file that is not the pinned file.
+//! [`check`] writes the format's own samples into a folder and reads them in all these ways. Then it damages them: the
+//! error must name a bad row, and any other bytes must give rows or an error that names the file, within bounds of time
+//! and memory. Random choices follow from a seed that every message contains.
 
 #[cfg(test)]
 mod broken;
@@ -19,10 +19,10 @@ use crate::Stores;
 use crate::formats::format::Format;
 use crate::formats::registry::FORMATS;
 
-/// Runs all checks on one format, with files in `folder`. The error says what differs and for which options.
+/// Runs all checks on one format, with files in `folder`. The error describes the difference and the options.
 ///
 /// # Errors
-/// The first check that fails, in words.
+/// The first check that fails, as a message.
 pub async fn check(format: &'static dyn Format, stores: &Stores, folder: &str, seed: u64) -> Result<(), String> {
     check_reading(format, stores, folder).await?;
     for samples in Samples::all(format, stores, folder)? {
@@ -32,10 +32,10 @@ pub async fn check(format: &'static dyn Format, stores: &Stores, folder: &str, s
     Ok(())
 }
 
-/// Runs the checks of files that are as they should be, or no longer there.
+/// Runs the checks on intact, missing and replaced files.
 ///
 /// # Errors
-/// The first check that fails, in words.
+/// The first check that fails, as a message.
 pub async fn check_reading(format: &'static dyn Format, stores: &Stores, folder: &str) -> Result<(), String> {
     complete(format).map_err(|problem| format!("{}: {problem}", format.descriptor().name))?;
     for samples in Samples::all(format, stores, folder)? {
@@ -44,7 +44,7 @@ pub async fn check_reading(format: &'static dyn Format, stores: &Stores, folder:
     Ok(())
 }
 
-/// Whether the descriptor says everything it should, and nothing that another format says.
+/// Checks that the descriptor is complete, and that its names are unique to the format.
 fn complete(format: &dyn Format) -> Result<(), String> {
     let descriptor = format.descriptor();
     let is_name = |text: &str| {

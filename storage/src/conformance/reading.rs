@@ -1,4 +1,4 @@
-//! The same rows, however they are read.
+//! Checks that files give the same rows in every way of reading them.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind};
 /// Enough for several row groups in most formats.
 const ROWS: Range<u64> = 0..9_000;
 const MORE_ROWS: Range<u64> = 9_000..9_003;
-/// About how many pieces the rows are read in, at most.
+/// Approximate maximum number of pieces to read the rows in.
 const PIECES: u64 = 32;
 
 pub(super) async fn check(samples: &Samples<'_>) -> Result<(), String> {
@@ -39,7 +39,8 @@ pub(super) async fn check(samples: &Samples<'_>) -> Result<(), String> {
     changed_file(samples).await
 }
 
-/// Whole, and in pieces of several sizes. `bad` are the ids of the rows that cannot be read, which `expected` lacks.
+/// Reads the dataset whole, and in pieces of several sizes. `bad` are the ids of the unreadable rows, which `expected`
+/// lacks.
 async fn same_rows(dataset: &Dataset, expected: &RecordBatch, bad: &[u64]) -> Result<(), String> {
     let bytes: u64 = dataset.row_ranges(u64::MAX).iter().map(|range| range.bytes).sum();
     for target in [u64::MAX, bytes / 3, bytes / PIECES] {
@@ -53,7 +54,7 @@ async fn same_rows(dataset: &Dataset, expected: &RecordBatch, bad: &[u64]) -> Re
     Ok(())
 }
 
-/// Columns are compared by name, since those that are inferred may come in another order, and as what was expected.
+/// Compares columns by name, because inferred columns may come in another order, and casts them to the expected types.
 fn same_values(read: &RecordBatch, expected: &RecordBatch) -> Result<(), String> {
     let count = (read.num_columns(), expected.num_columns());
     ensure!(count.0 == count.1, "{} columns were read, expected {}", count.0, count.1);
@@ -66,7 +67,7 @@ fn same_values(read: &RecordBatch, expected: &RecordBatch) -> Result<(), String>
     Ok(())
 }
 
-/// Each column alone, all in another order, none at all, and texts as dictionaries.
+/// Reads each column alone, all columns in another order, no column, and texts as dictionaries.
 async fn some_columns(dataset: &Dataset, expected: &RecordBatch) -> Result<(), String> {
     let count = dataset.schema().fields().len();
     let alone = (0..count).map(|column| vec![column]);
@@ -94,7 +95,7 @@ async fn some_columns(dataset: &Dataset, expected: &RecordBatch) -> Result<(), S
     Ok(())
 }
 
-/// A format whose rows change with the files' names must say so: the names are then part of a snapshot's id.
+/// Checks that a format declares whether file names are part of its rows. If so, they enter the snapshot's id.
 async fn names_are_declared(samples: &Samples<'_>, dataset: &Dataset, name: &str) -> Result<(), String> {
     let columns = dataset.spec().schema.clone();
     let alone = samples.open("sub", columns).await.map_err(|error| error.to_string())?;
@@ -111,7 +112,7 @@ async fn names_are_declared(samples: &Samples<'_>, dataset: &Dataset, name: &str
     Ok(())
 }
 
-/// Of a file with one bad row, that row is named and the others are read.
+/// Checks that one bad row is named and the other rows are read.
 async fn bad_row(samples: &Samples<'_>) -> Result<(), String> {
     let name = samples.name("damaged/a");
     let sample = samples.sample(&name, ROWS);
@@ -129,7 +130,7 @@ async fn bad_row(samples: &Samples<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A file that is no longer the pinned one is a conflict, and never read.
+/// Checks that a changed file is a conflict and is never read.
 async fn changed_file(samples: &Samples<'_>) -> Result<(), String> {
     let name = samples.name("changed/a");
     let sample = samples.sample(&name, 0..100);

@@ -22,7 +22,7 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// Where the samples of a format are written.
+/// The folder for the samples of a format.
 pub(super) struct Samples<'a> {
     pub(super) stores: &'a Stores,
     pub(super) folder: String,
@@ -30,7 +30,7 @@ pub(super) struct Samples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    /// The samples of a format for each of the options that it tries.
+    /// The samples of a format for each set of options that it tests.
     pub(super) fn all(format: &'static dyn Format, stores: &'a Stores, folder: &str) -> Result<Vec<Self>, String> {
         let of_options = |(number, options): (usize, &&[(&str, &str)])| {
             let given: Vec<_> = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -49,7 +49,7 @@ impl<'a> Samples<'a> {
         self.format.format().sample(name, numbers, self.format.options())
     }
 
-    /// What tables of the format may say of their columns: nothing, or the columns of `sample`.
+    /// The columns that tables of the format may declare: none, or the columns of `sample`.
     pub(super) fn declared(&self, sample: &SampleFile) -> Vec<Option<SchemaRef>> {
         let columns = self.format.descriptor().may_declare_columns.then(|| Some(sample.rows.schema()));
         [None].into_iter().chain(columns).collect()
@@ -69,7 +69,7 @@ impl<'a> Samples<'a> {
         Dataset::open(self.stores, &DatasetSpec { location, format: self.format.clone(), schema }).await
     }
 
-    /// The dataset as another process opens it.
+    /// Opens the dataset as another process does.
     pub(super) fn travelled(&self, dataset: &Dataset) -> Result<Dataset, String> {
         let text = |error: serde_json::Error| error.to_string();
         let spec = serde_json::to_string(dataset.spec()).map_err(text)?;

@@ -1,7 +1,7 @@
-//! CSV: record boundaries, columns, and the reasons of bad records.
+//! CSV: record boundaries, columns, and the reasons for bad records.
 //!
-//! Text is split with csv-core, as in Arrow's decoder, so that both always agree on what a record is: quotes, newlines
-//! in quotes, CRLF, blank lines, a byte order mark, a missing last newline.
+//! csv-core splits the text, as in Arrow's decoder, so that both always agree on records: quotes, newlines in quotes,
+//! CRLF, blank lines, a byte order mark, a missing last newline.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl RecordText for CsvText {
         infer(sample, self.has_header, self.delimiter)
     }
 
-    /// Decodes an empty record, which fails for types that Arrow does not read from CSV.
+    /// Decodes an empty record, which fails for types that Arrow cannot read from CSV.
     fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError> {
         let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
         let empty_record = vec!["\"\""; fields.len()].join(&char::from(self.delimiter).to_string());
@@ -143,7 +143,7 @@ impl RecordText for CsvText {
     }
 }
 
-/// Records with quoted texts, of which one in the middle has a text for a number.
+/// Records with quoted texts. One in the middle has a text instead of a number.
 fn sample(csv: &CsvText, numbers: Range<u64>) -> SampleFile {
     let named = sample_rows(numbers);
     let delimiter = char::from(csv.delimiter);
@@ -184,7 +184,7 @@ impl CsvRecords {
 
 impl Records for CsvRecords {
     fn push(&mut self, mut piece: &[u8], record_ends: &mut dyn FnMut(u64)) {
-        // csv-core takes empty input for the end of the text.
+        // csv-core treats empty input as the end of the text.
         while !piece.is_empty() {
             let (result, read) = self.step(piece);
             piece = &piece[read..];
@@ -196,7 +196,7 @@ impl Records for CsvRecords {
 
     fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool {
         let end = self.at;
-        // csv-core does not report open quotes, but only inside quotes does this input end no record.
+        // csv-core does not report open quotes, but this input ends a record unless a quote is open.
         match self.step(b"\nx\n") {
             (ReadRecordResult::Record, 1) => record_ends(end),
             (ReadRecordResult::Record, _) => {}
@@ -206,9 +206,9 @@ impl Records for CsvRecords {
     }
 }
 
-/// Infers the columns from a file's beginning. All are nullable; one that is empty so far is text.
+/// Infers the columns from the beginning of a file. All are nullable; a column that is empty so far is text.
 fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, ArrowError> {
-    // A record that is not UTF-8 or has too few fields is reported when it is read, and should not prevent opening.
+    // A record that is not UTF-8 or has too few fields is reported when it is read, and must not prevent opening.
     let sample = String::from_utf8_lossy(sample);
     let (schema, _) = ArrowCsv::default()
         .with_header(has_header)
@@ -222,7 +222,7 @@ fn infer(sample: &[u8], has_header: bool, delimiter: u8) -> Result<SchemaRef, Ar
     Ok(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
 }
 
-/// Refuses a header that differs from the schema: columns are read by position.
+/// Refuses a header that differs from the schema, because columns are read by position.
 fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<()> {
     if header.is_empty() {
         return Ok(());
@@ -235,14 +235,16 @@ fn check_header(file: &str, header: &[u8], delimiter: u8, schema: &SchemaRef) ->
     let names = fields(header, delimiter);
     if names.len() != schema.fields().len() {
         return Err(Error::invalid(format!(
-            "\"{file}\" has {} columns, expected {}; declare every column in the header's order, and give all files the same",
+            "\"{file}\" has {} columns, expected {}; declare every column in the header's order, and give all files \
+             the same",
             names.len(),
             schema.fields().len()
         )));
     }
     match names.iter().zip(schema.fields()).find(|(name, field)| *name != field.name()) {
         Some((name, field)) => Err(Error::invalid(format!(
-            "\"{file}\" has column \"{name}\" where \"{}\" is expected; declare every column in the header's order, and give all files the same",
+            "\"{file}\" has column \"{name}\" where \"{}\" is expected; declare every column in the header's order, \
+             and give all files the same",
             field.name()
         ))),
         None => Ok(()),
@@ -258,7 +260,7 @@ fn decode(
 ) -> Result<RecordBatch, ArrowError> {
     let mut decoder = ReaderBuilder::new(Arc::clone(schema))
         .with_delimiter(delimiter)
-        // One more than expected, so that the caller notices if there are more.
+        // One more than expected, so that the caller detects extra rows.
         .with_batch_size(rows + 1)
         .with_projection(columns.to_vec())
         .build_decoder();
@@ -276,7 +278,7 @@ fn decode(
     }
 }
 
-/// Says which cell of a record cannot be read, by trying the columns one at a time.
+/// Describes which cell of a record cannot be read, by trying the columns one at a time.
 fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String {
     let cells = fields(record, delimiter);
     if cells.len() != schema.fields().len() {
@@ -300,7 +302,7 @@ fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], e
 /// The fields of one record, unquoted.
 fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
     let mut reader = CoreBuilder::new().delimiter(delimiter).build();
-    // Unquoting only shortens, and there is at most one field more than delimiters, so one step is enough.
+    // Unquoting only shortens, and there is at most one field more than there are delimiters, so one step suffices.
     let mut text = vec![0; record.len() + 1];
     let mut ends = vec![0; record.iter().filter(|b| **b == delimiter).count() + 2];
     let (mut used, mut count, mut rest) = (0, 0, record);

@@ -1,9 +1,9 @@
-//! What a format is: a descriptor, a way to open files, a way to read their rows, and samples of both.
+//! The definition of a format: a descriptor, a way to open files, a way to read their rows, and samples of both.
 //!
-//! [`Format::open`] looks at files once and finds their columns and row groups; these go into the snapshot. A
-//! [`FormatReader`] then reads ranges of rows, here or in another process, where [`Format::reader`] makes it of the
-//! snapshot without a look at any file. Everything else about datasets (listing, pinning, row ids, names of columns) is
-//! the same for all formats and lies outside them.
+//! [`Format::open`] examines files once and determines their columns and row groups, which enter the snapshot. A
+//! [`FormatReader`] then reads ranges of rows. In another process, [`Format::reader`] creates it from the snapshot
+//! without accessing any file. The other parts of datasets (listing, pinning, row ids, names of columns) are the same
+//! for all formats, and are not part of them.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -17,77 +17,77 @@ use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange, SourceFile};
 use crate::{Error, Result};
 
-/// How files of one kind are opened and read. One file in `formats/` and one line in
-/// [`FORMATS`](super::FORMATS) add one.
+/// Opens and reads files of one kind. To add a format, add a file to `formats/` and a line to
+/// [`FORMATS`](super::FORMATS).
 pub trait Format: Debug + Send + Sync {
-    /// What is known of the format without any file.
+    /// The properties of the format that do not depend on a file.
     fn descriptor(&self) -> &'static FormatDescriptor;
 
-    /// Says what is wrong with options that are each of their kind, as the rest of a sentence such as "a csv delimiter
-    /// must be …".
+    /// Checks options whose values already have the right kind. The error completes a sentence, such as "a csv
+    /// delimiter must be …".
     fn check_options(&self, _options: &OptionValues) -> Result<(), String> {
         Ok(())
     }
 
-    /// Finds the columns and the row groups of all files. Reads as little of them as tells these.
+    /// Determines the columns and the row groups of all files, and reads as little of the files as possible.
     fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>>;
 
-    /// A reader of files whose columns and row groups are known. Opens none of them.
+    /// A reader for files whose columns and row groups are known. Opens no file.
     fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>>;
 
-    /// Says why `group` cannot be a row group of `file`, if it cannot. A snapshot from elsewhere may claim any numbers,
-    /// and readers allocate by them.
+    /// The reason that `group` cannot be a row group of `file`, or `None`. A snapshot from elsewhere may claim any
+    /// numbers, and readers allocate memory according to them.
     fn misfit(&self, file: &SourceFile, group: &RowGroup) -> Option<String>;
 
-    /// A file called `name` with the rows `numbers` of an endless table, for the conformance suite. Files that hold a
-    /// fixed number of rows, such as one, may hold these.
+    /// A file `name` with the rows `numbers` of an endless table, for the conformance suite. If the format's files have
+    /// a fixed number of rows, for example one, the rows may be fewer.
     fn sample(&self, name: &str, numbers: Range<u64>, options: &OptionValues) -> SampleFile;
 
-    /// The options that the conformance suite tries, as a user would write them.
+    /// The options that the conformance suite tests, in the user's notation.
     fn sample_options(&self) -> &'static [&'static [(&'static str, &'static str)]] {
         &[&[]]
     }
 }
 
-/// Reads rows of the files of one dataset.
+/// Reads rows from the files of one dataset.
 pub trait FormatReader: Debug + Send + Sync {
-    /// Reads a range of rows. Whatever the file's bytes are, the result is rows, bad rows or an error that names the
+    /// Reads a range of rows. For any content of the file, the result is rows, bad rows or an error that names the
     /// file.
     fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>>;
 }
 
-/// What is known of a format without any file. Listing, SQL, the Python package and the guide read it, and nothing else
-/// lists formats or their properties.
+/// The properties of a format that do not depend on a file. Listing, SQL, the Python package and the guide read them
+/// from here; no other place lists formats or their properties.
 #[derive(Debug)]
 pub struct FormatDescriptor {
     /// The name, in lower case: `STORED AS CSV` is of the format `csv`.
     pub name: &'static str,
-    /// Other names for the same.
+    /// Alternative names.
     pub aliases: &'static [&'static str],
-    /// What the files are, as a phrase.
+    /// A description of the files, as a phrase.
     pub summary: &'static str,
-    /// The extensions of its files, in lower case and without the period. No other format has them.
+    /// The extensions of its files, in lower case and without the period. They are unique to the format.
     pub extensions: &'static [&'static str],
     /// The options.
     pub options: &'static [FormatOption],
-    /// Values of options that follow from the location.
+    /// Option values that follow from the location.
     pub implied: &'static [ImpliedOption],
-    /// What a row group is, for the guide.
+    /// A definition of row groups, for the guide.
     pub row_group: &'static str,
-    /// Whether a table may declare its columns. Otherwise the files say what they are.
+    /// Whether a table may declare its columns. Otherwise the files determine them.
     pub may_declare_columns: bool,
-    /// Whether some rows of a row group can be read without the others.
+    /// Whether a part of a row group can be read without the rest.
     pub reads_parts: bool,
-    /// Whether texts can be read as dictionaries at a lower cost than as they are.
+    /// Whether reading texts as dictionaries is cheaper than reading them as plain texts.
     pub has_dictionaries: bool,
-    /// Whether columns are made of the files' names.
+    /// Whether columns contain the files' names.
     pub names_are_data: bool,
-    /// Whether only the extension tells the format's files from others, so that a glob does not give others either.
+    /// Whether only the extension distinguishes the format's files, so that globs also skip other extensions.
     pub told_by_extension: bool,
 }
 
 impl FormatDescriptor {
-    /// What most formats have in common, for `..FormatDescriptor::BASE`.
+    /// The defaults of most formats, for `..FormatDescriptor::BASE`.
     pub const BASE: Self = Self {
         name: "",
         aliases: &[],
@@ -111,11 +111,11 @@ pub struct OpenRequest<'a> {
     pub files: &'a [PinnedFile],
     /// The format's options.
     pub options: &'a OptionValues,
-    /// The columns that the table declares, if it declares them.
+    /// The columns that the table declares, if any.
     pub columns: Option<&'a SchemaRef>,
 }
 
-/// What [`Format::open`] finds.
+/// The result of [`Format::open`].
 #[derive(Debug)]
 pub struct Opened {
     /// The columns of all files.
@@ -129,7 +129,7 @@ pub struct Opened {
 /// Files that were opened before.
 #[derive(Clone, Copy, Debug)]
 pub struct ReaderRequest<'a> {
-    /// How many files there are.
+    /// The number of files.
     pub files: usize,
     /// The format's options.
     pub options: &'a OptionValues,
@@ -144,25 +144,25 @@ pub struct ReadRequest<'a> {
     pub file: &'a PinnedFile,
     /// Its row groups.
     pub groups: &'a [RowGroup],
-    /// The rows. Of a format that does not read parts, always a whole row group.
+    /// The rows. If the format does not read parts, always a whole row group.
     pub range: &'a RowRange,
     /// All columns of the dataset.
     pub schema: &'a SchemaRef,
     /// The columns to read, as positions in `schema`.
     pub columns: &'a [usize],
-    /// Those of them whose texts are to be read as dictionaries; none, unless the format has them.
+    /// The columns among them to read as dictionaries; empty unless the format supports this.
     pub dictionaries: &'a [usize],
     /// The schema of the result.
     pub output: &'a SchemaRef,
 }
 
 impl ReadRequest<'_> {
-    /// The row group that the range is in.
+    /// The row group that contains the range.
     pub fn group(&self) -> &RowGroup {
         &self.groups[self.range.group as usize]
     }
 
-    /// All rows of the range, none of them bad, as the columns asked for.
+    /// A result in which all rows of the range are good, with the requested columns.
     pub fn all_good(&self, columns: Vec<ArrayRef>) -> Result<Decoded> {
         // A batch without columns still has rows.
         let options = RecordBatchOptions::new().with_row_count(Some(self.range.rows as usize));
@@ -172,23 +172,23 @@ impl ReadRequest<'_> {
     }
 }
 
-/// A range's good rows, in order, and its bad ones. Together they are all rows of the range.
+/// A range's good rows, in order, and its bad rows. Together they are all rows of the range.
 #[derive(Debug, Default)]
 pub struct Decoded {
-    /// The good rows, with the columns asked for.
+    /// The good rows, with the requested columns.
     pub batches: Vec<RecordBatch>,
-    /// The bad rows, in order: the number of each in the range, and what is wrong with it.
+    /// The bad rows, in order: each row's number in the range, and the reason.
     pub bad: Vec<(u64, String)>,
 }
 
-/// A file for the conformance suite, with what must be read of it.
+/// A file for the conformance suite, with the expected rows.
 #[derive(Debug)]
 pub struct SampleFile {
     /// The file.
     pub bytes: Vec<u8>,
     /// Its rows.
     pub rows: RecordBatch,
-    /// The same file with one bad row, of formats that tell bad rows from others.
+    /// The same file with one bad row, if the format can distinguish bad rows.
     pub damaged: Option<DamagedSample>,
 }
 
@@ -199,6 +199,6 @@ pub struct DamagedSample {
     pub bytes: Vec<u8>,
     /// The number of the bad row.
     pub row: u64,
-    /// What its reason must say.
+    /// A text that the reason must contain.
     pub reason: &'static str,
 }

@@ -1,4 +1,4 @@
-//! JSON lines: one object per line. Blank lines are no rows.
+//! JSON lines: one object per line. Blank lines are skipped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl RecordText for JsonLines {
     }
 }
 
-/// Objects, of which one in the middle lacks its end.
+/// Objects, one of which lacks its end.
 fn sample(numbers: Range<u64>) -> SampleFile {
     let rows = sample_rows(numbers);
     let mut writer = LineDelimitedWriter::new(Vec::new());
@@ -107,18 +107,18 @@ fn sample(numbers: Range<u64>) -> SampleFile {
     SampleFile { bytes, rows, damaged }
 }
 
-/// Infers the columns from a file's beginning. Columns that are null so far are text.
+/// Infers the columns from the beginning of a file. Columns that are null so far are text.
 fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
     let sample = without_mark(sample);
     let schema = match infer_json_schema(sample, Some(INFER_ROWS)) {
         Ok((schema, _)) => schema,
-        // Lines that are not JSON are reported when they are read, and should not prevent opening.
+        // Lines that are not JSON are reported when they are read, and must not prevent opening.
         Err(_) => {
             let mut good = Vec::new();
             for line in sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS) {
                 match infer_json_schema(line, None) {
                     Ok(_) => good.extend_from_slice(line),
-                    // Valid JSON that Arrow has no type for: skipping it would drop its columns silently.
+                    // Valid JSON without an Arrow type. Skipping it would silently drop its columns.
                     Err(error) if serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => return Err(error),
                     Err(_) => {}
                 }
@@ -143,14 +143,14 @@ fn without_null(field: &FieldRef) -> FieldRef {
 fn decode(records: &[u8], rows: usize, schema: &SchemaRef, columns: &[usize]) -> Result<RecordBatch, ArrowError> {
     let schema = Arc::new(schema.project(columns)?);
     let mut decoder = ReaderBuilder::new(Arc::clone(&schema))
-        // One more than expected, so that the caller notices if there are more.
+        // One more than expected, so that the caller detects extra rows.
         .with_batch_size(rows + 1)
         // A column with both text and numbers is inferred as text.
         .with_coerce_primitive(true)
         .build_decoder()?;
     decoder.decode(without_mark(records))?;
     let decoded = decoder.flush()?;
-    // The decoder accepts objects over several lines and several objects in one line. Rows would not be lines then.
+    // The decoder accepts objects over several lines, and several objects in one line. Then rows would not be lines.
     let mut lines = without_mark(records).split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     if !lines.all(|line| line.is_empty() || (line.starts_with(b"{") && line.ends_with(b"}"))) {
         return Err(ArrowError::JsonError("a line is not one whole object".to_owned()));
@@ -165,7 +165,7 @@ fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)
 }
 
-/// Rewrites Arrow's message to name the column, if it does.
+/// Rewrites Arrow's message to contain the column's name, if it does.
 fn reason(error: &ArrowError) -> String {
     let ArrowError::JsonError(text) = error else {
         return error.to_string();

@@ -46,7 +46,7 @@ impl Format for Media {
     fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
         match *request.schema == schema() {
             true => Ok(Box::new(MediaReader)),
-            false => Err(Error::invalid("these are not the columns of media files")),
+            false => Err(Error::invalid("these columns do not match those of media files")),
         }
     }
 
@@ -92,7 +92,7 @@ impl FormatReader for MediaReader {
     }
 }
 
-/// Reads some columns of a file's row. The file itself is only fetched for its bytes.
+/// Reads some columns of a file's row. The file is fetched only for its bytes.
 async fn read(file: &PinnedFile, columns: &[usize]) -> Result<Vec<ArrayRef>> {
     let mut arrays: Vec<ArrayRef> = Vec::with_capacity(columns.len());
     for column in columns {
@@ -112,11 +112,11 @@ async fn bytes(file: &PinnedFile) -> Result<BinaryArray> {
     })?;
     let bytes = file.get_all().await?;
     let offsets = OffsetBuffer::new(vec![0, length].into());
-    // Takes the store's buffer as it is: media files are large, and a loader has no time to copy them.
+    // Uses the store's buffer without a copy, because media files are large.
     Ok(BinaryArray::new(offsets, Buffer::from(bytes), None))
 }
 
-/// The name of the folder that directly holds the file, as in `train/cat/1.jpg`.
+/// The name of the folder that directly contains the file, as in `train/cat/1.jpg`.
 fn label(relative: &str) -> Option<&str> {
     relative.rsplit('/').nth(1)
 }

@@ -1,4 +1,4 @@
-//! Rows in this process's memory, which are read as those of a file. No registered format: there are no files to open.
+//! Rows in this process's memory, read like the rows of a file. This format is not registered, because it has no files.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,14 +49,14 @@ fn no_files() -> Error {
     Error::internal("a table in memory has no files")
 }
 
-/// Reads batches, each of which is a row group.
+/// Reads batches. Each batch is a row group.
 #[derive(Debug)]
 pub(crate) struct InMemoryReader {
     batches: Vec<RecordBatch>,
 }
 
 impl InMemoryReader {
-    /// The batches as the row groups of one file, and their reader.
+    /// Treats the batches as the row groups of one file. Returns the row groups and their reader.
     pub(crate) fn new(batches: Vec<RecordBatch>) -> Result<(Vec<RowGroup>, Self)> {
         let mut groups = Vec::with_capacity(batches.len());
         let mut first_row = 0;

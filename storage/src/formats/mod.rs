@@ -1,14 +1,14 @@
-//! Formats of files: one file or folder for each behind the trait [`Format`], and one line for each in [`FORMATS`].
+//! File formats: each is one file or folder that implements the trait [`Format`], and one line in [`FORMATS`].
 //!
 //! # Adding a format
 //!
-//! 1. Write `formats/<name>.rs`: a `static` descriptor, a unit struct, `impl Format`. A format of text with one record
-//!    after the other also implements `RecordText` and leaves the rest to `text/`; `jsonl.rs` is a short one to start
-//!    from. Of the others, `media.rs` is the shortest.
+//! 1. Write `formats/<name>.rs`: a `static` descriptor, a unit struct, `impl Format`. A text format with one record
+//!    after the other also implements `RecordText` and leaves the rest to `text/`; `jsonl.rs` is a short example. Of
+//!    the other formats, `media.rs` is the shortest.
 //! 2. Add its line to `registry.rs`, and the `mod` line here.
 //! 3. Generate its reference: `cargo run -- formats --output markdown > docs/formats.md`.
 //!
-//! The [conformance suite](crate::conformance) then runs on it without being told, and SQL, the command and the Python
+//! The [conformance suite](crate::conformance) then tests it automatically, and SQL, the command line and the Python
 //! package know its name, its extensions and its options.
 
 pub(crate) mod csv;

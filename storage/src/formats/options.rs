@@ -1,4 +1,4 @@
-//! The options of a format: declared as data, written as text, kept as typed values.
+//! The options of a format: declared as data, written as text, stored as typed values.
 
 use crate::{Error, Result};
 
@@ -7,44 +7,44 @@ use crate::{Error, Result};
 pub struct FormatOption {
     /// Its name.
     pub name: &'static str,
-    /// Which values it takes.
+    /// The kind of its values.
     pub kind: FormatOptionKind,
-    /// The value of tables that do not give it, as a user would write it.
+    /// The default value, in the user's notation.
     pub default: &'static str,
-    /// What it means, as a phrase.
+    /// Its meaning, as a phrase.
     pub docs: &'static str,
 }
 
-/// An option's value that follows from how a location ends, unless the table gives another.
+/// A default that follows from the end of a location, unless the table sets the option.
 #[derive(Debug)]
 pub struct ImpliedOption {
-    /// How the location ends, such as `.tsv`.
+    /// The end of the location, such as `.tsv`.
     pub suffix: &'static str,
     /// The option's name.
     pub option: &'static str,
-    /// Its value, as a user would write it.
+    /// Its value, in the user's notation.
     pub value: &'static str,
 }
 
-/// Which values an option takes.
+/// The kind of an option's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatOptionKind {
     /// `true` or `false`.
     Flag,
     /// One ASCII character.
     Character,
-    /// Any text, which the format itself checks.
+    /// Any text. The format itself checks it.
     Text,
 }
 
 /// The value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormatOptionValue {
-    /// Of an [`FormatOptionKind::Flag`].
+    /// The value of an [`OptionKind::Flag`].
     Flag(bool),
-    /// Of an [`FormatOptionKind::Character`].
+    /// The value of an [`OptionKind::Character`].
     Character(u8),
-    /// Of an [`FormatOptionKind::Text`].
+    /// The value of an [`OptionKind::Text`].
     Text(String),
 }
 
@@ -53,7 +53,7 @@ pub enum FormatOptionValue {
 pub struct OptionValues(Vec<(&'static str, FormatOptionValue)>);
 
 impl FormatOption {
-    /// The value that `text` stands for.
+    /// Parses the value in `text`.
     pub(crate) fn parse(&self, text: &str) -> Result<FormatOptionValue> {
         let refused =
             |accepted: &str| Err(Error::invalid(format!("\"{}\" must be {accepted}, got '{text}'", self.name)));
@@ -70,7 +70,7 @@ impl FormatOption {
 }
 
 impl FormatOptionValue {
-    /// The value as a user would write it.
+    /// The value in the user's notation.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Flag(flag) => flag.to_string(),
@@ -81,13 +81,13 @@ impl FormatOptionValue {
 }
 
 impl OptionValues {
-    /// The value of each of `options`, which `text` gives by the option's name.
+    /// Parses the value of each option; `text` returns an option's text.
     pub(crate) fn of(options: &'static [FormatOption], text: impl Fn(&FormatOption) -> Result<String>) -> Result<Self> {
         let value = |option: &'static FormatOption| Ok((option.name, option.parse(&text(option)?)?));
         Ok(Self(options.iter().map(value).collect::<Result<_>>()?))
     }
 
-    /// Names and values, in the order of their declaration.
+    /// Names and values, in declaration order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &FormatOptionValue)> {
         self.0.iter().map(|(name, value)| (*name, value))
     }
@@ -103,10 +103,10 @@ impl OptionValues {
         }
     }
 
-    /// The value of a character.
+    /// The value of a character option.
     ///
     /// # Panics
-    /// If the format declares no character of that name.
+    /// If the format declares no character option of that name.
     pub fn character(&self, name: &str) -> u8 {
         match self.get(name) {
             FormatOptionValue::Character(byte) => *byte,
@@ -114,10 +114,10 @@ impl OptionValues {
         }
     }
 
-    /// The value of a text.
+    /// The value of a text option.
     ///
     /// # Panics
-    /// If the format declares no text of that name.
+    /// If the format declares no text option of that name.
     pub fn text(&self, name: &str) -> &str {
         match self.get(name) {
             FormatOptionValue::Text(text) => text,

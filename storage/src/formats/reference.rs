@@ -10,9 +10,10 @@ use super::registry::FORMATS;
 pub fn markdown() -> String {
     let mut text = String::from(
         "# Formats\n\n\
-         <!-- Generated from the formats' descriptors by `forebay_storage::formats::reference::markdown`; do not edit. -->\n\n\
-         How files are told apart and read. In a folder, a table's files are those with its format's extensions. A row group\n\
-         is the unit in which a file is stored: a window is made of row groups, or of pieces of them.\n\n\
+         <!-- Generated from the formats' descriptors by `forebay_storage::formats::reference::markdown`; do not \
+         edit. -->\n\n\
+         How formats are detected and read. In a folder, a table's files are the files with its format's extensions.\n\
+         A row group is a file's unit of storage. A window consists of row groups, or of pieces of them.\n\n\
          | `STORED AS` | files | extensions |\n|---|---|---|\n",
     );
     for format in FORMATS {

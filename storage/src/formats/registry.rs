@@ -1,11 +1,11 @@
-//! The list of all formats: one line each, and nothing else to edit when one is added.
+//! The list of all formats. To add a format, add one line here.
 
 use super::format::Format;
 use super::memory::InMemoryRows;
 use crate::extension::has_extension;
 use crate::{Error, Result};
 
-/// Every format of files. Where a list of formats is shown, this is its order.
+/// Every file format, in the order of displayed lists.
 #[rustfmt::skip] // One line for each.
 pub static FORMATS: &[&dyn Format] = &[
     &super::parquet::Parquet,
@@ -14,10 +14,10 @@ pub static FORMATS: &[&dyn Format] = &[
     &super::media::Media,
 ];
 
-/// The format with this name, in any case.
+/// The format with this name, ignoring case.
 ///
 /// # Errors
-/// `Invalid`, with the names that there are.
+/// `Invalid`, with the available names.
 pub fn find(name: &str) -> Result<&'static dyn Format> {
     let is_it = |format: &&&dyn Format| {
         let descriptor = format.descriptor();
@@ -34,12 +34,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     FORMATS.iter().map(|format| format.descriptor().name)
 }
 
-/// The format that the extension of `location` belongs to, if there is one.
+/// The format of the extension of `location`, if any.
 pub fn find_by_extension(location: &str) -> Option<&'static dyn Format> {
     FORMATS.iter().find(|format| has_extension(location, format.descriptor().extensions)).copied()
 }
 
-/// The format with this name in a stored spec, where tables in memory are found as well.
+/// The format with this name in a stored spec, including tables in memory.
 pub(crate) fn find_stored(name: &str) -> Result<&'static dyn Format> {
     let known = FORMATS.iter().copied().chain([&InMemoryRows as &dyn Format]);
     known.into_iter().find(|format| format.descriptor().name == name).map_or_else(|| find(name), Ok)

@@ -1,4 +1,4 @@
-//! The rows that most formats' samples hold.
+//! The rows of most formats' samples.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray}
 use arrow::datatypes::{Field, Schema};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// Rows of an endless table: a number, a fraction that may be missing, and a text, some of which repeat.
+/// Rows of an endless table: a number, a fraction that may be missing, and a text that sometimes repeats.
 pub(crate) fn sample_rows(numbers: Range<u64>) -> RecordBatch {
     let numbers = numbers.start as i64..numbers.end as i64;
     let fraction: Float64Array = numbers.clone().map(|n| (n % 7 > 0).then_some(n as f64 + 0.25)).collect();
@@ -20,7 +20,7 @@ pub(crate) fn sample_rows(numbers: Range<u64>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns).expect("the columns are of one length")
 }
 
-/// The same rows with the columns `column_1`, `column_2` and so on, as files without names for them give.
+/// The same rows with the columns `column_1`, `column_2` and so on, as in files without column names.
 pub(crate) fn unnamed(rows: &RecordBatch) -> RecordBatch {
     let schema = rows.schema();
     let names = (1..).map(|number| format!("column_{number}"));
@@ -29,7 +29,7 @@ pub(crate) fn unnamed(rows: &RecordBatch) -> RecordBatch {
     RecordBatch::try_new(Arc::new(schema), rows.columns().to_vec()).expect("only the names are others")
 }
 
-/// The rows as text, a missing value as an empty one.
+/// The rows as text. A missing value is an empty text.
 pub(crate) fn cells(rows: &RecordBatch) -> Vec<Vec<String>> {
     let options = FormatOptions::default();
     let columns = rows.columns().iter().map(|column| ArrayFormatter::try_new(column, &options));

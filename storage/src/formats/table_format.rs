@@ -1,4 +1,4 @@
-//! A format with its options: how the files of one table are written.
+//! A format with its options: how the files of one table are encoded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::options::OptionValues;
 use super::registry::{find, find_stored};
 use crate::{Error, Result};
 
-/// How the files of a table are written: a [`Format`] and the values of its options.
+/// How the files of a table are encoded: a [`Format`] and the values of its options.
 #[derive(Clone)]
 pub struct TableFormat {
     format: &'static dyn Format,
@@ -20,13 +20,13 @@ pub struct TableFormat {
 }
 
 impl TableFormat {
-    /// The format of a table at `location` with the options that were given for it, as SQL writes them.
+    /// The format of a table at `location` with the options given in SQL.
     ///
     /// # Errors
-    /// `Invalid` for options that the format does not have, or values that they do not take.
+    /// `Invalid` for options that the format does not have, and for invalid values.
     pub fn new(format: &'static dyn Format, location: &str, given: &[(String, String)]) -> Result<Self> {
         let descriptor = format.descriptor();
-        // SQL knows the options of formats with this prefix.
+        // In SQL, format options may have this prefix.
         let name_of = |key: &str| key.strip_prefix("format.").unwrap_or(key).to_owned();
         if let Some((key, _)) = given.iter().find(|(key, _)| !has_option(descriptor, &name_of(key))) {
             return Err(Error::invalid(format!("a {} table has no option \"{key}\"", descriptor.name))
@@ -47,7 +47,7 @@ impl TableFormat {
     /// The format `name` with the default of each option.
     ///
     /// # Errors
-    /// `Invalid` for a name that no format has.
+    /// `Invalid` for an unknown name.
     pub fn named(name: &str) -> Result<Self> {
         Self::new(find(name)?, "", &[])
     }
@@ -62,7 +62,7 @@ impl TableFormat {
         self.format
     }
 
-    /// What is known of the format without any file.
+    /// The properties of the format that do not depend on a file.
     pub fn descriptor(&self) -> &'static FormatDescriptor {
         self.format.descriptor()
     }
@@ -104,7 +104,7 @@ impl fmt::Debug for TableFormat {
     }
 }
 
-/// How a format is written in JSON. All options are there, so that a default may change without changing a table.
+/// A format in JSON. It contains all options, so that a changed default does not change existing tables.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenFormat {

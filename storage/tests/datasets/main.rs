@@ -1,4 +1,4 @@
-//! What every format promises, checked in a folder on disk and in memory. The S3 client is tested with the server.
+//! Tests of what every format guarantees, in a local folder and in memory. The server's tests cover the S3 client.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -81,7 +81,7 @@ async fn every_row_is_read_once_under_its_own_id() {
                 assert_eq!(ids, (0..snapshot.rows()).collect::<Vec<_>>(), "{format:?} target {target}");
             }
             assert!(counts.is_sorted_by(|a, b| a >= b), "{format:?} {counts:?}");
-            // Media files have no such column.
+            // Media files do not have this column.
             if let Ok(column) = dataset.schema().index_of("n") {
                 for target in [20_000, u64::MAX] {
                     let numbers = read_all(&dataset, target, column).await;
@@ -126,7 +126,8 @@ async fn a_changed_or_removed_file_is_a_conflict() {
             let error = dataset.read(&range, &[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
             let expect = format!(
-                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); create its table again (restart the run or server) to read the new file",
+                "\"{}\" changed since the feed's snapshot was taken (size {} -> {}); create its table again (restart \
+                 the run or server) to read the new file",
                 place.display(&name),
                 bytes.len(),
                 bytes.len() + 1
@@ -213,7 +214,8 @@ async fn a_location_without_files_says_what_is_there() {
             .await;
         check("nowhere/at/all", csv_table(), missing, "\"ROOT/nowhere/at/all\" does not exist").await;
         check("photos/a.csv/x", csv_table(), missing, "\"ROOT/photos/a.csv/x\" does not exist").await;
-        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"; parquet files end in .parquet, .parq, .pq";
+        let others = "no parquet files under \"ROOT/photos\"; there are others, such as \"a.csv\", \"b.csv.gz\"; \
+                      parquet files end in .parquet, .parq, .pq";
         check("photos", stored_as("parquet"), invalid, others).await;
         check(
             "photos/*.pq",
@@ -299,7 +301,7 @@ async fn the_format_of_a_location_is_told_by_extensions() {
             assert_eq!(found.as_ref().ok().map(|format| format.descriptor().name), expect, "{location}");
             if let Err(error) = found {
                 assert_eq!(error.kind(), ErrorKind::Invalid);
-                let expect = format!("\"{}\" does not say what format its files have", place.display(location));
+                let expect = format!("\"{}\" does not indicate the format of its files", place.display(location));
                 assert_eq!(error.to_string(), expect);
             }
         };
@@ -308,7 +310,7 @@ async fn the_format_of_a_location_is_told_by_extensions() {
         check("sounds/*/*", Some("media")).await;
         check("sounds/b*", None).await;
         check("sounds/b", Some("csv")).await;
-        // Files of a folder come before its folders.
+        // Files in a folder come before its subfolders.
         check("rows", Some("jsonl")).await;
         check("**/*.parquet", Some("parquet")).await;
         check("nowhere/x.pq", Some("parquet")).await;
@@ -318,7 +320,7 @@ async fn the_format_of_a_location_is_told_by_extensions() {
     }
 }
 
-/// Engines open and read on tasks of their own.
+/// Engines open and read on their own tasks.
 #[test]
 fn opening_and_reading_can_move_between_threads() {
     fn is_send<T: Send>(_: impl FnOnce(&'static Dataset, &'static RowRange) -> T) {}

@@ -1,4 +1,4 @@
-//! What is particular to media files.
+//! Tests specific to media files.
 
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;

@@ -1,4 +1,4 @@
-//! What is particular to Parquet.
+//! Tests specific to Parquet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ async fn views_are_read_as_plain_types() {
     assert_eq!(rows.batch.column(0).as_string::<i32>().value(0), "a");
 }
 
-/// Texts of a category, with nulls; other texts; and numbers.
+/// Texts of a category with nulls, other texts, and numbers.
 fn categories() -> RecordBatch {
     let category =
         |n: i64| (n % 5 > 0).then(|| format!("text {}, which is {}", n % 90, if n % 3 == 0 { "long" } else { "" }));
@@ -82,7 +82,7 @@ async fn texts_are_read_as_dictionaries_however_they_are_written() {
     for (bytes, most) in [
         (write_with(&|it| it), 73),
         (write_with(&|it| it.set_compression(Compression::SNAPPY)), 73),
-        // The first texts as a dictionary, the rest not.
+        // The first texts are dictionary-encoded, the rest are plain.
         (write_with(&|it| it.set_dictionary_page_size_limit(64).set_write_batch_size(32)), 1000),
         (write_with(&|it| it.set_dictionary_page_size_limit(64).set_compression(Compression::SNAPPY)), 1000),
         (write_with(&|it| it.set_dictionary_enabled(false)), 1000),
@@ -93,7 +93,7 @@ async fn texts_are_read_as_dictionaries_however_they_are_written() {
         assert!(dataset.has_dictionaries());
         for target in [u64::MAX, 4000] {
             for range in dataset.row_ranges(target) {
-                // A number asked for as a dictionary stays a number.
+                // A number requested as a dictionary stays a number.
                 let rows = dataset.read_with_dictionaries(&range, &[3, 2, 1, 0], &[0, 1, 2, 3]).await.unwrap().batch;
                 let expected = batch.slice(range.first_row as usize, range.rows as usize);
                 assert_eq!(rows.column(0), expected.column(3));
@@ -229,13 +229,14 @@ async fn a_truncated_file_is_an_error_that_names_it() {
     }
 }
 
-/// Damage is an error that names the file, or goes unnoticed where Parquet has no checksum; it is never a panic.
+/// Damage gives an error that names the file, or goes unnoticed because Parquet has no checksum. It never causes a
+/// panic.
 #[tokio::test]
 async fn a_damaged_file_is_an_error_that_names_it() {
     let place = TestFolder::memory();
     let bytes = parquet_bytes_split(0..300, 100);
     let mut errors = 0;
-    // Every seventh byte in turn takes each of two values; there is nothing random to print a seed of.
+    // Replaces every seventh byte with each of two values. There is no random seed to print.
     for at in (4..bytes.len() - 8).step_by(7) {
         for change in [0xff, 0x2a] {
             let mut damaged = bytes.clone();

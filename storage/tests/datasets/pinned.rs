@@ -1,4 +1,4 @@
-//! Datasets that travel: opened in one place, opened again in another from JSON, without a look at the files.
+//! Datasets sent elsewhere: opened in one place, and opened again in another from JSON, without accessing the files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn a_dataset_opens_elsewhere_from_json_with_the_same_rows() {
             assert_eq!(text, serde_json::to_string(&Travelling::of(&dataset)).unwrap());
             let travelled: Travelling = serde_json::from_str(&text).unwrap();
             assert_eq!(travelled.snapshot, **dataset.snapshot(), "{format:?}");
-            // A file that came later is none of the snapshot's.
+            // A later file is not part of the snapshot.
             place.put(&format!("later.{}", two_files(&format)[0].0.rsplit('.').next().unwrap()), "?").await;
             let pinned = travelled.open(&place.stores_elsewhere()).unwrap();
             assert_eq!((pinned.spec(), pinned.schema()), (dataset.spec(), dataset.schema()));
@@ -171,7 +171,7 @@ async fn the_same_media_under_other_names_is_another_snapshot() {
     assert_eq!(id("train").await, id("train/**").await);
 }
 
-/// Each value inside `value`, as a path from its top.
+/// The path of each value inside `value`, from its root.
 fn places(value: &Value) -> Vec<Vec<Value>> {
     let inner: Vec<(Value, &Value)> = match value {
         Value::Array(items) => items.iter().enumerate().map(|(at, item)| (json!(at), item)).collect(),
@@ -191,8 +191,8 @@ fn at<'a>(value: &'a mut Value, path: &[Value]) -> &'a mut Value {
     })
 }
 
-/// Any value of the JSON replaced by any other is an error, or a dataset that is read or not; it is never a panic. What
-/// the id would tell is tried again with the id that the altered snapshot should have.
+/// Replacing any value of the JSON must give an error or a dataset, readable or not, and never a panic. Changes that
+/// the id would reveal are tried again with the correct id of the altered snapshot.
 #[tokio::test]
 async fn altered_json_is_an_error() {
     let place = TestFolder::memory();
@@ -274,7 +274,7 @@ fn damaged_json_is_an_error() {
     check("", json!({"id": "x", "folder": "", "files": [], "more": 1}), "unknown field `more`");
 }
 
-/// Nothing is at `/x`: were anything looked for, opening would fail.
+/// Nothing exists at `/x`, so opening would fail if it accessed a file.
 #[test]
 fn a_hundred_thousand_files_open_without_a_look_at_them() {
     let files: Vec<Value> = (0..100_000)

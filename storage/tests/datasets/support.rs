@@ -1,4 +1,4 @@
-//! Places to put files, and files to put there.
+//! Folders for tests, and files to write there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) fn stored_as(format: &str) -> TableFormat {
     TableFormat::named(format).unwrap()
 }
 
-/// CSV as most of it is.
+/// CSV with the usual options.
 pub(crate) fn csv_table() -> TableFormat {
     stored_as("csv")
 }
@@ -33,7 +33,7 @@ pub(crate) fn all_formats() -> Vec<TableFormat> {
     names().map(stored_as).collect()
 }
 
-/// A folder of its own in some store.
+/// A separate folder in some store.
 pub(crate) struct TestFolder {
     stores: Stores,
     root: String,
@@ -41,7 +41,7 @@ pub(crate) struct TestFolder {
 }
 
 impl TestFolder {
-    /// One place in every kind of store that needs no server.
+    /// One folder in every kind of store that needs no server.
     pub(crate) fn all() -> [Self; 2] {
         [Self::file(), Self::memory()]
     }
@@ -56,7 +56,7 @@ impl TestFolder {
         Self { stores: Stores::new(), root: "memory:///root".to_owned(), folder: None }
     }
 
-    /// What users see of a file here.
+    /// The path that users see for a file here.
     pub(crate) fn display(&self, name: &str) -> String {
         format!("{}/{name}", self.root)
     }
@@ -73,7 +73,7 @@ impl TestFolder {
         self.stores.put(&self.display(name), bytes.into()).await.unwrap();
     }
 
-    /// Makes a local file years old, so that the next change is not within the same millisecond.
+    /// Backdates a local file by years, so that the next change is not within the same millisecond.
     pub(crate) fn age(&self, name: &str) {
         if self.folder.is_some() {
             let file = std::fs::File::options().append(true).open(self.path(name)).unwrap();
@@ -101,7 +101,7 @@ impl TestFolder {
         Dataset::open(&self.stores, &spec).await
     }
 
-    /// Stores of another process, save for what is in memory.
+    /// The stores of another process, except that memory stores are shared.
     pub(crate) fn stores_elsewhere(&self) -> Stores {
         self.stores.clone().with_base(std::path::Path::new("/another/base"))
     }

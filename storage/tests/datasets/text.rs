@@ -1,4 +1,4 @@
-//! What is particular to csv_table() and JSON lines.
+//! Tests specific to CSV and JSON lines.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn schema(columns: &[(&str, DataType, bool)]) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// The rows of the first range as text, each with its id, and the bad ones with their reason.
+/// The rows of the first range as text, each with its id, and the bad rows with the reason.
 async fn show(dataset: &Dataset) -> Vec<String> {
     let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
     let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &columns).await.unwrap();
@@ -76,7 +76,8 @@ async fn a_bad_json_line_is_reported_and_the_others_are_read() {
         ("n", DataType::Int64, true),
         ("s", DataType::Struct(vec![Field::new("m", DataType::Int64, true)].into()), true),
     ]);
-    let lines = b"\xef\xbb\xbf{\"n\": 1}\n\n{\"n\": \"abc\"}\n{\"s\": {\"m\": \"x\"}}\n{\"n\": 2\n{\"n\": 3}{\"n\": 4}\n{\"n\": 5}";
+    let lines = b"\xef\xbb\xbf{\"n\": 1}\n\n{\"n\": \"abc\"}\n{\"s\": {\"m\": \"x\"}}\n{\"n\": 2\n\
+                  {\"n\": 3}{\"n\": 4}\n{\"n\": 5}";
     let expect = [
         "0: 1 | ",
         "5: 5 | ",
@@ -123,7 +124,8 @@ async fn csv_files_with_other_columns_are_refused() {
         let error = place.open("", csv_table()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let expect = format!(
-            "\"memory:///root/b.csv\" has {expect}; declare every column in the header's order, and give all files the same"
+            "\"memory:///root/b.csv\" has {expect}; declare every column in the header's order, and give all files \
+             the same"
         );
         assert_eq!(error.to_string(), expect);
     };

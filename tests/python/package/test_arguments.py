@@ -141,7 +141,7 @@ TABLES = [
     ("no_such_table", {}, forebay.NotFoundError, "no_such_table"),
     ("", {}, forebay.InvalidError, "\"source\" must be a table's name, a path or URL of files, or Arrow data, got ''"),
     ("/no/such/file.parquet", {}, forebay.Error, "/no/such/file.parquet"),
-    ("/no/such/folder", {}, forebay.InvalidError, '"/no/such/folder" does not say what format its files have'),
+    ("/no/such/folder", {}, forebay.InvalidError, '"/no/such/folder" does not indicate the format of its files'),
     ("/tmp/a.parquet", {"format": "orc"}, forebay.InvalidError, "\"format\" must be 'parquet', 'csv', 'jsonl' or 'media', got 'orc'"),
     ("/tmp/a.parquet", {"format": 5}, forebay.InvalidError, "\"format\" must be 'parquet', 'csv', 'jsonl' or 'media', got 5"),
     ("/tmp/a.parquet", {"name": 5}, forebay.InvalidError, '"name" must be a string, got 5'),
@@ -158,7 +158,7 @@ def test_what_is_no_table_is_named(source, options, error, message):
 def test_an_empty_folder_says_that_there_are_no_files(tmp_path):
     with pytest.raises(forebay.InvalidError) as raised:
         forebay.table(tmp_path)
-    assert f'"{tmp_path}" does not say what format its files have' in raised.value.message
+    assert f'"{tmp_path}" does not indicate the format of its files' in raised.value.message
     with pytest.raises(forebay.Error) as raised:
         forebay.table(tmp_path, format="parquet")
     assert str(tmp_path) in raised.value.message

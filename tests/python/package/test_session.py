@@ -220,7 +220,7 @@ def test_a_file_is_a_table_by_its_extension(tmp_path):
     assert values(forebay.table(tmp_path / "rows.csv").load(format="arrow")) == [1, 2]
     assert values(forebay.table(str(tmp_path / "rows.jsonl")).load(format="arrow")) == [1, 2]
     (tmp_path / "rows.txt").write_text("n\n1\n")
-    with pytest.raises(forebay.InvalidError, match="does not say what format"):
+    with pytest.raises(forebay.InvalidError, match="does not indicate the format"):
         forebay.table(tmp_path / "rows.txt")
     assert values(forebay.table(tmp_path / "rows.txt", format="csv").load(format="arrow")) == [1]
 

@@ -193,7 +193,7 @@ def test_errors_of_files_show_no_sql_that_nobody_wrote(tmp_path):
         session.table("bad.parquet")
     for error in (raised.value, broken.value):
         assert "CREATE" not in str(error) and "^" not in str(error)
-    assert "nothing" in raised.value.message and "relative ones begin at" in raised.value.hint
+    assert "nothing" in raised.value.message and "relative paths start at" in raised.value.hint
 
 
 def test_a_join_holds_the_frames_of_both_sides():

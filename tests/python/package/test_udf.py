@@ -118,7 +118,11 @@ def test_what_it_raises_names_row_and_function(session):
 
 
 @pytest.mark.parametrize(
-    "call, phrase", [("too_few(n)", "gave 0 rows for 1"), ("nulls(n)", "gave nulls, and declares that it gives none")]
+    "call, phrase",
+    [
+        ("too_few(n)", "returned 0 rows for 1"),
+        ("nulls(n)", "returned nulls, and declares that it returns none"),
+    ],
 )
 def test_what_it_gives_is_checked(session, call, phrase):
     with pytest.raises(forebay.DataError, match=phrase):
@@ -265,7 +269,7 @@ def test_declarations_are_checked(options, phrase):
 def test_the_name_of_an_operator_is_taken(session):
     try:
         forebay.udf(lambda x: x, input="double", output="double", name="log1p")
-        with pytest.raises(forebay.ConflictError, match='there is a function "log1p" already'):
+        with pytest.raises(forebay.ConflictError, match='a function "log1p" already exists'):
             session.sql("SELECT log1p(n) AS x FROM t")
     finally:
         forebay._udf._functions.pop("log1p")

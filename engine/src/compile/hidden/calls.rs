@@ -1,7 +1,7 @@
-//! The calls of a query: each keyed-random one has a site, and gets the key of its row.
+//! Assigns a call site to each keyed-random call of a query, and passes it its row's key.
 //!
-//! A call site is the operator's name and its ordinal among the calls of that operator, so that adding a flip to a
-//! pipeline does not change its crops.
+//! A call site is the operator's name and its ordinal among the calls of that operator. Adding a flip to a pipeline
+//! therefore does not change its crops.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::compile::hidden_columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
 use crate::compile::reduced_decode;
 
-/// The call sites of a query so far.
+/// The call sites assigned so far.
 #[derive(Default)]
 pub(super) struct CallSites {
     /// Calls of each operator.
@@ -27,8 +27,8 @@ pub(super) struct CallSites {
 }
 
 impl CallSites {
-    /// Gives each call in `expr` over `input` the hidden columns that its operator depends on. `is_of_table` is false
-    /// above an operator that makes rows.
+    /// Adds to each call in `expr` over `input` the hidden columns that its operator depends on. `is_of_table` is false
+    /// above an operator that derives rows.
     pub(super) fn weave(&mut self, expr: Expr, input: &LogicalPlan, is_of_table: bool) -> Result<Expr> {
         let name = expr.schema_name().to_string();
         let (key, step) = (hidden_column(input, RANDOM_KEY)?, hidden_column(input, STEP_LENGTH)?);
@@ -43,9 +43,7 @@ impl CallSites {
                     }
                     Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
                     None if call.name() == SAMPLE && !is_of_table => {
-                        return plan_err!(
-                            "TABLESAMPLE takes rows of a table by their number, and these were made of such rows"
-                        );
+                        return plan_err!("TABLESAMPLE selects rows of a table by number, and these rows are derived");
                     }
                     None if call.name() == SAMPLE => args.push(Expr::Column(id.clone())),
                     Some(Determinism::Deterministic | Determinism::WindowOrder) | None => {
@@ -55,7 +53,7 @@ impl CallSites {
                 Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction::new_udf(call.func, args))))
             })
             .data()?;
-        // An output column is named by its text; the arguments added here must not show in it.
+        // An output column's name is the text of its expression, which must not show the arguments added here.
         if woven.schema_name().to_string() == name { Ok(woven) } else { Ok(woven.alias(name)) }
     }
 

@@ -13,7 +13,7 @@ pub(super) fn flattened(plan: LogicalPlan) -> Result<(LogicalPlan, Vec<Expr>)> {
         LogicalPlan::Projection(projection) => {
             let schema = Arc::clone(projection.input.schema());
             let (mut base, mut below) = flattened(projection.input.as_ref().clone())?;
-            // What is computed once below and used twice stays below: else it would multiply from projection to
+            // Keep results that are used more than once below. Otherwise they would multiply from projection to
             // projection.
             let mut used = vec![0; below.len()];
             for expr in &projection.expr {

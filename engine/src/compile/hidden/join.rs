@@ -1,4 +1,4 @@
-//! Joins: a layer that looks rows up, with the keys of both sides.
+//! Joins: a layer that looks up rows, with the keys of both sides.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::compile::hidden_columns::hidden_columns;
 use crate::compile::join::Condition;
 use crate::compile::lookup::{Join, Right};
 
-/// The names of the columns that hold the keys of joins, with a number.
+/// The prefix of the columns that hold join keys; a number follows.
 const JOIN_KEY: &str = "__forebay_key";
 
-/// Joins `input` with the right side, which is woven by itself, since its rows are no samples. The layer takes the left
-/// side with its keys.
+/// Joins `input` with the right side. The right side is woven separately, since its rows are not samples. The layer's
+/// input is the left side with its keys.
 pub(super) fn weave(
     layers: &mut Layers,
     join: &plan::Join,

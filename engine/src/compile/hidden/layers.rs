@@ -1,4 +1,4 @@
-//! A query that is cut into layers where rows are made.
+//! Cuts a query into layers at the operators that derive rows.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use super::table::FeedTable;
 use crate::compile::change::Change;
 use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 
-/// A query with its hidden columns, cut where rows are made.
+/// A query with its hidden columns, cut at the operators that derive rows.
 pub(crate) struct Woven {
     /// From the table upwards.
     pub(crate) layers: Vec<WovenLayer>,
-    /// The part above the topmost operator that makes rows; the whole query, if there is none.
+    /// The part above the topmost operator that derives rows, or the whole query if there is none.
     pub(crate) top: LogicalPlan,
 }
 
-/// An operator that makes rows, and the part of the query between it and the one below.
+/// An operator that derives rows, and the part of the query between it and the operator below.
 pub(crate) struct WovenLayer {
     pub(crate) input: LogicalPlan,
     pub(crate) change: Change,
-    /// The columns that it makes.
+    /// The columns that the operator produces.
     pub(crate) made: SchemaRef,
 }
 
 impl Woven {
-    /// The columns that `top` reads, where the driving table has those of `source`.
+    /// The columns that `top` reads. `source` has the columns of the driving table.
     pub(crate) fn leaf<'a>(&'a self, source: &'a SchemaRef) -> &'a SchemaRef {
         self.layers.last().map_or(source, |layer| &layer.made)
     }
 }
 
-/// The layers of a query while it is woven, with its call sites.
+/// The layers of a query during weaving, with its call sites.
 #[derive(Default)]
 pub(super) struct Layers {
     calls: CallSites,
@@ -44,17 +44,17 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// The layers that are closed so far.
+    /// The number of layers closed so far.
     pub(super) fn len(&self) -> usize {
         self.closed.len()
     }
 
-    /// The query whose part above the last layer is `top`.
+    /// Completes the query with `top`, the part above the last layer.
     pub(super) fn woven(self, top: LogicalPlan) -> Woven {
         Woven { layers: self.closed, top }
     }
 
-    /// Gives each call in `expr` over `input` the hidden columns that its operator depends on.
+    /// Adds to each call in `expr` over `input` the hidden columns that its operator depends on.
     pub(super) fn expr(&mut self, expr: Expr, input: &LogicalPlan) -> Result<Expr> {
         self.calls.weave(expr, input, self.closed.is_empty())
     }
@@ -64,9 +64,9 @@ impl Layers {
         self.calls.site(operator)
     }
 
-    /// Closes a layer. Returns a plan over the rows that it makes, with the columns of `schema` under their names.
+    /// Closes a layer. Returns a plan over the layer's rows that keeps the column names of `schema`.
     pub(super) fn cut(&mut self, input: LogicalPlan, change: Change, schema: &DFSchema) -> Result<LogicalPlan> {
-        // A table has one name for each column, and the columns of two tables may share one.
+        // Column names are unique within a table, but a join's two tables may share names.
         let mut fields: Vec<Field> = Vec::with_capacity(schema.fields().len());
         for field in schema.fields() {
             let mut name = field.name().clone();

@@ -1,13 +1,12 @@
 //! Hidden columns: row identity and randomness, woven into a plan.
 //!
-//! The rewrite widens the scan by a row's `sample_id`, its random key and the length of its global step
-//! ([`hidden_columns`](super::hidden_columns)), and carries them through every projection ([`weave()`]). It gives each
-//! keyed-random call the key of its row and the number of its call site, and each call that depends on the step its
-//! length ([`calls`]). After it, a plan is an ordinary deterministic one: the optimizer may move, merge and prune as it
-//! likes.
+//! The rewrite adds a row's `sample_id`, its random key and the length of its global step to the scan
+//! ([`hidden_columns`](super::hidden_columns)), and carries them through every projection ([`weave()`]). It passes each
+//! keyed-random call the key of its row and its call site's number, and each step-dependent call the step's length
+//! ([`calls`]). The result is an ordinary deterministic plan, so the optimizer may move, merge and prune freely.
 //!
-//! At each operator that changes rows the plan is cut: the part below it becomes a layer ([`layers`]), and the part
-//! above reads a table of the rows that the layer makes, which has hidden columns of its own.
+//! The plan is cut at each operator that derives rows. The part below it becomes a layer ([`layers`]). The part above
+//! reads a table of the layer's rows, which has its own hidden columns.
 
 mod calls;
 mod flattened;

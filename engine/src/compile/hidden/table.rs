@@ -11,7 +11,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::compile::hidden_columns::HIDDEN;
 use crate::compile::window_exec::WindowExec;
 
-/// A table to plan over, with or without the hidden columns. The feed reads it.
+/// A table for planning, with or without the hidden columns. The feed supplies its rows.
 #[derive(Debug)]
 pub(crate) struct FeedTable {
     name: String,
@@ -23,7 +23,7 @@ impl FeedTable {
         Self { name: name.to_owned(), schema }
     }
 
-    /// The table with the hidden columns after its own.
+    /// The table with the hidden columns appended.
     pub(super) fn widened(name: &str, schema: &Schema) -> Self {
         let hidden = HIDDEN.map(|name| Arc::new(Field::new(name, DataType::UInt64, false)));
         let fields: Vec<_> = schema.fields().iter().cloned().chain(hidden).collect();

@@ -1,4 +1,4 @@
-//! Table operators: a layer that makes their rows, with what is computed below and above it.
+//! Table operators: a layer that derives rows, with the expressions computed below and above it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::compile::change::Change;
 use crate::compile::hidden_columns::{HIDDEN, RANDOM_KEY, hidden_column, hidden_columns};
 use crate::compile::table_call::TableCall;
 
-/// The names of the columns that a call reads, and of those that it computes, each with the layer and a number.
+/// Prefix of the columns that a call reads or computes; the layer and a number follow.
 const READ: &str = "__forebay_read";
 const MADE: &str = "__forebay_made";
-/// The names of a partner's columns, with the layer and a number, and of its random key, with the layer.
+/// Prefix of a partner's columns (the layer and a number follow) and of its random key (the layer follows).
 const PARTNER: &str = "__forebay_partner";
 const PARTNER_KEY: &str = "__forebay_partner_key";
 
-/// Makes the rows that `node` calls for, of those of `input`.
+/// Derives the rows of the call `node` from the rows of `input`.
 ///
-/// The columns that the call reads are computed below the layer, and its results above, for the rows that are asked
-/// for. If rows have partners, the subquery's columns are computed above the layer too: once from the row's columns and
-/// once from its partner's.
+/// The columns that the call reads are computed below the layer. Its results are computed above it, for the requested
+/// rows only. If rows have partners, the subquery's columns are also computed above the layer: once from the row's
+/// columns and once from its partner's.
 pub(super) fn weave(layers: &mut Layers, node: &RowsNode, input: LogicalPlan) -> Result<LogicalPlan> {
     let plan = node.plan();
     let (base, selected) = if plan.has_partners() {
@@ -101,7 +101,7 @@ pub(super) fn weave(layers: &mut Layers, node: &RowsNode, input: LogicalPlan) ->
     Ok(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(rows))?))
 }
 
-/// What the values of a table operator's results are, over the rows that it makes.
+/// The values of a table operator's results, for each derived row.
 struct ResultColumns<'a> {
     parent: &'a dyn Fn(usize) -> Result<Expr>,
     partner: &'a dyn Fn(usize) -> Result<Expr>,

@@ -15,7 +15,7 @@ use crate::compile::change::Change;
 use crate::compile::hidden_columns::{HIDDEN, hidden_columns};
 use crate::compile::join::Condition;
 
-/// Weaves the hidden columns into `plan`, whose output then has them as well.
+/// Weaves the hidden columns into `plan`, whose output then includes them.
 pub(crate) fn weave(plan: &LogicalPlan) -> Result<Woven> {
     let mut layers = Layers::default();
     let top = weave_node(&mut layers, plan)?;
@@ -34,7 +34,7 @@ fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
                 let name = name.rsplit('.').next().unwrap_or(name);
                 HIDDEN.contains(&name)
             }) {
-                return plan_err!("column \"{taken}\" has a name that Forebay keeps for itself");
+                return plan_err!("column \"{taken}\" has a name that is reserved by Forebay");
             }
             let mut exprs =
                 projection.expr.iter().map(|expr| layers.expr(expr.clone(), &input)).collect::<Result<Vec<_>>>()?;
@@ -50,7 +50,7 @@ fn weave_node(layers: &mut Layers, plan: &LogicalPlan) -> Result<LogicalPlan> {
             let input = weave_node(layers, &alias.input)?;
             Ok(LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(Arc::new(input), alias.alias.clone())?))
         }
-        // The feed's row ranges end there: see `limit`.
+        // The feed's row ranges apply the limit: see `limit`.
         LogicalPlan::Limit(limit) => weave_node(layers, &limit.input),
         LogicalPlan::Unnest(unnest) => {
             let input = weave_node(layers, &unnest.input)?;

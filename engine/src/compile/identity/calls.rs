@@ -12,7 +12,7 @@ use forebay_sql::RowsNode;
 
 use crate::function::FunctionUdf;
 
-/// Every function of the embedding program that `plan` calls, with its version if it has one.
+/// Every function of the embedding program that `plan` calls, with its version, if declared.
 pub(crate) fn function_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, Option<String>>> {
     let mut versions = BTreeMap::new();
     visit_calls(plan, &mut |call| {
@@ -43,7 +43,7 @@ pub(crate) fn operator_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, u
     Ok(versions)
 }
 
-/// Every file that a call of `plan` names, with the digest of its content.
+/// Every file named in a call of `plan`, with the digest of its content.
 pub(crate) fn files(plan: &LogicalPlan) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     visit_calls(plan, &mut |call| {
@@ -60,8 +60,7 @@ pub(crate) fn files(plan: &LogicalPlan) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// The calls whose results must not be kept: those that differ from epoch to epoch, and those of functions without a
-/// version.
+/// The calls whose results must not be stored: calls that differ from epoch to epoch, and functions without a version.
 pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     let mut calls = BTreeSet::new();
     visit_calls(plan, &mut |call| {
@@ -85,7 +84,7 @@ pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     Ok(calls.into_iter().collect())
 }
 
-/// Visits every call of every node, in an order that only the plan decides.
+/// Visits every call of every node, in an order that depends only on the plan.
 fn visit_calls(plan: &LogicalPlan, visitor: &mut impl FnMut(&ScalarFunction)) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         for expr in node.expressions() {

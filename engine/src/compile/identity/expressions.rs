@@ -59,7 +59,7 @@ pub(super) fn expression(form: &mut Form, expr: &Expr) -> Result<()> {
     }
 }
 
-/// Writes what gives a boolean, chooses between values, or reads a subquery.
+/// Writes an expression that returns a boolean, chooses between values, or reads a subquery.
 fn condition(form: &mut Form, expr: &Expr) -> Result<()> {
     match expr {
         Expr::Not(of) => unary(form, "not", of),
@@ -136,7 +136,7 @@ fn condition(form: &mut Form, expr: &Expr) -> Result<()> {
     }
 }
 
-/// Writes how many expressions there are, then each.
+/// Writes the number of expressions, then each expression.
 pub(super) fn expressions(form: &mut Form, exprs: &[Expr]) -> Result<()> {
     form.list(exprs, expression)
 }
@@ -164,13 +164,13 @@ fn function(form: &mut Form, call: &ScalarFunction) -> Result<()> {
     expressions(form, &call.args)
 }
 
-/// The function of a call, with what says which results it gives.
+/// The function of a call, with the version that determines its results.
 enum Callee<'a> {
-    /// An operator, of a version.
+    /// An operator and its version.
     Operator(&'a str, u32),
-    /// A function of the embedding program, of a version if it has one.
+    /// A function of the embedding program and its version, if declared.
     Function(&'a str, Option<&'a str>),
-    /// A function of DataFusion, whose version is the form's.
+    /// A function of DataFusion. The form's version covers it.
     Sql(&'a str),
 }
 
@@ -231,7 +231,7 @@ fn subquery(form: &mut Form, subquery: &Subquery) -> Result<()> {
     node(form, &subquery.subquery)
 }
 
-/// Exhaustive, so that an operator of a later DataFusion does not get the name of another.
+/// Exhaustive, so that a new operator of a later DataFusion cannot share another operator's name.
 fn operator(operator: Operator) -> &'static str {
     match operator {
         Operator::Eq => "equal",

@@ -36,7 +36,7 @@ impl Form {
         self.number(u64::from(flag));
     }
 
-    /// Writes how many items there are, then each.
+    /// Writes the number of items, then each item.
     pub(super) fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
@@ -47,7 +47,7 @@ impl Form {
         items.into_iter().try_for_each(|it| item(self, it))
     }
 
-    /// Writes whether there is a value, then the value.
+    /// Writes whether the value is present, then the value.
     pub(super) fn optional<T>(
         &mut self,
         value: Option<T>,
@@ -63,7 +63,7 @@ impl Form {
     }
 }
 
-/// Refuses a part of a plan that has no form.
+/// Refuses a part of a plan that the canonical form does not cover.
 pub(super) fn without_form<T>(what: impl std::fmt::Display) -> Result<T> {
     internal_err!("{what} has no form in a query's identity")
 }

@@ -1,9 +1,8 @@
-//! The identity of a query: a hash of its plan in a canonical form, with what the plan depends on.
+//! The identity of a query: a hash of its plan's canonical form and of the plan's dependencies.
 //!
-//! The form is written by a walk over the logical plan ([`nodes`]), its expressions ([`expressions`]) and their
-//! constants ([`values`]). Each part begins with a tag and each text with its length, so two forms are equal only for
-//! equal plans. The walk refuses what it does not know: a part that is left out would make different queries equal. See
-//! decision 31.
+//! A walk over the logical plan ([`nodes`]), its expressions ([`expressions`]) and their constants ([`values`]) writes
+//! the form. Each part begins with a tag and each text with its length, so only equal plans have equal forms. The walk
+//! refuses unknown parts: omitting one would make different queries equal. See decision 31.
 
 mod calls;
 mod expressions;

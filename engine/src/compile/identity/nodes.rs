@@ -9,7 +9,7 @@ use super::expressions::{column, expression, expressions, relation_form};
 use super::form::{Form, without_form};
 use super::values::value;
 
-/// Raised with the form, and when a new DataFusion may plan or compute something else for the same form.
+/// Raise this when the form changes, and when a new DataFusion may plan or compute the same form differently.
 const VERSION: &str = "forebay query 1, datafusion 55";
 
 /// A hash that is equal for equal queries only.
@@ -128,7 +128,7 @@ fn joined(form: &mut Form, join: &Join) -> Result<()> {
     node(form, &join.right)
 }
 
-/// Writes a call of a table operator: its version, the columns that its arguments name, and its other constants.
+/// Writes a call of a table operator: its version, the columns named in its arguments, and its other constants.
 fn rows(form: &mut Form, call: &RowsNode) -> Result<()> {
     let (descriptor, columns) = (call.operator().descriptor(), &call.plan().columns);
     form.tag("table operator");

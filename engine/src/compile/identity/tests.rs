@@ -1,4 +1,4 @@
-//! Which queries are equal, and a few hashes that must not change by accident.
+//! Tests of query equality, and a few pinned hashes that must not change by accident.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ async fn a_function_counts_with_its_version() {
     }
 }
 
-/// A hash that changes here changes the id of every feed: raise `FEED_FORMAT`, or find out what changed by accident.
+/// A changed hash here changes the id of every feed: raise `FEED_FORMAT`, or find the accidental change.
 #[tokio::test]
 async fn fingerprints_are_what_they_were() {
     let session = session().await;

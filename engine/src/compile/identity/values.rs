@@ -15,7 +15,7 @@ pub(super) fn value(form: &mut Form, value: &ScalarValue) -> Result<()> {
     item(form, value)
 }
 
-/// Writes a value whose type is known.
+/// Writes a value whose type is already known.
 fn item(form: &mut Form, value: &ScalarValue) -> Result<()> {
     form.flag(value.is_null());
     if value.is_null() {

@@ -15,16 +15,16 @@ use crate::error::{Error, Result};
 pub(super) struct ChunkRows {
     first: u64,
     records: Vec<RecordBatch>,
-    /// Positions of the window without a record, ascending: bad rows and gaps.
+    /// Positions without a record (bad rows and gaps), ascending.
     absent: Vec<u64>,
     /// The first bad row, if bad rows are raised.
     raised: Option<(u64, Error)>,
-    /// The bytes of these rows alone: they may be parts of their window's memory.
+    /// The bytes of these rows alone. They may share their window's memory.
     pub(super) bytes: u64,
 }
 
 impl ChunkRows {
-    /// Adds the records of `rows`, without copying.
+    /// Adds the records of `rows` to `into`, without copying.
     pub(super) fn slice(&self, rows: &Range<u64>, into: &mut Vec<RecordBatch>) -> Result<()> {
         if let Some((_, error)) = self.raised.as_ref().filter(|(row, _)| *row < rows.end) {
             return Err(error.clone());

@@ -1,9 +1,9 @@
-//! Counts the chunks that are computed ahead.
+//! Counts the chunks being computed ahead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts a chunk that is computed ahead, for as long as its task lives.
+/// Counts a chunk being computed ahead, until its task is dropped.
 pub(super) struct ComputingAhead(Arc<AtomicUsize>);
 
 impl ComputingAhead {

@@ -1,9 +1,9 @@
-//! Windows that are the same in every epoch, kept for the next.
+//! Windows that are the same in every epoch, kept for the next epoch.
 //!
-//! Without shuffling and random calls, window k of each epoch has the same rows. Once all of them have been transformed
-//! they are kept, so that later epochs and readers only cost sending. Windows are kept in order of arrival up to a
-//! limit: epochs repeat, so the window used last is needed last, and a dataset above the limit still finds its first
-//! part.
+//! Without shuffling and random calls, window k has the same rows in each epoch. Once all of them have been transformed
+//! they are kept, so that later epochs and readers only pay for sending. Windows are kept in order of arrival up to a
+//! limit. Epochs repeat, so the most recently used window is needed last, and a dataset above the limit still reuses
+//! its first part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,23 +17,24 @@ use super::super::window::Window;
 use super::chunk::ChunkRows;
 use super::prepared::{Chunk, ChunkState, Chunks, Prepared};
 
-/// Whether a window of this feed has the same rows in every epoch, and computing it does nothing else.
+/// Whether a window of this feed has the same rows in every epoch, and computing it has no side effects.
 pub(super) fn repeats(feed: &Feed) -> bool {
     let settings = feed.settings();
-    // Quarantined rows are written down once an epoch.
+    // Quarantined rows are recorded once per epoch.
     !settings.shuffle && settings.on_error != OnError::Quarantine && feed.uncacheable_calls().is_empty()
 }
 
-/// Kept windows, with the bytes of chunks that will be kept once their window is dropped.
+/// Kept windows, and the bytes of the chunks that will be kept when their window is dropped.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// By feed and place in the epoch.
+    /// By feed and index in the epoch.
     windows: HashMap<(Arc<str>, u32), KeptWindow>,
     bytes: u64,
 }
 
 struct KeptWindow {
-    /// Without its source rows. Its bytes are those of the chunks: they also say how far ahead such windows are leased.
+    /// The window without its source rows. Its size is that of its chunks, which also determines how far ahead such
+    /// windows are leased.
     window: Window,
     chunk_rows: u64,
     chunks: Vec<Arc<ChunkRows>>,
@@ -54,7 +55,7 @@ impl Kept {
         Some(Prepared { window, chunk_rows: kept.chunk_rows, chunks, was_kept: true })
     }
 
-    /// Keeps a chunk of a window that repeats, if it is of use and there is room.
+    /// Reserves memory for a chunk of a repeating window, if keeping it is useful and memory is available.
     pub(super) fn reserve(
         &mut self,
         (feed, window): &WindowKey,
@@ -68,7 +69,7 @@ impl Kept {
         })
     }
 
-    /// Keeps a window that repeats and is dropped, if all of it is there.
+    /// Keeps a repeating window that is being dropped, if all of its chunks are present.
     pub(super) fn retire(&mut self, (feed, id): &WindowKey, prepared: &Prepared, limit: u64) {
         if prepared.was_kept {
             return;
@@ -111,7 +112,7 @@ mod tests {
 
     const ROWS: u64 = 1000;
 
-    /// A session with pipelines over numbers, each of two windows.
+    /// A session with pipelines over numbers, each with two windows.
     async fn session(folder: &tempfile::TempDir) -> Session {
         for (name, from) in [("a", 0), ("b", ROWS)] {
             let rows: String = (from..from + ROWS).map(|id| format!("{id},{}\n", "x".repeat(100))).collect();
@@ -141,7 +142,7 @@ mod tests {
         session
     }
 
-    /// Computes a window as for one reader, and lets it go: the digest of its rows.
+    /// Computes a window for one reader and drops it. Returns the digest of its rows.
     async fn pass(store: &WindowStore, feed: &Feed, epoch: u64, index: u32) -> String {
         let window = WindowId { epoch, index };
         let key: WindowKey = (feed.id().into(), window);
@@ -156,7 +157,7 @@ mod tests {
         digest(&concat_batches(&stored.schema(), &records).unwrap())
     }
 
-    /// Passes both windows of two epochs: chunks computed in the second, and what is held after it.
+    /// Reads both windows in two epochs. Returns the chunks computed in the second, and the usage after it.
     async fn two_epochs(store: &WindowStore, feed: &Feed, is_same: bool) -> (u64, StoreUsage) {
         let mut digests = Vec::new();
         let mut computed = Vec::new();
@@ -181,7 +182,7 @@ mod tests {
             let store = session.window_store(4 << 20);
             let (again, usage) = two_epochs(&store, &open(name), !["shuffled", "random"].contains(&name)).await;
             assert_eq!((again == 0, usage.chunk_bytes > 0), (repeats, repeats), "{name}");
-            // About the text, its offsets and the numbers, and where rows are.
+            // Approximately the text, its offsets, the numbers and the row positions.
             assert!(usage.chunk_bytes < 2 * ROWS * 150, "{name}: {usage:?}");
             store.close_feed(open(name).id());
             assert_eq!(store.usage().chunk_bytes, 0, "{name}");
@@ -214,12 +215,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let session = session(&folder).await;
         let feed = session.open("same", &FeedOptions::default()).unwrap();
-        // Room for one window of the two.
+        // Memory for one of the two windows.
         let store = session.window_store(2 * 200 * ROWS);
         let (again, usage) = two_epochs(&store, &feed, true).await;
         assert!(again > 0 && again < usage.chunks_computed - again, "{again} of {usage:?}");
         assert!(usage.chunk_bytes > 0 && usage.chunk_bytes <= 200 * ROWS, "{usage:?}");
-        // None at all.
+        // Memory for no window.
         let store = session.window_store(1);
         assert_eq!(two_epochs(&store, &feed, true).await.1.chunk_bytes, 0);
     }

@@ -10,7 +10,7 @@ use super::chunk::ChunkRows;
 use crate::error::Result;
 use crate::executor::Task;
 
-/// Source bytes and rows of a chunk: enough work to be worth a task, little enough for several to be under way.
+/// Source bytes and rows of a chunk: large enough to justify a task, small enough to run several in parallel.
 const CHUNK_BYTES: u64 = 512 << 10;
 const CHUNK_ROWS: u64 = 8192;
 
@@ -19,14 +19,14 @@ pub(super) struct Prepared {
     pub(super) window: Window,
     pub(super) chunk_rows: u64,
     pub(super) chunks: Mutex<Chunks>,
-    /// It was kept from an earlier epoch, with all chunks.
+    /// Whether it was kept from an earlier epoch, with all chunks.
     pub(super) was_kept: bool,
 }
 
 /// The chunks of a window.
 pub(super) struct Chunks {
     pub(super) all: Vec<Chunk>,
-    /// The largest result so far, an estimate for the next.
+    /// The largest result so far, used as the estimate for the next.
     pub(super) bytes_max: u64,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Chunks {
 pub(super) struct Chunk {
     pub(super) state: ChunkState,
     pub(super) rows_taken: u64,
-    /// Every reader has taken it, so it is computed again only on demand.
+    /// Every reader has taken it, so it is recomputed only on demand.
     pub(super) is_spent: bool,
-    /// For the next epoch. Its bytes are counted there.
+    /// Kept for the next epoch, and counted there.
     pub(super) kept: Option<Arc<ChunkRows>>,
     pub(super) was_computed: bool,
 }
@@ -67,7 +67,7 @@ impl Prepared {
 }
 
 impl Chunk {
-    /// Whether its window must wait for it to be ready.
+    /// Whether its window must wait for this chunk before it is ready.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_spent && !self.was_computed
     }

@@ -1,4 +1,4 @@
-//! A window that is leased to this process, and its chunks on demand.
+//! A window leased to this process, and its chunks on demand.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,17 +20,17 @@ use super::window_state::StoredState;
 use crate::error::{Error, Result};
 use crate::executor::Task;
 
-/// A window that is leased to this process.
+/// A window leased to this process.
 pub struct StoredWindow {
     pub(super) key: WindowKey,
     pub(super) core: Arc<FeedCore>,
-    /// Its rows are the same in every epoch.
+    /// Whether its rows are the same in every epoch.
     pub(super) repeats: bool,
     pub(super) store: Weak<StoreInner>,
-    /// How often each row will be taken: the most readers that were known at a time.
+    /// Expected reads of each row: the maximum number of readers known at a time.
     pub(super) shares: Mutex<f64>,
     pub(super) prepared: OnceLock<Result<Prepared>>,
-    /// Preparing ended, or a chunk was computed.
+    /// Notifies when preparation ends or a chunk has been computed.
     pub(super) changed: Notify,
     pub(super) preparing: Mutex<Option<Task<()>>>,
 }
@@ -68,7 +68,7 @@ impl StoredWindow {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Listens before it looks, so that a change in between is not missed.
+            // Register before checking, so that a change in between is not missed.
             changed.as_mut().enable();
             if let Some(prepared) = self.prepared() {
                 return prepared;
@@ -83,7 +83,7 @@ impl StoredWindow {
         chunks.all[index].state = ChunkState::Computing { _task };
     }
 
-    /// A chunk, computed if it is absent. Cancel-safe.
+    /// Returns a chunk; computes it if it is absent. Cancel-safe.
     pub(super) async fn chunk(self: &Arc<Self>, prepared: &Prepared, index: usize) -> Result<Arc<ChunkRows>> {
         loop {
             let changed = self.changed.notified();
@@ -98,7 +98,7 @@ impl StoredWindow {
                     ChunkState::Done(done) => {
                         let done = done.clone();
                         if done.is_err() {
-                            // The next caller tries again.
+                            // The next caller retries.
                             chunks.all[index].state = ChunkState::Absent;
                         }
                         return done;
@@ -106,7 +106,7 @@ impl StoredWindow {
                     ChunkState::Computing { .. } => {}
                     ChunkState::Absent => self.begin(&mut chunks, index, None),
                 }
-                // The following chunks too, so that a single stream keeps all threads busy.
+                // Also start the following chunks, so that a single stream keeps all threads busy.
                 let threads = self.core.executor.threads();
                 for ahead in index + 1..(index + threads).min(chunks.all.len()) {
                     if !chunks.all[ahead].is_spent && matches!(chunks.all[ahead].state, ChunkState::Absent) {
@@ -144,7 +144,7 @@ impl StoredWindow {
         store.news.notify_one();
     }
 
-    /// Counts rows that a stream took, and evicts the chunk when every reader has taken it.
+    /// Counts rows taken by a stream, and evicts the chunk when every reader has taken it.
     pub(super) fn taken(self: &Arc<Self>, prepared: &Prepared, index: usize, rows: u64) {
         let Some(store) = self.store.upgrade() else { return };
         let mut state = store.state.lock();
@@ -154,7 +154,7 @@ impl StoredWindow {
             let expected = *self.shares.lock() * (prepared.rows(index).end - prepared.rows(index).start) as f64;
             let chunk = &mut chunks.all[index];
             chunk.rows_taken += rows;
-            // Fractions of ranks do not add up exactly.
+            // The sum of the ranks' fractions is inexact.
             if chunk.is_spent || (chunk.rows_taken as f64) < expected - 0.5 {
                 return;
             }
@@ -182,11 +182,12 @@ impl StoredWindow {
     }
 }
 
-/// Holds the window only weakly, so that a dropped window is computed no further. A `twin` has the same rows.
+/// Prepares a window. Holds it weakly, so that work on a dropped window stops. A `twin` has the same rows.
 pub(super) async fn prepare(stored: Weak<StoredWindow>, twin: Option<Arc<StoredWindow>>) {
     let Some((core, window)) = stored.upgrade().map(|stored| (Arc::clone(&stored.core), stored.key.1)) else { return };
     let shared = match &twin {
-        // A kept twin has no source rows. Then this window is kept as well, or was found among the kept ones before.
+        // A kept twin has no source rows. In that case this window is kept as well, or was found among the kept
+        // windows.
         Some(twin) => {
             twin.wait().await.ok().filter(|prepared| !prepared.was_kept).map(|prepared| prepared.window.clone())
         }
@@ -216,7 +217,7 @@ async fn compute(stored: Weak<StoredWindow>, index: usize, ahead: Option<Computi
         Ok(result) => result,
         Err(panic) => Err(Error::internal(format!("computing a window panicked: {}", panic_text(panic.as_ref())))),
     };
-    // Before the search for the next chunk.
+    // Release the slot before looking for the next chunk.
     drop(ahead);
     stored.done(index, result);
 }

@@ -1,4 +1,4 @@
-//! What is computed ahead, and what is let go for it.
+//! Tests of computing ahead and of eviction.
 
 use forebay_delivery::Slice;
 use futures::TryStreamExt;
@@ -33,7 +33,7 @@ async fn chunks_that_were_let_go_wait_until_they_are_asked_for_or_first() {
     );
     session.execute("script.sql", &script).await.unwrap();
     let feed = session.open("p", &FeedOptions::default()).unwrap();
-    // Room for the chunks of two windows, of eight bytes a row.
+    // Memory for the chunks of two windows, at eight bytes per row.
     let store = session.window_store(20 * ROWS);
     let keys = [0, 1, 2].map(|index| (Arc::from(feed.id()), WindowId { epoch: 0, index }));
     let [near, next, far] = &keys;
@@ -64,7 +64,7 @@ async fn chunks_that_were_let_go_wait_until_they_are_asked_for_or_first() {
     let order = keys.each_ref().map(|key| (key.clone(), if key == near { 2.0 } else { 1.0 }));
     store.prioritise(&order);
     store.start(&feed, near.1);
-    // It does not fit beside what is there, and takes its room when it is read.
+    // It does not fit beside the chunks in memory, and evicts others when it is read.
     ready(&store, near).await;
     read(near).await;
     assert_eq!((is_there(near), is_there(next), is_there(far)), (true, true, false));
@@ -76,7 +76,7 @@ async fn chunks_that_were_let_go_wait_until_they_are_asked_for_or_first() {
     );
     store.drop_window(near);
     store.drop_window(next);
-    // What is read first is computed ahead, whatever became of it before.
+    // The first window to be read is computed ahead, even if it was evicted before.
     while store.usage().chunks_computed < 4 {
         store.changed().await;
     }

@@ -7,20 +7,20 @@ use crate::error::Error;
 pub enum StoredState {
     /// Being read and filtered.
     Computing,
-    /// Its rows are known, and it can be read.
+    /// Its rows are known, and reading can start.
     Counted {
-        /// Samples in it, bad ones included.
+        /// Samples in it, including bad ones.
         rows: u64,
         /// Bytes of its source rows.
         bytes: u64,
     },
     /// Computed as far as memory allows.
     Ready {
-        /// Samples in it, bad ones included.
+        /// Samples in it, including bad ones.
         rows: u64,
         /// Bytes of its source rows.
         bytes: u64,
     },
-    /// It could not be computed.
+    /// Its computation failed.
     Failed(Error),
 }

@@ -1,4 +1,4 @@
-//! A stream over a slice of a window's rows, run by run, chunk by chunk.
+//! A stream over a slice of a window's rows, by run and by chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::stored_window::StoredWindow;
 use crate::error::{Error, Result};
 
 impl StoredWindow {
-    /// The runs of `slice` from row `from_row` on. The stream ends after an error.
+    /// Streams the runs of `slice` from row `from_row` on. The stream ends after an error.
     ///
     /// # Errors
-    /// `Invalid` for a slice of another number of rows. Errors of the data appear in the stream, at their place.
+    /// `Invalid` for a slice with a different number of rows. Data errors appear in the stream at their position.
     pub async fn read(
         self: Arc<Self>,
         slice: Slice,
@@ -43,7 +43,7 @@ struct WindowStream {
     stored: Arc<StoredWindow>,
     slice: Slice,
     run: Option<Range<u64>>,
-    /// The latest chunks: the next run may begin in one, and the store may evict it meanwhile.
+    /// The latest chunks, held because the next run may begin in one that the store evicts meanwhile.
     held: VecDeque<(usize, Arc<ChunkRows>)>,
 }
 

@@ -1,4 +1,4 @@
-//! The columns of a dataset, from the columns of its files.
+//! Determines the columns of a dataset from the columns of its files.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use crate::pinned::PinnedFile;
 use crate::{Error, Result};
 
-/// The first file's columns, nullable if they are so in any file. Files may differ in the order of columns only.
+/// The first file's columns, nullable if any file has them nullable. Files may differ only in the order of columns.
 pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata]) -> Result<SchemaRef> {
     let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
         return Ok(Arc::new(Schema::empty()));
@@ -27,7 +27,8 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
             };
             if found.data_type() != field.data_type() {
                 return Err(Error::invalid(format!(
-                    "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same columns",
+                    "\"{}\" has column \"{}\" as {}, but \"{}\" has it as {}; give files of one dataset the same \
+                     columns",
                     file.path(),
                     field.name(),
                     found.data_type(),
@@ -49,7 +50,7 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// The position in the file of each column of `schema`, if the file has all of them with the same types.
+/// The position in the file of each column of `schema`, or `None` unless the file has all of them with the same types.
 pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
     let position = |field: &FieldRef| {
         let (at, found) = file.column_with_name(field.name())?;

@@ -1,7 +1,7 @@
-//! Decoding row ranges, safely for damaged files.
+//! Decodes row ranges, safely for damaged files.
 //!
-//! The decoder panics on some damaged files and trusts any offset in a footer. Here a panic becomes an error that names
-//! the file, and an offset outside the file is refused before it is read.
+//! The decoder panics on some damaged files and trusts every offset in a footer. This module converts a panic to an
+//! error that names the file, and refuses an offset outside the file before reading it.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -24,7 +24,7 @@ use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result};
 
-/// Lists are decoded this much at a time: while they are decoded, they take up to ten times their memory.
+/// Bytes of lists to decode at a time. Decoding takes up to ten times their memory.
 const LIST_BYTES_AT_A_TIME: u64 = 4 << 20;
 
 pub(super) async fn decode(
@@ -62,9 +62,9 @@ pub(super) async fn decode(
     }
 }
 
-/// Runs the decoder's code on a file, turning its errors and panics into ours.
+/// Runs decoder code on a file, and converts its errors and panics.
 pub(super) async fn guarded<T>(file: &PinnedFile, work: impl Future<Output = Result<T, ParquetError>>) -> Result<T> {
-    // Dropping the future drops any state that a panic leaves inconsistent.
+    // Dropping the future discards any state that a panic left inconsistent.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::External(source))) => match source.downcast::<Error>() {
@@ -80,7 +80,7 @@ pub(super) fn damaged(file: &PinnedFile, what: &str) -> Error {
     Error::data(format!("\"{}\" is not a readable parquet file: {what}", file.path()))
 }
 
-/// Gives the decoder the pinned file's bytes. Our errors pass through its as external ones.
+/// Passes the pinned file's bytes to the decoder. Our errors pass through it as external errors.
 pub(super) struct PinnedReader(pub(super) PinnedFile);
 
 fn external(error: Error) -> ParquetError {

@@ -1,4 +1,4 @@
-//! A file's footer: its row groups, its columns, and the types to read these in.
+//! A file's footer: its row groups, its columns, and the types for reading them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,20 +16,20 @@ use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
 
 const FOOTER_BYTES_GUESS: usize = 64 << 10;
-/// Decoders allocate by a row group's claimed number of rows.
+/// Maximum rows of a row group, because decoders allocate memory according to the claimed number.
 pub(super) const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
-/// Columns of a file, and the type to read each in.
+/// Columns of a file, with the type for reading each.
 pub(super) type ColumnTypes = Vec<(usize, DataType)>;
 
 #[derive(Debug)]
 pub(super) struct Footer {
     pub(super) metadata: ArrowReaderMetadata,
-    /// Where the dataset's columns are in this file.
+    /// The positions of the dataset's columns in this file.
     pub(super) columns: Vec<usize>,
     /// The first leaf of each of the file's columns.
     leaves: Vec<usize>,
-    /// The metadata for reading these columns in these types, from the last request: a feed mostly repeats it.
+    /// The metadata for reading these columns as these types, from the last request, which a feed usually repeats.
     retyped: Mutex<Option<(ColumnTypes, ArrowReaderMetadata)>>,
 }
 
@@ -45,13 +45,12 @@ impl Footer {
         Self { metadata, columns, leaves, retyped: Mutex::default() }
     }
 
-    /// The type in which a column's texts are cheapest to decode if they are wanted as a dictionary. Views keep the
-    /// pages that they point into (`texts.rs` copies them out) and, if nothing is compressed, all bytes that were
-    /// fetched.
+    /// The cheapest type for decoding a column's texts that will become a dictionary. Views keep alive the pages that
+    /// they refer to (`texts.rs` copies the texts) and, without compression, all fetched bytes.
     pub(super) fn cheapest_texts(&self, range: &RowRange, column: usize) -> DataType {
         let group = self.metadata.metadata().row_group(range.group as usize);
         let Some(chunk) = self.leaves.get(column).map(|leaf| group.column(*leaf)) else { return DataType::Utf8 };
-        // Of other texts, such as JSON, the decoder makes dictionaries of bytes.
+        // For other texts, such as JSON, the decoder returns dictionaries of bytes.
         let is_text = chunk.column_descr().converted_type() == ConvertedType::UTF8;
         let only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|pages| pages.is_only(encoding));
         if is_text && (only(Encoding::RLE_DICTIONARY) || only(Encoding::PLAIN_DICTIONARY)) {
@@ -63,7 +62,7 @@ impl Footer {
         }
     }
 
-    /// The metadata for reading these columns in these types.
+    /// The metadata for reading these columns as these types.
     pub(super) fn with_types(&self, types: ColumnTypes) -> Result<ArrowReaderMetadata, ParquetError> {
         if types.is_empty() {
             return Ok(self.metadata.clone());
@@ -118,7 +117,7 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
             bytes: group.columns().iter().map(decoded_bytes).fold(0, u64::saturating_add).min(i64::MAX as u64),
             offset: 0,
             length: 0,
-            // Without an offset index, reading a later part means decoding all pages before it.
+            // Without an offset index, reading a later part requires decoding all pages before it.
             splittable: metadata.offset_index().is_some()
                 && group.columns().iter().all(|c| c.offset_index_offset().is_some()),
         });
@@ -127,7 +126,7 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
     Ok(groups)
 }
 
-/// About how many bytes a column's values take in memory, where each row has its own copy of a dictionary's value.
+/// The approximate memory of a column's values, with a separate copy of a dictionary's value for each row.
 fn decoded_bytes(chunk: &ColumnChunkMetaData) -> u64 {
     let values = chunk.num_values().max(0) as u64;
     let encoded = chunk.uncompressed_size().max(0) as u64;
@@ -137,7 +136,7 @@ fn decoded_bytes(chunk: &ColumnChunkMetaData) -> u64 {
         PhysicalType::INT64 | PhysicalType::DOUBLE | PhysicalType::INT96 => values.saturating_mul(8),
         PhysicalType::FIXED_LEN_BYTE_ARRAY => values.saturating_mul(chunk.column_descr().type_length().max(0) as u64),
         PhysicalType::BYTE_ARRAY => {
-            // Not every writer states it.
+            // Some writers omit it.
             let bytes = chunk.unencoded_byte_array_data_bytes().map_or(0, |bytes| bytes.max(0) as u64);
             bytes.saturating_add(values.saturating_mul(size_of::<i32>() as u64))
         }

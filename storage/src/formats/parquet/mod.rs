@@ -1,4 +1,4 @@
-//! Parquet: footers read once, row groups read as ranges of rows.
+//! Parquet: reads footers once, and row groups as ranges of rows.
 
 mod columns;
 mod decode;
@@ -34,7 +34,7 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
     name: "parquet",
     summary: "Apache Parquet",
     extensions: &["parquet", "parq", "pq"],
-    row_group: "one of Parquet's own. With a page index, a piece of it can be read without the rest",
+    row_group: "a Parquet row group. With a page index, a piece of it can be read without the rest",
     reads_parts: true,
     has_dictionaries: true,
     ..FormatDescriptor::BASE
@@ -86,11 +86,12 @@ struct ParquetReader {
     footers: Vec<LazyFooter>,
 }
 
-/// A footer, read when the dataset is opened or, if that was pinned elsewhere, when the file is first read.
+/// A footer, read when the dataset is opened. If the dataset was pinned elsewhere, it is read with the first read of
+/// the file.
 #[derive(Debug, Default)]
 struct LazyFooter {
     footer: OnceLock<Footer>,
-    /// Held by the one task that reads the footer, while others that need it wait.
+    /// Held by the task that reads the footer, while other tasks that need it wait.
     reading: Mutex<()>,
 }
 
@@ -117,13 +118,14 @@ impl ParquetReader {
                 Ok(lazy.footer.get_or_init(|| Footer::new(columns, metadata)))
             }
             _ => Err(Error::conflict(format!(
-                "the columns and row groups of \"{}\" do not match the feed's snapshot; create its table again (restart the run or server) to read the new file",
+                "the columns and row groups of \"{}\" do not match the feed's snapshot; create its table again \
+                 (restart the run or server) to read the new file",
                 file.path()
             ))),
         }
     }
 
-    /// The columns asked for.
+    /// The requested columns.
     async fn columns(&self, request: &ReadRequest<'_>) -> Result<Vec<ArrayRef>> {
         let ReadRequest { file, range, columns, dictionaries, .. } = *request;
         if columns.is_empty() {
@@ -139,7 +141,7 @@ impl ParquetReader {
             let (found, expected) = (batch.num_rows(), range.rows);
             return Err(damaged(file, &format!("{found} rows where the footer says {expected}")));
         }
-        // The decoder gives columns in the file's order, whatever order was asked for.
+        // The decoder returns columns in the file's order, not in the requested order.
         let mut in_file_order = roots.clone();
         in_file_order.sort_unstable();
         in_file_order.dedup();

@@ -8,7 +8,7 @@ use parquet::file::properties::WriterProperties;
 use crate::formats::format::SampleFile;
 use crate::formats::sample_rows::sample_rows;
 
-/// Several row groups of several pages, with a page index, of which a part can be read.
+/// Several row groups with several pages and a page index, so that parts can be read.
 const GROUP_ROWS: usize = 1000;
 const PAGE_ROWS: usize = 100;
 

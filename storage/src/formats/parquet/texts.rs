@@ -1,4 +1,4 @@
-//! Texts as dictionaries, from any type in which the decoder gives them.
+//! Converts texts to dictionaries, from any type that the decoder returns.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Int32Type};
 use arrow::error::ArrowError;
 
 /// Encodes texts of any type as a dictionary: the file's own dictionary if it has at most half as many texts as there
-/// are rows, else one entry for each row.
+/// are rows, otherwise one entry per row.
 pub(super) fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     if let Some(own) = texts.as_dictionary_opt::<Int32Type>().filter(|own| own.values().len() <= own.len() / 2) {
         return Ok(Arc::new(own.with_values(cast(own.values(), &DataType::Utf8View)?)));
@@ -22,8 +22,8 @@ pub(super) fn texts_as_dictionary(texts: &ArrayRef) -> Result<ArrayRef, ArrowErr
     Ok(Arc::new(DictionaryArray::try_new(numbers, without_pages(cast(texts, &DataType::Utf8View)?))?))
 }
 
-/// Copies texts out of the pages that their views point into, if these are much larger than the texts: a piece of a row
-/// group comes with the group's whole dictionary.
+/// Copies texts out of the pages that their views refer to, if the pages are much larger than the texts. A piece of a
+/// row group keeps the group's whole dictionary alive.
 fn without_pages(texts: ArrayRef) -> ArrayRef {
     let views = texts.as_string_view();
     let pages: usize = views.data_buffers().iter().map(|page| page.len()).sum();

@@ -1,7 +1,6 @@
-//! Decoding a block, and finding its bad records.
+//! Decodes a block, and finds its bad records.
 //!
-//! Decoding a block at once is fast. Only when that fails is it halved, again and again, until the bad records are
-//! alone.
+//! Decoding a whole block is fast. If it fails, the block is halved repeatedly until the bad records are isolated.
 
 use std::ops::Range;
 
@@ -41,7 +40,7 @@ pub(super) fn decode(
 struct Halving<'a, T> {
     text: &'a T,
     block: &'a [u8],
-    /// Where each record ends, after a zero.
+    /// The end of each record, after a zero.
     ends: &'a [usize],
     schema: &'a SchemaRef,
     columns: &'a [usize],

@@ -27,7 +27,7 @@ impl Records for LineEnds {
         if std::mem::take(&mut self.has_text) {
             record_ends(self.at);
         }
-        // A newline ends a line whatever it holds.
+        // A newline always ends a line.
         true
     }
 }

@@ -1,7 +1,7 @@
-//! What formats of text share: one record after the other, such as CSV and JSON lines.
+//! Common parts of text formats with one record after the other, such as CSV and JSON lines.
 //!
-//! Text says nowhere how many rows it has, so opening it reads all of it once, in pieces, and cuts it at record
-//! boundaries into blocks. A block is then read and decoded by itself, as a Parquet row group is.
+//! A text file does not store its number of rows. Opening it therefore reads all of it once, in pieces, and cuts it
+//! into blocks at record boundaries. Each block is then read and decoded separately, like a Parquet row group.
 
 mod decoding;
 mod lines;
@@ -25,12 +25,12 @@ use crate::pinned::{PinnedFile, for_all};
 use crate::source_file::{RowGroup, SourceFile};
 use crate::{Error, Result};
 
-/// What a row group is, for descriptors.
+/// The definition of a row group, for descriptors.
 pub(crate) const ROW_GROUP: &str = "a block of about 1 MiB or 8,192 rows";
 
 const COMPRESSED: &[&str] = &["gz", "zst", "bz2", "xz", "lz4"];
 
-/// Scans all files, and infers the columns from the first that has rows unless they are declared.
+/// Scans all files, and infers the columns from the first file with rows unless they are declared.
 pub(crate) async fn open(text: impl RecordText, request: OpenRequest<'_>) -> Result<Opened> {
     let files = request.files;
     if let Some(file) = files.iter().find(|file| has_extension(file.path(), COMPRESSED)) {
@@ -54,13 +54,13 @@ pub(crate) async fn open(text: impl RecordText, request: OpenRequest<'_>) -> Res
     Ok(Opened { schema, groups, reader: Box::new(TextReader(text)) })
 }
 
-/// A reader of files that were scanned before.
+/// A reader for files that were scanned before.
 pub(crate) fn reader(text: impl RecordText, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
     check_types(&text, request.schema)?;
     Ok(Box::new(TextReader(text)))
 }
 
-/// Says why `group` cannot be a block of `file`, if it cannot.
+/// The reason that `group` cannot be a block of `file`, or `None`.
 pub(crate) fn misfit(file: &SourceFile, group: &RowGroup) -> Option<String> {
     let end = group.offset.saturating_add(group.length);
     let fits = end <= file.size && group.rows <= group.length && !group.splittable;
@@ -85,7 +85,7 @@ async fn infer(text: &impl RecordText, files: &[PinnedFile], scanned: &[ScannedT
     let sample = files[first].get_range(0..end).await?;
     text.infer(&sample).map_err(|e| {
         Error::data(format!(
-            "\"{}\": its columns cannot be told from its first rows: {e}; give the columns and their types",
+            "\"{}\": its columns cannot be inferred from its first rows: {e}; give the columns and their types",
             files[first].path()
         ))
         .with_source(e)

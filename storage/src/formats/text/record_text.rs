@@ -1,4 +1,4 @@
-//! What a format of text says of its records.
+//! The interface of a text format: its records and how to decode them.
 
 use std::fmt::Debug;
 
@@ -8,12 +8,12 @@ use arrow::error::ArrowError;
 
 use crate::Result;
 
-/// Text with one record after the other: where records end, and how they are decoded.
+/// Text with one record after the other: finds the ends of records and decodes records.
 pub(crate) trait RecordText: Debug + Send + Sync + 'static {
     /// Finds record ends, from the beginning of a file or of a block.
     fn records(&self) -> Box<dyn Records>;
 
-    /// Whether the first record of each file is a header, and no row.
+    /// Whether the first record of each file is a header.
     fn has_header(&self) -> bool {
         false
     }
@@ -23,13 +23,13 @@ pub(crate) trait RecordText: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Infers the columns from a file's beginning, up to the end of a record.
+    /// Infers the columns from the beginning of a file, up to the end of a record.
     fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError>;
 
-    /// Fails for columns of types that the format cannot hold.
+    /// Fails for column types that the format cannot hold.
     fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError>;
 
-    /// Decodes some columns of records, which should be `rows` rows. Fails if any of them is bad.
+    /// Decodes some columns of records, which should be `rows` rows. Fails if any record is bad.
     fn decode(
         &self,
         records: &[u8],
@@ -38,21 +38,21 @@ pub(crate) trait RecordText: Debug + Send + Sync + 'static {
         columns: &[usize],
     ) -> Result<RecordBatch, ArrowError>;
 
-    /// Says what is wrong with one record, which `decode` refused with `error`.
+    /// The reason that `decode` refused one record with `error`.
     fn reason(&self, record: &[u8], schema: &SchemaRef, columns: &[usize], error: &ArrowError) -> String;
 }
 
-/// Finds where records end in text that comes in pieces.
+/// Finds record ends in text that arrives in pieces.
 pub(crate) trait Records: Send {
-    /// Reports the position in the file, not in `piece`, after each record that ends in it.
+    /// Reports the position in the file, not in `piece`, after each record that ends in the piece.
     fn push(&mut self, piece: &[u8], record_ends: &mut dyn FnMut(u64));
 
-    /// Ends the text: reports the last record if no newline ended it. Returns `false`, and reports nothing, if the
-    /// record's quotes are never closed.
+    /// Ends the text: reports the last record if no newline ended it. Returns `false` and reports nothing if a quote in
+    /// the record is never closed.
     fn finish(&mut self, record_ends: &mut dyn FnMut(u64)) -> bool;
 }
 
-/// Where each record of `text` ends, given in pieces of `piece_bytes`.
+/// The end of each record of `text`, which is pushed in pieces of `piece_bytes`.
 #[cfg(test)]
 pub(crate) fn record_ends(mut records: impl Records, text: &str, piece_bytes: usize) -> Vec<u64> {
     let mut ends = Vec::new();

@@ -1,4 +1,4 @@
-//! One pass over a text file, which cuts it at record boundaries into blocks.
+//! Scans a text file once and cuts it into blocks at record boundaries.
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ const SCAN_BYTES: u64 = 4 << 20;
 /// A longer record is treated as an unclosed quote. This also bounds the memory of one read.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 
-/// What scanning a file finds.
+/// The result of scanning a file.
 #[derive(Debug)]
 pub(super) struct ScannedText {
     pub(super) header: Bytes,
@@ -34,7 +34,7 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
         let mut record_ends = |end: u64| match header {
             Some(_) => blocks.add(end),
             None => {
-                // A header that does not fit the first piece is reported below.
+                // The check below reports a header that does not fit into the first piece.
                 header = Some(chunk.slice(..(end - start) as usize));
                 blocks.start = end;
             }
@@ -44,9 +44,10 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
         if at == file.size() {
             let closed = records.finish(&mut record_ends);
             if !closed {
-                // The number of rows in the rest of the file is unknown, so this cannot be one bad row.
+                // The number of rows in the rest of the file is unknown, so this cannot be reported as one bad row.
                 return Err(Error::data(format!(
-                    "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote that is text",
+                    "\"{}\": the record at byte {} opens a quote that is never closed; close it, or double a quote \
+                     that is text",
                     file.path(),
                     blocks.end()
                 )));
@@ -67,7 +68,7 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
     Ok(ScannedText { header: header.unwrap_or_default(), groups: blocks.groups })
 }
 
-/// Gathers records into blocks.
+/// Groups records into blocks.
 #[derive(Default)]
 struct Blocks {
     groups: Vec<RowGroup>,
@@ -102,7 +103,7 @@ impl Blocks {
         (self.length, self.rows) = (0, 0);
     }
 
-    /// Where the last record ended.
+    /// The end of the last record.
     fn end(&self) -> u64 {
         self.start + self.length
     }
