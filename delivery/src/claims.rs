@@ -2,8 +2,8 @@
 //!
 //! An epoch is cut into *claims*, runs of a few batches. The next rank that asks is granted the next claim, so a slow
 //! rank takes fewer. A claim belongs to its rank, not to a connection, and does not expire. A rank that restarts finds
-//! its claims again. Other ranks get a claim of its only if it resumed from a token that does not name the claim. So
-//! each sample is taken once in the history that survives, without any clock.
+//! its claims again. Other ranks are granted one of its claims only if it resumed from a token that does not name that
+//! claim. So each sample is taken once in the history that survives, without any clock.
 //!
 //! The dispatcher knows only the claims that ranks report. It grants none before every rank has reported its claims:
 //! neither after a start, nor after a rank returns from another dispatcher, where the other ranks may have been with
@@ -24,8 +24,8 @@ use crate::rules::{Rule, holds};
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
 
-/// The number of done claims to remember for each rank. They are reduced to it when there are twice as many. A single
-/// rank can resume from this far back.
+/// The number of done claims to remember for each rank. When there are twice as many, the oldest are reduced to a sum.
+/// A single rank can resume from this far back.
 const REMEMBERED: u64 = if cfg!(test) { 2 } else { 1 << 10 };
 
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl Claims {
 
     /// Takes a rank's report. With `is_whole`, the report names all claims of the rank: others that it had are not in
     /// the history from which it resumes. Otherwise the rank may not have heard of the latest claims that it was
-    /// granted here. With `all_here`, all ranks have reported whole.
+    /// granted here. `all_here` says whether all ranks have reported all their claims.
     pub(crate) fn sync(&mut self, rank: u64, until_epoch: u64, is_whole: bool, all_here: bool, sync: &ClaimSync) {
         for granted in sync.held.iter().chain(&sync.furthest) {
             self.anchors.insert((granted.claim.epoch, granted.window_offset), granted.window.index);
@@ -285,7 +285,7 @@ impl Claims {
         self.ranks.values().map(|rank| rank.held.len()).sum()
     }
 
-    /// Returns the first claim that may not be taken.
+    /// Returns a lower bound of the first claim that is not taken.
     pub(crate) fn next(&self) -> Claim {
         self.next
     }

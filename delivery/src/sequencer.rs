@@ -369,7 +369,7 @@ impl<P: Plan> Sequencer<P> {
         dropped
     }
 
-    /// A joining reader may have restarted after a failure: retries the failed windows instead of repeating the error.
+    /// Retries failed windows for a reader that joins, because it may have restarted after the failure.
     fn retry_failed(&mut self, from: WindowId) {
         if !holds(Rule::FailedIsTriedAgain) {
             return;
@@ -380,7 +380,8 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// Adopts a window that an earlier dispatcher leased to a worker, or that was leased before the worker was thought
-    /// lost. It is adopted if no other worker holds it, or if it is computed here and not yet there.
+    /// lost. It is adopted if no other worker has a lease on it, or if this worker has computed it and the others have
+    /// not.
     pub fn adopt(&mut self, worker: WorkerId, window: WindowId, lease: LeaseId, is_computed: bool) {
         let is_needed = self.keeps_all || self.distance(window).is_some();
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;

@@ -12,6 +12,7 @@ use crate::window::{Plan, WindowId};
 /// A rank that has not asked for longer is taken to ask another dispatcher.
 const ASKED_MS: Millis = 1_500;
 
+/// A feed that the dispatcher has open.
 #[derive(Debug)]
 pub(super) struct OpenFeed<P> {
     pub(super) sequencer: Sequencer<P>,
@@ -28,6 +29,7 @@ pub(super) struct OpenFeed<P> {
     pub(super) about: String,
 }
 
+/// A trainer in contact: one rank of one reader.
 #[derive(Debug)]
 pub(super) struct ReaderContact {
     pub(super) seq: u64,
@@ -46,6 +48,7 @@ pub(super) struct ReaderContact {
     pub(super) version: u64,
 }
 
+/// The content of the last answer to a trainer: routes, failure, number of workers, and whether all refuse the feed.
 pub(super) type ToldReader = (Vec<Route>, Option<(WindowId, Report)>, usize, bool);
 
 impl<P: Plan> OpenFeed<P> {

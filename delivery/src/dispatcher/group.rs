@@ -47,6 +47,7 @@ pub struct JobStatus {
     pub claims_granted: u64,
 }
 
+/// A rank in contact.
 #[derive(Debug)]
 pub(super) struct RankContact {
     pub(super) session: u64,

@@ -161,7 +161,7 @@ impl<R> WindowReceiver<R> {
         self.buffer.pop_front()
     }
 
-    /// Closes the stream. If it must be opened again, returns whether the worker does not hold the window.
+    /// Closes the stream. Returns `None` if it need not be opened again, else whether the worker lacked the window.
     pub(super) fn close(&mut self, how: Ended, now: Millis) -> Option<bool> {
         self.open = None;
         self.expected.as_ref()?;
