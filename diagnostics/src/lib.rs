@@ -4,7 +4,7 @@
 //! - [`panic_text`] is the message of a caught panic.
 //!
 //! ```
-//! assert_eq!(forebay_diagnostics::nearest("reszie", ["resize", "rotate"]), Some("resize"));
+//! assert_eq!(forebay_diagnostics::nearest("tesnor", ["tensor", "token"]), Some("tensor"));
 //! ```
 //!
 //! The crate depends on no other crate of Forebay, so that all of them can use it.

@@ -265,7 +265,7 @@ mod tests {
             (framed(b"\xc2\x3e\x80"), "ends inside a number"),
             (framed(b"\xc2\x3e"), "ends inside a number"),
             (framed(b"\x10\x01"), "wrong type"),
-            (framed(b"\x13"), "another type"),
+            (framed(b"\x13"), "wrong type"),
             (framed(b"\x23"), "unknown type"),
             (framed(b"\x02\x00"), "without a number"),
             ([&b"\0\x7f\xff\xff\xff\x12\xff\xff\xff\x3f"[..], &[0]].concat(), "64 MiB"),
