@@ -2,6 +2,7 @@
 //!
 //! - [`nearest`] finds the known name that a misspelt one means.
 //! - [`panic_text`] is the message of a caught panic.
+//! - [`shortened`] bounds a text, such as the value of a cell.
 //!
 //! ```
 //! assert_eq!(forebay_diagnostics::nearest("tesnor", ["tensor", "token"]), Some("tensor"));
@@ -11,6 +12,8 @@
 
 mod nearest;
 mod panic;
+mod shortened;
 
 pub use nearest::nearest;
 pub use panic::panic_text;
+pub use shortened::shortened;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, FieldRef};
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
@@ -23,6 +23,9 @@ pub type BatchFn = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallErro
 pub enum CallError {
     /// These rows cannot be processed, for this reason.
     Rows(String),
+    /// The machine ran out of a resource, such as memory or disk space. The rows are not at fault: fewer of them, or the
+    /// same later, may succeed.
+    Exhausted(String),
     /// The program wants to exit, for example with Python's `SystemExit`. The rows are not at fault, so reading ends
     /// for every `on_error`. [`Error::stopped`](crate::Error::stopped) returns the value.
     Stop(Arc<dyn std::error::Error + Send + Sync>),
@@ -129,6 +132,7 @@ impl ScalarUDFImpl for FunctionUdf {
         let result = match call(&arrays) {
             Ok(result) => result,
             Err(CallError::Rows(why)) => return exec_err!("{name}: {why}"),
+            Err(CallError::Exhausted(why)) => return resources_err!("{name}: {why}"),
             Err(CallError::Stop(by)) => return Err(DataFusionError::External(Box::new(Stopped(by)))),
         };
         if result.len() != args.number_rows {

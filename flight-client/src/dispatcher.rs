@@ -166,8 +166,12 @@ impl Dispatch for DispatcherClient {
 }
 
 /// Calls an action that returns one JSON answer.
+///
+/// Reads the stream to its end: dropping it before its trailers resets it, and HTTP/2 closes a connection after 1,024
+/// resets.
 pub(crate) async fn call<T: DeserializeOwned>(service: &mut AuthorizedClient, action: Action) -> Result<T, Status> {
-    let answer = service.do_action(action).await?.into_inner().message().await?;
-    let body: Bytes = answer.map(|answer| answer.body).unwrap_or_default();
+    let mut answers = service.do_action(action).await?.into_inner();
+    let body: Bytes = answers.message().await?.map(|answer| answer.body).unwrap_or_default();
+    while answers.message().await?.is_some() {}
     serde_json::from_slice(&body).map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))
 }

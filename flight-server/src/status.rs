@@ -1,8 +1,14 @@
 //! The only map from the engine's errors to gRPC codes: no other file of this crate makes a status of an error.
 
+use std::borrow::Cow;
+
 use arrow::error::ArrowError;
+use forebay_diagnostics::shortened;
 use forebay_engine::{Error, ErrorKind};
 use tonic::{Code, Status};
+
+/// The most bytes of an encoded message.
+const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
 /// The status that a client receives. Its message ends with the hint, if there is one, after a line break.
 pub(crate) fn status(error: &Error) -> Status {
@@ -17,14 +23,28 @@ pub(crate) fn status(error: &Error) -> Status {
         ErrorKind::Unsupported => Code::Unimplemented,
         ErrorKind::Internal => Code::Internal,
     };
-    Status::new(code, error.to_string())
+    Status::new(code, sendable(&error.to_string()))
+}
+
+/// The message in a form that fits into the trailers of a response, which vanish above 16 KiB.
+fn sendable(message: &str) -> Cow<'_, str> {
+    // gRPC sends each byte that is not printable ASCII as three.
+    let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'%';
+    let encoded = |text: &str| text.bytes().map(|byte| if is_plain(&byte) { 1 } else { 3 }).sum::<usize>();
+    let mut sent = Cow::Borrowed(message);
+    let mut chars = MESSAGE_BYTES_MAX;
+    while encoded(&sent) > MESSAGE_BYTES_MAX {
+        sent = shortened(message, chars);
+        chars /= 2;
+    }
+    sent
 }
 
 /// The status of a caller with a valid token but without permission. A trainer that gets it for its ticket asks for a
 /// new one; it could not do anything about its token.
 pub(crate) fn forbidden(error: &Error) -> Status {
     match error.kind() {
-        ErrorKind::Denied => Status::new(Code::PermissionDenied, error.to_string()),
+        ErrorKind::Denied => Status::new(Code::PermissionDenied, sendable(&error.to_string())),
         _ => status(error),
     }
 }
@@ -41,6 +61,8 @@ pub(crate) fn unsendable_schema(error: &ArrowError) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use tonic::codegen::http::{HeaderMap, HeaderValue};
+
     use super::*;
 
     #[test]
@@ -61,6 +83,20 @@ mod tests {
             assert_eq!((status(&error).code(), status(&error).message()), (code, "no\nhint: yes"));
             let forbidden = forbidden(&error).code();
             assert_eq!(forbidden, if kind == ErrorKind::Denied { Code::PermissionDenied } else { code });
+        }
+    }
+
+    #[test]
+    fn a_long_message_fits_into_trailers_and_keeps_its_hint() {
+        for (cell, length) in [("x", 100_000), ("ü", 100_000), ("%", 5_000), ("x", 100)] {
+            let error = Error::new(ErrorKind::Data, format!("cannot read \"{}\"", cell.repeat(length)));
+            let status = status(&error.with_hint("give numbers"));
+            let mut headers = HeaderMap::new();
+            status.add_header(&mut headers).unwrap();
+            let sent: usize = headers.values().map(HeaderValue::len).sum();
+            assert!(sent < 9 << 10, "{sent} bytes");
+            assert!(status.message().starts_with("cannot read \"") && status.message().ends_with("hint: give numbers"));
+            assert_eq!(status.message().contains('…'), length > 100);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
 use arrow::datatypes::{DataType, FieldRef, UInt64Type};
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err, plan_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err, plan_err};
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::scalar::ScalarValue;
 
@@ -125,6 +125,18 @@ impl Arguments {
     /// A planning error about one argument: `resize: "height" must be below 16384, got 20000`.
     pub fn refuse<T>(&self, name: &str, problem: impl std::fmt::Display) -> Result<T> {
         plan_err!("{}: \"{name}\" {problem}", self.descriptor.name)
+    }
+
+    /// An error about a file that an argument names: a planning error while the call is planned. While it is evaluated, an
+    /// error of the machine, since the file could be used before and no row is at fault.
+    pub fn refuse_file<T>(&self, name: &str, problem: impl std::fmt::Display) -> Result<T> {
+        match self.arrays.is_empty() {
+            true => self.refuse(name, problem),
+            false => {
+                let message = format!("{}: \"{name}\" {problem}", self.descriptor.name);
+                Err(DataFusionError::External(Box::new(std::io::Error::other(message))))
+            }
+        }
     }
 
     fn constant<T>(&self, name: &str, kind: &str, read: impl Fn(&ScalarValue) -> Option<T>) -> Result<T> {

@@ -1,5 +1,7 @@
 //! Converts errors of DataFusion to errors of a feed.
 
+use std::io;
+
 use datafusion::error::DataFusionError;
 
 use crate::error::{Error, ErrorKind};
@@ -14,11 +16,21 @@ impl From<DataFusionError> for Error {
             | DataFusionError::Configuration(_)
             | DataFusionError::SQL(..) => ErrorKind::Invalid,
             DataFusionError::Internal(_) => ErrorKind::Internal,
+            DataFusionError::IoError(error) => kind_of_io(error),
+            DataFusionError::External(error) if let Some(error) = error.downcast_ref() => kind_of_io(error),
             // Plans run over rows already in memory, so any other failure is caused by the rows' values.
             _ => ErrorKind::Data,
         };
         let message = datafusion_message(&error);
         Self::caused_by(kind, message, error)
+    }
+}
+
+/// The kind of an operating system's error. It depends on the state of the machine and never on the values of rows.
+fn kind_of_io(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
+        _ => ErrorKind::Unavailable,
     }
 }
 
@@ -33,5 +45,21 @@ fn datafusion_message(error: &DataFusionError) -> String {
         DataFusionError::ArrowError(arrow, _) => arrow.to_string(),
         DataFusionError::External(external) => external.to_string(),
         other => other.strip_backtrace(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_machine_are_not_errors_of_rows() {
+        let check = |error: DataFusionError, kind: ErrorKind| assert_eq!(Error::from(error).kind(), kind);
+        let external = |kind: io::ErrorKind| DataFusionError::External(Box::new(io::Error::new(kind, "why")));
+        check(external(io::ErrorKind::StorageFull), ErrorKind::Exhausted);
+        check(external(io::ErrorKind::NotFound).context("while computing"), ErrorKind::Unavailable);
+        check(DataFusionError::IoError(io::Error::from_raw_os_error(24)), ErrorKind::Unavailable);
+        check(DataFusionError::Execution("a row".to_owned()), ErrorKind::Data);
+        check(DataFusionError::External("a row".into()), ErrorKind::Data);
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import importlib
 import os
 import re
@@ -153,6 +154,9 @@ class Udf:
             try:
                 return pool.call(self, arrays)
             except _PoolBroke:
+                # The kernel kills a process with this signal when memory runs out. That depends on load, not on the rows.
+                if -signal.SIGKILL in pool.exit_codes():
+                    raise MemoryError("its worker process was killed, as the kernel does when memory runs out") from None
                 raise RuntimeError("its worker process died") from None
             finally:
                 pool.close()
@@ -223,14 +227,21 @@ class _Pool:
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
 
-        shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self._folder = tempfile.mkdtemp(prefix="forebay-udf-", dir=shared)
+        # Shared memory first. Containers often have only 64 MiB of it, so what it cannot hold goes to the disk.
+        folders = ["/dev/shm", tempfile.gettempdir()] if os.path.isdir("/dev/shm") else [tempfile.gettempdir()]
+        self._folders = []
+        for parent in folders:
+            with contextlib.suppress(OSError):
+                self._folders.append(tempfile.mkdtemp(prefix="forebay-udf-", dir=parent))
+        if not self._folders:
+            raise OSError(errno.ENOSPC, f"no temporary folder can be created in {' or '.join(folders)}")
+        self._processes: list[Any] = []
         self._pool = ProcessPoolExecutor(
             processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
         # The pool also closes when nothing refers to it, for example after its function was redeclared, and when Python
         # ends.
-        self.close = weakref.finalize(self, _end_pool, self._pool, self._folder)
+        self.close = weakref.finalize(self, _end_pool, self._pool, self._folders)
 
     def call(self, function: Udf, arrays: list[Any]) -> Any:
         from concurrent.futures import CancelledError
@@ -247,21 +258,33 @@ class _Pool:
             raise _PoolBroke from None
 
     def _call(self, function: Udf, arrays: list[Any]) -> Any:
-        sent = _write(arrays, self._folder)
+        sent = _write(arrays, self._folders)
         try:
-            path = self._pool.submit(_work, function, sent, self._folder).result()
+            answer = self._pool.submit(_work, function, sent, self._folders)
+            # Kept because a broken pool forgets its processes.
+            self._processes = list((self._pool._processes or {}).values())
+            path = answer.result()
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(sent)
-        [made] = _read(path)
-        # The mapping stays valid until the array is freed.
-        os.unlink(path)
+        try:
+            [made] = _read(path)
+        finally:
+            # The mapping stays valid until the array is freed.
+            os.unlink(path)
         return made
 
+    def exit_codes(self) -> list[int | None]:
+        """How the worker processes ended: negative numbers are signals."""
+        for process in self._processes:
+            process.join(timeout=5)
+        return [process.exitcode for process in self._processes]
 
-def _end_pool(pool: Any, folder: str) -> None:
+
+def _end_pool(pool: Any, folders: list[str]) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _begin_worker() -> None:
@@ -271,20 +294,29 @@ def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _work(function: Udf, sent: str, folder: str) -> str:
+def _work(function: Udf, sent: str, folders: list[str]) -> str:
     """Runs the function, in a worker process."""
-    return _write([function._run(_read(sent))], folder)
+    return _write([function._run(_read(sent))], folders)
 
 
-def _write(arrays: list[Any], folder: str) -> str:
+def _write(arrays: list[Any], folders: list[str]) -> str:
+    """Writes to the first folder with room."""
     import pyarrow
 
     batch = pyarrow.record_batch(arrays, names=[str(index) for index in range(len(arrays))])
-    handle, path = tempfile.mkstemp(dir=folder)
-    os.close(handle)
-    with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_file(file, batch.schema) as writer:
-        writer.write_batch(batch)
-    return path
+    for folder in folders:
+        handle, path = tempfile.mkstemp(dir=folder)
+        os.close(handle)
+        try:
+            with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            return path
+        except BaseException as error:
+            os.unlink(path)
+            is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not is_full or folder == folders[-1]:
+                raise
+    raise AssertionError("a pool has at least one folder")
 
 
 def _read(path: str) -> list[Any]:

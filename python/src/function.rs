@@ -7,7 +7,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
 use forebay_engine::{CallError, Function};
 use parking_lot::{Condvar, Mutex};
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -40,11 +40,26 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
                 }
                 let value = error.value(py);
                 let class = value.get_type().name().map_or_else(|_| "error".to_owned(), |name| name.to_string());
-                CallError::Rows(format!("{class}: {value}"))
+                match is_exhaustion(py, &error) {
+                    true => CallError::Exhausted(format!("{class}: {value}")),
+                    false => CallError::Rows(format!("{class}: {value}")),
+                }
             })
         })
     };
     Ok(Function { name, version, inputs, output, call: Arc::new(call) })
+}
+
+/// Whether an exception says that the machine ran out of memory, disk space, files or threads. Such an exception depends
+/// on load, so it must never make a row a bad row.
+fn is_exhaustion(py: Python<'_>, error: &PyErr) -> bool {
+    const CODES: [i32; 6] = [libc::ENOMEM, libc::ENOSPC, libc::EDQUOT, libc::EMFILE, libc::ENFILE, libc::EAGAIN];
+    let value = error.value(py);
+    let code = || value.getattr("errno").and_then(|code| code.extract::<i32>());
+    error.is_instance_of::<PyMemoryError>(py)
+        || (error.is_instance_of::<PyOSError>(py) && code().is_ok_and(|code| CODES.contains(&code)))
+        // Python's only sign that a thread could not be created.
+        || (error.is_instance_of::<PyRuntimeError>(py) && value.to_string().starts_with("can't start new thread"))
 }
 
 /// The number of running calls, and whether new ones are refused. Entering Python from a thread during Python's

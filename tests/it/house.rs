@@ -12,7 +12,10 @@ use crate::support::repository;
 const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-python", &["forebay-arrays", "forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
-    ("forebay-flight-server", &["forebay-delivery", "forebay-engine", "forebay-flight-client", "forebay-protocol"]),
+    (
+        "forebay-flight-server",
+        &["forebay-delivery", "forebay-diagnostics", "forebay-engine", "forebay-flight-client", "forebay-protocol"],
+    ),
     ("forebay-flight-client", &["forebay-arrays", "forebay-delivery", "forebay-protocol"]),
     (
         "forebay-engine",

@@ -13,7 +13,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::collect;
-use forebay_diagnostics::panic_text;
+use forebay_diagnostics::{panic_text, shortened};
 use futures::FutureExt;
 
 use super::dictionary;
@@ -49,6 +49,9 @@ pub(crate) struct Transformed {
     pub(crate) bad: Vec<BadRow>,
 }
 
+/// The most characters of a bad row's reason.
+const REASON_CHARS_MAX: usize = 2000;
+
 /// A row that could not be processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadRow {
@@ -56,6 +59,13 @@ pub(crate) struct BadRow {
     /// The row of the driving table that it is or derives from.
     pub(crate) origin: u64,
     pub(crate) reason: String,
+}
+
+impl BadRow {
+    /// A bad row, with its reason in a bounded form: reasons quote values, which may be of any length.
+    pub(crate) fn new(sample_id: u64, origin: u64, reason: &str) -> Self {
+        Self { sample_id, origin, reason: shortened(reason, REASON_CHARS_MAX).into_owned() }
+    }
 }
 
 impl Stage {
@@ -228,7 +238,7 @@ impl Stage {
                         reason += " (in this row, or in its mixing partner)";
                     }
                     let (sample_id, origin) = (rows.sample_ids.value(range.start), rows.origin(range.start));
-                    done.bad.push(BadRow { sample_id, origin, reason });
+                    done.bad.push(BadRow::new(sample_id, origin, &reason));
                     if stop_at_bad {
                         break;
                     }
@@ -252,8 +262,9 @@ impl Stage {
         match AssertUnwindSafe(collect(bound, Arc::clone(&self.context))).catch_unwind().await {
             Ok(Err(error)) if let Some(by) = function::stopped(&error) => Err(Error::of_stop(by)),
             Ok(Err(error)) => match Error::from(error) {
-                error if error.kind() == ErrorKind::Exhausted => Err(error),
-                // Planning succeeded and the rows are in memory, so any failure concerns these rows.
+                // The state of the machine is not the rows' fault: which rows it hits depends on load.
+                error if matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::Unavailable) => Err(error),
+                // Planning succeeded and the rows are in memory, so any other failure concerns these rows.
                 error => Err(Error::new(ErrorKind::Data, error.message())),
             },
             Ok(batches) => Ok(batches?),

@@ -362,7 +362,7 @@ impl<'a> Builder<'a> {
         for read in &group {
             for bad in &read.bad {
                 let BadRead { sample_id, reason } = bad.clone();
-                self.add_bad(BadRow { sample_id, origin: sample_id, reason });
+                self.add_bad(BadRow::new(sample_id, sample_id, &reason));
             }
         }
         match self.join(&group)? {

@@ -79,14 +79,17 @@ impl Operator for VocabApply {
 
 fn vocabulary(arguments: &Arguments) -> Result<Arc<Vocabulary>> {
     let found = match arguments.texts("vocabulary") {
-        Ok(entries) => Vocabulary::new(entries.iter().map(String::as_str)).map(Arc::new),
+        Ok(entries) => {
+            let found = Vocabulary::new(entries.iter().map(String::as_str)).map(Arc::new);
+            return found.or_else(|problem| arguments.refuse("vocabulary", problem));
+        }
         Err(_) => LOADED.get(&arguments.text("vocabulary")?, |bytes| {
             let text = std::str::from_utf8(bytes).map_err(|e| e.to_string())?;
             // Windows programs write a byte order mark before the first entry.
             Vocabulary::new(text.strip_prefix('\u{feff}').unwrap_or(text).lines())
         }),
     };
-    found.or_else(|problem| arguments.refuse("vocabulary", problem))
+    found.or_else(|problem| arguments.refuse_file("vocabulary", problem))
 }
 
 /// The index of each entry, and of each integer that an entry spells.

@@ -86,7 +86,7 @@ impl Operator for Detokenize {
 
 fn tokenizer(arguments: &Arguments) -> Result<Arc<Tokenizer>> {
     Tokenizer::get(&arguments.text("tokenizer")?, tiktoken::PATTERN_DEFAULT)
-        .or_else(|problem| arguments.refuse("tokenizer", problem))
+        .or_else(|problem| arguments.refuse_file("tokenizer", problem))
 }
 
 #[cfg(test)]

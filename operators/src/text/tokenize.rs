@@ -123,7 +123,7 @@ fn prepare(arguments: &Arguments) -> Result<(Arc<Tokenizer>, Encoding)> {
     }
     match Tokenizer::get(&file, &pattern) {
         Ok(tokenizer) => Ok((tokenizer, encoding)),
-        Err(problem) => arguments.refuse("tokenizer", problem),
+        Err(problem) => arguments.refuse_file("tokenizer", problem),
     }
 }
 

@@ -12,6 +12,7 @@ use arrow::error::ArrowError;
 use arrow_csv::ReaderBuilder;
 use arrow_csv::reader::Format as ArrowCsv;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder as CoreBuilder};
+use forebay_diagnostics::shortened;
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
@@ -293,7 +294,11 @@ fn reason(record: &[u8], delimiter: u8, schema: &SchemaRef, columns: &[usize], e
         return match (cell.is_empty(), std::str::from_utf8(record).is_ok()) {
             (true, _) => format!("column \"{name}\": is empty, which the schema does not allow"),
             (_, false) => "not UTF-8".to_owned(),
-            _ => format!("column \"{name}\": cannot read \"{}\" as {}", shortened(cell), field.data_type()),
+            _ => format!(
+                "column \"{name}\": cannot read \"{}\" as {}",
+                shortened(cell, SHOWN_CHARS_MAX),
+                field.data_type()
+            ),
         };
     }
     error.to_string()
@@ -316,13 +321,6 @@ fn fields(record: &[u8], delimiter: u8) -> Vec<String> {
     }
     let starts = std::iter::once(0).chain(ends[..count].iter().copied());
     starts.zip(&ends[..count]).map(|(start, end)| String::from_utf8_lossy(&text[start..*end]).into_owned()).collect()
-}
-
-fn shortened(cell: &str) -> String {
-    match cell.char_indices().nth(SHOWN_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &cell[..end]),
-        None => cell.to_owned(),
-    }
 }
 
 #[cfg(test)]
