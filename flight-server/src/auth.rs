@@ -12,6 +12,7 @@ use forebay_engine::{Error, ErrorKind, Result};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
+use crate::listen::Admission;
 use crate::status::{forbidden, status};
 
 /// Shorter tokens can be guessed.
@@ -156,7 +157,17 @@ impl Gate {
 }
 
 impl Interceptor for Gate {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let admission = request.extensions().get::<Admission>().cloned();
+        let request = self.pass(request)?;
+        // The connection of an accepted request may stay.
+        admission.inspect(Admission::admit);
+        Ok(request)
+    }
+}
+
+impl Gate {
+    fn pass(&self, mut request: Request<()>) -> Result<Request<()>, Status> {
         // Removed, so that no later code can log it.
         let header = request.metadata_mut().remove("authorization");
         if self.0.readers.is_none() && self.0.workers.is_none() {

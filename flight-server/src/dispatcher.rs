@@ -3,7 +3,7 @@
 //! A call is answered at once if there is news for its caller, otherwise when news arrives or after half a second. So
 //! every caller calls at least that often.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ struct DispatcherState {
     feeds: HashMap<Arc<str>, Feed>,
     /// Sessions of left readers.
     left: VecDeque<u64>,
+    /// The secret key of each session. Other trainers may learn a session's number, but not its key.
+    secret_keys: HashMap<u64, String>,
 }
 
 impl DispatcherService {
@@ -74,7 +76,12 @@ impl DispatcherService {
         let dispatcher = Dispatcher::new(DispatcherSettings::default(), instance, 0);
         Ok(Self {
             session,
-            state: Mutex::new(DispatcherState { dispatcher, feeds: HashMap::new(), left: VecDeque::new() }),
+            state: Mutex::new(DispatcherState {
+                dispatcher,
+                feeds: HashMap::new(),
+                left: VecDeque::new(),
+                secret_keys: HashMap::new(),
+            }),
             journal: Mutex::default(),
             changed: Notify::new(),
             calls: UnansweredCalls::default(),
@@ -92,11 +99,16 @@ impl DispatcherService {
     pub(crate) async fn watch(&self) {
         loop {
             sleep(TICK).await;
-            let (status, failures) = self.act(|DispatcherState { dispatcher, feeds, .. }| {
+            let (status, failures) = self.act(|DispatcherState { dispatcher, feeds, secret_keys, .. }| {
                 dispatcher.tick(self.now());
                 feeds.retain(|id, _| dispatcher.has_feed(id));
                 let failures = dispatcher.failures().map(|(id, window, why)| (Arc::clone(id), window, why));
-                (dispatcher.status(self.now()), failures.collect::<Vec<_>>())
+                let failures: Vec<_> = failures.collect();
+                let status = dispatcher.status(self.now());
+                let sessions: HashSet<u64> =
+                    status.feeds.iter().flat_map(|feed| &feed.readers).map(|it| it.session).collect();
+                secret_keys.retain(|session, _| sessions.contains(session));
+                (status, failures)
             });
             self.journal.lock().look(&status, failures);
         }
@@ -138,9 +150,15 @@ impl DispatcherService {
     pub(crate) async fn reader_sync(&self, call: ReaderCall) -> Result<ReaderAnswer> {
         let sync = &call.sync;
         self.open(&call.request, &call.sync.feed)?;
+        let ticket = self.ticket(&call)?;
         self.act(|state| {
             if state.left.contains(&sync.session) {
                 return Err(has_left());
+            }
+            let secret_key = state.secret_keys.entry(sync.session).or_insert_with(|| call.secret_key.clone());
+            if *secret_key != call.secret_key {
+                return Err(Error::new(ErrorKind::Denied, "this session belongs to another reader")
+                    .with_hint("draw a random session number for each reader"));
             }
             if sync.leaving {
                 state.left.push_back(sync.session);
@@ -155,7 +173,7 @@ impl DispatcherService {
             let reply = state.dispatcher.reader_reply(&sync.feed, sync.session).ok_or_else(has_left)?;
             Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
         });
-        Ok(ReaderAnswer { reply: reply.await?, ticket: self.ticket(&call)? })
+        Ok(ReaderAnswer { reply: reply.await?, ticket })
     }
 
     pub(crate) async fn claim_sync(&self, call: ClaimCall) -> Result<ClaimAnswer> {

@@ -52,6 +52,7 @@ mod listen;
 mod metrics;
 mod server;
 mod service;
+mod slots;
 mod snapshots;
 mod sql;
 mod status;

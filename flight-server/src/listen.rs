@@ -1,11 +1,14 @@
-//! Accepts connections, does the TLS handshake, and closes silent connections.
+//! Accepts connections, does the TLS handshake, and closes connections that only take up room.
 //!
-//! HTTP/2's keep-alive starts only after the peer has spoken HTTP/2. Before that, a silent peer would hold its
-//! connection forever, so both the TLS handshake and the first bytes have a deadline here.
+//! HTTP/2's keep-alive starts only after the peer has spoken HTTP/2, and a peer that answers it may stay for ever without
+//! a token. So the TLS handshake, the first bytes and the first request that passes the [`Gate`](crate::auth::Gate) each
+//! have a deadline here, and the number of connections is bounded, over all peers and for each: see [`crate::slots`].
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,10 +21,14 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
+
+use crate::slots::{Slot, Slots};
 
 /// Time limit for the TLS handshake, and again for the first bytes after it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// After the first bytes, a connection has this many times [`PATIENCE`] to make a request that is accepted.
+const ADMISSION_FACTOR: u32 = 3;
 /// Concurrent TLS handshakes. Further connections wait in the listener's queue.
 const HANDSHAKES_MAX: usize = 1024;
 /// Pause after a failure that will not pass by itself, such as too many open files.
@@ -37,6 +44,7 @@ struct Listening {
     local: Option<UnixListener>,
     tls: Option<TlsAcceptor>,
     patience: Duration,
+    slots: Slots,
     /// Aborted when the listener is dropped.
     handshakes: JoinSet<Option<Connection>>,
 }
@@ -49,7 +57,8 @@ pub(crate) fn connections(
     tls: Option<TlsAcceptor>,
     patience: Duration,
 ) -> impl Stream<Item = io::Result<Connection>> {
-    let listening = Listening { listener, local, tls, patience, handshakes: JoinSet::new() };
+    let listening =
+        Listening { listener, local, tls, patience, slots: Slots::of_process(), handshakes: JoinSet::new() };
     stream::unfold(listening, |mut listening| async move {
         let connection = listening.next().await;
         Some((Ok(connection), listening))
@@ -61,12 +70,16 @@ impl Listening {
         loop {
             tokio::select! {
                 accepted = self.listener.accept(), if self.handshakes.len() < HANDSHAKES_MAX => {
-                    let tcp = match accepted {
-                        Ok((tcp, _)) => tcp,
+                    let (tcp, peer) = match accepted {
+                        Ok(accepted) => accepted,
                         Err(error) => {
                             pause(&error).await;
                             continue;
                         }
+                    };
+                    let Some(slot) = self.slots.take(Some(peer.ip())) else {
+                        tracing::debug!(%peer, "a connection is closed: there are too many");
+                        continue;
                     };
                     // Without this, small requests would wait 40 ms for an acknowledgement.
                     if let Err(error) = tcp.set_nodelay(true) {
@@ -74,12 +87,15 @@ impl Listening {
                         continue;
                     }
                     match &self.tls {
-                        None => return Connection::new(tcp.connect_info(), tcp, self.patience),
-                        Some(tls) => { self.handshakes.spawn(handshake(tls.clone(), tcp, self.patience)); }
+                        None => return Connection::new(tcp, slot, self.patience),
+                        Some(tls) => { self.handshakes.spawn(handshake(tls.clone(), tcp, peer, slot, self.patience)); }
                     }
                 }
                 accepted = accept(self.local.as_ref()) => match accepted {
-                    Ok(stream) => return Connection::new(nobody(), stream, self.patience),
+                    Ok(stream) => match self.slots.take(None) {
+                        Some(slot) => return Connection::new(stream, slot, self.patience),
+                        None => tracing::debug!("a local connection is closed: there are too many"),
+                    },
                     Err(error) => pause(&error).await,
                 },
                 Some(done) = self.handshakes.join_next() => {
@@ -103,11 +119,6 @@ async fn accept(listener: Option<&UnixListener>) -> io::Result<UnixStream> {
         }
         None => std::future::pending().await,
     }
-}
-
-/// A peer on this machine has no address.
-fn nobody() -> TcpConnectInfo {
-    TcpConnectInfo { local_addr: None, remote_addr: None }
 }
 
 /// Listens for trainers on this machine. If that fails, they use the port.
@@ -148,18 +159,22 @@ pub(crate) async fn pause(error: &io::Error) {
     }
 }
 
-async fn handshake(tls: TlsAcceptor, tcp: TcpStream, patience: Duration) -> Option<Connection> {
-    let info = tcp.connect_info();
-    let peer = info.remote_addr;
+async fn handshake(
+    tls: TlsAcceptor,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    slot: Slot,
+    patience: Duration,
+) -> Option<Connection> {
     match timeout(patience, tls.accept(tcp).into_fallible()).await {
-        Ok(Ok(stream)) => Some(Connection::new(info, stream, patience)),
+        Ok(Ok(stream)) => Some(Connection::new(stream, slot, patience)),
         Ok(Err((error, tcp))) => {
-            tracing::debug!(?peer, %error, "TLS handshake failed");
+            tracing::debug!(%peer, %error, "TLS handshake failed");
             let _ = timeout(patience, part(tcp)).await;
             None
         }
         Err(_) => {
-            tracing::debug!(?peer, "TLS handshake timed out");
+            tracing::debug!(%peer, "TLS handshake timed out");
             None
         }
     }
@@ -177,29 +192,61 @@ trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
-/// A plain or TLS connection. It fails if its peer does not speak HTTP/2 before the deadline.
-pub(crate) struct Connection {
-    io: Pin<Box<dyn Duplex>>,
-    info: TcpConnectInfo,
-    silence: Option<Silence>,
+/// Whether a connection has made a request that the gate accepted. Requests carry it as an extension.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Admission(Arc<AtomicBool>);
+
+impl Admission {
+    /// Lets the connection stay.
+    pub(crate) fn admit(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_admitted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
-struct Silence {
+/// A plain or TLS connection. It fails if its peer does not speak HTTP/2 before the deadline, or makes no request that is
+/// accepted.
+pub(crate) struct Connection {
+    io: Pin<Box<dyn Duplex>>,
+    admission: Admission,
+    probation: Option<Probation>,
+    /// Kept for as long as the connection lives.
+    _slot: Slot,
+}
+
+/// The state of a connection that is not admitted yet.
+struct Probation {
     deadline: Pin<Box<Sleep>>,
+    patience: Duration,
     heard: usize,
 }
 
+impl Probation {
+    /// Counts bytes. A peer that has spoken HTTP/2 gets more time, once.
+    fn hear(&mut self, bytes: usize) {
+        let before = self.heard;
+        self.heard += bytes;
+        if before < PREFACE_BYTES && self.heard >= PREFACE_BYTES {
+            self.deadline = Box::pin(sleep(ADMISSION_FACTOR * self.patience));
+        }
+    }
+}
+
 impl Connection {
-    fn new(info: TcpConnectInfo, io: impl Duplex + 'static, patience: Duration) -> Self {
-        Self { io: Box::pin(io), info, silence: Some(Silence { deadline: Box::pin(sleep(patience)), heard: 0 }) }
+    fn new(io: impl Duplex + 'static, slot: Slot, patience: Duration) -> Self {
+        let probation = Some(Probation { deadline: Box::pin(sleep(patience)), patience, heard: 0 });
+        Self { io: Box::pin(io), admission: Admission::default(), probation, _slot: slot }
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Admission;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.info.clone()
+    fn connect_info(&self) -> Admission {
+        self.admission.clone()
     }
 }
 
@@ -207,11 +254,12 @@ impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = self.io.as_mut().poll_read(cx, buffer);
-        if let Some(silence) = &mut self.silence {
-            silence.heard += buffer.filled().len() - before;
-            if silence.heard >= PREFACE_BYTES {
-                self.silence = None;
-            } else if read.is_pending() && silence.deadline.as_mut().poll(cx).is_ready() {
+        if self.admission.is_admitted() {
+            self.probation = None;
+        }
+        if let Some(probation) = &mut self.probation {
+            probation.hear(buffer.filled().len() - before);
+            if read.is_pending() && probation.deadline.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
@@ -284,13 +332,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_spoke_may_be_silent() {
-        let (listener, mut client) = listener().await;
-        let mut connections = std::pin::pin!(connections(listener, None, None, SHORT));
-        let mut connection = connections.next().await.unwrap().unwrap();
-        client.write_all(&[b' '; PREFACE_BYTES]).await.unwrap();
-        connection.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
-        assert!(timeout(2 * SHORT, connection.read_u8()).await.is_err(), "it is still waited for");
+    async fn a_connection_without_an_accepted_request_ends_and_an_admitted_one_may_be_silent() {
+        for admitted in [false, true] {
+            let (listener, mut client) = listener().await;
+            let mut connections = std::pin::pin!(connections(listener, None, None, SHORT));
+            let mut connection = connections.next().await.unwrap().unwrap();
+            client.write_all(&[b' '; PREFACE_BYTES]).await.unwrap();
+            connection.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
+            if admitted {
+                connection.connect_info().admit();
+            }
+            let waited = timeout(2 * ADMISSION_FACTOR * SHORT, connection.read_u8()).await;
+            match waited {
+                Ok(read) => assert_eq!((admitted, read.unwrap_err().kind()), (false, io::ErrorKind::TimedOut)),
+                Err(_) => assert!(admitted, "the connection was kept without a request"),
+            }
+        }
     }
 
     #[tokio::test]
