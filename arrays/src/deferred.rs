@@ -128,7 +128,7 @@ impl Widen {
 fn is_image(tensor: &TensorType) -> bool {
     let has_channels = match tensor {
         TensorType::Fixed(tensor) => tensor.permutation.is_none() && matches!(tensor.shape[..], [_, _, CHANNELS]),
-        TensorType::Variable(tensor) => tensor.rank == CHANNELS,
+        TensorType::Variable(tensor) => tensor.permutation.is_none() && tensor.rank == CHANNELS,
     };
     has_channels && *tensor.value() == DataType::UInt8
 }

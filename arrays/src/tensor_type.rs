@@ -231,12 +231,19 @@ impl VariableShapeTensor {
         let DataType::Struct(fields) = field.data_type() else {
             return Err(MalformedTensor("its rows are not structs"));
         };
-        let (Some((_, data)), Some((_, shape))) = (fields.find("data"), fields.find("shape")) else {
-            return Err(MalformedTensor("it has no data or no shapes"));
+        // In this order, and no others: kernels read them by position.
+        let [data, shape] = &fields[..] else {
+            return Err(MalformedTensor("its rows are not of the fields data and shape"));
         };
-        let (DataType::List(item), DataType::FixedSizeList(_, rank)) = (data.data_type(), shape.data_type()) else {
+        if data.name() != "data" || shape.name() != "shape" {
+            return Err(MalformedTensor("its rows are not of the fields data and shape"));
+        }
+        let (DataType::List(item), DataType::FixedSizeList(side, rank)) = (data.data_type(), shape.data_type()) else {
             return Err(MalformedTensor("its data are not lists, or its shapes have no fixed rank"));
         };
+        if *side.data_type() != DataType::Int32 {
+            return Err(MalformedTensor("its shapes are not 32-bit integers"));
+        }
         let rank = usize::try_from(*rank).map_err(|_| MalformedTensor("its shapes have no fixed rank"))?;
         // The metadata is optional for this type.
         let parameters = parameters(field).unwrap_or_default();
@@ -380,8 +387,18 @@ mod tests {
         check(r#"{"shape":[2,4,3],"permutation":[0,1,1]}"#, 24, "its permutation is not one of its dimensions");
         let struct_of_nothing = Field::new("x", DataType::Struct(arrow::datatypes::Fields::empty()), false);
         let field = extended(struct_of_nothing, VARIABLE, "{}".to_owned(), None);
-        assert_eq!(TensorType::parse(&field), Err(MalformedTensor("it has no data or no shapes")));
+        assert_eq!(TensorType::parse(&field), Err(MalformedTensor("its rows are not of the fields data and shape")));
         assert!(TensorType::is_named_by(&field));
+        let int64 = |name: &str| Field::new(name, DataType::FixedSizeList(item(DataType::Int64), 3), false);
+        let data = Field::new("data", DataType::List(item(DataType::UInt8)), false);
+        for (fields, expected) in [
+            (vec![data.clone(), int64("shape")], "its shapes are not 32-bit integers"),
+            (vec![int64("shape"), data], "its rows are not of the fields data and shape"),
+        ] {
+            let field =
+                extended(Field::new("x", DataType::Struct(fields.into()), false), VARIABLE, "{}".to_owned(), None);
+            assert_eq!(TensorType::parse(&field), Err(MalformedTensor(expected)));
+        }
         assert_eq!(TensorType::parse(&Field::new("x", DataType::Int8, false)), Ok(None));
     }
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use arrow_flight::Action;
 use bytes::Bytes;
-use forebay_protocol::Result;
+use forebay_protocol::{ErrorKind, Result};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use tokio::time::timeout;
+use tonic::Streaming;
 
 use crate::dispatcher::DispatcherClient;
 use crate::status::{error_of, lost};
@@ -23,14 +24,12 @@ impl DispatcherClient {
     /// The dispatcher's errors; `Unavailable` if it stops sending.
     pub async fn snapshot(&self, call: &SnapshotCall) -> Result<BoxStream<'static, Result<Bytes>>> {
         let uri = self.uri();
-        let mut service = self.service().await?;
-        let body = serde_json::to_vec(call).expect("plain data becomes JSON");
-        let asked = timeout(PIECE_TIMEOUT, service.do_action(Action::new(actions::SNAPSHOT, body))).await;
-        let answer = match asked {
-            Ok(answer) => answer.map_err(|status| error_of(&uri, &status, |cause| lost(&uri, cause)))?,
-            Err(_) => return Err(lost(&uri, "it does not answer")),
-        };
-        let pieces = stream::unfold(Some(answer.into_inner()), move |pieces| {
+        let opened = self.open_snapshot(&uri, call).await;
+        if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+            self.rotate(&uri);
+        }
+        let pieces = opened?;
+        Ok(stream::unfold(Some(pieces), move |pieces| {
             let uri = uri.clone();
             async move {
                 let mut pieces = pieces?;
@@ -43,7 +42,17 @@ impl DispatcherClient {
                     Err(error) => Some((Err(error), None)),
                 }
             }
-        });
-        Ok(pieces.boxed())
+        })
+        .boxed())
+    }
+
+    async fn open_snapshot(&self, uri: &str, call: &SnapshotCall) -> Result<Streaming<arrow_flight::Result>> {
+        let mut service = self.service().await?;
+        let body = serde_json::to_vec(call).expect("plain data becomes JSON");
+        let asked = timeout(PIECE_TIMEOUT, service.do_action(Action::new(actions::SNAPSHOT, body))).await;
+        match asked {
+            Ok(answer) => Ok(answer.map_err(|status| error_of(uri, &status, |cause| lost(uri, cause)))?.into_inner()),
+            Err(_) => Err(lost(uri, "it does not answer")),
+        }
     }
 }

@@ -48,6 +48,7 @@ mod dispatcher;
 mod encode;
 mod in_process;
 mod journal;
+mod limits;
 mod listen;
 mod metrics;
 mod server;

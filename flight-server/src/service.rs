@@ -10,7 +10,7 @@ use arrow_flight::{
 };
 use arrow_ipc::writer::IpcWriteOptions;
 use forebay_engine::{DeliveryMode, Error, ErrorKind, Feed, FeedOptions, OnError, ReadOptions, Session};
-use forebay_flight_client::wire::{TraceCall, Traced, WindowRequest, actions};
+use forebay_flight_client::wire::{ClaimCall, ReaderCall, TraceCall, Traced, WindowRequest, actions};
 use forebay_flight_client::{ConnectOptions, ReadPlan, RemoteReader, StreamRequest};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -25,7 +25,7 @@ use crate::metrics::streams::StreamCounts;
 use crate::status::{failure, status, unsendable_schema};
 use crate::transport::flight::FlightSender;
 use crate::worker::WorkerService;
-use crate::{encode, snapshots, sql};
+use crate::{encode, limits, snapshots, sql};
 
 type Reply<T> = Result<Response<T>, Status>;
 type ReplyStream<T> = BoxStream<'static, Result<T, Status>>;
@@ -181,6 +181,17 @@ fn encoded<T: Send + 'static>(
     stream::once(async { Ok(schema) }).chain(messages).boxed()
 }
 
+/// The permissions of a request. Every request that passed the gate has a caller.
+fn caller<T>(request: &Request<T>) -> Caller {
+    request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader)
+}
+
+/// The request, if its options are within the server's limits.
+fn permitted(request: StreamRequest, caller: Caller) -> Result<StreamRequest, Status> {
+    limits::check(&request, caller).map_err(|error| status(&error))?;
+    Ok(request)
+}
+
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
     serde_json::from_slice(body)
         .map_err(|error| failure(ErrorKind::Invalid, format!("the action's body cannot be read: {error}")))
@@ -247,17 +258,18 @@ impl FlightService for ProcessService {
 
     async fn get_flight_info(&self, descriptor: Request<FlightDescriptor>) -> Reply<FlightInfo> {
         self.dispatcher()?;
+        let caller = caller(&descriptor);
         let descriptor = descriptor.into_inner();
         if let Some(command) = sql::command(&descriptor.cmd) {
             return sql::info(&self.session, descriptor, command).await.map(Response::new);
         }
-        let request = request(&descriptor)?;
+        let request = permitted(request(&descriptor)?, caller)?;
         self.info(descriptor, request).map(Response::new)
     }
 
     async fn get_schema(&self, descriptor: Request<FlightDescriptor>) -> Reply<SchemaResult> {
         self.dispatcher()?;
-        let (feed, _) = self.open(&request(descriptor.get_ref())?)?;
+        let (feed, _) = self.open(&permitted(request(descriptor.get_ref())?, caller(&descriptor))?)?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
         let IpcMessage(schema) = message.map_err(|error| unsendable_schema(&error))?;
@@ -265,6 +277,7 @@ impl FlightService for ProcessService {
     }
 
     async fn do_get(&self, ticket: Request<Ticket>) -> Reply<Self::DoGetStream> {
+        let caller = caller(&ticket);
         let ticket = ticket.into_inner().ticket;
         if let (Some(worker), Ok(request)) = (&self.roles.worker, serde_json::from_slice::<WindowRequest>(&ticket)) {
             return worker.serve(&request, &FlightSender).await;
@@ -273,12 +286,11 @@ impl FlightService for ProcessService {
         if let Some(command) = sql::command(&ticket) {
             return sql::rows(&self.session, command).await.map(Response::new);
         }
-        self.feed(parse(&ticket, "ticket")?).map(Response::new)
+        self.feed(permitted(parse(&ticket, "ticket")?, caller)?).map(Response::new)
     }
 
     async fn do_action(&self, action: Request<Action>) -> Reply<Self::DoActionStream> {
-        // Every request that passed the gate has a caller.
-        let caller = action.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader);
+        let caller = caller(&action);
         let Action { r#type, body } = action.into_inner();
         let dispatcher = self.dispatcher()?;
         if [actions::WORKER_SYNC, actions::FEED_SPEC, actions::SNAPSHOT].contains(&r#type.as_str()) {
@@ -289,10 +301,22 @@ impl FlightService for ProcessService {
         }
         let answer = match r#type.as_str() {
             actions::WORKER_SYNC => answer(&dispatcher.worker_sync(read(&body)?).await),
-            actions::READER_SYNC => answer(&dispatcher.reader_sync(read(&body)?).await),
-            actions::CLAIM_SYNC => answer(&dispatcher.claim_sync(read(&body)?).await),
+            actions::READER_SYNC => {
+                let call: ReaderCall = read(&body)?;
+                limits::check(&call.request, caller).map_err(|error| status(&error))?;
+                answer(&dispatcher.reader_sync(call).await)
+            }
+            actions::CLAIM_SYNC => {
+                let call: ClaimCall = read(&body)?;
+                limits::check(&call.request, caller).map_err(|error| status(&error))?;
+                answer(&dispatcher.claim_sync(call).await)
+            }
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
-            actions::FEED_TRACE => answer(&self.trace(read(&body)?).await?),
+            actions::FEED_TRACE => {
+                let call: TraceCall = read(&body)?;
+                limits::check(&call.request, caller).map_err(|error| status(&error))?;
+                answer(&self.trace(call).await?)
+            }
             actions::STATUS => answer(&Ok(dispatcher.status())),
             other => Err(failure(ErrorKind::Unsupported, format!("there is no action \"{other}\""))),
         }?;

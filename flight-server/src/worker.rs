@@ -421,14 +421,15 @@ impl Feeds {
         self.all.insert(Arc::clone(id), Opening::Under(keys));
         let (session, link, id) = (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(id));
         self.opening.spawn(async move {
-            let opened = match link.spec(&id).await {
-                Ok(spec) => session.open_spec(&spec, &SnapshotsOf { link: &link, feed: &id }).await,
-                Err(error) => {
-                    // The feed is requested again at once.
-                    sleep(PAUSE).await;
-                    Err(error)
-                }
+            let opened = async {
+                let spec = link.spec(&id).await?;
+                session.open_spec(&spec, &SnapshotsOf { link: &link, feed: &id }).await
             };
+            let opened = opened.await;
+            if opened.is_err() {
+                // The feed may be requested again at once.
+                sleep(PAUSE).await;
+            }
             (id, opened)
         });
     }

@@ -150,18 +150,10 @@ pub fn image_type(field: &Field) -> Option<(Shape, DataType)> {
             has_pixels.then_some((Shape::Fixed { height, width }, tensor.value))
         }
         TensorType::Variable(tensor) => {
-            (tensor.rank == CHANNELS && is_in_order(field)).then_some((Shape::Variable, tensor.value))
+            let has_pixels = tensor.permutation.is_none() && tensor.rank == CHANNELS;
+            has_pixels.then_some((Shape::Variable, tensor.value))
         }
     }
-}
-
-/// Returns whether a variable-shape tensor stores its data first and its shape, as 32-bit integers, second. [`Images`]
-/// reads them by position.
-fn is_in_order(field: &Field) -> bool {
-    let DataType::Struct(fields) = field.data_type() else { return false };
-    let names = fields.iter().map(|field| field.name());
-    let is_shape = |field: &FieldRef| matches!(field.data_type(), DataType::FixedSizeList(side, _) if *side.data_type() == DataType::Int32);
-    names.eq(["data", "shape"]) && fields.last().is_some_and(is_shape)
 }
 
 /// Returns the value type of a field, if it is a column of tensors of any shape.

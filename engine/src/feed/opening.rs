@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use datafusion::prelude::SessionContext;
 use forebay_protocol::FeedSettings;
-use forebay_storage::Stores;
+use forebay_storage::{Dataset, Stores};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
@@ -41,6 +41,8 @@ pub(crate) type OpenFeeds = Mutex<HashMap<(String, String, Option<Vec<String>>, 
 
 /// A window consists of at least sixteen row ranges, so that it mixes rows from the whole dataset.
 const RANGES_PER_WINDOW: u64 = 16;
+/// The most row ranges of a feed whose windows are smaller than the default.
+const SMALL_RANGES_MAX: u64 = 1 << 22;
 
 impl Feed {
     pub(crate) fn open(parts: FeedParts<'_>) -> Result<Self> {
@@ -62,7 +64,10 @@ impl Feed {
         let id = feed_id(&pipeline, &settings);
         let key = (root.to_owned(), id.clone(), columns.map(<[String]>::to_vec), pipeline.audience);
         let mut open = parts.open.lock();
-        if let Some(runner) = open.get(&key).and_then(Weak::upgrade) {
+        // A function without a version may have been replaced under the same feed id, so only the same plan is shared.
+        let is_versioned = pipeline.unversioned_functions().is_empty();
+        let is_same = |runner: &Arc<Runner>| is_versioned || Arc::ptr_eq(&runner.core().stage, &pipeline.stage);
+        if let Some(runner) = open.get(&key).and_then(Weak::upgrade).filter(is_same) {
             return Ok(Self { pipeline, runner });
         }
         let lengths = match &settings.buckets {
@@ -76,6 +81,7 @@ impl Feed {
         // Different columns have different bad rows, and each file of bad rows is written only once.
         let of_columns = columns.map(|columns| blake3::hash(columns.join("\0").as_bytes()).to_hex());
         let of_columns = of_columns.map_or(String::new(), |hash| format!("-{}", &hash[..8]));
+        check_ranges(&dataset, &settings)?;
         let ranges = dataset.row_ranges((settings.window_bytes / RANGES_PER_WINDOW).max(1));
         let core = FeedCore {
             quarantine_url: format!("{}/quarantine/{id}{of_columns}", root.trim_end_matches('/')),
@@ -97,4 +103,26 @@ impl Feed {
         open.insert(key, Arc::downgrade(&runner));
         Ok(Self { pipeline, runner })
     }
+}
+
+/// Refuses windows so small that the list of their row ranges, about a hundred bytes each, would take gigabytes.
+fn check_ranges(dataset: &Dataset, settings: &FeedSettings) -> Result<()> {
+    if settings.window_bytes >= FeedSettings::default().window_bytes {
+        return Ok(());
+    }
+    let bytes: u64 = dataset
+        .snapshot()
+        .files()
+        .iter()
+        .flat_map(|file| &file.groups)
+        .map(|group| group.bytes)
+        .fold(0, u64::saturating_add);
+    let ranges = bytes / (settings.window_bytes / RANGES_PER_WINDOW).max(1);
+    if ranges <= SMALL_RANGES_MAX {
+        return Ok(());
+    }
+    let least = bytes.div_ceil(SMALL_RANGES_MAX).saturating_mul(RANGES_PER_WINDOW);
+    let message =
+        format!("\"window_bytes\" of {} divides {bytes} bytes into about {ranges} parts", settings.window_bytes);
+    Err(Error::invalid(message).with_hint(format!("give \"window_bytes\" at least {least}, or leave it out")))
 }

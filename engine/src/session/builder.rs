@@ -107,6 +107,7 @@ impl SessionBuilder {
             catalog: Catalog::new(planner()),
             feeds: OpenFeeds::default(),
             specs: Mutex::default(),
+            opening_spec: tokio::sync::Mutex::default(),
             executing: tokio::sync::Mutex::new(()),
             stores: Stores::new().with_base(&base),
             base,

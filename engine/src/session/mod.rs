@@ -36,6 +36,7 @@ pub struct Session {
     feeds: OpenFeeds,
     /// Opened specs with their compiled pipelines, the latest last.
     specs: Mutex<Vec<(FeedSpec, Arc<Pipeline>)>>,
+    opening_spec: tokio::sync::Mutex<()>,
     /// Scripts run one at a time, because a statement reads tables and names before it writes them.
     pub(crate) executing: tokio::sync::Mutex<()>,
     pub(crate) stores: Stores,

@@ -27,11 +27,23 @@ impl Session {
     /// `Conflict` with the differences if the feed would not be the same here; `Invalid` for a spec that describes no
     /// feed; errors of `source`.
     pub async fn open_spec(&self, spec: &FeedSpec, source: &dyn SnapshotSource) -> Result<Feed> {
-        let known = self.specs.lock().iter().find(|(known, _)| known == spec).map(|(_, pipeline)| Arc::clone(pipeline));
-        let pipeline = match known {
+        if let Some(pipeline) = self.known_spec(spec) {
+            return self.open_compiled(spec, pipeline);
+        }
+        // One at a time, so that feeds over one dataset fetch and keep its snapshot once.
+        let _opening = self.opening_spec.lock().await;
+        let pipeline = match self.known_spec(spec) {
             Some(pipeline) => pipeline,
             None => Arc::new(self.compile_spec(spec, source).await?),
         };
+        self.open_compiled(spec, pipeline)
+    }
+
+    fn known_spec(&self, spec: &FeedSpec) -> Option<Arc<Pipeline>> {
+        self.specs.lock().iter().find(|(known, _)| known == spec).map(|(_, pipeline)| Arc::clone(pipeline))
+    }
+
+    fn open_compiled(&self, spec: &FeedSpec, pipeline: Arc<Pipeline>) -> Result<Feed> {
         let feed = self.open_feed(Arc::clone(&pipeline), spec.settings.clone(), &spec.root, None)?;
         let mut specs = self.specs.lock();
         specs.retain(|(known, _)| known != spec);

@@ -1,0 +1,64 @@
+//! Bounds on the options that a client names in a request.
+//!
+//! A pipeline's own options, and those of `forebay run`, are the operator's business. A client's could take any memory of
+//! a server that others use too.
+
+use forebay_engine::{Error, ErrorKind, OnError, Result};
+use forebay_flight_client::StreamRequest;
+
+use crate::auth::Caller;
+
+/// The most samples of a batch.
+const BATCH_SAMPLES_MAX: u64 = 1 << 24;
+/// The most source bytes of a window.
+const WINDOW_BYTES_MAX: u64 = 4 << 30;
+/// The most source rows of a window.
+const WINDOW_ROWS_MAX: u64 = 1 << 26;
+
+/// Checks the options of a request.
+///
+/// # Errors
+/// `Invalid` for an option above its bound, `Denied` for one that needs another token.
+pub(crate) fn check(request: &StreamRequest, caller: Caller) -> Result<()> {
+    for (name, value, most) in [
+        ("batch_size", request.batch_size, BATCH_SAMPLES_MAX),
+        ("global_batch_size", request.global_batch_size, BATCH_SAMPLES_MAX),
+        ("window_bytes", request.window_bytes, WINDOW_BYTES_MAX),
+        ("window_rows", request.window_rows, WINDOW_ROWS_MAX),
+    ] {
+        if let Some(value) = value.filter(|value| *value > most) {
+            let message = format!("a client of this server may set \"{name}\" to at most {most}, got {value}");
+            return Err(Error::invalid(message).with_hint("a pipeline's own WITH may have more"));
+        }
+    }
+    // Quarantine writes files to the server's root, in a folder for each feed.
+    if request.on_error == Some(OnError::Quarantine) && caller == Caller::Reader {
+        let message = "\"on_error\" \"quarantine\" writes files on the server, which a trainer's token does not permit";
+        return Err(Error::new(ErrorKind::Denied, message)
+            .with_hint("use \"skip\", or ask the server's operator to write it into the pipeline's WITH"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_clients_are_bounded() {
+        let check = |request: StreamRequest, caller| check(&request, caller).map_err(|error| error.kind());
+        let request = StreamRequest::default;
+        assert_eq!(check(request(), Caller::Reader), Ok(()));
+        for request in [
+            StreamRequest { batch_size: Some(4_000_000_000), ..request() },
+            StreamRequest { global_batch_size: Some(4_000_000_000), ..request() },
+            StreamRequest { window_rows: Some(1 << 60), ..request() },
+            StreamRequest { window_bytes: Some(1 << 60), ..request() },
+        ] {
+            assert_eq!(check(request, Caller::Worker), Err(ErrorKind::Invalid));
+        }
+        let quarantine = || StreamRequest { on_error: Some(OnError::Quarantine), ..request() };
+        assert_eq!(check(quarantine(), Caller::Reader), Err(ErrorKind::Denied));
+        assert_eq!(check(quarantine(), Caller::Worker), Ok(()));
+    }
+}
