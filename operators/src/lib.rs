@@ -82,6 +82,7 @@ mod normalize;
 pub mod operator;
 mod pad_to;
 mod pixels;
+mod portable_math;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
@@ -106,6 +107,7 @@ pub use descriptor::{
 pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use operator::{Arguments, Operator, OperatorUdf};
+pub use portable_math::{portable_math, portable_version};
 pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 pub use rows::TABLE_OPERATORS;

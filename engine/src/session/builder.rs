@@ -131,7 +131,10 @@ fn planner() -> SessionContext {
     parser.collect_spans = true;
     let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
     let operators = forebay_operators::scalar_udfs().into_iter().map(Arc::new);
-    builder.scalar_functions().get_or_insert_default().extend(operators);
+    let functions = builder.scalar_functions().get_or_insert_default();
+    functions.extend(operators);
+    // Later ones replace earlier ones of the same name.
+    functions.extend(forebay_operators::portable_math().into_iter().map(Arc::new));
     // First, so that it sees array literals before DataFusion turns them into function calls.
     builder.expr_planners().get_or_insert_default().insert(0, forebay_sql::expr_planner());
     builder.relation_planners().get_or_insert_default().insert(0, forebay_sql::relation_planner());

@@ -172,11 +172,16 @@ enum Callee<'a> {
     Function(&'a str, Option<&'a str>),
     /// A function of DataFusion. The form's version covers it.
     Sql(&'a str),
+    /// The portable form of a function of DataFusion, and its version.
+    PortableMath(&'a str, u32),
 }
 
 impl<'a> Callee<'a> {
     fn of(call: &'a ScalarFunction) -> Self {
         let name = call.name();
+        if let Some(version) = forebay_operators::portable_version(&call.func) {
+            return Self::PortableMath(name, version);
+        }
         match (call.func.inner().downcast_ref::<FunctionUdf>(), forebay_operators::find(name)) {
             (Some(function), _) => Self::Function(name, function.version()),
             (None, Some(operator)) => Self::Operator(name, operator.descriptor().version),
@@ -200,6 +205,12 @@ fn callee(form: &mut Form, callee: &Callee<'_>) -> Result<()> {
                 form.text(version);
                 Ok(())
             })
+        }
+        Callee::PortableMath(name, version) => {
+            form.tag("portable function");
+            form.text(name);
+            form.number(u64::from(*version));
+            Ok(())
         }
         Callee::Sql(name) => {
             form.tag("sql function");
@@ -296,6 +307,8 @@ mod tests {
             Callee::Function("resize", Some("1")),
             Callee::Function("resize", Some("2")),
             Callee::Sql("resize"),
+            Callee::PortableMath("resize", 1),
+            Callee::PortableMath("resize", 2),
         ];
         let forms: BTreeSet<String> = callees
             .iter()
