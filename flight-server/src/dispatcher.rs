@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_delivery::{ClaimAnswer, Dispatcher, DispatcherSettings, Millis, Replaced, Status, Unanswered, WorkerId};
 use forebay_engine::{
-    Error, ErrorKind, Feed, FeedSpec, Result, Session, WindowPlan, operator_differences, operator_versions,
+    Error, ErrorKind, Feed, FeedSpec, Result, Session, WindowPlan, build, operator_differences, operator_versions,
 };
 use forebay_flight_client::StreamRequest;
 use forebay_flight_client::wire::{ClaimCall, ReaderAnswer, ReaderCall, WorkerAnswer, WorkerCall};
@@ -317,11 +317,7 @@ fn has_left() -> Error {
 
 /// Refuses a worker of another build, which may compute other bytes.
 fn check_build(call: &WorkerCall) -> Result<()> {
-    let here = env!("CARGO_PKG_VERSION");
-    let mut differences = Vec::new();
-    if call.forebay != here {
-        differences.push(format!("forebay is version {here} here and {} there", call.forebay));
-    }
+    let mut differences = build()?.differences(&call.build);
     differences.extend(operator_differences(&operator_versions(), &call.operators));
     if differences.is_empty() {
         return Ok(());
@@ -356,7 +352,7 @@ mod tests {
             held: Vec::new(),
             refused: Vec::new(),
         };
-        let same = WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators: operator_versions(), sync };
+        let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };
         assert!(check_build(&same).is_ok());
         let refusal = |change: &dyn Fn(&mut WorkerCall)| {
             let mut call = same.clone();
@@ -369,7 +365,7 @@ mod tests {
         let build = "the worker at grpc://10.0.0.7:7071 is of another build than this dispatcher: ";
         let here = env!("CARGO_PKG_VERSION");
         assert_eq!(
-            refusal(&|call| call.forebay = "0.0.9".to_owned()),
+            refusal(&|call| call.build.version = "0.0.9".to_owned()),
             format!("{build}forebay is version {here} here and 0.0.9 there")
         );
         let message = refusal(&|call| _ = call.operators.insert("resize".to_owned(), 99));

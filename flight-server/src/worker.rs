@@ -9,11 +9,11 @@ use forebay_delivery::messages::{HeldState, WorkerSync};
 use forebay_delivery::{Worker, WorkerAction, WorkerId, WorkerProfile};
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Result, Session, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
-    StoredWindow, WindowKey, WindowStore, operator_versions,
+    StoredWindow, WindowKey, WindowStore, build, operator_versions,
 };
 use forebay_flight_client::DispatcherClient;
 use forebay_flight_client::wire::{SnapshotCall, WindowRequest, WorkerAnswer, WorkerCall, actions};
-use forebay_protocol::random_id;
+use forebay_protocol::{Build, random_id};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
@@ -86,6 +86,7 @@ impl Link {
 /// A worker: its windows, and the keys that verify its readers' tickets.
 pub(crate) struct WorkerService {
     id: WorkerId,
+    build: &'static Build,
     session: Arc<Session>,
     store: WindowStore,
     machine: Mutex<Worker>,
@@ -108,6 +109,7 @@ impl WorkerService {
         let profile = WorkerProfile { worker: id, address, memory_bytes: memory_bytes / 2, computing: COMPUTING };
         Ok(Self {
             id,
+            build: build()?,
             store: session.window_store(memory_bytes / 2),
             session,
             machine: Mutex::new(Worker::new(profile)),
@@ -252,7 +254,7 @@ impl WorkerService {
 
     fn call(&self, leaving: bool) -> WorkerCall {
         let sync = WorkerSync { leaving, ..self.machine.lock().sync() };
-        WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators: operator_versions(), sync }
+        WorkerCall { build: self.build.clone(), operators: operator_versions(), sync }
     }
 
     /// Carries out the dispatcher's answer. Returns whether any window is leased.

@@ -19,6 +19,7 @@
 //! depends neither on DataFusion nor on storage.
 
 mod batch;
+mod build;
 mod error;
 #[cfg(feature = "datafusion")]
 mod from_datafusion;
@@ -31,6 +32,7 @@ mod size;
 pub mod wire;
 
 pub use batch::Batch;
+pub use build::Build;
 pub use error::{Error, ErrorKind, Result};
 pub use forebay_delivery::{Start, Token, WindowKey};
 pub use length_buckets::{Boundaries, LengthBuckets, check_global_batch_size};

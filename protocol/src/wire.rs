@@ -12,6 +12,7 @@ use forebay_delivery::{ClaimMessage, Slice, WindowId};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
+use crate::build::Build;
 pub use crate::options::StreamRequest;
 
 fn is_zero(number: &u64) -> bool {
@@ -130,8 +131,9 @@ pub enum Traced {
 /// A worker's message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerCall {
-    /// The version of its build.
-    pub forebay: String,
+    /// Its build.
+    #[serde(default)]
+    pub build: Build,
     /// Its operators, with their versions.
     pub operators: BTreeMap<String, u32>,
     /// Its state.

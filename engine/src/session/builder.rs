@@ -123,7 +123,7 @@ impl SessionBuilder {
 const THREADS_MAX: usize = 4096;
 
 /// DataFusion with the operators and the syntax of pipelines.
-fn planner() -> SessionContext {
+pub(super) fn planner() -> SessionContext {
     let mut config = SessionConfig::new().with_target_partitions(1).with_information_schema(false);
     let parser = &mut config.options_mut().sql_parser;
     // Arrow's view types are recent: many readers of Flight and IPC do not support them.

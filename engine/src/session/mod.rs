@@ -3,6 +3,7 @@
 //! The [`catalog`] holds tables and pipelines by name. [`statements`] runs SQL over it and returns [`outputs`].
 //! [`specs`] opens feeds described by another process.
 
+mod build;
 mod builder;
 mod catalog;
 mod outputs;
@@ -17,6 +18,7 @@ use arrow::datatypes::SchemaRef;
 use forebay_storage::Stores;
 use parking_lot::Mutex;
 
+pub use build::build;
 pub use builder::SessionBuilder;
 use catalog::Catalog;
 use forebay_protocol::{FeedOptions, FeedSettings};

@@ -128,7 +128,7 @@ mod tests {
             refused: Vec::new(),
         };
         let operators = forebay_engine::operator_versions();
-        WorkerCall { forebay: env!("CARGO_PKG_VERSION").to_owned(), operators, sync }
+        WorkerCall { build: forebay_engine::build().unwrap().clone(), operators, sync }
     }
 
     fn reader_call(feed: &Arc<str>, seq: u64, samples: u64) -> ReaderCall {
