@@ -16,7 +16,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray, NullArray, PrimitiveArray, StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, FieldRef, Int32Type, UInt8Type};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Int32Type, UInt8Type};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use forebay_arrays::{ColumnError, FixedShapeTensor, TensorType, VariableShapeTensor, item};
 

@@ -56,7 +56,7 @@ pub fn portable_version(function: &ScalarUDF) -> Option<u32> {
     function.inner().is::<PortableMath>().then_some(VERSION)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 enum Kernel {
     Unary(fn(f64) -> f64, fn(f32) -> f32),
     Atan2,
@@ -131,7 +131,7 @@ impl ScalarUDFImpl for PortableMath {
             },
             (Kernel::Atan2, [y, x]) => match (y.data_type(), x.data_type()) {
                 (DataType::Float32, DataType::Float32) => {
-                    Arc::new(binary::<_, _, _, Float32Type>(y.as_primitive(), x.as_primitive(), libm::atan2f)?)
+                    Arc::new(binary::<_, _, _, Float32Type>(singles(y), singles(x), libm::atan2f)?)
                 }
                 _ => Arc::new(binary::<_, _, _, Float64Type>(&floats(y)?, &floats(x)?, libm::atan2)?) as ArrayRef,
             },
@@ -155,6 +155,10 @@ impl ScalarUDFImpl for PortableMath {
 fn unary<T: ArrowPrimitiveType>(x: &ArrayRef, of: impl Fn(T::Native) -> T::Native) -> ArrayRef {
     let x: &PrimitiveArray<T> = x.as_primitive();
     Arc::new(x.unary::<_, T>(of))
+}
+
+fn singles(x: &ArrayRef) -> &PrimitiveArray<Float32Type> {
+    x.as_primitive()
 }
 
 /// The values as 64-bit floats. Decimals are divided by their scale.

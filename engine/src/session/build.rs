@@ -9,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::{ArrayRef, BinaryArray, Float32Array, Float64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Field, Schema};
-use datafusion::common::DFSchema;
+use arrow::error::ArrowError;
+use datafusion::common::{DFSchema, DataFusionError};
 use forebay_arrays::digest;
 use forebay_protocol::Build;
 
@@ -96,23 +97,24 @@ fn packages() -> BTreeMap<String, String> {
 
 /// A digest of the results of [`PROBES`].
 fn probe() -> Result<String> {
-    let failed = |error: datafusion::error::DataFusionError| Error::internal(format!("the probe failed: {error}"));
+    let results = results().map_err(|error| Error::internal(format!("the probe of this build failed: {error}")))?;
+    Ok(digest(&results).to_string())
+}
+
+fn results() -> Result<RecordBatch, DataFusionError> {
     let (context, rows) = (planner(), rows()?);
-    let schema = DFSchema::try_from(rows.schema().as_ref().clone()).map_err(failed)?;
+    let schema = DFSchema::try_from(rows.schema().as_ref().clone())?;
     let compute = |sql: &&str| {
         let expression = context.parse_sql_expr(sql, &schema)?;
         context.create_physical_expr(expression, &schema)?.evaluate(&rows)?.into_array(rows.num_rows())
     };
-    let columns: Vec<ArrayRef> = PROBES.iter().map(compute).collect::<Result<_, _>>().map_err(failed)?;
-    let fields: Vec<Field> = columns
-        .iter()
-        .enumerate()
-        .map(|(index, column)| Field::new(index.to_string(), column.data_type().clone(), true))
-        .collect();
-    Ok(digest(&RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?).to_string())
+    let columns: Vec<ArrayRef> = PROBES.iter().map(compute).collect::<Result<_, _>>()?;
+    let fields = columns.iter().enumerate();
+    let fields = fields.map(|(index, column)| Field::new(index.to_string(), column.data_type().clone(), true));
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)?)
 }
 
-fn rows() -> Result<RecordBatch> {
+fn rows() -> Result<RecordBatch, ArrowError> {
     const ROWS: u64 = 64;
     // Numbers whose last bits differ between libraries: none is round.
     let number = |row: u64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1_u64 << 46) as f64 - 64.0;
@@ -123,7 +125,7 @@ fn rows() -> Result<RecordBatch> {
         ("text", Arc::new(StringArray::from_iter_values(texts))),
         ("image", Arc::new(BinaryArray::from_iter_values((0..ROWS).map(|_| IMAGE)))),
     ];
-    Ok(RecordBatch::try_from_iter(columns)?)
+    RecordBatch::try_from_iter(columns)
 }
 
 #[cfg(test)]
