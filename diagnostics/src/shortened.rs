@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 /// Returns a text of at most `chars_max` characters: a longer one loses its middle.
 ///
-/// The end of a message often has the type that was expected, and its hint, so a third of the characters are kept there.
+/// The end of a message often has the type that was expected, and its hint, so a third of the characters are kept
+/// there.
 pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
     let chars = match text.len() <= chars_max {
         true => return text.into(),

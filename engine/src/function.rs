@@ -23,8 +23,8 @@ pub type BatchFn = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallErro
 pub enum CallError {
     /// These rows cannot be processed, for this reason.
     Rows(String),
-    /// The machine ran out of a resource, such as memory or disk space. The rows are not at fault: fewer of them, or the
-    /// same later, may succeed.
+    /// The machine ran out of a resource, such as memory or disk space. The rows are not at fault: fewer of them, or
+    /// the same later, may succeed.
     Exhausted(String),
     /// The program wants to exit, for example with Python's `SystemExit`. The rows are not at fault, so reading ends
     /// for every `on_error`. [`Error::stopped`](crate::Error::stopped) returns the value.

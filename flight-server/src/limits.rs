@@ -1,7 +1,7 @@
 //! Bounds on the options that a client names in a request.
 //!
-//! A pipeline's own options, and those of `forebay run`, are the operator's business. A client's could take any memory of
-//! a server that others use too.
+//! A pipeline's own options, and those of `forebay run`, are the operator's business. A client's could take any memory
+//! of a server that others use too.
 
 use forebay_engine::{Error, ErrorKind, OnError, Result};
 use forebay_flight_client::StreamRequest;

@@ -1,8 +1,9 @@
 //! Accepts connections, does the TLS handshake, and closes connections that only take up room.
 //!
-//! HTTP/2's keep-alive starts only after the peer has spoken HTTP/2, and a peer that answers it may stay for ever without
-//! a token. So the TLS handshake, the first bytes and the first request that passes the [`Gate`](crate::auth::Gate) each
-//! have a deadline here, and the number of connections is bounded, over all peers and for each: see [`crate::slots`].
+//! HTTP/2's keep-alive starts only after the peer has spoken HTTP/2, and a peer that answers it may stay for ever
+//! without a token. So the TLS handshake, the first bytes and the first request that passes the
+//! [`Gate`](crate::auth::Gate) each have a deadline here, and the number of connections is bounded, over all peers and
+//! for each: see [`crate::slots`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -207,8 +208,8 @@ impl Admission {
     }
 }
 
-/// A plain or TLS connection. It fails if its peer does not speak HTTP/2 before the deadline, or makes no request that is
-/// accepted.
+/// A plain or TLS connection. It fails if its peer does not speak HTTP/2 before the deadline, or makes no request that
+/// is accepted.
 pub(crate) struct Connection {
     io: Pin<Box<dyn Duplex>>,
     admission: Admission,

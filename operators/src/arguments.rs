@@ -127,8 +127,8 @@ impl Arguments {
         plan_err!("{}: \"{name}\" {problem}", self.descriptor.name)
     }
 
-    /// An error about a file that an argument names: a planning error while the call is planned. While it is evaluated, an
-    /// error of the machine, since the file could be used before and no row is at fault.
+    /// An error about a file that an argument names: a planning error while the call is planned. While it is evaluated,
+    /// an error of the machine, since the file could be used before and no row is at fault.
     pub fn refuse_file<T>(&self, name: &str, problem: impl std::fmt::Display) -> Result<T> {
         match self.arrays.is_empty() {
             true => self.refuse(name, problem),

@@ -1,7 +1,7 @@
 //! SQL's mathematical functions with the same results on every machine.
 //!
-//! DataFusion's call the C library's, which picks its code by the processor and changes it between versions, so that the
-//! last bit of `ln(x)` may differ between two workers of one feed. The functions here have DataFusion's names,
+//! DataFusion's call the C library's, which picks its code by the processor and changes it between versions, so that
+//! the last bit of `ln(x)` may differ between two workers of one feed. The functions here have DataFusion's names,
 //! signatures, nulls and errors, and compute with the `libm` crate, a port of musl's library: the same code everywhere.
 //!
 //! Functions that IEEE 754 defines to the last bit, such as `sqrt`, `round`, `floor` and `%`, stay DataFusion's.
@@ -24,7 +24,8 @@ const VERSION: u32 = 1;
 pub fn portable_math() -> Vec<ScalarUDF> {
     let unary = [
         (math::acos(), libm::acos as fn(f64) -> f64, libm::acosf as fn(f32) -> f32),
-        (math::acosh(), libm::acosh, libm::acoshf),
+        // `libm::acoshf` returns numbers for arguments that have no result.
+        (math::acosh(), libm::acosh, |x| if x < 1.0 { f32::NAN } else { libm::acoshf(x) }),
         (math::asin(), libm::asin, libm::asinf),
         (math::asinh(), libm::asinh, libm::asinhf),
         (math::atan(), libm::atan, libm::atanf),

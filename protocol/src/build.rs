@@ -1,8 +1,8 @@
 //! The identity of a build: two builds with equal identities compute equal bytes.
 //!
 //! A version kept by hand says too little: two commits, or two patch releases of a dependency, share it, and the same
-//! program may compute other bytes on another processor. So an identity has three parts: the version, the versions of the
-//! packages that compute, and a digest of results.
+//! program may compute other bytes on another processor. So an identity has three parts: the version, the versions of
+//! the packages that compute, and a digest of results.
 
 use std::collections::BTreeMap;
 

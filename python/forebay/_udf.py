@@ -154,7 +154,8 @@ class Udf:
             try:
                 return pool.call(self, arrays)
             except _PoolBroke:
-                # The kernel kills a process with this signal when memory runs out. That depends on load, not on the rows.
+                # The kernel kills a process with this signal when memory runs out. That depends on load, not on the
+                # rows.
                 if -signal.SIGKILL in pool.exit_codes():
                     raise MemoryError("its worker process was killed, as the kernel does when memory runs out") from None
                 raise RuntimeError("its worker process died") from None

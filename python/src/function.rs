@@ -50,8 +50,8 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     Ok(Function { name, version, inputs, output, call: Arc::new(call) })
 }
 
-/// Whether an exception says that the machine ran out of memory, disk space, files or threads. Such an exception depends
-/// on load, so it must never make a row a bad row.
+/// Whether an exception says that the machine ran out of memory, disk space, files or threads. Such an exception
+/// depends on load, so it must never make a row a bad row.
 fn is_exhaustion(py: Python<'_>, error: &PyErr) -> bool {
     const CODES: [i32; 6] = [libc::ENOMEM, libc::ENOSPC, libc::EDQUOT, libc::EMFILE, libc::ENFILE, libc::EAGAIN];
     let value = error.value(py);

@@ -16,6 +16,7 @@ mod house;
 mod joins;
 mod lost_and_changed;
 mod metrics;
+mod portable;
 mod rows;
 mod security;
 mod slt;
