@@ -9,6 +9,7 @@ use arrow::util::display::array_value_to_string;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forebay_arrays::TensorType;
+use forebay_diagnostics::shortened;
 use forebay_protocol::{FeedOptions, OnError, ReadOptions};
 use serde_json::{Map, Value, json};
 
@@ -19,6 +20,8 @@ use crate::session::Session;
 
 /// Samples of a preview to compute at a time.
 const ROWS_AT_A_TIME: u64 = 64;
+/// The most characters of a text in a table.
+const CELL_CHARS_MAX: usize = 40;
 
 /// Samples of a pipeline as a trainer would receive them.
 pub struct Preview {
@@ -188,8 +191,8 @@ impl Cell {
     fn text(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
-            Self::Text(text) if text.chars().count() > 40 => format!("{}…", text.chars().take(39).collect::<String>()),
-            Self::Text(text) | Self::Plain(text) => text.clone(),
+            Self::Text(text) => printable(&shortened(text, CELL_CHARS_MAX)),
+            Self::Plain(text) => text.clone(),
             Self::Tensor(tensor) => {
                 let (min, max, mean) = tensor.statistics();
                 format!("{}{:?} {min:.2}..{max:.2} mean {mean:.3}", tensor.dtype, tensor.shape)
@@ -208,6 +211,11 @@ impl Cell {
             }
         }
     }
+}
+
+/// The text without characters that move the cursor or break a table.
+fn printable(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 fn cells(rows: &RecordBatch, row: usize) -> Result<Vec<(String, Cell)>> {

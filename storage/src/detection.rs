@@ -13,10 +13,10 @@ use crate::{Error, ErrorKind, Result, Stores};
 const FOLDERS_MAX: usize = 1000;
 
 /// The format of the files at `location`: the format of its own extension, or else of the first file below it with a
-/// known extension. Files are searched by name, folder by folder.
+/// known extension. Files are searched by name, folder by folder. A folder of several formats determines none.
 ///
 /// # Errors
-/// `Invalid` if no extension determines the format, and errors of the store.
+/// `Invalid` if no extension, or more than one, determines the format, and errors of the store.
 pub async fn format_at(stores: &Stores, location: &str) -> Result<&'static dyn Format> {
     if let Some(format) = find_by_extension(location) {
         return Ok(format);
@@ -53,12 +53,22 @@ async fn first_known(
         };
         listed.objects.sort_by(|a, b| a.location.cmp(&b.location));
         let names = listed.objects.iter().filter_map(|object| visible_below(root, &object.location));
-        if let Some(format) = names.filter(|name| is_meant(name)).find_map(|name| find_by_extension(&name)) {
-            return Ok(Some(format));
+        let mut known = names.filter(|name| is_meant(name)).filter_map(|name| find_by_extension(&name));
+        if let Some(format) = known.next() {
+            return match known.find(|other| other.descriptor().name != format.descriptor().name) {
+                None => Ok(Some(format)),
+                Some(other) => Err(several(&place.display_of(&folder), format, other)),
+            };
         }
         // The last is searched first.
         listed.common_prefixes.sort_by(|a, b| b.cmp(a));
         folders.extend(listed.common_prefixes.into_iter().filter(|folder| visible_below(root, folder).is_some()));
     }
     Ok(None)
+}
+
+fn several(folder: &str, one: &dyn Format, other: &dyn Format) -> Error {
+    let (one, other) = (one.descriptor().name, other.descriptor().name);
+    Error::invalid(format!("\"{folder}\" has files of several formats, such as {one} and {other}"))
+        .with_hint(format!("give the format, such as \"{one}\", or name the files with a glob"))
 }

@@ -13,7 +13,7 @@ pub(super) fn complete(descriptor: &Descriptor) -> Result<(), String> {
     for (what, text) in
         [("category", category), ("summary", summary), ("returns", returns), ("docs", docs), ("source", source)]
     {
-        ensure!(!text.is_empty(), "no {what}");
+        ensure!(!text.is_empty(), "the descriptor's \"{what}\" is empty");
     }
     ensure!(!summary.ends_with('.'), "the summary ends with a period");
     ensure!(!examples.is_empty(), "no example");

@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow_json::reader::infer_json_schema;
 use arrow_json::{LineDelimitedWriter, ReaderBuilder};
@@ -156,8 +157,65 @@ fn decode(records: &[u8], rows: usize, schema: &SchemaRef, columns: &[usize]) ->
         return Err(ArrowError::JsonError("a line is not one whole object".to_owned()));
     }
     match decoded {
-        Some(batch) => Ok(batch),
+        Some(batch) => {
+            check_integers(records, &batch)?;
+            Ok(batch)
+        }
         None => Ok(RecordBatch::new_empty(schema)),
+    }
+}
+
+/// Checks that the decoder kept the values of integers: it drops fractions and saturates, without an error. Columns of
+/// integers are decoded again, as floats, where the text may have other numbers.
+fn check_integers(records: &[u8], batch: &RecordBatch) -> Result<(), ArrowError> {
+    let is_suspect = |pair: &[u8]| pair[0] == b'.' || (pair[0].is_ascii_digit() && matches!(pair[1], b'e' | b'E'));
+    if !records.windows(2).any(is_suspect) {
+        return Ok(());
+    }
+    let columns = batch.schema_ref().fields().iter().zip(batch.columns());
+    let integers: Vec<(FieldRef, &ArrayRef)> =
+        columns.filter_map(|(field, column)| Some((as_floats(field)?, column))).collect();
+    if integers.is_empty() {
+        return Ok(());
+    }
+    let schema = Schema::new(integers.iter().map(|(field, _)| Arc::clone(field)).collect::<Vec<_>>());
+    let mut decoder = ReaderBuilder::new(Arc::new(schema)).with_batch_size(batch.num_rows() + 1).build_decoder()?;
+    decoder.decode(without_mark(records))?;
+    let Some(floats) = decoder.flush()? else { return Ok(()) };
+    for ((field, integers), floats) in integers.iter().zip(floats.columns()) {
+        if with_positive_zero(&cast(integers, field.data_type())?) != with_positive_zero(floats) {
+            let expected = integers.data_type();
+            let message = format!("whilst decoding field '{}': a number is not of type {expected}", field.name());
+            return Err(ArrowError::JsonError(message));
+        }
+    }
+    Ok(())
+}
+
+/// The field with floats in the place of integers, if it has integers.
+fn as_floats(field: &FieldRef) -> Option<FieldRef> {
+    let data_type = match field.data_type() {
+        data_type if data_type.is_integer() => DataType::Float64,
+        DataType::List(item) => DataType::List(as_floats(item)?),
+        DataType::LargeList(item) => DataType::LargeList(as_floats(item)?),
+        DataType::Struct(fields) => {
+            let floats: Vec<Option<FieldRef>> = fields.iter().map(as_floats).collect();
+            if floats.iter().all(Option::is_none) {
+                return None;
+            }
+            let fields = fields.iter().zip(floats);
+            DataType::Struct(fields.map(|(field, floats)| floats.unwrap_or_else(|| Arc::clone(field))).collect())
+        }
+        _ => return None,
+    };
+    Some(Arc::new(field.as_ref().clone().with_data_type(data_type)))
+}
+
+/// The integer of `-0` is 0, and arrays compare floats bit by bit.
+fn with_positive_zero(floats: &ArrayRef) -> ArrayRef {
+    match floats.as_primitive_opt::<Float64Type>() {
+        Some(floats) => Arc::new(floats.unary::<_, Float64Type>(|x| x + 0.0)),
+        None => Arc::clone(floats),
     }
 }
 
@@ -195,6 +253,37 @@ mod tests {
         let schema = infer(b"\xef\xbb\xbf{\"a\": 1, \"n\": null}\nnot json\n{\"a\": 2.5, \"l\": [null]}\n").unwrap();
         let columns: Vec<_> = schema.fields().iter().map(|f| format!("{} {}", f.name(), f.data_type())).collect();
         assert_eq!(columns, ["a Float64", "n Utf8", "l List(Utf8)"]);
+    }
+
+    #[test]
+    fn integers_keep_their_values_or_are_refused() {
+        let list = DataType::List(Arc::new(Field::new("item", DataType::Int32, true)));
+        let inner = DataType::Struct(vec![Field::new("y", DataType::Int64, true)].into());
+        for (data_type, good, bad) in [
+            (
+                DataType::Int64,
+                vec!["1", "-0", "null", "2.0", "1e3", "9223372036854775807"],
+                vec!["0.75", "-0.9", "1e30"],
+            ),
+            (DataType::UInt8, vec!["255"], vec!["2.5", "254.5"]),
+            (list, vec!["[1, 2]", "[]", "[3.0, null]"], vec!["[1, 2.7]"]),
+            (inner, vec!["{\"y\": 1}", "{}"], vec!["{\"y\": 1.9}"]),
+        ] {
+            // The float beside it makes every row a suspect.
+            let fields = vec![Field::new("x", data_type.clone(), true), Field::new("z", DataType::Float64, true)];
+            let schema = Arc::new(Schema::new(fields));
+            let check = |value: &str| {
+                let line = format!("{{\"x\": {value}, \"z\": 0.5}}\n");
+                decode(line.as_bytes(), 1, &schema, &[0, 1]).map(|batch| batch.num_rows())
+            };
+            for value in good {
+                assert_eq!(check(value).unwrap(), 1, "{value} as {data_type}");
+            }
+            for value in bad {
+                let error = check(value).unwrap_err();
+                assert_eq!(reason(&error), format!("column \"x\": a number is not of type {data_type}"));
+            }
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use forebay_arrays::batch_bytes;
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::DataType;
+use forebay_arrays::column_bytes;
 use futures::future::{BoxFuture, FutureExt};
 
 use super::format::{
@@ -61,7 +63,7 @@ impl InMemoryReader {
         let mut groups = Vec::with_capacity(batches.len());
         let mut first_row = 0;
         for batch in &batches {
-            let (rows, bytes) = (batch.num_rows() as u64, batch_bytes(batch));
+            let (rows, bytes) = (batch.num_rows() as u64, plain_bytes(batch)?);
             groups.push(RowGroup { first_row, rows, bytes, offset: 0, length: 0, splittable: true });
             first_row += rows;
         }
@@ -77,4 +79,19 @@ impl FormatReader for InMemoryReader {
         let columns = request.columns.iter().map(|&column| Arc::clone(rows.column(column))).collect();
         async move { request.all_good(columns) }.boxed()
     }
+}
+
+/// The bytes of the rows with plain columns in the place of dictionaries, whose size depends on how a frame happens to be
+/// chunked.
+fn plain_bytes(batch: &RecordBatch) -> Result<u64> {
+    let plain = |column: &ArrayRef| match column.data_type() {
+        DataType::Dictionary(_, values) => {
+            let plain = cast(column, values);
+            let plain =
+                plain.map_err(|e| Error::invalid(format!("a dictionary cannot be read: {e}")).with_source(e))?;
+            Ok(column_bytes(&plain))
+        }
+        _ => Ok(column_bytes(column)),
+    };
+    batch.columns().iter().map(plain).sum()
 }

@@ -40,11 +40,11 @@ pub enum FormatOptionKind {
 /// The value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormatOptionValue {
-    /// The value of an [`OptionKind::Flag`].
+    /// The value of a [`FormatOptionKind::Flag`].
     Flag(bool),
-    /// The value of an [`OptionKind::Character`].
+    /// The value of a [`FormatOptionKind::Character`].
     Character(u8),
-    /// The value of an [`OptionKind::Text`].
+    /// The value of a [`FormatOptionKind::Text`].
     Text(String),
 }
 
