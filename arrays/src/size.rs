@@ -55,9 +55,10 @@ fn used_values(dictionary: &dyn AnyDictionaryArray) -> BooleanArray {
 
 /// The bytes of a column without children, apart from its validity.
 fn buffer_bytes(column: &dyn Array) -> u64 {
-    let validity = if column.nulls().is_some() { column.len().div_ceil(8) } else { 0 };
-    let sliced = column.to_data().get_slice_memory_size();
-    sliced.map_or_else(|_| column.get_array_memory_size(), |bytes| bytes.saturating_sub(validity)) as u64
+    let data = column.to_data();
+    let validity = if data.nulls().is_some() { column.len().div_ceil(8) } else { 0 };
+    data.get_slice_memory_size().map_or_else(|_| column.get_array_memory_size(), |bytes| bytes.saturating_sub(validity))
+        as u64
 }
 
 fn list_bytes<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> u64 {

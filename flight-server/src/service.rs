@@ -76,7 +76,7 @@ impl ProcessService {
     }
 
     /// Opens the requested feed and checks its options. Reads nothing.
-    fn open(&self, request: &StreamRequest) -> Result<(Feed, Option<u64>), Status> {
+    fn open(&self, request: &StreamRequest, caller: Caller) -> Result<(Feed, Option<u64>), Status> {
         let feed = self.session.open(&request.pipeline, &request.feed_options()).map_err(|error| status(&error))?;
         if let Some(expected) = request.feed.as_ref().filter(|&expected| expected != feed.id()) {
             let message = format!(
@@ -87,13 +87,18 @@ impl ProcessService {
             return Err(status(&Error::new(ErrorKind::Conflict, message).with_hint("ask for flight info again")));
         }
         let positions = feed.expected_samples(&request.read_options()).map_err(|error| status(&error))?;
+        limits::check(request, caller).map_err(|error| status(&error))?;
         Ok((feed, positions))
     }
 
     /// Returns the source files and rows of samples.
-    async fn trace(&self, call: TraceCall) -> Result<forebay_engine::Result<Vec<(String, u64)>>, Status> {
+    async fn trace(
+        &self,
+        call: TraceCall,
+        caller: Caller,
+    ) -> Result<forebay_engine::Result<Vec<(String, u64)>>, Status> {
         let TraceCall { request, epoch, of } = call;
-        let (feed, _) = self.open(&request)?;
+        let (feed, _) = self.open(&request, caller)?;
         let samples = match &of {
             Traced::Step(_) => feed.resolve(&request.read_options()).map_err(|error| status(&error))?.0.batch_size,
             Traced::Offsets(offsets) => offsets.end.saturating_sub(offsets.start),
@@ -110,8 +115,8 @@ impl ProcessService {
     }
 
     /// Serves one rank's stream to a client that only speaks Flight. Computes it here, or relays it from the workers.
-    fn feed(&self, request: StreamRequest) -> Result<ReplyStream<FlightData>, Status> {
-        let (feed, _) = self.open(&request)?;
+    fn feed(&self, request: StreamRequest, caller: Caller) -> Result<ReplyStream<FlightData>, Status> {
+        let (feed, _) = self.open(&request, caller)?;
         let (rank, world_size) = (request.rank, request.world_size);
         tracing::info!(
             pipeline = %request.pipeline, feed = %feed.id(), rank, world_size, from = %request.from, "stream opened"
@@ -139,8 +144,13 @@ impl ProcessService {
         Ok(encoded(schema, batches, |batch| encode::batch(&batch)))
     }
 
-    fn info(&self, descriptor: FlightDescriptor, mut request: StreamRequest) -> Result<FlightInfo, Status> {
-        let (feed, positions) = self.open(&request)?;
+    fn info(
+        &self,
+        descriptor: FlightDescriptor,
+        mut request: StreamRequest,
+        caller: Caller,
+    ) -> Result<FlightInfo, Status> {
+        let (feed, positions) = self.open(&request, caller)?;
         request.feed = Some(feed.id().to_owned());
         let ticket = Ticket::new(serde_json::to_vec(&request).expect("plain data becomes JSON"));
         let metadata = metadata(&feed, &request).map_err(|error| status(&error))?;
@@ -184,12 +194,6 @@ fn encoded<T: Send + 'static>(
 /// The permissions of a request. Every request that passed the gate has a caller.
 fn caller<T>(request: &Request<T>) -> Caller {
     request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader)
-}
-
-/// The request, if its options are within the server's limits.
-fn permitted(request: StreamRequest, caller: Caller) -> Result<StreamRequest, Status> {
-    limits::check(&request, caller).map_err(|error| status(&error))?;
-    Ok(request)
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
@@ -247,7 +251,7 @@ impl FlightService for ProcessService {
             .filter(|name| !name.starts_with('_'))
             .filter_map(|name| {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
-                let info = request(&descriptor).and_then(|request| self.info(descriptor, request));
+                let info = request(&descriptor).and_then(|request| self.info(descriptor, request, Caller::Reader));
                 // A pipeline that cannot be opened must not hide the others. Opening it reports the error.
                 info.inspect_err(|error| tracing::warn!(pipeline = %name, %error, "pipeline left out of the list")).ok()
             })
@@ -263,13 +267,13 @@ impl FlightService for ProcessService {
         if let Some(command) = sql::command(&descriptor.cmd) {
             return sql::info(&self.session, descriptor, command).await.map(Response::new);
         }
-        let request = permitted(request(&descriptor)?, caller)?;
-        self.info(descriptor, request).map(Response::new)
+        let request = request(&descriptor)?;
+        self.info(descriptor, request, caller).map(Response::new)
     }
 
     async fn get_schema(&self, descriptor: Request<FlightDescriptor>) -> Reply<SchemaResult> {
         self.dispatcher()?;
-        let (feed, _) = self.open(&permitted(request(descriptor.get_ref())?, caller(&descriptor))?)?;
+        let (feed, _) = self.open(&request(descriptor.get_ref())?, caller(&descriptor))?;
         let options = IpcWriteOptions::default();
         let message = IpcMessage::try_from(SchemaAsIpc::new(&feed.schema(), &options));
         let IpcMessage(schema) = message.map_err(|error| unsendable_schema(&error))?;
@@ -286,7 +290,7 @@ impl FlightService for ProcessService {
         if let Some(command) = sql::command(&ticket) {
             return sql::rows(&self.session, command).await.map(Response::new);
         }
-        self.feed(permitted(parse(&ticket, "ticket")?, caller)?).map(Response::new)
+        self.feed(parse(&ticket, "ticket")?, caller).map(Response::new)
     }
 
     async fn do_action(&self, action: Request<Action>) -> Reply<Self::DoActionStream> {
@@ -312,11 +316,7 @@ impl FlightService for ProcessService {
                 answer(&dispatcher.claim_sync(call).await)
             }
             actions::FEED_SPEC => answer(&dispatcher.spec(&read::<String>(&body)?)),
-            actions::FEED_TRACE => {
-                let call: TraceCall = read(&body)?;
-                limits::check(&call.request, caller).map_err(|error| status(&error))?;
-                answer(&self.trace(call).await?)
-            }
+            actions::FEED_TRACE => answer(&self.trace(read(&body)?, caller).await?),
             actions::STATUS => answer(&Ok(dispatcher.status())),
             other => Err(failure(ErrorKind::Unsupported, format!("there is no action \"{other}\""))),
         }?;

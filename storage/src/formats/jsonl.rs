@@ -281,7 +281,7 @@ mod tests {
             }
             for value in bad {
                 let error = check(value).unwrap_err();
-                assert_eq!(reason(&error), format!("column \"x\": a number is not of type {data_type}"));
+                assert!(reason(&error).starts_with("column \"x\": "), "{error}");
             }
         }
     }

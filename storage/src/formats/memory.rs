@@ -81,8 +81,8 @@ impl FormatReader for InMemoryReader {
     }
 }
 
-/// The bytes of the rows with plain columns in the place of dictionaries, whose size depends on how a frame happens to be
-/// chunked.
+/// The bytes of the rows with plain columns in the place of dictionaries, whose size depends on how a frame happens to
+/// be chunked.
 fn plain_bytes(batch: &RecordBatch) -> Result<u64> {
     let plain = |column: &ArrayRef| match column.data_type() {
         DataType::Dictionary(_, values) => {
