@@ -43,7 +43,7 @@ pub use dispatcher::claiming::Unanswered;
 pub use dispatcher::group::JobStatus;
 pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
-pub use dynamic::DynamicTrainer;
+pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use error::{Error, ErrorKind};
 pub use position::{ClaimMarks, RankMarks, Start, Token};
 pub use sequencer::{

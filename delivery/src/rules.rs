@@ -58,6 +58,10 @@ pub(crate) enum Rule {
     TokensCountTheBatch,
     /// All claims of a rank share one buffer.
     ClaimsShareTheBuffer,
+    /// A rank reads few claims at a time, however many it holds.
+    FewClaimsAreRead,
+    /// A connection's window has room for the windows of all streams of a rank.
+    ConnectionsFitAllStreams,
     /// A claim is reduced to a sum only when it and all claims before it are done.
     OnlyDoneClaimsArePassed,
     /// A rank that resumes from before the claims that others remember is granted nothing.
@@ -103,7 +107,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 28] = [
+    pub(crate) const ALL: [Rule; 29] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -129,15 +133,17 @@ mod broken {
         Rule::AwaitedRanksAreLookedFor,
         Rule::TokensCountTheBatch,
         Rule::ClaimsShareTheBuffer,
+        Rule::ConnectionsFitAllStreams,
         Rule::OnlyDoneClaimsArePassed,
         Rule::SharesAreDisjoint,
         Rule::OldProcessesAreNotHeard,
     ];
 
     /// Rules that the simulation finds broken within some thousand seeds, because finding them needs two dispatchers,
-    /// or two processes of a rank, at the wrong time.
+    /// two processes of a rank, or a rank with the claims of several, at the wrong time.
     ///
     /// Unit tests break `TokensNameTheNewestProcesses` and `LeftDispatchersAreNotHeard`, which random seeds are too
     /// unlikely to reveal.
-    pub(crate) const RARE: [Rule; 3] = [Rule::ReturnsAreWhole, Rule::AVisitBeginsAnEra, Rule::TokensAreOfOneHistory];
+    pub(crate) const RARE: [Rule; 4] =
+        [Rule::ReturnsAreWhole, Rule::AVisitBeginsAnEra, Rule::TokensAreOfOneHistory, Rule::FewClaimsAreRead];
 }

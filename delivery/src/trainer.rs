@@ -29,7 +29,7 @@ use crate::steps::Steps;
 use crate::window::WindowId;
 
 /// The number of windows that a trainer receives at a time.
-const STREAMS_MAX: usize = 3;
+pub(crate) const STREAMS_MAX: usize = 3;
 
 /// The position at which a reader begins, resolved against a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +269,7 @@ impl<R> Trainer<R> {
             let end = self.until.unwrap_or(u64::MAX);
             let slice = Slice::new(&self.settings, self.origin(window.epoch), end, offset..offset + rows);
             self.streams.insert(window, WindowReceiver::new(slice, now));
+            debug_assert!(self.receiving() <= self.limits.streams, "each unread window may have a stream");
             self.steps_ahead(window, offset, rows, last);
             self.has_news = true;
         }
@@ -281,6 +282,11 @@ impl<R> Trainer<R> {
             true => WindowStart { window: WindowId { epoch: window.epoch + 1, index: 0 }, offset: 0 },
             false => WindowStart { window: WindowId { index: window.index + 1, ..window }, offset: offset + rows },
         };
+    }
+
+    /// Returns the number of streams that are open and have rows to bring.
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.values().filter(|stream| stream.is_open()).count()
     }
 
     fn receiving(&self) -> usize {

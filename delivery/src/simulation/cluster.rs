@@ -77,7 +77,8 @@ pub(super) fn run(seed: u64, traced: bool) -> SeedResult {
 impl SimulatedCluster {
     fn new(seed: u64, traced: bool) -> Self {
         let mut world = World::new(seed, traced);
-        let workers_wanted = world.random.pick(&[1, 1, 2, 2, 3, 4, WORKERS_USUAL]);
+        let workers_wanted =
+            world.random.pick(if world.has_many_streams { &[1, 2] } else { &[1, 1, 2, 2, 3, 4, WORKERS_USUAL] });
         let readers = match world.random.below(10) {
             0 => READERS,
             1..4 => 2,

@@ -64,7 +64,11 @@ impl DynamicJob {
         let plan = world.plans[feed];
         let epochs = world.random.pick(&[1, 1, 2, 2, 3, 5]);
         let samples = plan.windows_max * plan.rows_max * epochs;
-        let batch_size = world.random.pick(&[1, 1, 2, 2, 3, 4, 8]);
+        let batch_size = match world.has_many_streams {
+            // Each claim spans some windows.
+            true => plan.rows_max.div_ceil(2),
+            false => world.random.pick(&[1, 1, 2, 2, 3, 4, 8]),
+        };
         let settings = ReadSettings {
             // Many small batches would take long to simulate.
             batch_size: if samples / batch_size > 250 { samples / 200 } else { batch_size },
@@ -91,7 +95,11 @@ impl DynamicJob {
             is_clean: true,
             held_max: 2,
             generation: 0,
-            buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
+            buffer_limit: world.random.pick(if world.has_many_streams {
+                &[20, 60, 100, 100, 200]
+            } else {
+                &[1, 100, 200, 1_000, 1 << 30]
+            }),
             ledger: Ledger::new(plan, settings, start),
             is_done: false,
         };

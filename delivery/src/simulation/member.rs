@@ -7,7 +7,7 @@ use super::faults::Fault;
 use super::reader::TrainerNode;
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::Report;
-use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next};
+use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next, STREAMS_OF_A_RANK_MAX};
 
 /// A rank fails when trouble lasts for longer.
 const PATIENCE_MS: Millis = 30_000;
@@ -50,8 +50,9 @@ impl Member {
         batch_size: u64,
         buffer_limit: u64,
     ) -> Self {
-        // Each of two claims may buffer its limit, a fragment beyond, and one that the loop waits for.
-        let buffered_max = buffer_limit + 2 * 2 * batch_size * ROW_BYTES;
+        // Each of two claims may buffer its limit and a fragment beyond, and one the batch that the loop waits for.
+        let batch = batch_size * ROW_BYTES;
+        let buffered_max = buffer_limit + batch + 2 * batch.min(world.flow.fragment_max());
         Self {
             rank,
             process,
@@ -71,7 +72,7 @@ impl Member {
     pub(super) fn read(&mut self, world: &mut World, process: Process, claim: Claim) {
         let contact = Contact::sharing(&self.readers_at);
         let feed = self.trainer.claimer().feed().clone();
-        self.reading.push_back((claim, TrainerNode::new(world, process, &feed, contact)));
+        self.reading.push_back((claim, TrainerNode::new(world, process, self.process, &feed, contact)));
     }
 
     /// Announces the process to the other dispatchers. A message may be lost.
@@ -185,6 +186,10 @@ impl Member {
         }
         if buffered > self.buffered_max {
             world.violated(|| format!("rank {} buffers {buffered} bytes over its claims", self.rank));
+        }
+        let streams = self.trainer.streams();
+        if streams > STREAMS_OF_A_RANK_MAX {
+            world.violated(|| format!("rank {} has {streams} open streams", self.rank));
         }
         let (mut handed, mut done) = (None, None);
         if self.busy_until <= world.now {

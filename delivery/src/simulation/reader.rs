@@ -36,11 +36,15 @@ pub(super) struct IncomingStream {
     inbox: VecDeque<Fragment<SimulatedRows>>,
     ended: Option<Ended>,
     heard: Millis,
+    /// Whether another stream of the window replaced it.
+    is_replaced: bool,
 }
 
 /// A process, or a part of one, that follows the routes of a trainer.
 pub(super) struct TrainerNode {
     pub(super) process: Process,
+    /// The process that owns the connections to workers: the rank's.
+    owner: Process,
     feed: Arc<str>,
     contact: Contact,
     streams: BTreeMap<u64, IncomingStream>,
@@ -166,7 +170,7 @@ impl OrderedJob {
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
             let trainer = Trainer::new(feed, session, settings, origin, ReceiveLimits::of_bytes(self.buffer_limit));
             let contact = Contact::new(world);
-            let node = TrainerNode::new(world, process, trainer.feed(), contact);
+            let node = TrainerNode::new(world, process, process, trainer.feed(), contact);
             self.ranks.push(OrderedRank { node, trainer });
         }
     }
@@ -300,11 +304,12 @@ impl OrderedJob {
 }
 
 impl TrainerNode {
-    pub(super) fn new(world: &mut World, process: Process, feed: &Arc<str>, contact: Contact) -> Self {
+    pub(super) fn new(world: &mut World, process: Process, owner: Process, feed: &Arc<str>, contact: Contact) -> Self {
         world.timer(world.now, process, Timer::Pump);
         world.timer(world.now + SILENT_MS, process, Timer::Check);
         Self {
             process,
+            owner,
             feed: Arc::clone(feed),
             contact,
             streams: BTreeMap::new(),
@@ -318,6 +323,7 @@ impl TrainerNode {
     /// Closes the streams of a process that is gone.
     pub(super) fn close(self, world: &mut World) {
         for (stream, reading) in self.streams {
+            world.flow.closed(stream);
             world.stream(self.process, reading.to, &mut 0, NodeMessage::Close { stream });
         }
     }
@@ -435,10 +441,17 @@ impl TrainerNode {
                 inbox: VecDeque::new(),
                 ended: None,
                 heard: world.now,
+                is_replaced: false,
             };
+            // A replaced stream is closed at once. Rows that it has brought already are refused.
+            for (&before, replaced) in self.streams.iter_mut().filter(|(_, it)| it.window == open.window) {
+                replaced.is_replaced = true;
+                world.flow.closed(before);
+                world.stream(self.process, replaced.to, &mut 0, NodeMessage::Close { stream: before });
+            }
             self.streams.insert(stream, reading);
-            // A replaced stream closes by itself, when its rows are refused.
-            if !world.stream(self.process, to, &mut 0, NodeMessage::Open { stream, feed, open })
+            let owner = self.owner;
+            if !world.stream(self.process, to, &mut 0, NodeMessage::Open { stream, owner, feed, open })
                 && world.random.chance(500)
             {
                 self.streams.entry(stream).and_modify(|reading| reading.ended = Some(Ended::Lost));
@@ -454,10 +467,11 @@ impl TrainerNode {
             let (window, lease, to) = (reading.window, reading.lease, reading.to);
             let (mut is_over, mut progressed) = (false, false);
             // One at a time: each may complete the batch that the loop waits for.
-            if trainer.wants(window)
+            if (reading.is_replaced || trainer.wants(window))
                 && let Some(fragment) = reading.inbox.pop_front()
             {
                 progressed = true;
+                world.flow.taken(stream, fragment.bytes);
                 if trainer.received(window, lease, fragment) {
                     world.stream(self.process, to, &mut 0, NodeMessage::Taken { stream });
                 } else {
@@ -475,6 +489,7 @@ impl TrainerNode {
                 is_over = true;
             }
             if is_over {
+                world.flow.closed(stream);
                 self.streams.remove(&stream);
             }
             if progressed {

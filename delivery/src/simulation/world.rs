@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
 use super::random::{SeededRandom, hash};
+use super::transport::FlowControl;
 use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
@@ -45,7 +46,7 @@ pub(super) fn role(node: NodeId) -> Role {
 }
 
 /// A process at a node. A restarted node has another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Process {
     pub(super) node: NodeId,
     pub(super) generation: u32,
@@ -88,6 +89,8 @@ pub(super) enum NodeMessage {
     Unreachable,
     Open {
         stream: u64,
+        /// The process that owns the connection.
+        owner: Process,
         feed: Arc<str>,
         open: Open,
     },
@@ -99,7 +102,7 @@ pub(super) enum NodeMessage {
         stream: u64,
         how: Ended,
     },
-    /// A fragment was taken, so one more may be sent.
+    /// A fragment was taken, so its bytes may be sent again.
     Taken {
         stream: u64,
     },
@@ -199,6 +202,10 @@ pub(super) struct World {
     pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
+    /// Whether ranks have many streams to few workers: windows are many, and computed far ahead.
+    pub(super) has_many_streams: bool,
+    /// The bytes in flight of all streams.
+    pub(super) flow: FlowControl,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,
     /// The node that serves at each address.
@@ -224,17 +231,23 @@ impl World {
             true => vec!["a".into(), "b".into()],
             false => vec!["a".into()],
         };
+        let has_many_streams = random.chance(150);
         let plan = |random: &mut SeededRandom| SimulatedPlan {
             seed: random.next(),
-            windows_max: random.pick(&[1, 2, 4, 6, 8, 12, 12]),
+            windows_max: random.pick(if has_many_streams { &[24] } else { &[1, 2, 4, 6, 8, 12, 12] }),
             rows_max: random.pick(&[1, 5, 20, 40]),
             empty: random.pick(&[0, 0, 1, 3, 7]),
         };
-        let plans = feeds.iter().map(|_| plan(&mut random)).collect();
+        let plans: Vec<SimulatedPlan> = feeds.iter().map(|_| plan(&mut random)).collect();
+        // Rows that come one at a time would take long in large windows.
+        let is_small = plans.iter().all(|plan| plan.rows_max <= 5);
+        let window_rows = random.pick(if is_small { &[1, 3, 24] } else { &[3, 3, 24] });
         Self {
             now: 0,
             named: BTreeMap::new(),
             dispatchers: 1 + usize::from(random.chance(400)),
+            has_many_streams,
+            flow: FlowControl::new(window_rows * ROW_BYTES),
             drops_end_streams: random.chance(500),
             latency: random.pick(&[2, 5, 30]),
             random,

@@ -100,6 +100,11 @@ impl<R> WindowReceiver<R> {
         self.expected.is_none() && self.buffer.is_empty()
     }
 
+    /// Returns whether the stream is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Returns whether the stream is open from this lease.
     pub(super) fn is_open_from(&self, lease: LeaseId) -> bool {
         self.open == Some(lease)
