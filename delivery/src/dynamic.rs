@@ -62,12 +62,12 @@ pub struct DynamicTrainer<R> {
 }
 
 impl<R> DynamicTrainer<R> {
-    /// Creates the rank of `claimer`, which may ask any of `dispatchers`. It receives about `buffer_bytes` ahead of the
-    /// loop, over all claims. It fails when trouble lasts for longer than `patience_ms`.
-    pub fn new(claimer: Claimer, dispatchers: usize, buffer_bytes: u64, patience_ms: Millis) -> Self {
+    /// Creates the rank of `claimer`, which may ask any of `dispatchers`. Its claims share the buffer of `limits`. It
+    /// fails when trouble lasts for longer than `patience_ms`.
+    pub fn new(claimer: Claimer, dispatchers: usize, limits: ReceiveLimits, patience_ms: Millis) -> Self {
         Self {
             claimer,
-            limits: ReceiveLimits::of_bytes(buffer_bytes),
+            limits,
             patience_ms,
             dispatchers,
             reading: VecDeque::new(),
@@ -273,11 +273,12 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// Returns when the loop gives up, if nothing else happens. `None` while a claim is being read: its trainer reports
-    /// its own trouble.
+    /// Returns when the loop gives up, if nothing else happens.
     pub fn gives_up_at(&self) -> Option<Millis> {
-        let trouble = self.trouble.latest().filter(|_| self.reading.is_empty());
-        trouble.map(|(since, _)| since + self.patience_ms)
+        match self.reading.front() {
+            Some((_, trainer)) => trainer.gives_up_at(),
+            None => self.trouble.latest().map(|(since, _)| since + self.patience_ms),
+        }
     }
 
     /// Returns the position after the batches delivered so far.

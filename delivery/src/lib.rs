@@ -49,7 +49,7 @@ pub use position::{ClaimMarks, RankMarks, Start, Token};
 pub use sequencer::{
     Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,
 };
-pub use settings::ReadSettings;
+pub use settings::{PATIENCE_MS, ReadSettings, SILENCE_MS};
 pub use slice::Slice;
 pub use steps::Steps;
 pub use trainer::{AssembledBatch, Ended, Fragment, Next, Open, Origin, ReceiveLimits, Trainer};

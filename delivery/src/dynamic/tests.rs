@@ -15,7 +15,7 @@ const PATIENCE_MS: Millis = 1_000;
 fn trainer(dispatchers: usize) -> DynamicTrainer<u64> {
     let settings = ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 0, world_size: 2 };
     let claimer = Claimer::new("f".into(), "j".into(), 9 << 16, settings, Claim::default(), None).expect("new");
-    DynamicTrainer::new(claimer, dispatchers, 1_000, PATIENCE_MS)
+    DynamicTrainer::new(claimer, dispatchers, ReceiveLimits::of_bytes(1_000), PATIENCE_MS)
 }
 
 fn window() -> WindowId {
@@ -52,13 +52,14 @@ fn begin(trainer: &mut DynamicTrainer<u64>) -> Vec<u64> {
 fn bring(trainer: &mut DynamicTrainer<u64>, run: u64) {
     let trainer = trainer.trainer(granted(run).claim).expect("begun");
     let seq = trainer.sync(0).seq;
-    let route = Route { window: window(), rows: 100, last: true, lease: 1, worker: 1, address: "a".into() };
+    let route =
+        Route { window: window(), rows: 100, last: true, ready: true, lease: 1, worker: 1, address: "a".into() };
     let reply = ReaderReply { version: 1, seq, routes: vec![route], failed: None, workers: 1, refused: false };
     trainer.reply(reply);
     let opens = trainer.opens(0);
     for rows in opens[0].slice.runs(0) {
         let records = rows.start;
-        assert!(trainer.received(window(), 1, Fragment { rows, bytes: 20, records }));
+        assert!(trainer.received(window(), 1, Fragment { rows, bytes: 20, records }, 0));
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
-use super::reader::TrainerNode;
+use super::reader::{TrainerNode, limits};
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::Report;
 use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next, STREAMS_OF_A_RANK_MAX};
@@ -50,13 +50,13 @@ impl Member {
         batch_size: u64,
         buffer_limit: u64,
     ) -> Self {
-        // Each of two claims may buffer its limit and a fragment beyond, and one the batch that the loop waits for.
+        // Each of two claims may buffer its limit, a fragment beyond, and the batch that the loop waits for.
         let batch = batch_size * ROW_BYTES;
-        let buffered_max = buffer_limit + batch + 2 * batch.min(world.flow.fragment_max());
+        let buffered_max = buffer_limit + 2 * (batch + batch.min(world.flow.fragment_max()));
         Self {
             rank,
             process,
-            trainer: DynamicTrainer::new(claimer, world.dispatchers, buffer_limit, PATIENCE_MS),
+            trainer: DynamicTrainer::new(claimer, world.dispatchers, limits(buffer_limit), PATIENCE_MS),
             contact: Contact::new(world),
             asked: BTreeMap::new(),
             readers_at: Contact::anywhere(world),
@@ -204,6 +204,7 @@ impl Member {
                 }
                 Next::End => return (None, Some(Done::Ended)),
                 Next::Fail(report) => {
+                    world.failed(&report);
                     // An error of a claim's windows is not about the job.
                     let is_of_claim = self.trainer.reading().next().is_some();
                     let kind = if is_of_claim { ErrorKind::Data } else { report.kind };

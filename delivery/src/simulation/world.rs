@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
 use super::random::{SeededRandom, hash};
+use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
-use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
+use crate::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
 /// Index of a node: dispatchers first, then workers, then trainers.
@@ -120,10 +121,8 @@ pub(super) enum Timer {
     Unanswered(u64),
     /// A window reaches its next stage.
     Computed { key: WindowKey, task: u64 },
-    /// The training loop asks for its next batch, or a stream can be opened again.
+    /// The training loop asks for its next batch, or a stream can be opened again or is silent.
     Pump,
-    /// Silent streams are given up.
-    Check,
 }
 
 /// An event of the world.
@@ -206,6 +205,8 @@ pub(super) struct World {
     pub(super) has_many_streams: bool,
     /// The bytes in flight of all streams.
     pub(super) flow: FlowControl,
+    /// Whether a reader can no longer reach some worker.
+    pub(super) is_cut: bool,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,
     /// The node that serves at each address.
@@ -226,12 +227,16 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, traced: bool) -> Self {
         let mut random = SeededRandom::new(seed);
-        let faults = Faults::draw(&mut random);
+        let mut faults = Faults::draw(&mut random);
         let feeds: Vec<Arc<str>> = match random.chance(200) {
             true => vec!["a".into(), "b".into()],
             false => vec!["a".into()],
         };
         let has_many_streams = random.chance(150);
+        if has_many_streams && random.chance(500) {
+            // Streams must not stop each other without any fault.
+            faults.until = faults.until.min(500);
+        }
         let plan = |random: &mut SeededRandom| SimulatedPlan {
             seed: random.next(),
             windows_max: random.pick(if has_many_streams { &[24] } else { &[1, 2, 4, 6, 8, 12, 12] }),
@@ -247,6 +252,7 @@ impl World {
             named: BTreeMap::new(),
             dispatchers: 1 + usize::from(random.chance(400)),
             has_many_streams,
+            is_cut: false,
             flow: FlowControl::new(window_rows * ROW_BYTES),
             drops_end_streams: random.chance(500),
             latency: random.pick(&[2, 5, 30]),
@@ -428,6 +434,15 @@ impl World {
     pub(super) fn say(&mut self, text: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:>7} {}", self.now, text().replace("WindowId { epoch: ", "{").replace("index: ", "")));
+        }
+    }
+
+    /// Records that a reader failed. No rows may be missing for long when all nodes and connections work.
+    pub(super) fn failed(&mut self, report: &Report) {
+        if report.message.starts_with("no rows of window") {
+            if !self.is_cut && self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000 {
+                self.violated(|| format!("stuck: {}", report.message));
+            }
         }
     }
 
