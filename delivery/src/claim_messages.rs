@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::claim::{Claim, CompletedPrefix, Granted};
 use crate::clock::Millis;
 use crate::messages::Report;
+use crate::position::EndedRank;
 use crate::window::Plan;
 
 /// A rank's state in dynamic delivery.
@@ -36,7 +37,14 @@ pub struct ClaimSync {
     pub furthest: Option<Granted>,
     /// The newest session that the rank knows of each rank.
     pub sessions: BTreeMap<u64, u64>,
-    /// Whether this is the rank's last message: it takes no claims beyond those it holds.
+    /// The sessions of the ranks when all of them had last reported their claims, or those that the rank's token names.
+    /// The claims of later processes may differ from what they had then.
+    #[serde(default)]
+    pub met: BTreeMap<u64, u64>,
+    /// Other ranks that have ended.
+    #[serde(default)]
+    pub ended: BTreeMap<u64, EndedRank>,
+    /// Whether the rank takes no claims beyond those it holds, from now on. A rank that holds none has then ended.
     pub is_leaving: bool,
 }
 
@@ -53,6 +61,9 @@ pub struct ClaimReply {
     pub awaited: Vec<u64>,
     /// The newest session of each rank.
     pub sessions: BTreeMap<u64, u64>,
+    /// Ranks that have ended. The rank's own entry acknowledges its end.
+    #[serde(default)]
+    pub ended: BTreeMap<u64, EndedRank>,
     /// The number of workers that compute this feed.
     pub workers: usize,
     /// The reason that no claim can be granted now.
@@ -99,6 +110,7 @@ impl ClaimMessage {
             && (1..=1 << 34).contains(&claims.unit)
             && is_claim(&claims.base.begin)
             && claims.done.iter().all(is_claim)
+            && claims.ended.values().flat_map(|ended| &ended.done).all(is_claim)
             && claims.held.iter().chain(&claims.furthest).all(is_granted)
     }
 }

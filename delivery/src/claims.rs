@@ -19,7 +19,7 @@ use crate::claim::{CLAIMS_HELD_MAX, Claim, CompletedPrefix, Granted, marks};
 use crate::claim_messages::{ClaimReply, ClaimSync};
 use crate::error::ErrorKind;
 use crate::messages::Report;
-use crate::position::RankMarks;
+use crate::position::{EndedRank, RankMarks};
 use crate::rules::{Rule, holds};
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
@@ -199,8 +199,21 @@ impl Claims {
             failed: (awaited.is_empty() && !self.is_whole).then(|| self.behind()),
             awaited,
             sessions: BTreeMap::new(),
+            ended: BTreeMap::new(),
             workers: 0,
         }
+    }
+
+    /// Returns the claims that a process of a rank that has ended had done. They are empty if the reports do not add up.
+    pub(crate) fn ended(&self, rank: u64, session: u64) -> EndedRank {
+        let marks = self.ranks.get(&rank).filter(|_| self.is_whole && self.all_here).map(|it| it.marks.clone());
+        let RankMarks { before, done, .. } = marks.unwrap_or_default();
+        EndedRank { session, before, done }
+    }
+
+    /// Returns whether the ranks' reports are complete and add up.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_whole && self.all_here
     }
 
     /// Returns the reason that no claim can be granted although all ranks have reported.

@@ -9,6 +9,7 @@
 //! - A rank that waits for other ranks looks for them at the next dispatcher.
 //! - The loop gets the batches of one claim after the other. The next claim is received meanwhile.
 //! - A token counts exactly the batches that were delivered to the loop.
+//! - A rank ends when a dispatcher knows that it takes no more claims, so that no other rank waits for it.
 //! - A process that a newer one has replaced delivers no more batches.
 //! - One limit bounds what all claims of a rank receive at a time: see [`DynamicTrainer::limits`].
 
@@ -34,6 +35,8 @@ use crate::trouble::{Trouble, awaited, no_workers};
 pub const STREAMS_OF_A_RANK_MAX: usize = STREAMS_MAX * CLAIMS_HELD_MAX;
 /// The most unanswered messages at a time: one that waits for news, and one that brings news.
 const CALLS_MAX: usize = 2;
+/// A rank that was granted all it can get, and has delivered it, waits this long for a dispatcher to know.
+const FAREWELL_MS: Millis = 5_000;
 /// The pause between leaving a dispatcher and asking the next.
 const PAUSE_MS: Millis = 200;
 
@@ -57,6 +60,8 @@ pub struct DynamicTrainer<R> {
     /// When ranks started missing at this dispatcher.
     awaiting_since: Option<Millis>,
     trouble: Trouble,
+    /// When no claim was left for this rank.
+    finished_since: Option<Millis>,
     /// The reason that this rank was refused for good.
     refused: Option<Report>,
 }
@@ -77,6 +82,7 @@ impl<R> DynamicTrainer<R> {
             paused_until: None,
             awaiting_since: None,
             trouble: Trouble::default(),
+            finished_since: None,
             refused: None,
         }
     }
@@ -264,8 +270,14 @@ impl<R> DynamicTrainer<R> {
                 next => return next,
             }
         }
-        if self.claimer.is_finished() {
-            return Next::End;
+        if self.claimer.is_finished() && self.finished_since.is_none() {
+            self.finished_since = Some(now);
+            self.has_news = true;
+        }
+        if let Some(since) = self.finished_since {
+            // All batches were delivered, so a dispatcher that does not answer is no error.
+            let is_over = self.claimer.has_ended() || now >= since + FAREWELL_MS || !holds(Rule::EndsAreAcknowledged);
+            return if is_over { Next::End } else { Next::Wait };
         }
         match self.trouble.latest() {
             Some((since, report)) if since + self.patience_ms <= now => Next::Fail(report.clone()),
@@ -273,10 +285,11 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// Returns when the loop gives up, if nothing else happens.
+    /// Returns when the loop gives up, or ends without an answer, if nothing else happens.
     pub fn gives_up_at(&self) -> Option<Millis> {
         match self.reading.front() {
             Some((_, trainer)) => trainer.gives_up_at(),
+            None if self.finished_since.is_some() => self.finished_since.map(|since| since + FAREWELL_MS),
             None => self.trouble.latest().map(|(since, _)| since + self.patience_ms),
         }
     }

@@ -42,6 +42,8 @@ fn report(done: &[(u64, u64)], held: &[Granted]) -> ClaimSync {
         held: held.to_vec(),
         furthest: None,
         sessions: BTreeMap::new(),
+        met: BTreeMap::new(),
+        ended: BTreeMap::new(),
         is_leaving: false,
     }
 }

@@ -27,8 +27,6 @@ pub(super) struct Member {
     /// The readers of its claims.
     pub(super) reading: VecDeque<(Claim, TrainerNode)>,
     busy_until: Millis,
-    /// When the rank began to wait for other ranks, at any dispatcher.
-    pub(super) awaiting_since: Option<Millis>,
     failed_since: Option<Millis>,
     /// The most bytes that its claims may buffer.
     buffered_max: u64,
@@ -62,7 +60,6 @@ impl Member {
             readers_at: Contact::anywhere(world),
             reading: VecDeque::new(),
             busy_until: 0,
-            awaiting_since: None,
             failed_since: None,
             buffered_max,
         }
@@ -115,8 +112,6 @@ impl Member {
                 let latest = self.trainer.claimer().latest();
                 let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
                 self.failed_since = is_failed.then(|| self.failed_since.unwrap_or(world.now));
-                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
-                self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(world.now));
             }
             NodeMessage::Unreachable => {
                 let asked = self.asked.iter().filter(|(_, at)| **at == from.node);

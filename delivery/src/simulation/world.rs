@@ -199,6 +199,8 @@ pub(super) struct World {
     pub(super) feeds: Vec<Arc<str>>,
     /// For each process that resumed from a token, the newest process of each rank that the token names.
     pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// How often dispatchers were started.
+    pub(super) dispatchers_started: u64,
     /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
     /// Whether ranks have many streams to few workers: windows are many, and computed far ahead.
@@ -250,6 +252,7 @@ impl World {
         Self {
             now: 0,
             named: BTreeMap::new(),
+            dispatchers_started: 0,
             dispatchers: 1 + usize::from(random.chance(400)),
             has_many_streams,
             is_cut: false,
