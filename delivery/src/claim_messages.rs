@@ -2,7 +2,7 @@
 //!
 //! As in [`messages`](crate::messages), each message states all that its sender knows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use crate::claim::{Claim, CompletedPrefix, Granted};
 use crate::clock::Millis;
 use crate::messages::Report;
 use crate::position::EndedRank;
+use crate::runs::ClaimSet;
 use crate::window::Plan;
 
 /// A rank's state in dynamic delivery.
@@ -29,8 +30,7 @@ pub struct ClaimSync {
     /// The sum of the `mark`s of those of these claims that the rank has done itself.
     pub before: u64,
     /// The claims that the rank has delivered since.
-    #[serde(with = "crate::runs")]
-    pub done: BTreeSet<Claim>,
+    pub done: ClaimSet,
     /// The claims that the rank is granted and has not wholly delivered.
     pub held: Vec<Granted>,
     /// The rank's furthest claim, from which a dispatcher learns where the windows are.
@@ -99,6 +99,7 @@ impl ClaimMessage {
     pub(crate) fn is_sane<P: Plan>(&self, plan: &P) -> bool {
         let claims = &self.claims;
         let is_claim = |claim: &Claim| claim.epoch <= self.until_epoch && claim.run < 1 << 28;
+        let is_run = |(epoch, _, last): (u64, u64, u64)| is_claim(&Claim { epoch, run: last });
         let is_granted = |granted: &Granted| {
             is_claim(&granted.claim)
                 && granted.window.epoch < self.until_epoch
@@ -109,8 +110,8 @@ impl ClaimMessage {
             && (1..=1 << 34).contains(&claims.claim_rows)
             && (1..=1 << 34).contains(&claims.unit)
             && is_claim(&claims.base.begin)
-            && claims.done.iter().all(is_claim)
-            && claims.ended.values().flat_map(|ended| &ended.done).all(is_claim)
+            && claims.done.runs().all(is_run)
+            && claims.ended.values().all(|ended| ended.done.runs().all(is_run))
             && claims.held.iter().chain(&claims.furthest).all(is_granted)
     }
 }

@@ -394,7 +394,7 @@ mod tests {
         let token: Token = claimer.token().to_string().parse().expect("own text");
         assert_eq!(token, claimer.token());
         let mut resumed = self::claimer(settings(), Some(&token)).expect("its own token");
-        assert_eq!(resumed.sync().claims.done, [granted(0).claim].into());
+        assert_eq!(resumed.sync().claims.done, [granted(0).claim].into_iter().collect());
         assert_eq!(resumed.take(), Some((granted(3), 26)));
         // A late answer does not bring back a claim that is done.
         resumed.reply(answer(1, vec![granted(0), granted(3)]));
@@ -437,7 +437,7 @@ mod tests {
             let settings = ReadSettings { rank, world_size, ..settings() };
             let mut claimer = self::claimer(settings, Some(&token)).expect("tokens of all ranks");
             let message = claimer.sync().claims;
-            let done: Vec<_> = message.done.iter().map(|claim| claim.run).collect();
+            let done: Vec<_> = message.done.runs().flat_map(|(_, first, last)| first..=last).collect();
             (done, claimer.take().map(|(granted, from)| (granted.claim.run, from)), message.origin)
         };
         let alone = of(0, 1);

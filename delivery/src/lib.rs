@@ -46,6 +46,7 @@ pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
 pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use error::{Error, ErrorKind};
 pub use position::{ClaimMarks, EndedRank, RankMarks, Start, Token};
+pub use runs::ClaimSet;
 pub use sequencer::{
     Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,
 };

@@ -1,17 +1,18 @@
 //! Positions of readers, and the token that a trainer keeps in its checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{Claim, CompletedPrefix, Granted, marks};
+use crate::claim::{Claim, CompletedPrefix, Granted};
 use crate::error::Error;
 use crate::rules::{Rule, holds};
+use crate::runs::ClaimSet;
+use crate::sessions;
 use crate::window::WindowId;
-use crate::{runs, sessions};
 
 /// A position at which to begin to read. As text, and so in JSON: `OFFSET`, `EPOCH:OFFSET` or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,16 +153,14 @@ pub struct EndedRank {
     /// The sum of the marks of the rank's claims before the base.
     pub before: u64,
     /// The claims that the rank has delivered since.
-    #[serde(with = "crate::runs")]
-    pub done: BTreeSet<Claim>,
+    pub done: ClaimSet,
 }
 
 impl EndedRank {
     /// Replaces the claims before `begin` by their sum.
     pub(crate) fn pass(&mut self, begin: Claim) {
-        let since = self.done.split_off(&begin);
-        let before = std::mem::replace(&mut self.done, since);
-        self.before = self.before.wrapping_add(marks(before.iter()));
+        self.before = self.before.wrapping_add(self.done.before(begin).marks());
+        self.done = self.done.from(begin);
     }
 }
 
@@ -171,7 +170,7 @@ pub struct RankMarks {
     /// The sum of the marks of the rank's claims before the base.
     pub before: u64,
     /// The claims that the rank has delivered since.
-    pub done: BTreeSet<Claim>,
+    pub done: ClaimSet,
     /// The claims that the rank has partly delivered, each with its first offset that is not delivered.
     pub held: Vec<(Granted, u64)>,
     /// The rank's furthest claim, from which a dispatcher learns where the windows are.
@@ -181,9 +180,8 @@ pub struct RankMarks {
 impl RankMarks {
     /// Replaces the claims before `begin` by their sum.
     pub(crate) fn pass(&mut self, begin: Claim) {
-        let since = self.done.split_off(&begin);
-        let before = std::mem::replace(&mut self.done, since);
-        self.before = self.before.wrapping_add(marks(before.iter()));
+        self.before = self.before.wrapping_add(self.done.before(begin).marks());
+        self.done = self.done.from(begin);
     }
 }
 
@@ -202,8 +200,7 @@ impl ClaimMarks {
             let Granted { claim, end, window, window_offset } = granted;
             format!("{}-{}-{end}-{}-{window_offset}", claim.epoch, claim.run, window.index)
         }
-        let runs =
-            |done| list(runs::of(done).into_iter().map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
+        let runs = |done: &ClaimSet| list(done.runs().map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
         let Self { batch_size, world_size, origin, base, sessions, ranks, ended } = self;
         let CompletedPrefix { begin, passed, ends } = base;
         let mut text = format!("{batch_size}-{world_size}-{origin}-{}-{}-{passed}_", begin.epoch, begin.run);
@@ -246,7 +243,7 @@ impl ClaimMarks {
         let mut marks = Self { batch_size, world_size, origin, base, sessions, ranks: all, ended };
         for group in ranks.chunks(4) {
             let [head, runs, held, furthest] = group.try_into().ok()?;
-            let done = runs::claims(list(runs)?.into_iter().map(|[epoch, first, last]| (epoch, first, last)))?;
+            let done = ClaimSet::of_runs(list(runs)?.into_iter().map(|[epoch, first, last]| (epoch, first, last)))?;
             if let Some([rank, before, session]) = numbers(head) {
                 marks.ended.insert(rank, EndedRank { session, before, done });
                 continue;
@@ -314,16 +311,17 @@ impl ClaimMarks {
             );
             return Err(Error::new(message).with_hint(hint));
         }
-        let claims =
-            || self.ranks.values().flat_map(|it| it.done.iter().chain(it.held.iter().map(|(it, _)| &it.claim)));
-        let claims = || claims().chain(self.ended.values().flat_map(|it| &it.done));
+        let done = || self.ranks.values().map(|it| &it.done).chain(self.ended.values().map(|it| &it.done));
+        let held = || self.ranks.values().flat_map(|it| it.held.iter().map(|(it, _)| it.claim));
         let before = self.ranks.values().map(|it| it.before).chain(self.ended.values().map(|it| it.before));
         let before = before.fold(0, u64::wrapping_add);
-        let different: BTreeSet<_> = claims().collect();
+        let mut different: ClaimSet = held().collect();
+        done().for_each(|done| different.extend(done));
+        let all = done().map(ClaimSet::len).fold(held().count() as u64, u64::saturating_add);
         let is_one = before == self.base.passed
-            && different.len() == claims().count()
+            && different.len() == all
             // A claim before the base is done, so no rank holds it.
-            && different.first().is_none_or(|first| **first >= self.base.begin);
+            && different.first().is_none_or(|first| first >= self.base.begin);
         if !is_one && holds(Rule::TokensAreOfOneHistory) {
             return Err(Error::new("these resume tokens are not of one checkpoint").with_hint(hint));
         }
@@ -376,6 +374,8 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self, Error> {
         let parse = || {
             let (body, sum) = text.rsplit_once('.')?;
+            // Nothing of a damaged text is read.
+            (checksum(body) == sum).then_some(())?;
             let mut parts = body.strip_prefix(Self::PREFIX)?.split('.');
             let token = Self {
                 feed: parts.next()?.into(),
@@ -388,7 +388,7 @@ impl FromStr for Token {
                     None => None,
                 },
             };
-            (parts.next().is_none() && token.body() == body && checksum(body) == sum).then_some(token)
+            (parts.next().is_none() && token.body() == body).then_some(token)
         };
         parse().ok_or_else(|| {
             Error::new(format!("\"{text}\" is not a whole resume token"))
@@ -448,5 +448,19 @@ mod tests {
         for wrong in ["", "-1", "1:", ":1", "1:2:3", "fb1.", "abc"] {
             assert!(wrong.parse::<Start>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_token_with_long_runs_takes_no_more_than_its_text() {
+        let runs = format!("0-0-{0}+1-0-{0}", u32::MAX);
+        let body = format!("fb1.f.0.0.0.0.1-2-0-0-0-0__0-0_{runs}___1-0_{runs}__");
+        let token: Token = format!("{body}.{}", checksum(&body)).parse().expect("a whole token");
+        let marks = token.claims.expect("dynamic");
+        assert!(marks.ranks.values().all(|its| its.done.runs().count() == 2 && its.done.len() == 1 << 33));
+        // Both ranks have all claims.
+        assert_eq!(marks.of(0, 1).unwrap_err().message, "these resume tokens are not of one checkpoint");
+        assert!(format!("{body}.000000").parse::<Token>().is_err());
+        let body = body.replace("4294967295", "18446744073709551615");
+        assert!(format!("{body}.{}", checksum(&body)).parse::<Token>().is_err(), "an index is too large");
     }
 }
