@@ -2,7 +2,7 @@
 //!
 //! As in [`messages`](crate::messages), each message states all that its sender knows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::claim::{Claim, CompletedPrefix, Granted};
 use crate::clock::Millis;
 use crate::messages::Report;
+use crate::position::EndedRank;
+use crate::runs::ClaimSet;
 use crate::window::Plan;
 
 /// A rank's state in dynamic delivery.
@@ -28,15 +30,21 @@ pub struct ClaimSync {
     /// The sum of the `mark`s of those of these claims that the rank has done itself.
     pub before: u64,
     /// The claims that the rank has delivered since.
-    #[serde(with = "crate::runs")]
-    pub done: BTreeSet<Claim>,
+    pub done: ClaimSet,
     /// The claims that the rank is granted and has not wholly delivered.
     pub held: Vec<Granted>,
     /// The rank's furthest claim, from which a dispatcher learns where the windows are.
     pub furthest: Option<Granted>,
     /// The newest session that the rank knows of each rank.
     pub sessions: BTreeMap<u64, u64>,
-    /// Whether this is the rank's last message: it takes no claims beyond those it holds.
+    /// The sessions of the ranks when all of them had last reported their claims, or those that the rank's token names.
+    /// The claims of later processes may differ from what they had then.
+    #[serde(default)]
+    pub met: BTreeMap<u64, u64>,
+    /// Other ranks that have ended.
+    #[serde(default)]
+    pub ended: BTreeMap<u64, EndedRank>,
+    /// Whether the rank takes no claims beyond those it holds, from now on. A rank that holds none has then ended.
     pub is_leaving: bool,
 }
 
@@ -53,6 +61,9 @@ pub struct ClaimReply {
     pub awaited: Vec<u64>,
     /// The newest session of each rank.
     pub sessions: BTreeMap<u64, u64>,
+    /// Ranks that have ended. The rank's own entry acknowledges its end.
+    #[serde(default)]
+    pub ended: BTreeMap<u64, EndedRank>,
     /// The number of workers that compute this feed.
     pub workers: usize,
     /// The reason that no claim can be granted now.
@@ -88,6 +99,7 @@ impl ClaimMessage {
     pub(crate) fn is_sane<P: Plan>(&self, plan: &P) -> bool {
         let claims = &self.claims;
         let is_claim = |claim: &Claim| claim.epoch <= self.until_epoch && claim.run < 1 << 28;
+        let is_run = |(epoch, _, last): (u64, u64, u64)| is_claim(&Claim { epoch, run: last });
         let is_granted = |granted: &Granted| {
             is_claim(&granted.claim)
                 && granted.window.epoch < self.until_epoch
@@ -98,7 +110,8 @@ impl ClaimMessage {
             && (1..=1 << 34).contains(&claims.claim_rows)
             && (1..=1 << 34).contains(&claims.unit)
             && is_claim(&claims.base.begin)
-            && claims.done.iter().all(is_claim)
+            && claims.done.runs().all(is_run)
+            && claims.ended.values().all(|ended| ended.done.runs().all(is_run))
             && claims.held.iter().chain(&claims.furthest).all(is_granted)
     }
 }

@@ -7,7 +7,7 @@ use crate::claim::{Claim, CompletedPrefix, Granted};
 use crate::claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
 use crate::clock::Millis;
 use crate::error::Error;
-use crate::position::{ClaimMarks, RankMarks, Token};
+use crate::position::{ClaimMarks, EndedRank, RankMarks, Token};
 use crate::rules::{Rule, holds};
 use crate::sessions;
 use crate::settings::ReadSettings;
@@ -36,6 +36,12 @@ pub struct Claimer {
     /// The claims that are being read.
     taken: BTreeSet<Claim>,
     sessions: BTreeMap<u64, u64>,
+    /// The sessions when all ranks had last reported their claims, or those of the token.
+    met: BTreeMap<u64, u64>,
+    /// Other ranks that have ended.
+    ended: BTreeMap<u64, EndedRank>,
+    /// Whether the rank takes no more claims.
+    is_leaving: bool,
     seq: u64,
     /// The first message to the current dispatcher.
     since: u64,
@@ -81,6 +87,10 @@ impl Claimer {
         let known = marks.filter(|marks| marks.world_size == settings.world_size);
         let known = known.filter(|_| holds(Rule::TokensNameTheNewestProcesses));
         let mut sessions = known.map(|marks| marks.sessions.clone()).unwrap_or_default();
+        let mut met = sessions.clone();
+        met.remove(&settings.rank);
+        let mut ended = known.map(|marks| marks.ended.clone()).unwrap_or_default();
+        ended.remove(&settings.rank);
         // The clock of the earlier process's machine may have been ahead of this one's.
         let after = |before: u64| ((before >> 16) + 1) << 16 | session & 0xffff;
         let session = sessions.get(&settings.rank).map_or(session, |&before| session.max(after(before)));
@@ -96,6 +106,9 @@ impl Claimer {
             held: held.into_iter().map(|(granted, from)| (granted.claim, (granted, from))).collect(),
             taken: BTreeSet::new(),
             sessions,
+            met,
+            ended,
+            is_leaving: false,
             seq: 0,
             since: 1,
             answered: 0,
@@ -109,6 +122,7 @@ impl Claimer {
     /// Returns the next message to the dispatcher.
     pub fn sync(&mut self) -> ClaimMessage {
         self.seq += 1;
+        self.is_leaving |= self.is_finished() && holds(Rule::EndsAreAcknowledged);
         let ReadSettings { batch_size, epochs, drop_last, rank, world_size } = self.settings;
         ClaimMessage {
             feed: Arc::clone(&self.feed),
@@ -130,7 +144,9 @@ impl Claimer {
                 held: self.held.values().map(|(granted, _)| *granted).collect(),
                 furthest: self.marks.furthest,
                 sessions: self.sessions.clone(),
-                is_leaving: false,
+                met: self.met.clone(),
+                ended: self.ended.clone(),
+                is_leaving: self.is_leaving,
             },
         }
     }
@@ -145,9 +161,8 @@ impl Claimer {
 
     /// Returns the last message to the dispatcher.
     pub fn leave(&mut self) -> ClaimMessage {
-        let mut message = self.sync();
-        message.claims.is_leaving = true;
-        message
+        self.is_leaving = true;
+        self.sync()
     }
 
     /// Turns to another dispatcher, or to one that may have restarted. Later answers of the last dispatcher are
@@ -188,7 +203,15 @@ impl Claimer {
         sessions::join(&mut self.sessions, &reply.sessions);
         self.base.join(&reply.base);
         self.marks.pass(self.base.begin);
-        for granted in &reply.granted {
+        let own = self.settings.rank;
+        self.ended.extend(reply.ended.iter().filter(|(rank, _)| **rank != own).map(|(&rank, it)| (rank, it.clone())));
+        self.ended.retain(|rank, it| self.sessions.get(rank).is_none_or(|&newest| newest <= it.session));
+        self.ended.values_mut().for_each(|it| it.pass(self.base.begin));
+        if reply.awaited.is_empty() && reply.failed.is_none() {
+            self.met.clone_from(&self.sessions);
+        }
+        // The dispatcher takes claims back that a leaving rank does not name.
+        for granted in reply.granted.iter().filter(|_| !self.is_leaving) {
             // The dispatcher may not have known yet that this claim is done.
             let is_done = granted.claim < self.base.begin || self.marks.done.contains(&granted.claim);
             if !is_done || !holds(Rule::DoneClaimsStayDone) {
@@ -230,6 +253,12 @@ impl Claimer {
         self.held.is_empty() && self.latest.as_ref().is_some_and(is_over)
     }
 
+    /// Returns whether the dispatcher knows that the rank takes no more claims, and has heard of all that it has done.
+    pub fn has_ended(&self) -> bool {
+        let ended = self.latest.as_ref().and_then(|reply| reply.ended.get(&self.settings.rank));
+        self.held.is_empty() && ended.is_some_and(|ended| ended.session == self.session)
+    }
+
     /// Returns the job's name.
     pub(crate) fn job(&self) -> &str {
         &self.job
@@ -268,6 +297,7 @@ impl Claimer {
             base: self.base.clone(),
             sessions: self.sessions.clone(),
             ranks: [(rank, own)].into(),
+            ended: self.ended.clone(),
         };
         Token {
             feed: Arc::clone(&self.feed),
@@ -306,6 +336,7 @@ mod tests {
             is_exhausted: false,
             awaited: Vec::new(),
             sessions: BTreeMap::new(),
+            ended: BTreeMap::new(),
             workers: 1,
             failed: None,
         };
@@ -363,7 +394,7 @@ mod tests {
         let token: Token = claimer.token().to_string().parse().expect("own text");
         assert_eq!(token, claimer.token());
         let mut resumed = self::claimer(settings(), Some(&token)).expect("its own token");
-        assert_eq!(resumed.sync().claims.done, [granted(0).claim].into());
+        assert_eq!(resumed.sync().claims.done, [granted(0).claim].into_iter().collect());
         assert_eq!(resumed.take(), Some((granted(3), 26)));
         // A late answer does not bring back a claim that is done.
         resumed.reply(answer(1, vec![granted(0), granted(3)]));
@@ -406,7 +437,7 @@ mod tests {
             let settings = ReadSettings { rank, world_size, ..settings() };
             let mut claimer = self::claimer(settings, Some(&token)).expect("tokens of all ranks");
             let message = claimer.sync().claims;
-            let done: Vec<_> = message.done.iter().map(|claim| claim.run).collect();
+            let done: Vec<_> = message.done.runs().flat_map(|(_, first, last)| first..=last).collect();
             (done, claimer.take().map(|(granted, from)| (granted.claim.run, from)), message.origin)
         };
         let alone = of(0, 1);

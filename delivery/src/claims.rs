@@ -13,14 +13,15 @@
 //! before them would need claims that nobody remembers. The sum reveals this, and then no claim is granted until all
 //! ranks resume from one checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::claim::{CLAIMS_HELD_MAX, Claim, CompletedPrefix, Granted, marks};
+use crate::claim::{CLAIMS_HELD_MAX, Claim, CompletedPrefix, Granted};
 use crate::claim_messages::{ClaimReply, ClaimSync};
 use crate::error::ErrorKind;
 use crate::messages::Report;
-use crate::position::RankMarks;
+use crate::position::{EndedRank, RankMarks};
 use crate::rules::{Rule, holds};
+use crate::runs::ClaimSet;
 use crate::sequencer::Sequencer;
 use crate::window::{Plan, WindowId};
 
@@ -52,7 +53,7 @@ pub(crate) struct Claims {
     /// Whether the reported claims add up to the base.
     is_whole: bool,
     /// The claims from the base on that ranks hold or have done.
-    taken: BTreeSet<Claim>,
+    taken: ClaimSet,
     /// Every claim before this one is taken.
     next: Claim,
     /// Indices of windows, by epoch and first offset.
@@ -74,7 +75,7 @@ impl Claims {
             ranks: BTreeMap::new(),
             all_here: false,
             is_whole: false,
-            taken: BTreeSet::new(),
+            taken: ClaimSet::default(),
             next: Claim::default(),
             anchors: BTreeMap::new(),
             totals: BTreeMap::new(),
@@ -102,7 +103,7 @@ impl Claims {
             }
             state.held.extend(sync.held.iter().map(|held| (held.claim, *held)));
         } else {
-            state.marks.done.extend(sync.done.range(state.begin..));
+            state.marks.done.extend(&sync.done.from(state.begin));
             state.held.retain(|claim, _| !sync.done.contains(claim));
         }
         if is_whole || self.all_here != all_here {
@@ -110,7 +111,7 @@ impl Claims {
             self.take_stock();
         }
         if all_here && self.is_whole {
-            self.taken.extend(sync.done.range(self.base.begin..));
+            self.taken.extend(&sync.done.from(self.base.begin));
             self.advance();
         }
     }
@@ -120,12 +121,17 @@ impl Claims {
         let newest = self.ranks.values().map(|rank| (rank.begin, rank.passed)).max();
         (self.base.begin, self.base.passed) = newest.unwrap_or_default();
         let begin = self.base.begin;
-        let before = |rank: &ClaimingRank| rank.marks.before.wrapping_add(marks(rank.marks.done.range(..begin)));
-        let claims = || self.ranks.values().flat_map(|rank| rank.marks.done.range(begin..).chain(rank.held.keys()));
-        self.taken = claims().copied().collect();
+        let before = |rank: &ClaimingRank| rank.marks.before.wrapping_add(rank.marks.done.before(begin).marks());
+        self.taken = self.ranks.values().flat_map(|rank| rank.held.keys()).copied().collect();
+        let mut claims: u64 = self.ranks.values().map(|rank| rank.held.len() as u64).sum();
+        for rank in self.ranks.values() {
+            let done = rank.marks.done.from(begin);
+            claims = claims.saturating_add(done.len());
+            self.taken.extend(&done);
+        }
         self.is_whole = (self.ranks.values().map(before).fold(0, u64::wrapping_add) == self.base.passed
-            && claims().count() == self.taken.len()
-            && self.taken.first().is_none_or(|first| *first >= begin))
+            && claims == self.taken.len()
+            && self.taken.first().is_none_or(|first| first >= begin))
             || !holds(Rule::ReturnsAreWhole);
         self.next = begin;
         if self.is_whole && self.all_here {
@@ -140,7 +146,7 @@ impl Claims {
             rank.marks.pass(begin);
             (rank.begin, rank.passed) = (begin, passed);
         }
-        self.taken = self.taken.split_off(&begin);
+        self.taken = self.taken.from(begin);
         self.next = self.next.max(begin);
         self.base.ends = self.base.ends.split_off(&begin.epoch);
         self.totals = self.totals.split_off(&begin.epoch);
@@ -153,15 +159,14 @@ impl Claims {
     /// Moves the base past claims that were done long ago.
     fn advance(&mut self) {
         let remembered = REMEMBERED * self.ranks.len() as u64;
-        let done =
-            |before: Claim| self.ranks.values().map(|it| it.marks.done.range(..before).count() as u64).sum::<u64>();
-        let all: u64 = self.ranks.values().map(|it| it.marks.done.len() as u64).sum();
+        let done = |before: Claim| {
+            self.ranks.values().map(|it| it.marks.done.before(before).len()).fold(0, u64::saturating_add)
+        };
+        let all: u64 = self.ranks.values().map(|it| it.marks.done.len()).fold(0, u64::saturating_add);
         if all < 2 * remembered {
             return;
         }
-        while self.taken.contains(&self.next) {
-            self.next.run += 1;
-        }
+        self.next = self.taken.next_free(self.next);
         let held = self.ranks.values().filter_map(|rank| rank.held.keys().next()).min();
         let until = held.map_or(self.next, |&held| held.min(self.next));
         let until = if holds(Rule::OnlyDoneClaimsArePassed) { until } else { self.next };
@@ -170,9 +175,9 @@ impl Claims {
             return;
         }
         // Every claim before `until` is taken, and none of them is held.
-        let at = self.taken.iter().nth(passed as usize).copied();
+        let at = self.taken.nth(passed);
         let begin = at.map_or(until, |at| at.min(until));
-        let passed = self.ranks.values().map(|it| marks(it.marks.done.range(..begin)));
+        let passed = self.ranks.values().map(|it| it.marks.done.before(begin).marks());
         self.base.passed = passed.fold(self.base.passed, u64::wrapping_add);
         self.base.begin = begin;
         self.pass();
@@ -199,8 +204,21 @@ impl Claims {
             failed: (awaited.is_empty() && !self.is_whole).then(|| self.behind()),
             awaited,
             sessions: BTreeMap::new(),
+            ended: BTreeMap::new(),
             workers: 0,
         }
+    }
+
+    /// Returns the claims that a process of a rank that has ended had done. They are empty if the reports do not add up.
+    pub(crate) fn ended(&self, rank: u64, session: u64) -> EndedRank {
+        let marks = self.ranks.get(&rank).filter(|_| self.is_whole && self.all_here).map(|it| it.marks.clone());
+        let RankMarks { before, done, .. } = marks.unwrap_or_default();
+        EndedRank { session, before, done }
+    }
+
+    /// Returns whether the ranks' reports are complete and add up.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_whole && self.all_here
     }
 
     /// Returns the reason that no claim can be granted although all ranks have reported.
@@ -226,7 +244,7 @@ impl Claims {
         while self.next.epoch < until_epoch {
             let claim = self.next;
             if self.taken.contains(&claim) {
-                self.next.run += 1;
+                self.next = self.taken.next_free(claim);
                 continue;
             }
             if self.base.ends.get(&claim.epoch).is_some_and(|&claims| claim.run >= claims) {

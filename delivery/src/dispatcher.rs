@@ -367,6 +367,9 @@ impl<P: Plan> Dispatcher<P> {
                 HeldState::Ready { rows, bytes } => {
                     feed.counted(window, lease, rows, bytes);
                     let _ = feed.sequencer.handle(Event::WindowReady { window, lease });
+                    if feed.sequencer.is_ready(window, lease) && !feed.sequencer.has_failed(window) {
+                        feed.failures.remove(&window);
+                    }
                     if let Some(granted) = feed.granted.remove(&(window, lease)) {
                         feed.typical_ms = (3 * feed.typical_ms + now.saturating_sub(granted)) / 4;
                     }

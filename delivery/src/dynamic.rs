@@ -9,6 +9,7 @@
 //! - A rank that waits for other ranks looks for them at the next dispatcher.
 //! - The loop gets the batches of one claim after the other. The next claim is received meanwhile.
 //! - A token counts exactly the batches that were delivered to the loop.
+//! - A rank ends when a dispatcher knows that it takes no more claims, so that no other rank waits for it.
 //! - A process that a newer one has replaced delivers no more batches.
 //! - One limit bounds what all claims of a rank receive at a time: see [`DynamicTrainer::limits`].
 
@@ -23,11 +24,19 @@ use crate::messages::{ReaderSync, Report};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
 use crate::settings::ReadSettings;
-use crate::trainer::{AssembledBatch, Next, Origin, ReceiveLimits, Trainer};
+use crate::trainer::{AssembledBatch, Next, Origin, ReceiveLimits, STREAMS_MAX, Trainer};
 use crate::trouble::{Trouble, awaited, no_workers};
 
+/// The most streams that a rank has open at a time, over all claims that it reads.
+///
+/// All streams of a rank to a worker share one connection. The flow-control window of the connection must be at least
+/// this many times the window of a stream: then streams that wait for room never keep the stream that the loop waits
+/// for from sending.
+pub const STREAMS_OF_A_RANK_MAX: usize = STREAMS_MAX * CLAIMS_HELD_MAX;
 /// The most unanswered messages at a time: one that waits for news, and one that brings news.
 const CALLS_MAX: usize = 2;
+/// A rank that was granted all it can get, and has delivered it, waits this long for a dispatcher to know.
+const FAREWELL_MS: Millis = 5_000;
 /// The pause between leaving a dispatcher and asking the next.
 const PAUSE_MS: Millis = 200;
 
@@ -51,17 +60,19 @@ pub struct DynamicTrainer<R> {
     /// When ranks started missing at this dispatcher.
     awaiting_since: Option<Millis>,
     trouble: Trouble,
+    /// When no claim was left for this rank.
+    finished_since: Option<Millis>,
     /// The reason that this rank was refused for good.
     refused: Option<Report>,
 }
 
 impl<R> DynamicTrainer<R> {
-    /// Creates the rank of `claimer`, which may ask any of `dispatchers`. It receives about `buffer_bytes` ahead of the
-    /// loop, over all claims. It fails when trouble lasts for longer than `patience_ms`.
-    pub fn new(claimer: Claimer, dispatchers: usize, buffer_bytes: u64, patience_ms: Millis) -> Self {
+    /// Creates the rank of `claimer`, which may ask any of `dispatchers`. Its claims share the buffer of `limits`. It
+    /// fails when trouble lasts for longer than `patience_ms`.
+    pub fn new(claimer: Claimer, dispatchers: usize, limits: ReceiveLimits, patience_ms: Millis) -> Self {
         Self {
             claimer,
-            limits: ReceiveLimits::of_bytes(buffer_bytes),
+            limits,
             patience_ms,
             dispatchers,
             reading: VecDeque::new(),
@@ -71,16 +82,19 @@ impl<R> DynamicTrainer<R> {
             paused_until: None,
             awaiting_since: None,
             trouble: Trouble::default(),
+            finished_since: None,
             refused: None,
         }
     }
 
     /// Returns the limits of each claim.
     ///
-    /// All streams of a rank share one connection, and so one flow-control window. A stream that is blocked because its
-    /// claim's buffer is full keeps its part of that window. **This function bounds the blocked bytes over all
-    /// claims**: no other code decides how many streams a rank has, or how much it buffers. Each claim has as many
-    /// streams as a rank with ordered delivery, and an equal part of the rank's buffer.
+    /// Each claim has as many streams as a rank with ordered delivery, and an equal part of the rank's buffer. A rank
+    /// reads at most [`CLAIMS_HELD_MAX`] claims at a time, and so has at most [`STREAMS_OF_A_RANK_MAX`] streams.
+    ///
+    /// A stream without room in its claim's buffer is not read, and keeps its part of the flow-control window of the
+    /// connection, which all streams of the rank share. This function does not prevent that. The transport must give
+    /// the connection a window that has room for the windows of all these streams.
     fn limits(&self) -> ReceiveLimits {
         let parts = if holds(Rule::ClaimsShareTheBuffer) { CLAIMS_HELD_MAX as u64 } else { 1 };
         ReceiveLimits { buffered_bytes: self.limits.buffered_bytes / parts, ..self.limits }
@@ -188,8 +202,12 @@ impl<R> DynamicTrainer<R> {
     }
 
     /// Begins to read a granted claim; draw `session` at random. From now on the caller follows the routes of the
-    /// claim's [`trainer`](Self::trainer). Returns `None` if all granted claims are being read.
+    /// claim's [`trainer`](Self::trainer). Returns `None` if all granted claims are being read, or as many as may be.
     pub fn begin(&mut self, session: impl FnOnce() -> u64) -> Option<Claim> {
+        // A rank of a job that resumed with fewer ranks may hold more claims than it may read at a time.
+        if self.reading.len() >= CLAIMS_HELD_MAX && holds(Rule::FewClaimsAreRead) {
+            return None;
+        }
         let (granted, from) = self.claimer.take()?;
         let settings = self.claimer.settings();
         let first = granted.claim.run * Claimer::claim_rows(settings);
@@ -213,6 +231,11 @@ impl<R> DynamicTrainer<R> {
         self.reading.iter_mut().find(|(granted, _)| granted.claim == claim).map(|(_, trainer)| trainer)
     }
 
+    /// Returns the number of streams that are open and have rows to bring: at most [`STREAMS_OF_A_RANK_MAX`].
+    pub(crate) fn streams(&self) -> usize {
+        self.reading.iter().map(|(_, trainer)| trainer.streams()).sum()
+    }
+
     /// Returns the claims that are being read, the one that the loop is in first.
     pub fn reading(&self) -> impl Iterator<Item = Claim> {
         self.reading.iter().map(|(granted, _)| granted.claim)
@@ -230,6 +253,7 @@ impl<R> DynamicTrainer<R> {
     /// Returns the next batch of the loop. If there is none yet, [`gives_up_at`](Self::gives_up_at) says how long to
     /// wait.
     pub fn next(&mut self, now: Millis) -> Next<R> {
+        debug_assert!(self.streams() <= STREAMS_OF_A_RANK_MAX || !holds(Rule::FewClaimsAreRead), "few claims are read");
         // Checked before delivering received batches: another process may deliver them now.
         if let Some(report) = &self.refused {
             return Next::Fail(report.clone());
@@ -246,8 +270,14 @@ impl<R> DynamicTrainer<R> {
                 next => return next,
             }
         }
-        if self.claimer.is_finished() {
-            return Next::End;
+        if self.claimer.is_finished() && self.finished_since.is_none() {
+            self.finished_since = Some(now);
+            self.has_news = true;
+        }
+        if let Some(since) = self.finished_since {
+            // All batches were delivered, so a dispatcher that does not answer is no error.
+            let is_over = self.claimer.has_ended() || now >= since + FAREWELL_MS || !holds(Rule::EndsAreAcknowledged);
+            return if is_over { Next::End } else { Next::Wait };
         }
         match self.trouble.latest() {
             Some((since, report)) if since + self.patience_ms <= now => Next::Fail(report.clone()),
@@ -255,11 +285,13 @@ impl<R> DynamicTrainer<R> {
         }
     }
 
-    /// Returns when the loop gives up, if nothing else happens. `None` while a claim is being read: its trainer reports
-    /// its own trouble.
+    /// Returns when the loop gives up, or ends without an answer, if nothing else happens.
     pub fn gives_up_at(&self) -> Option<Millis> {
-        let trouble = self.trouble.latest().filter(|_| self.reading.is_empty());
-        trouble.map(|(since, _)| since + self.patience_ms)
+        match self.reading.front() {
+            Some((_, trainer)) => trainer.gives_up_at(),
+            None if self.finished_since.is_some() => self.finished_since.map(|since| since + FAREWELL_MS),
+            None => self.trouble.latest().map(|(since, _)| since + self.patience_ms),
+        }
     }
 
     /// Returns the position after the batches delivered so far.

@@ -43,13 +43,14 @@ pub use dispatcher::claiming::Unanswered;
 pub use dispatcher::group::JobStatus;
 pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
-pub use dynamic::DynamicTrainer;
+pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use error::{Error, ErrorKind};
-pub use position::{ClaimMarks, RankMarks, Start, Token};
+pub use position::{ClaimMarks, EndedRank, RankMarks, Start, Token};
+pub use runs::ClaimSet;
 pub use sequencer::{
     Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,
 };
-pub use settings::ReadSettings;
+pub use settings::{PATIENCE_MS, ReadSettings, SILENCE_MS};
 pub use slice::Slice;
 pub use steps::Steps;
 pub use trainer::{AssembledBatch, Ended, Fragment, Next, Open, Origin, ReceiveLimits, Trainer};

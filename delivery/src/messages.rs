@@ -184,6 +184,9 @@ pub struct Route {
     pub rows: u64,
     /// Whether it is the last of its epoch.
     pub last: bool,
+    /// Whether it is computed as far as memory allows, and not only counted.
+    #[serde(default)]
+    pub ready: bool,
     /// The lease.
     pub lease: LeaseId,
     /// The worker.
@@ -248,7 +251,7 @@ mod tests {
             bytes: 2,
             stalled_ms: 3,
         });
-        let route = Route { window, rows: 5, last: true, lease: 1, worker: u64::MAX, address: "a".into() };
+        let route = Route { window, rows: 5, last: true, ready: true, lease: 1, worker: u64::MAX, address: "a".into() };
         survives(&ReaderReply {
             version: u64::MAX,
             seq: 1,

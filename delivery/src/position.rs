@@ -1,17 +1,18 @@
 //! Positions of readers, and the token that a trainer keeps in its checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{Claim, CompletedPrefix, Granted, marks};
+use crate::claim::{Claim, CompletedPrefix, Granted};
 use crate::error::Error;
 use crate::rules::{Rule, holds};
+use crate::runs::ClaimSet;
+use crate::sessions;
 use crate::window::WindowId;
-use crate::{runs, sessions};
 
 /// A position at which to begin to read. As text, and so in JSON: `OFFSET`, `EPOCH:OFFSET` or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +141,27 @@ pub struct ClaimMarks {
     pub sessions: BTreeMap<u64, u64>,
     /// The claims of each rank since.
     pub ranks: BTreeMap<u64, RankMarks>,
+    /// The claims of other ranks that have ended, which nobody else may remember.
+    pub ended: BTreeMap<u64, EndedRank>,
+}
+
+/// The claims of a rank that has ended: it holds none, and takes no more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedRank {
+    /// The process that ended.
+    pub session: u64,
+    /// The sum of the marks of the rank's claims before the base.
+    pub before: u64,
+    /// The claims that the rank has delivered since.
+    pub done: ClaimSet,
+}
+
+impl EndedRank {
+    /// Replaces the claims before `begin` by their sum.
+    pub(crate) fn pass(&mut self, begin: Claim) {
+        self.before = self.before.wrapping_add(self.done.before(begin).marks());
+        self.done = self.done.from(begin);
+    }
 }
 
 /// The claims that one rank has taken.
@@ -148,7 +170,7 @@ pub struct RankMarks {
     /// The sum of the marks of the rank's claims before the base.
     pub before: u64,
     /// The claims that the rank has delivered since.
-    pub done: BTreeSet<Claim>,
+    pub done: ClaimSet,
     /// The claims that the rank has partly delivered, each with its first offset that is not delivered.
     pub held: Vec<(Granted, u64)>,
     /// The rank's furthest claim, from which a dispatcher learns where the windows are.
@@ -158,9 +180,8 @@ pub struct RankMarks {
 impl RankMarks {
     /// Replaces the claims before `begin` by their sum.
     pub(crate) fn pass(&mut self, begin: Claim) {
-        let since = self.done.split_off(&begin);
-        let before = std::mem::replace(&mut self.done, since);
-        self.before = self.before.wrapping_add(marks(before.iter()));
+        self.before = self.before.wrapping_add(self.done.before(begin).marks());
+        self.done = self.done.from(begin);
     }
 }
 
@@ -169,7 +190,8 @@ impl ClaimMarks {
     /// each rank `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`.
     ///
     /// The parts of a rank are its runs of done claims, its partly delivered claims, and its furthest claim. Plus signs
-    /// separate the items of a list. The sessions (see [`sessions`]) are omitted if there are none.
+    /// separate the items of a list. The sessions (see [`sessions`]) are omitted if there are none. A rank that has ended
+    /// is written as `_RANK-BEFORE-SESSION_EPOCH-FIRST-LAST…__`.
     fn body(&self) -> String {
         fn list(items: impl Iterator<Item = String>) -> String {
             items.collect::<Vec<_>>().join("+")
@@ -178,7 +200,8 @@ impl ClaimMarks {
             let Granted { claim, end, window, window_offset } = granted;
             format!("{}-{}-{end}-{}-{window_offset}", claim.epoch, claim.run, window.index)
         }
-        let Self { batch_size, world_size, origin, base, sessions, ranks } = self;
+        let runs = |done: &ClaimSet| list(done.runs().map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
+        let Self { batch_size, world_size, origin, base, sessions, ranks, ended } = self;
         let CompletedPrefix { begin, passed, ends } = base;
         let mut text = format!("{batch_size}-{world_size}-{origin}-{}-{}-{passed}_", begin.epoch, begin.run);
         text.push_str(&list(ends.iter().map(|(epoch, claims)| format!("{epoch}-{claims}"))));
@@ -187,11 +210,12 @@ impl ClaimMarks {
             text.push_str(&sessions::body(sessions));
         }
         for (rank, RankMarks { before, done, held, furthest }) in ranks {
-            let runs = runs::of(done).into_iter();
-            let runs = list(runs.map(|(epoch, first, last)| format!("{epoch}-{first}-{last}")));
             let held = list(held.iter().map(|(it, from)| format!("{}-{from}", granted(it))));
             let furthest = list(furthest.iter().map(granted));
-            text.push_str(&format!("_{rank}-{before}_{runs}_{held}_{furthest}"));
+            text.push_str(&format!("_{rank}-{before}_{}_{held}_{furthest}", runs(done)));
+        }
+        for (rank, EndedRank { session, before, done }) in ended {
+            text.push_str(&format!("_{rank}-{before}-{session}_{}__", runs(done)));
         }
         text
     }
@@ -215,12 +239,17 @@ impl ClaimMarks {
         let ends = list(head[1])?.into_iter().map(|[epoch, claims]| (epoch, claims)).collect();
         let base = CompletedPrefix { begin: Claim { epoch, run }, passed, ends };
         let sessions = if has_sessions { sessions::parse(head[2])? } else { BTreeMap::new() };
-        let mut marks = Self { batch_size, world_size, origin, base, sessions, ranks: BTreeMap::new() };
+        let (ended, all) = (BTreeMap::new(), BTreeMap::new());
+        let mut marks = Self { batch_size, world_size, origin, base, sessions, ranks: all, ended };
         for group in ranks.chunks(4) {
             let [head, runs, held, furthest] = group.try_into().ok()?;
+            let done = ClaimSet::of_runs(list(runs)?.into_iter().map(|[epoch, first, last]| (epoch, first, last)))?;
+            if let Some([rank, before, session]) = numbers(head) {
+                marks.ended.insert(rank, EndedRank { session, before, done });
+                continue;
+            }
             let [rank, before] = numbers(head)?;
-            let mut its = RankMarks { before, ..RankMarks::default() };
-            its.done = runs::claims(list(runs)?.into_iter().map(|[epoch, first, last]| (epoch, first, last)))?;
+            let mut its = RankMarks { before, done, ..RankMarks::default() };
             for [epoch, run, end, index, window_offset, from] in list(held)? {
                 its.held.push((granted([epoch, run, end, index, window_offset])?, from));
             }
@@ -241,10 +270,19 @@ impl ClaimMarks {
             return false;
         }
         self.ranks.extend(other.ranks.clone());
+        for (&rank, its) in &other.ended {
+            let known = self.ended.entry(rank).or_insert_with(|| its.clone());
+            if known.session < its.session {
+                known.clone_from(its);
+            }
+        }
+        // A rank's own token says more.
+        self.ended.retain(|rank, _| !self.ranks.contains_key(rank));
         sessions::join(&mut self.sessions, &other.sessions);
         self.base.join(&other.base);
         let begin = self.base.begin;
         self.ranks.values_mut().for_each(|rank| rank.pass(begin));
+        self.ended.values_mut().for_each(|rank| rank.pass(begin));
         true
     }
 
@@ -266,21 +304,24 @@ impl ClaimMarks {
         }
         let hint =
             "pass all ranks the tokens that the ranks of the earlier job had at one checkpoint, joined by commas";
-        if self.ranks.len() as u64 != of {
-            let there = self.ranks.len();
+        let there = self.ranks.len() + self.ended.len();
+        if there as u64 != of {
             let message = format!(
                 "this job of {world_size} ranks resumes one of {of}: it needs the tokens of all {of} ranks, got {there}"
             );
             return Err(Error::new(message).with_hint(hint));
         }
-        let claims =
-            || self.ranks.values().flat_map(|it| it.done.iter().chain(it.held.iter().map(|(it, _)| &it.claim)));
-        let before = self.ranks.values().map(|it| it.before).fold(0, u64::wrapping_add);
-        let different: BTreeSet<_> = claims().collect();
+        let done = || self.ranks.values().map(|it| &it.done).chain(self.ended.values().map(|it| &it.done));
+        let held = || self.ranks.values().flat_map(|it| it.held.iter().map(|(it, _)| it.claim));
+        let before = self.ranks.values().map(|it| it.before).chain(self.ended.values().map(|it| it.before));
+        let before = before.fold(0, u64::wrapping_add);
+        let mut different: ClaimSet = held().collect();
+        done().for_each(|done| different.extend(done));
+        let all = done().map(ClaimSet::len).fold(held().count() as u64, u64::saturating_add);
         let is_one = before == self.base.passed
-            && different.len() == claims().count()
+            && different.len() == all
             // A claim before the base is done, so no rank holds it.
-            && different.first().is_none_or(|first| **first >= self.base.begin);
+            && different.first().is_none_or(|first| first >= self.base.begin);
         if !is_one && holds(Rule::TokensAreOfOneHistory) {
             return Err(Error::new("these resume tokens are not of one checkpoint").with_hint(hint));
         }
@@ -291,6 +332,10 @@ impl ClaimMarks {
             share.done.extend(&its.done);
             share.held.extend(&its.held);
             share.furthest = share.furthest.max(its.furthest);
+        }
+        for (_, its) in self.ended.iter().filter(|(other, _)| is_mine(**other)) {
+            share.before = share.before.wrapping_add(its.before);
+            share.done.extend(&its.done);
         }
         let hash = blake3::hash(self.body().as_bytes());
         let origin = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)));
@@ -329,6 +374,8 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self, Error> {
         let parse = || {
             let (body, sum) = text.rsplit_once('.')?;
+            // Nothing of a damaged text is read.
+            (checksum(body) == sum).then_some(())?;
             let mut parts = body.strip_prefix(Self::PREFIX)?.split('.');
             let token = Self {
                 feed: parts.next()?.into(),
@@ -341,7 +388,7 @@ impl FromStr for Token {
                     None => None,
                 },
             };
-            (parts.next().is_none() && token.body() == body && checksum(body) == sum).then_some(token)
+            (parts.next().is_none() && token.body() == body).then_some(token)
         };
         parse().ok_or_else(|| {
             Error::new(format!("\"{text}\" is not a whole resume token"))
@@ -401,5 +448,19 @@ mod tests {
         for wrong in ["", "-1", "1:", ":1", "1:2:3", "fb1.", "abc"] {
             assert!(wrong.parse::<Start>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_token_with_long_runs_takes_no_more_than_its_text() {
+        let runs = format!("0-0-{0}+1-0-{0}", u32::MAX);
+        let body = format!("fb1.f.0.0.0.0.1-2-0-0-0-0__0-0_{runs}___1-0_{runs}__");
+        let token: Token = format!("{body}.{}", checksum(&body)).parse().expect("a whole token");
+        let marks = token.claims.expect("dynamic");
+        assert!(marks.ranks.values().all(|its| its.done.runs().count() == 2 && its.done.len() == 1 << 33));
+        // Both ranks have all claims.
+        assert_eq!(marks.of(0, 1).unwrap_err().message, "these resume tokens are not of one checkpoint");
+        assert!(format!("{body}.000000").parse::<Token>().is_err());
+        let body = body.replace("4294967295", "18446744073709551615");
+        assert!(format!("{body}.{}", checksum(&body)).parse::<Token>().is_err(), "an index is too large");
     }
 }

@@ -88,9 +88,11 @@ pub struct Sequencer<P> {
     plan: P,
     workers: BTreeMap<WorkerId, WorkerEntry>,
     windows: BTreeMap<WindowId, WindowEntry>,
-    /// Rows of every window that was ever counted. They take eight bytes a window, and reveal windows that are not
-    /// deterministic.
+    /// Rows of the windows that were counted, of the epochs in which readers are, and of windows that workers hold. They
+    /// also reveal windows that are not deterministic.
     rows: BTreeMap<WindowId, u64>,
+    /// The epochs in which readers were when rows were last forgotten.
+    rows_of: BTreeSet<u64>,
     readers: BTreeMap<ReaderId, ReaderEntry>,
     /// The readers by current window and the epoch before which they stop. The ranks of a job are near each other, so
     /// the places are few.
@@ -115,6 +117,7 @@ impl<P: Plan> Sequencer<P> {
             workers: BTreeMap::new(),
             windows: BTreeMap::new(),
             rows: BTreeMap::new(),
+            rows_of: BTreeSet::new(),
             readers: BTreeMap::new(),
             places: BTreeMap::new(),
             evicted: BTreeSet::new(),
@@ -301,7 +304,8 @@ impl<P: Plan> Sequencer<P> {
         copies.into_iter()
     }
 
-    /// Returns the samples in `window`, once it has been counted.
+    /// Returns the samples in `window`, once it has been counted. They are forgotten when no reader is in its epoch and no
+    /// worker holds it.
     pub fn rows(&self, window: WindowId) -> Option<u64> {
         self.rows.get(&window).copied()
     }

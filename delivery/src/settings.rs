@@ -1,5 +1,12 @@
 //! The settings of a rank.
 
+use crate::clock::Millis;
+
+/// A stream that the loop waits for is closed, and asked for again, when it has brought nothing for this long.
+pub const SILENCE_MS: Millis = 30_000;
+/// A wait for such a stream becomes an error when nothing has come for this long after the stream was first closed.
+pub const PATIENCE_MS: Millis = 30_000;
+
 /// How one rank reads a feed, resolved and checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadSettings {

@@ -6,6 +6,8 @@
 //! - Only the next row of each window is accepted, from any worker.
 //! - A stream that breaks, or whose window moved, is opened again elsewhere at the next row.
 //! - A position counts delivered batches, not received ones.
+//! - A stream that the loop waits for, and that brings nothing for too long, is closed and asked for again. A wait that
+//!   lasts although the window is computed becomes an error.
 //! - An error in the data is raised after the batches before it.
 
 mod stream;
@@ -19,17 +21,18 @@ pub use stream::{Ended, Fragment, Open};
 
 use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
+use crate::error::ErrorKind;
 use crate::messages::{BrokenLease, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
 use crate::sequencer::LeaseId;
-use crate::settings::ReadSettings;
+use crate::settings::{PATIENCE_MS, ReadSettings, SILENCE_MS};
 use crate::slice::Slice;
 use crate::steps::Steps;
 use crate::window::WindowId;
 
 /// The number of windows that a trainer receives at a time.
-const STREAMS_MAX: usize = 3;
+pub(crate) const STREAMS_MAX: usize = 3;
 
 /// The position at which a reader begins, resolved against a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +52,22 @@ pub struct ReceiveLimits {
     pub streams: usize,
     /// Approximate bytes in the buffer. The rows that the loop waits for are received whatever this limit.
     pub buffered_bytes: u64,
+    /// The time after which a stream that the loop waits for, and that brings nothing, is closed and asked for again.
+    pub silence_ms: Millis,
+    /// The time from then on after which the wait becomes an error.
+    pub patience_ms: Millis,
 }
 
 impl ReceiveLimits {
     /// Returns the limits of a rank's only trainer, which buffers about `buffered_bytes`.
     pub fn of_bytes(buffered_bytes: u64) -> Self {
-        Self { streams: STREAMS_MAX, buffered_bytes }
+        Self { streams: STREAMS_MAX, buffered_bytes, silence_ms: SILENCE_MS, patience_ms: PATIENCE_MS }
+    }
+
+    /// Sets how long to wait for rows that do not come, after the stream was first closed.
+    #[must_use]
+    pub fn patient_for(self, patience_ms: Millis) -> Self {
+        Self { patience_ms, ..self }
     }
 }
 
@@ -93,6 +106,15 @@ struct WindowStart {
     offset: u64,
 }
 
+/// The window that the loop waits for, and since when nothing of it has come.
+#[derive(Debug)]
+struct Awaited {
+    window: WindowId,
+    since: Millis,
+    /// The worker of the first stream that was closed because it was silent.
+    silent: Option<String>,
+}
+
 /// A trainer: one rank of one reader.
 #[derive(Debug)]
 pub struct Trainer<R> {
@@ -121,8 +143,7 @@ pub struct Trainer<R> {
     /// The number of entries of `broken` in the newest message.
     broken_said: usize,
     waiting_since: Option<Millis>,
-    /// The time of the last call of `opens`.
-    asked: Millis,
+    awaited: Option<Awaited>,
     seq: u64,
     answered: u64,
     known: u64,
@@ -166,7 +187,7 @@ impl<R> Trainer<R> {
             broken: Vec::new(),
             broken_said: 0,
             waiting_since: None,
-            asked: 0,
+            awaited: None,
             seq: 0,
             answered: 0,
             known: 0,
@@ -258,7 +279,7 @@ impl<R> Trainer<R> {
 
     /// Returns the streams to open now, because their windows became known, moved, or broke.
     pub fn opens(&mut self, now: Millis) -> Vec<Open> {
-        self.asked = now;
+        self.close_silent(now);
         while self.receiving() < self.limits.streams && self.wants(self.receive.window) {
             let WindowStart { window, offset } = self.receive;
             if window.epoch >= self.settings.epochs || self.until.is_some_and(|until| offset >= until) {
@@ -269,11 +290,74 @@ impl<R> Trainer<R> {
             let end = self.until.unwrap_or(u64::MAX);
             let slice = Slice::new(&self.settings, self.origin(window.epoch), end, offset..offset + rows);
             self.streams.insert(window, WindowReceiver::new(slice, now));
+            debug_assert!(self.receiving() <= self.limits.streams, "each unread window may have a stream");
             self.steps_ahead(window, offset, rows, last);
             self.has_news = true;
         }
         let streams = self.streams.iter_mut();
         streams.filter_map(|(window, stream)| stream.open(self.routes.get(window)?, now)).collect()
+    }
+
+    /// Closes the stream that the loop waits for if it has brought nothing for too long, and reports it as broken.
+    fn close_silent(&mut self, now: Millis) {
+        let is_due = self.silent_at().is_some_and(|at| at <= now) && holds(Rule::SilentStreamsAreClosed);
+        let Some(awaited) = self.awaited.as_mut().filter(|_| is_due) else { return };
+        let window = awaited.window;
+        let Some(lease) = self.streams.get(&window).and_then(WindowReceiver::lease) else { return };
+        if let Some(route) = self.routes.get(&window).filter(|_| awaited.silent.is_none()) {
+            awaited.silent = Some(route.address.clone());
+        }
+        self.ended(window, lease, Ended::Lost, now);
+    }
+
+    /// Returns when the stream that the loop waits for has been silent for too long. A window that is still being
+    /// computed may take any time until its first rows.
+    fn silent_at(&self) -> Option<Millis> {
+        let Awaited { window, since, .. } = self.awaited.as_ref()?;
+        let stream = self.streams.get(window)?;
+        let lease = stream.lease()?;
+        let is_ready = self.routes.get(window).is_some_and(|route| route.lease == lease && route.ready);
+        // A window that cannot be computed again comes from this stream or never.
+        let has_failed = self.failed.as_ref().is_some_and(|(failed, _)| failed == window);
+        (is_ready || has_failed || stream.has_begun()).then(|| stream.opened().max(*since) + self.limits.silence_ms)
+    }
+
+    /// Returns when [`next`](Self::next) fails because rows of a computed window do not come, if nothing else happens.
+    pub fn gives_up_at(&self) -> Option<Millis> {
+        let Awaited { window, since, silent } = self.awaited.as_ref()?;
+        silent.as_ref()?;
+        let is_ready = self.routes.get(window).is_some_and(|route| route.ready);
+        is_ready.then(|| since + self.limits.silence_ms + self.limits.patience_ms)
+    }
+
+    /// Returns the error of a wait for rows that do not come.
+    fn silence(&self, now: Millis) -> Option<Report> {
+        let Awaited { window, since, silent } = self.awaited.as_ref()?;
+        let worker = silent.as_ref().filter(|_| self.gives_up_at().is_some_and(|at| at <= now))?;
+        let last = self.routes.get(window).map(|route| &route.address).filter(|last| *last != worker);
+        let others = last.map_or(String::new(), |last| format!(", nor from the worker at {last}"));
+        Some(Report {
+            kind: ErrorKind::Unavailable,
+            message: format!(
+                "no rows of window {} of epoch {} came from the worker at {worker}{others} for {} s, although the window \
+                 is computed",
+                window.index,
+                window.epoch,
+                now.saturating_sub(*since) / 1_000
+            ),
+            hint: Some(
+                "look at that worker's log, and at the network between this machine and the worker's".to_owned(),
+            ),
+            retry: true,
+        })
+    }
+
+    /// Remembers the window that the loop waits for, and since when.
+    fn await_window(&mut self, now: Millis) {
+        let window = self.needed();
+        if self.awaited.as_ref().is_none_or(|awaited| awaited.window != window) {
+            self.awaited = Some(Awaited { window, since: now, silent: None });
+        }
     }
 
     fn steps_ahead(&mut self, window: WindowId, offset: u64, rows: u64, last: bool) {
@@ -283,15 +367,20 @@ impl<R> Trainer<R> {
         };
     }
 
+    /// Returns the number of streams that are open and have rows to bring.
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.values().filter(|stream| stream.is_open()).count()
+    }
+
     fn receiving(&self) -> usize {
         self.streams.values().filter(|stream| stream.is_unread()).count()
     }
 
-    /// Returns when [`opens`](Self::opens) will have a stream to open again, if nothing else happens.
+    /// Returns when [`opens`](Self::opens) will have a stream to open again or to close, if nothing else happens.
     pub fn retry_at(&self) -> Option<Millis> {
         // Without a route, no stream can be opened.
         let routed = self.streams.iter().filter(|(window, _)| self.routes.contains_key(window));
-        routed.filter_map(|(_, stream)| stream.retry_at()).min()
+        routed.filter_map(|(_, stream)| stream.retry_at()).chain(self.silent_at()).min()
     }
 
     /// Returns whether to receive more of this window's stream: while there is room, or if the loop waits for it.
@@ -309,17 +398,20 @@ impl<R> Trainer<R> {
 
     /// Takes rows from a stream. Returns `false` if they are not the next ones, or come from a replaced stream. The
     /// rows are then ignored, and the caller should close the stream.
-    pub fn received(&mut self, window: WindowId, lease: LeaseId, fragment: Fragment<R>) -> bool {
+    pub fn received(&mut self, window: WindowId, lease: LeaseId, fragment: Fragment<R>, now: Millis) -> bool {
         let Some(stream) = self.streams.get_mut(&window).filter(|stream| stream.is_open_from(lease)) else {
             return false;
         };
         let bytes = fragment.bytes;
         if !stream.receive(fragment) {
             // This stream will not bring the missing rows any more.
-            self.ended(window, lease, Ended::Lost, self.asked);
+            self.ended(window, lease, Ended::Lost, now);
             return false;
         }
         self.has_news |= !stream.is_unread();
+        if let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.window == window) {
+            (awaited.since, awaited.silent) = (now, None);
+        }
         self.buffered_bytes += bytes;
         self.bytes += bytes;
         true
@@ -344,8 +436,13 @@ impl<R> Trainer<R> {
         match next {
             Next::Wait => {
                 self.waiting_since.get_or_insert(now);
+                self.await_window(now);
+                if let Some(report) = self.silence(now) {
+                    return Next::Fail(report);
+                }
             }
             _ => {
+                self.awaited = None;
                 if let Some(since) = self.waiting_since.take() {
                     self.stalled_ms += now.saturating_sub(since);
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::SchemaRef;
-use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, Start, Token};
+use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token};
 use forebay_protocol::{Batch, Error, ErrorKind, Result, random_bytes, random_id};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -77,7 +77,8 @@ impl DynamicReader {
         // The rank must notice when it talks to another dispatcher, but followers of claims rotate on their own.
         let claiming = dispatch.apart();
         let others = claiming.others();
-        let trainer = DynamicTrainer::new(claimer, others.len() + 1, options.buffer_bytes(), patience_ms);
+        let limits = ReceiveLimits::of_bytes(options.buffer_bytes()).patient_for(patience_ms);
+        let trainer = DynamicTrainer::new(claimer, others.len() + 1, limits, patience_ms);
         let rank = Arc::new(SharedRank {
             trainer: Arc::new(Mutex::new(trainer)),
             clock: Clock::start(),

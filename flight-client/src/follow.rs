@@ -59,10 +59,13 @@ impl Follower {
         }
         // A window may take any time, as long as a worker computes it.
         let trouble = self.followed.trouble();
-        let deadline = trouble.as_ref().map(|(since, _)| since.max(&waits_since) + patience_ms);
-        let deadline = deadline.map(|at| self.followed.clock.instant(at));
-        match (moved(&self.followed.moved, &mut self.driver, deadline).await, trouble) {
-            (false, Some((_, report))) => Err(Error::from(&report)),
+        let trouble = trouble.map(|(since, report)| (since.max(waits_since) + patience_ms, report));
+        // The trainer itself gives up a computed window whose rows do not come. The loop then asks it again.
+        let silent = self.followed.with(|trainer| trainer.gives_up_at()).flatten();
+        let deadline = trouble.as_ref().map(|(at, _)| *at).into_iter().chain(silent).min();
+        let deadline_at = deadline.map(|at| self.followed.clock.instant(at));
+        match (moved(&self.followed.moved, &mut self.driver, deadline_at).await, trouble) {
+            (false, Some((at, report))) if Some(at) == deadline => Err(Error::from(&report)),
             _ => Ok(()),
         }
     }
@@ -97,6 +100,8 @@ struct Driver {
     rotated: Instant,
     is_held_up: bool,
     has_others: bool,
+    /// When the trainer gives up waiting for rows, as last seen.
+    gives_up_at: Option<Millis>,
 }
 
 impl Driver {
@@ -118,6 +123,7 @@ impl Driver {
             paused_until: None,
             rotated: Instant::now(),
             is_held_up: false,
+            gives_up_at: None,
         })
     }
 
@@ -150,9 +156,11 @@ impl Driver {
         let now = self.followed.now();
         let may_call = |has_news| self.calls.is_empty() || (self.calls.len() < CALLS_MAX && has_news);
         let is_paused = self.paused_until.is_some();
-        let (sync, opens, retry_at) = self.followed.with(|trainer| {
+        let (sync, opens, retry_at, gives_up_at) = self.followed.with(|trainer| {
+            // Opening also closes silent streams, which the message reports.
+            let opens = trainer.opens(now);
             let sync = (!is_paused && may_call(trainer.has_news())).then(|| trainer.sync(now));
-            (sync, trainer.opens(now), trainer.retry_at())
+            (sync, opens, trainer.retry_at(), trainer.gives_up_at())
         })?;
         if let Some(sync) = sync {
             // This dispatcher answers, but its workers may have moved to another one.
@@ -165,6 +173,10 @@ impl Driver {
             self.calls.push(async move { (dispatch.name(), dispatch.sync(&call).await) }.boxed());
         }
         self.streams.open(opens);
+        // A stream may have been closed because it was silent, which changes when the loop gives up.
+        if gives_up_at.is_some() && std::mem::replace(&mut self.gives_up_at, gives_up_at) != gives_up_at {
+            self.followed.moved.notify_one();
+        }
         Some(retry_at.map(|at| self.followed.clock.instant(at)))
     }
 

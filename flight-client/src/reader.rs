@@ -42,7 +42,7 @@ impl RankReader {
         let feed: Arc<str> = what.metadata.feed.as_str().into();
         let session = random_id()?;
         let begin = Origin { window, window_offset, offset };
-        let limits = ReceiveLimits::of_bytes(options.buffer_bytes());
+        let limits = ReceiveLimits::of_bytes(options.buffer_bytes()).patient_for(patience_ms(options.patience));
         let trainer = Trainer::new(Arc::clone(&feed), session, what.settings(), begin, limits);
         let machine = Machine::OfRank(Box::new(Mutex::new(trainer)));
         let followed =

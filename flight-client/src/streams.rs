@@ -99,7 +99,8 @@ async fn try_receive(
             return Err(SliceError::Failed(Error::new(ErrorKind::Internal, message)));
         }
         let fragment = Fragment { rows: begin..end, bytes: rows.bytes, records: piece };
-        if followed.with(|trainer| trainer.received(open.window, open.lease, fragment)) != Some(true) {
+        let now = followed.now();
+        if followed.with(|trainer| trainer.received(open.window, open.lease, fragment, now)) != Some(true) {
             // The stream was replaced, or the worker sent rows outside the request. Missing rows are requested again.
             return Ok(());
         }

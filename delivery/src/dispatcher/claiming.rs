@@ -6,6 +6,10 @@
 //! to another dispatcher ignores later answers of the one it left. So of two dispatchers, only the one that all ranks
 //! asked last can grant a claim that a rank takes.
 //!
+//! A rank that has ended holds no claim and takes no more, so it need not be here. The dispatcher that it told of its
+//! end tells the other ranks, which tell other dispatchers and keep it in their tokens. If its end is known neither here
+//! nor to any rank, it is awaited like any other.
+//!
 //! Ranks that wait for others look for them at the next dispatcher, and must not keep missing each other. All ranks at
 //! a dispatcher leave it at the same moments of its clock ([`Claimer::should_turn`](crate::Claimer::should_turn)), so
 //! ranks that met mostly stay together.
@@ -92,6 +96,7 @@ impl<P: Plan> Dispatcher<P> {
             contact: now,
             ranks: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            ended: BTreeMap::new(),
             era,
             awaiting: Some(now),
         });
@@ -127,6 +132,7 @@ impl<P: Plan> Dispatcher<P> {
                 is_here: false,
                 was_here: false,
                 has_left: false,
+                met: BTreeMap::new(),
                 told: None,
                 version: group.era,
             };
@@ -134,15 +140,23 @@ impl<P: Plan> Dispatcher<P> {
         }
         let contact = group.ranks.get_mut(&rank).expect("inserted above if it was missing");
         contact.seq = seq;
+        contact.met.clone_from(&message.claims.met);
         contact.is_here |= group.era < known && known <= contact.version;
         contact.has_left = contact.is_here && message.claims.is_leaving;
         // A leaving rank takes no claim that it does not name.
         let is_whole = !contact.was_here || message.claims.is_leaving;
         contact.was_here |= contact.is_here;
+        if contact.has_left && message.claims.held.is_empty() {
+            group.ended.insert(rank, session);
+        }
+        let ended = group.hear_of_ended(message);
         let all_here = group.awaited(world_size).is_empty();
         // Wakes the other ranks: the set of awaited ranks, or of claims to grant, may have changed.
-        self.revision += u64::from(is_new || is_whole || all_here == group.awaiting.is_some());
+        self.revision += u64::from(is_new || is_whole || !ended.is_empty() || all_here == group.awaiting.is_some());
         group.awaiting = (!all_here).then(|| group.awaiting.unwrap_or(now));
+        for (other, report) in &ended {
+            group.claims.sync(*other, message.until_epoch, true, all_here, report);
+        }
         group.claims.sync(rank, message.until_epoch, is_whole, all_here, &message.claims);
         if is_new_process {
             // The rank may have restarted to retry a failed window.
@@ -172,6 +186,9 @@ impl<P: Plan> Dispatcher<P> {
         let awaited = group.awaited(message.world_size);
         let mut reply = group.claims.reply(message.rank, awaited, &feed.sequencer);
         reply.sessions.clone_from(&group.sessions);
+        let own = |rank: u64| group.claims.is_settled() || rank == message.rank;
+        let ended = group.ended.iter().filter(|(rank, _)| own(**rank));
+        reply.ended = ended.map(|(&rank, &session)| (rank, group.claims.ended(rank, session))).collect();
         group.follow(&mut feed.sequencer);
         if let Some(window) = group.claims.needed().filter(|&window| feed.sequencer.has_failed(window)) {
             reply.failed = Some(feed.failure(window));

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claim_messages::{ClaimMessage, ClaimReply};
+use crate::claim_messages::{ClaimMessage, ClaimReply, ClaimSync};
 use crate::claims::Claims;
 use crate::clock::Millis;
+use crate::position::EndedRank;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReaderId, Sequencer};
 use crate::window::{Plan, WindowId};
@@ -22,6 +23,8 @@ pub(super) struct Group {
     pub(super) ranks: BTreeMap<u64, RankContact>,
     /// The newest process of each rank, at any dispatcher.
     pub(super) sessions: BTreeMap<u64, u64>,
+    /// Ranks that hold no claim and take no more, with the process that ended. They need not be here.
+    pub(super) ended: BTreeMap<u64, u64>,
     /// Answers of this era have greater versions.
     pub(super) era: u64,
     /// When ranks started missing.
@@ -59,6 +62,8 @@ pub(super) struct RankContact {
     /// an earlier dispatcher.
     pub(super) was_here: bool,
     pub(super) has_left: bool,
+    /// The sessions of the ranks that the rank has met, or that its token names.
+    pub(super) met: BTreeMap<u64, u64>,
     pub(super) told: Option<ClaimReply>,
     pub(super) version: u64,
 }
@@ -97,13 +102,48 @@ impl Group {
         if self.ranks.get(&rank).is_some_and(|contact| contact.session < session) {
             self.ranks.remove(&rank);
         }
+        if self.ended.get(&rank).is_some_and(|ended| *ended < session) {
+            self.ended.remove(&rank);
+        }
         self.sessions[&rank] == session
     }
 
     /// Returns the ranks that have not yet reported their claims.
     pub(super) fn awaited(&self, world_size: u64) -> Vec<u64> {
         let is_here = |rank: &u64| self.ranks.get(rank).is_some_and(|contact| contact.is_here);
-        (0..world_size).filter(|rank| !is_here(rank)).collect()
+        let living: Vec<_> = self.ranks.iter().filter(|(rank, _)| !self.ended.contains_key(rank)).collect();
+        (0..world_size).filter(|rank| !is_here(rank) && !self.has_ended(*rank, &living)).collect()
+    }
+
+    /// Returns whether a rank has ended, in the history of all `living` ranks.
+    ///
+    /// A rank without a token, or with one that is older than the ended process, may have begun together with all ranks:
+    /// from the start, or from a checkpoint at which the ended rank had claims that its last process never had.
+    fn has_ended(&self, rank: u64, living: &[(&u64, &RankContact)]) -> bool {
+        let Some(session) = self.ended.get(&rank).filter(|_| holds(Rule::EndedRanksAreNotAwaited)) else {
+            return false;
+        };
+        living.iter().all(|(_, contact)| contact.met.get(&rank) == Some(session))
+    }
+
+    /// Takes what a rank knows of ranks that have ended, and returns those that are news here, each with its claims.
+    pub(super) fn hear_of_ended(&mut self, message: &ClaimMessage) -> Vec<(u64, ClaimSync)> {
+        let others = message.claims.ended.iter().filter(|(rank, _)| **rank < message.world_size);
+        let others: Vec<_> = others.filter(|(rank, _)| **rank != message.rank).collect();
+        let is_news =
+            |group: &mut Self, rank, session| group.ended.get(&rank) != Some(&session) && group.heard_of(rank, session);
+        let others = others.into_iter().filter(|(rank, ended)| is_news(self, **rank, ended.session));
+        let others: Vec<_> = others.collect();
+        self.ended.extend(others.iter().map(|(rank, ended)| (**rank, ended.session)));
+        let report = |ended: &EndedRank| ClaimSync {
+            before: ended.before,
+            done: ended.done.clone(),
+            held: Vec::new(),
+            ended: BTreeMap::new(),
+            is_leaving: true,
+            ..message.claims.clone()
+        };
+        others.into_iter().map(|(&rank, ended)| (rank, report(ended))).collect()
     }
 
     /// Moves the group's own reader to the window from which claims are cut.

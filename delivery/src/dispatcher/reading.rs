@@ -6,7 +6,7 @@ use super::feed::{OpenFeed, ReaderContact, ToldReader};
 use super::{Dispatcher, computing};
 use crate::clock::Millis;
 use crate::messages::{ReaderReply, ReaderSync, Route};
-use crate::sequencer::Event;
+use crate::sequencer::{Event, ReplicaState};
 use crate::window::Plan;
 
 /// The number of windows for which a trainer is sent routes.
@@ -100,6 +100,7 @@ impl<P: Plan> Dispatcher<P> {
                 window,
                 rows,
                 last: state.sequencer.plan().is_last(window),
+                ready: copy.state == ReplicaState::Ready,
                 lease: copy.lease,
                 worker: copy.worker,
                 address: worker.address.clone(),

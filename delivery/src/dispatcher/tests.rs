@@ -365,6 +365,64 @@ fn an_older_process_is_recognized_by_the_tokens_of_other_ranks() {
     assert!(planted.is_ok(), "{planted:?}");
 }
 
+/// Delivers all claims that a rank holds, and returns them.
+fn deliver(rank: &mut crate::Claimer) -> Vec<u64> {
+    let mut delivered = Vec::new();
+    while let Some((granted, _)) = rank.take() {
+        rank.delivered(granted.claim, granted.end);
+        delivered.push(granted.claim.run);
+    }
+    delivered
+}
+
+/// Lets a rank read on its own until it ends, and returns the claims that it delivered.
+fn finish(dispatcher: &mut Dispatcher<SixWindows>, rank: &mut crate::Claimer, worker: &mut crate::Worker) -> Vec<u64> {
+    let mut delivered = Vec::new();
+    for _ in 0..40 {
+        claim(dispatcher, rank).expect("the newest");
+        exchange(dispatcher, worker, LATER);
+        delivered.extend(deliver(rank));
+    }
+    assert!(rank.has_ended(), "{:?}", rank.latest());
+    delivered
+}
+
+#[test]
+fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));
+    for _ in 0..8 {
+        let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
+        exchange(&mut dispatcher, &mut worker, LATER);
+    }
+    // Rank 1 delivers one batch, and is killed. Rank 0 goes on to its end.
+    let (first, _) = one.take().expect("granted");
+    one.delivered(first.claim, first.claim.run * 4 + 1);
+    let (token, begin) = (one.token(), crate::Claim::default());
+    let mut delivered = finish(&mut dispatcher, &mut zero, &mut worker);
+    let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank: 1, world_size: 2 };
+    let resume = |token: &crate::Token, session: u64| {
+        let token: crate::Token = token.to_string().parse().expect("own text");
+        crate::Claimer::new("f".into(), "j".into(), session << 16, settings, begin, token.claims.as_deref())
+    };
+    let mut resumed = resume(&token, 20).expect("its own token");
+    let mut rest = finish(&mut dispatcher, &mut resumed, &mut worker);
+    rest.extend(delivered.iter());
+    delivered.clone_from(&rest);
+    delivered.sort_unstable();
+    assert_eq!(delivered, (0..delivered.len() as u64).collect::<Vec<_>>(), "each claim once");
+    // All is delivered. A token from after the end of rank 0 says so to a dispatcher that knows nothing.
+    let mut another = self::dispatcher(2, &["f"]);
+    let mut again = resume(&resumed.token(), 30).expect("its own token");
+    assert!(finish(&mut another, &mut again, &mut worker).is_empty());
+    // The tokens of the ranks that are left say all for another number of ranks.
+    let alone = ReadSettings { rank: 0, world_size: 1, ..settings };
+    let marks = again.token();
+    let mut alone =
+        crate::Claimer::new("f".into(), "j".into(), 40 << 16, alone, begin, marks.claims.as_deref()).expect("whole");
+    assert!(finish(&mut another, &mut alone, &mut worker).is_empty());
+}
+
 #[test]
 fn status_names_the_awaited_ranks() {
     let mut dispatcher = dispatcher(1, &["f"]);

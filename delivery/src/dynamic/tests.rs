@@ -5,6 +5,7 @@ use crate::claim::CompletedPrefix;
 use crate::claim_messages::ClaimReply;
 use crate::error::ErrorKind;
 use crate::messages::{ReaderReply, Route};
+use crate::position::EndedRank;
 use crate::rules::break_rule;
 use crate::trainer::Fragment;
 use crate::window::WindowId;
@@ -15,7 +16,7 @@ const PATIENCE_MS: Millis = 1_000;
 fn trainer(dispatchers: usize) -> DynamicTrainer<u64> {
     let settings = ReadSettings { batch_size: 2, epochs: 1, drop_last: false, rank: 0, world_size: 2 };
     let claimer = Claimer::new("f".into(), "j".into(), 9 << 16, settings, Claim::default(), None).expect("new");
-    DynamicTrainer::new(claimer, dispatchers, 1_000, PATIENCE_MS)
+    DynamicTrainer::new(claimer, dispatchers, ReceiveLimits::of_bytes(1_000), PATIENCE_MS)
 }
 
 fn window() -> WindowId {
@@ -33,6 +34,7 @@ fn answer(seq: u64, runs: &[u64]) -> ClaimAnswer {
         is_exhausted: false,
         awaited: Vec::new(),
         sessions: BTreeMap::new(),
+        ended: BTreeMap::new(),
         workers: 1,
         failed: None,
     };
@@ -52,13 +54,14 @@ fn begin(trainer: &mut DynamicTrainer<u64>) -> Vec<u64> {
 fn bring(trainer: &mut DynamicTrainer<u64>, run: u64) {
     let trainer = trainer.trainer(granted(run).claim).expect("begun");
     let seq = trainer.sync(0).seq;
-    let route = Route { window: window(), rows: 100, last: true, lease: 1, worker: 1, address: "a".into() };
+    let route =
+        Route { window: window(), rows: 100, last: true, ready: true, lease: 1, worker: 1, address: "a".into() };
     let reply = ReaderReply { version: 1, seq, routes: vec![route], failed: None, workers: 1, refused: false };
     trainer.reply(reply);
     let opens = trainer.opens(0);
     for rows in opens[0].slice.runs(0) {
         let records = rows.start;
-        assert!(trainer.received(window(), 1, Fragment { rows, bytes: 20, records }));
+        assert!(trainer.received(window(), 1, Fragment { rows, bytes: 20, records }, 0));
     }
 }
 
@@ -99,7 +102,14 @@ fn claims_are_delivered_one_after_the_other_and_received_together() {
     assert!(trainer.sync(0).is_some() && trainer.sync(0).is_none(), "two messages are unanswered");
     let mut last = answer(seq + 2, &[]);
     last.reply.is_exhausted = true;
-    assert!(!trainer.reply(seq + 2, last, "d", true, 0));
+    assert!(!trainer.reply(seq + 2, last.clone(), "d", true, 0));
+    // The rank says that it takes no more claims, and ends when the dispatcher has heard of it.
+    assert_eq!((trainer.next(0), trainer.gives_up_at()), (Next::Wait, Some(FAREWELL_MS)));
+    let message = trainer.sync(0).expect("the end is news");
+    assert!(message.claims.is_leaving && message.claims.held.is_empty());
+    (last.seq, last.version) = (message.seq, message.seq);
+    last.reply.ended = [(0, EndedRank { session: 9 << 16, ..EndedRank::default() })].into();
+    assert!(!trainer.reply(message.seq, last, "d", true, 0));
     assert_eq!(trainer.next(0), Next::End);
 }
 
@@ -184,4 +194,39 @@ fn all_claims_of_a_rank_share_one_buffer() {
         assert_eq!(trainer(1).limits().buffered_bytes * claims, 1_000);
         break_rule(None);
     }
+}
+
+#[test]
+fn a_rank_ends_when_a_dispatcher_knows_or_does_not_answer() {
+    let finished = || {
+        let mut trainer = trainer(1);
+        let seq = trainer.sync(0).expect("a first message").seq;
+        let mut last = answer(seq, &[]);
+        last.reply.is_exhausted = true;
+        assert!(!trainer.reply(seq, last, "d", true, 0));
+        trainer
+    };
+    let mut trainer = finished();
+    assert_eq!((trainer.next(7), trainer.next(6 + FAREWELL_MS)), (Next::Wait, Next::Wait));
+    assert!(trainer.sync(7).is_some_and(|message| message.claims.is_leaving));
+    assert_eq!(trainer.next(7 + FAREWELL_MS), Next::End);
+    break_rule(Some(Rule::EndsAreAcknowledged));
+    let ended = finished().next(7);
+    break_rule(None);
+    assert_eq!(ended, Next::End, "the broken rule has an effect");
+}
+
+#[test]
+fn a_rank_reads_few_claims_at_a_time() {
+    for (rule, reads) in [(None, vec![0, 3]), (Some(Rule::FewClaimsAreRead), vec![0, 3, 5])] {
+        break_rule(rule);
+        let mut trainer = trainer(1);
+        let seq = trainer.sync(0).expect("a first message").seq;
+        // A rank that resumes with the claims of several ranks holds more than it may read.
+        assert!(!trainer.reply(seq, answer(seq, &[0, 3, 5]), "d", true, 0));
+        let begun = begin(&mut trainer);
+        break_rule(None);
+        assert_eq!(begun, reads);
+    }
+    assert_eq!(STREAMS_OF_A_RANK_MAX, 6);
 }

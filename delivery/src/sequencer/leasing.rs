@@ -4,7 +4,7 @@
 //! Leases are assigned anew after every change. The cost is about proportional to the windows held times the places of
 //! readers, plus the workers. It is independent of the number of readers at a place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{LeaseId, Replica, ReplicaState, Sequencer, WindowEntry, WorkerEntry, WorkerId};
 use crate::rules::{Rule, holds};
@@ -154,6 +154,7 @@ impl<P: Plan> Sequencer<P> {
                 let places = &self.places;
                 self.evicted.retain(|&window| places.keys().any(|&place| needs(place, window)));
             }
+            self.forget_rows();
         }
         if self.workers.is_empty() {
             return;
@@ -161,6 +162,18 @@ impl<P: Plan> Sequencer<P> {
         let mut loads = self.loads();
         self.lease_current(&mut loads);
         self.lease_ahead(&mut loads);
+    }
+
+    /// Forgets the rows of windows of epochs in which no reader is, unless a worker holds them.
+    fn forget_rows(&mut self) {
+        let epochs: BTreeSet<u64> = self.places.keys().map(|(at, _)| at.epoch).collect();
+        // Between two readers, a feed without readers keeps the rows of the first.
+        if epochs.is_empty() || epochs == self.rows_of {
+            return;
+        }
+        let windows = &self.windows;
+        self.rows.retain(|window, _| epochs.contains(&window.epoch) || windows.contains_key(window));
+        self.rows_of = epochs;
     }
 
     /// Returns whether no reachable worker has a lease on this window.

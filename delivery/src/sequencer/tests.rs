@@ -324,3 +324,30 @@ fn distances_reach_across_epochs() {
     assert_eq!(sequencer.distance(WindowId { epoch: 1, index: 1 }), Some(3));
     assert_eq!(sequencer.distance(WindowId { epoch: 2, index: 0 }), None);
 }
+
+#[test]
+fn rows_of_finished_epochs_are_forgotten() {
+    let mut sequencer = sequencer(3, 1, 40);
+    let at = |epoch, index| WindowId { epoch, index };
+    let reader = |reader, until_epoch| Event::ReaderJoined { reader, at: at(0, 0), until_epoch, share: 1.0 };
+    sequencer.handle(reader(1, 1_000)).expect("deterministic");
+    // Another reader stays in the first epoch.
+    sequencer.handle(reader(2, 1)).expect("deterministic");
+    let mut most = 0;
+    for epoch in 0..1_000 {
+        for index in 0..3 {
+            for (window, lease) in sequencer.leases(1) {
+                let counted = Event::WindowCounted { window, lease, rows: 5, bytes: 10 };
+                sequencer.handle(counted).expect("deterministic");
+                sequencer.handle(Event::WindowReady { window, lease }).expect("deterministic");
+            }
+            assert_eq!(sequencer.rows(at(epoch, index)), Some(5), "the window that the reader is in");
+            most = most.max(sequencer.rows.len());
+            let to = sequencer.plan().after(at(epoch, index));
+            sequencer.handle(Event::ReaderAdvanced { reader: 1, to }).expect("deterministic");
+        }
+    }
+    // Two epochs of three windows, and the four windows that the worker has room for.
+    assert!(most <= 3 + 3 + 4 + 3, "{most} windows");
+    assert!(sequencer.windows.len() <= 3 + 4 && sequencer.evicted.len() <= 3);
+}

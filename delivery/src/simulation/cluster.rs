@@ -39,8 +39,6 @@ struct SimulatedCluster {
     readers: Vec<OrderedJob>,
     /// Jobs with dynamic delivery. Their nodes come after those of the ordered jobs.
     jobs: Vec<DynamicJob>,
-    /// Whether a reader can no longer reach some worker.
-    is_cut: bool,
 }
 
 /// Runs a seed to its end.
@@ -77,7 +75,8 @@ pub(super) fn run(seed: u64, traced: bool) -> SeedResult {
 impl SimulatedCluster {
     fn new(seed: u64, traced: bool) -> Self {
         let mut world = World::new(seed, traced);
-        let workers_wanted = world.random.pick(&[1, 1, 2, 2, 3, 4, WORKERS_USUAL]);
+        let workers_wanted =
+            world.random.pick(if world.has_many_streams { &[1, 2] } else { &[1, 1, 2, 2, 3, 4, WORKERS_USUAL] });
         let readers = match world.random.below(10) {
             0 => READERS,
             1..4 => 2,
@@ -121,7 +120,7 @@ impl SimulatedCluster {
             world.schedule(at, WorldEvent::Blow);
         }
         world.schedule(until, WorldEvent::Heal);
-        Self { world, dispatchers, workers, workers_wanted, readers, jobs, is_cut: false }
+        Self { world, dispatchers, workers, workers_wanted, readers, jobs }
     }
 
     fn handle(&mut self, event: WorldEvent) {
@@ -296,8 +295,8 @@ impl SimulatedCluster {
             }
             Blow::CutOff => {
                 // At most once, and never the first worker, which never refuses a feed.
-                if self.workers_wanted > 1 && !self.is_cut {
-                    self.is_cut = true;
+                if self.workers_wanted > 1 && !self.world.is_cut {
+                    self.world.is_cut = true;
                     self.world.faults.fired(Fault::CutOff);
                     let worker = worker_node(self.world.random.between(1, self.workers_wanted as u64 - 1) as usize);
                     let reader = self.any_trainer();
@@ -381,7 +380,7 @@ impl SimulatedCluster {
         }
         for worker in 0..self.workers_wanted {
             // The first worker never refuses a feed.
-            if worker == 0 || self.is_cut || self.world.random.chance(700) {
+            if worker == 0 || self.world.is_cut || self.world.random.chance(700) {
                 self.world.schedule(self.world.now + 100, WorldEvent::Start(worker_node(worker)));
             }
         }

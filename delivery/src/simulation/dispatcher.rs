@@ -64,6 +64,7 @@ impl DispatcherNode {
 
     pub(super) fn start(&mut self, world: &mut World) {
         self.process.generation += 1;
+        world.dispatchers_started += 1;
         self.started = world.now;
         self.readers_max = 0;
         self.recomputed = 0;

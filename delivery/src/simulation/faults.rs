@@ -116,8 +116,10 @@ faults! {
     RankBehind,
     /// The tokens of all ranks were not of one checkpoint.
     NotJoined,
-    /// A rank that had ended was needed again.
-    EndedCameBack,
+    /// A rank resumed after another had ended, and finished.
+    ResumedAfterAnEnd,
+    /// Nobody remembered the claims of a rank that had ended, so all ranks resumed.
+    EndForgotten,
     /// Claims that were done long ago were reduced to a sum.
     BaseMoved,
 }

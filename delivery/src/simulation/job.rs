@@ -1,5 +1,6 @@
 //! A training job with dynamic delivery, whose ranks fail alone or together and resume from their tokens.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::faults::Fault;
@@ -7,10 +8,8 @@ use super::member::{Done, Member};
 use super::oracle::{Ledger, Taken};
 use super::tokens::{OldToken, Saved, joined, marks};
 use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
+use crate::rules::{Rule, holds};
 use crate::{AssembledBatch, Claim, Claimer, ErrorKind, Millis, ReadSettings, Start};
-
-/// A rank that has ended is restarted when others have waited for it for this long.
-const ENDED_MS: Millis = 15_000;
 
 /// A rank, across its processes.
 #[derive(Default)]
@@ -23,7 +22,19 @@ struct JobRank {
     latest: Option<Saved>,
     step_ms: Millis,
     save_steps: usize,
-    has_ended: bool,
+    has_ended: Option<End>,
+    /// Whether it began after another rank had ended.
+    is_late: bool,
+}
+
+/// The end of a rank, which is final: only a restart of all ranks begins it again.
+#[derive(Clone, Copy)]
+struct End {
+    session: u64,
+    /// Whether a dispatcher has acknowledged it.
+    is_known: bool,
+    /// How often dispatchers had been started then.
+    dispatchers_started: u64,
 }
 
 /// An old process that does not know that it was replaced.
@@ -50,6 +61,8 @@ pub(super) struct DynamicJob {
     old: Option<OldToken>,
     /// Whether no rank has resumed alone since all began.
     is_clean: bool,
+    /// Whether a rank had ended before all resumed. Until it is back, the others go on as if it had all its claims.
+    is_again: bool,
     /// The most claims that a rank may hold.
     held_max: u64,
     generation: u32,
@@ -64,7 +77,11 @@ impl DynamicJob {
         let plan = world.plans[feed];
         let epochs = world.random.pick(&[1, 1, 2, 2, 3, 5]);
         let samples = plan.windows_max * plan.rows_max * epochs;
-        let batch_size = world.random.pick(&[1, 1, 2, 2, 3, 4, 8]);
+        let batch_size = match world.has_many_streams {
+            // Each claim spans some windows.
+            true => plan.rows_max.div_ceil(2),
+            false => world.random.pick(&[1, 1, 2, 2, 3, 4, 8]),
+        };
         let settings = ReadSettings {
             // Many small batches would take long to simulate.
             batch_size: if samples / batch_size > 250 { samples / 200 } else { batch_size },
@@ -89,9 +106,14 @@ impl DynamicJob {
             zombie: None,
             old: None,
             is_clean: true,
+            is_again: false,
             held_max: 2,
             generation: 0,
-            buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
+            buffer_limit: world.random.pick(if world.has_many_streams {
+                &[20, 60, 100, 100, 200]
+            } else {
+                &[1, 100, 200, 1_000, 1 << 30]
+            }),
             ledger: Ledger::new(plan, settings, start),
             is_done: false,
         };
@@ -127,7 +149,7 @@ impl DynamicJob {
     /// Starts a rank's process, from its last token or from the job's start.
     pub(super) fn start(&mut self, world: &mut World, rank: usize) {
         let Some(place) = self.places.get(rank) else { return };
-        if place.member.is_some() || place.has_ended || self.is_done {
+        if place.member.is_some() || place.has_ended.is_some() || self.is_done {
             return;
         }
         let text = place.saved.last().map_or(&self.start, |(token, _)| token).clone();
@@ -150,6 +172,7 @@ impl DynamicJob {
         let process = self.process(rank);
         let mut member = Member::new(world, rank, process, claimer, self.settings.batch_size, self.buffer_limit);
         member.announce(world);
+        self.places[rank].is_late = self.places.iter().any(|place| place.has_ended.is_some());
         self.places[rank].member = Some(member);
         world.timer(world.now, process, Timer::Pump);
     }
@@ -227,7 +250,8 @@ impl DynamicJob {
             if let Some(member) = place.member.take() {
                 member.close(world);
             }
-            place.has_ended = false;
+            self.is_again |= place.has_ended.is_some();
+            (place.has_ended, place.is_late) = (None, false);
             let token = saved.as_ref().map(|saved| &saved[rank]);
             let undone = place.taken.split_off(token.map_or(0, |(_, taken)| *taken));
             self.ledger.undo(&undone);
@@ -372,6 +396,7 @@ impl DynamicJob {
                             }
                             self.resume_all(world, false);
                         }
+                        Some(rank) if self.awaits_ended(rank) => self.resume_forgotten(world, rank),
                         Some(rank) => self.kill(world, rank),
                         None => self.superseded(world, None),
                     }
@@ -379,7 +404,6 @@ impl DynamicJob {
                 }
             }
         }
-        self.call_ended(world, place);
     }
 
     /// Records a batch that was delivered to a rank.
@@ -403,7 +427,7 @@ impl DynamicJob {
 
     /// Saves the tokens of all ranks at the same time, if every rank is up or has ended, and has a token.
     fn save(&mut self, world: &mut World) {
-        let is_there = |place: &JobRank| place.member.is_some() || place.has_ended;
+        let is_there = |place: &JobRank| place.member.is_some() || place.has_ended.is_some();
         let latest = self.places.iter().map(|place| place.latest.clone().filter(|_| is_there(place)));
         let Some(saved) = latest.collect::<Option<Vec<_>>>() else { return };
         let joined = joined(&saved);
@@ -449,36 +473,54 @@ impl DynamicJob {
         world.say(|| format!("job {} rank {rank} ends", self.index));
         let Some(mut member) = self.places[rank].member.take() else { return };
         member.leave(world);
+        let claimer = member.trainer.claimer();
+        let dispatchers_started = world.dispatchers_started;
+        let end = End { session: claimer.session(), is_known: claimer.has_ended(), dispatchers_started };
         let place = &mut self.places[rank];
-        place.has_ended = true;
+        place.has_ended = Some(end);
+        if place.is_late {
+            world.faults.fired(Fault::ResumedAfterAnEnd);
+        }
         place.saved.extend(place.latest.clone());
-        let others = self.places.iter().filter(|place| !place.has_ended).count() as u64;
+        let others = self.places.iter().filter(|place| place.has_ended.is_none()).count() as u64;
         if others == 0 {
             self.is_done = true;
         }
         let missing = self.ledger.missing();
         let held_max = others * self.held_max * Claimer::claim_rows(&self.settings);
-        if missing > if self.is_clean { held_max } else { u64::MAX * others.min(1) } {
+        if missing > if self.is_clean && !self.is_again { held_max } else { u64::MAX * others.min(1) } {
             world.violated(|| {
                 format!("rank {rank} ended while {others} others have not and {missing} samples are missing")
             });
         }
     }
 
-    /// Restarts a rank that has ended, if others have waited for it for too long.
-    fn call_ended(&mut self, world: &mut World, place: Option<usize>) {
-        let Some(member) = place.and_then(|rank| self.places[rank].member.as_ref()) else { return };
-        if member.awaiting_since.is_none_or(|since| since + ENDED_MS > world.now) {
-            return;
+    /// Returns whether a rank waits for one that has ended.
+    fn awaits_ended(&self, rank: usize) -> bool {
+        let latest = self.places[rank].member.as_ref().and_then(|member| member.trainer.claimer().latest());
+        let mut awaited = latest.into_iter().flat_map(|reply| &reply.awaited);
+        awaited.any(|&awaited| self.places[awaited as usize].has_ended.is_some())
+    }
+
+    /// Restarts all ranks because one waits for a rank that has ended. This may only happen if nobody can know its end:
+    /// neither a dispatcher, nor a rank that resumed from an older token.
+    fn resume_forgotten(&mut self, world: &mut World, rank: usize) {
+        let latest = self.places[rank].member.as_ref().and_then(|member| member.trainer.claimer().latest());
+        let awaited: Vec<u64> = latest.map_or(Vec::new(), |reply| reply.awaited.clone());
+        let members = self.places.iter().filter_map(|place| place.member.as_ref());
+        let tokens: Vec<_> =
+            members.map(|member| world.named.get(&member.trainer.claimer().session()).cloned()).collect();
+        let is_forgotten = |end: End, ended: u64| {
+            let knows = |named: &BTreeMap<u64, u64>| named.get(&ended) == Some(&end.session);
+            let is_older = tokens.iter().any(|named| !named.as_ref().is_some_and(knows));
+            let is_lost = world.dispatchers > 1 || world.dispatchers_started > end.dispatchers_started;
+            (!end.is_known && holds(Rule::EndsAreAcknowledged)) || is_lost || is_older
+        };
+        let mut ends = awaited.iter().filter_map(|&ended| Some((self.places[ended as usize].has_ended?, ended)));
+        if !ends.any(|(end, ended)| is_forgotten(end, ended)) {
+            return world.violated(|| format!("job {} rank {rank} waits for {awaited:?}, which ended", self.index));
         }
-        let awaited = member.trainer.claimer().latest().map_or(Vec::new(), |reply| reply.awaited.clone());
-        for rank in awaited {
-            let place = &mut self.places[rank as usize];
-            if std::mem::take(&mut place.has_ended) {
-                world.faults.fired(Fault::EndedCameBack);
-                let node = trainer_node(self.index, rank as usize);
-                world.schedule(world.now, WorldEvent::Start(node));
-            }
-        }
+        world.faults.fired(Fault::EndForgotten);
+        self.resume_all(world, false);
     }
 }

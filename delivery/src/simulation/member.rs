@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
-use super::reader::TrainerNode;
+use super::reader::{TrainerNode, limits};
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::Report;
-use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next};
+use crate::{AssembledBatch, Claim, Claimer, DynamicTrainer, ErrorKind, Millis, Next, STREAMS_OF_A_RANK_MAX};
 
 /// A rank fails when trouble lasts for longer.
 const PATIENCE_MS: Millis = 30_000;
@@ -27,8 +27,6 @@ pub(super) struct Member {
     /// The readers of its claims.
     pub(super) reading: VecDeque<(Claim, TrainerNode)>,
     busy_until: Millis,
-    /// When the rank began to wait for other ranks, at any dispatcher.
-    pub(super) awaiting_since: Option<Millis>,
     failed_since: Option<Millis>,
     /// The most bytes that its claims may buffer.
     buffered_max: u64,
@@ -50,18 +48,18 @@ impl Member {
         batch_size: u64,
         buffer_limit: u64,
     ) -> Self {
-        // Each of two claims may buffer its limit, a fragment beyond, and one that the loop waits for.
-        let buffered_max = buffer_limit + 2 * 2 * batch_size * ROW_BYTES;
+        // Each of two claims may buffer its limit, a fragment beyond, and the batch that the loop waits for.
+        let batch = batch_size * ROW_BYTES;
+        let buffered_max = buffer_limit + 2 * (batch + batch.min(world.flow.fragment_max()));
         Self {
             rank,
             process,
-            trainer: DynamicTrainer::new(claimer, world.dispatchers, buffer_limit, PATIENCE_MS),
+            trainer: DynamicTrainer::new(claimer, world.dispatchers, limits(buffer_limit), PATIENCE_MS),
             contact: Contact::new(world),
             asked: BTreeMap::new(),
             readers_at: Contact::anywhere(world),
             reading: VecDeque::new(),
             busy_until: 0,
-            awaiting_since: None,
             failed_since: None,
             buffered_max,
         }
@@ -71,7 +69,7 @@ impl Member {
     pub(super) fn read(&mut self, world: &mut World, process: Process, claim: Claim) {
         let contact = Contact::sharing(&self.readers_at);
         let feed = self.trainer.claimer().feed().clone();
-        self.reading.push_back((claim, TrainerNode::new(world, process, &feed, contact)));
+        self.reading.push_back((claim, TrainerNode::new(world, process, self.process, &feed, contact)));
     }
 
     /// Announces the process to the other dispatchers. A message may be lost.
@@ -114,8 +112,6 @@ impl Member {
                 let latest = self.trainer.claimer().latest();
                 let is_failed = latest.is_some_and(|reply| reply.failed.is_some());
                 self.failed_since = is_failed.then(|| self.failed_since.unwrap_or(world.now));
-                let is_awaiting = latest.is_some_and(|reply| !reply.awaited.is_empty());
-                self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(world.now));
             }
             NodeMessage::Unreachable => {
                 let asked = self.asked.iter().filter(|(_, at)| **at == from.node);
@@ -186,6 +182,10 @@ impl Member {
         if buffered > self.buffered_max {
             world.violated(|| format!("rank {} buffers {buffered} bytes over its claims", self.rank));
         }
+        let streams = self.trainer.streams();
+        if streams > STREAMS_OF_A_RANK_MAX {
+            world.violated(|| format!("rank {} has {streams} open streams", self.rank));
+        }
         let (mut handed, mut done) = (None, None);
         if self.busy_until <= world.now {
             let next = self.trainer.next(world.now);
@@ -199,6 +199,7 @@ impl Member {
                 }
                 Next::End => return (None, Some(Done::Ended)),
                 Next::Fail(report) => {
+                    world.failed(&report);
                     // An error of a claim's windows is not about the job.
                     let is_of_claim = self.trainer.reading().next().is_some();
                     let kind = if is_of_claim { ErrorKind::Data } else { report.kind };

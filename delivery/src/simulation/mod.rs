@@ -19,5 +19,6 @@ mod random;
 mod reader;
 mod tests;
 mod tokens;
+mod transport;
 mod worker;
 mod world;

@@ -16,9 +16,16 @@ use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, ReceiveLimits, 
 const NO_WORKERS_MS: Millis = 2_000;
 /// A trainer turns to another dispatcher when it has waited for this long: that dispatcher may know workers that it can
 /// reach.
-const STALLED_MS: Millis = 15_000;
-/// A stream that brings nothing for this long is given up.
-const SILENT_MS: Millis = 3_000;
+const STALLED_MS: Millis = 8_000;
+/// A stream that the loop waits for, and that brings nothing for this long, is asked for again.
+pub(super) const SILENCE_MS: Millis = 3_000;
+/// A job fails when nothing has come for this long after that.
+pub(super) const PATIENCE_MS: Millis = 10_000;
+
+/// Returns the limits of a rank that buffers about `buffered_bytes`.
+pub(super) fn limits(buffered_bytes: u64) -> ReceiveLimits {
+    ReceiveLimits { silence_ms: SILENCE_MS, patience_ms: PATIENCE_MS, ..ReceiveLimits::of_bytes(buffered_bytes) }
+}
 
 /// A change of the job before it resumes from a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +42,15 @@ pub(super) struct IncomingStream {
     to: Process,
     inbox: VecDeque<Fragment<SimulatedRows>>,
     ended: Option<Ended>,
-    heard: Millis,
+    /// Whether another stream of the window replaced it.
+    is_replaced: bool,
 }
 
 /// A process, or a part of one, that follows the routes of a trainer.
 pub(super) struct TrainerNode {
     pub(super) process: Process,
+    /// The process that owns the connections to workers: the rank's.
+    owner: Process,
     feed: Arc<str>,
     contact: Contact,
     streams: BTreeMap<u64, IncomingStream>,
@@ -164,9 +174,9 @@ impl OrderedJob {
             let settings = ReadSettings { rank: rank as u64, ..self.settings };
             let feed = Arc::clone(&world.feeds[self.feed]);
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
-            let trainer = Trainer::new(feed, session, settings, origin, ReceiveLimits::of_bytes(self.buffer_limit));
+            let trainer = Trainer::new(feed, session, settings, origin, limits(self.buffer_limit));
             let contact = Contact::new(world);
-            let node = TrainerNode::new(world, process, trainer.feed(), contact);
+            let node = TrainerNode::new(world, process, process, trainer.feed(), contact);
             self.ranks.push(OrderedRank { node, trainer });
         }
     }
@@ -288,6 +298,7 @@ impl OrderedJob {
                 Next::Fail(report) => {
                     world.say(|| format!("reader {} rank {index} fails: {report:?}", self.index));
                     world.faults.fired(Fault::ReaderFailed);
+                    world.failed(&report);
                     self.kill(world, None);
                     return false;
                 }
@@ -300,11 +311,11 @@ impl OrderedJob {
 }
 
 impl TrainerNode {
-    pub(super) fn new(world: &mut World, process: Process, feed: &Arc<str>, contact: Contact) -> Self {
+    pub(super) fn new(world: &mut World, process: Process, owner: Process, feed: &Arc<str>, contact: Contact) -> Self {
         world.timer(world.now, process, Timer::Pump);
-        world.timer(world.now + SILENT_MS, process, Timer::Check);
         Self {
             process,
+            owner,
             feed: Arc::clone(feed),
             contact,
             streams: BTreeMap::new(),
@@ -318,6 +329,7 @@ impl TrainerNode {
     /// Closes the streams of a process that is gone.
     pub(super) fn close(self, world: &mut World) {
         for (stream, reading) in self.streams {
+            world.flow.closed(stream);
             world.stream(self.process, reading.to, &mut 0, NodeMessage::Close { stream });
         }
     }
@@ -351,7 +363,6 @@ impl TrainerNode {
             NodeMessage::Rows { stream, fragment } => match self.streams.get_mut(&stream) {
                 Some(reading) => {
                     reading.to = from;
-                    reading.heard = world.now;
                     reading.inbox.push_back(fragment);
                 }
                 None => {
@@ -373,17 +384,6 @@ impl TrainerNode {
                 self.contact.rotate(world);
                 self.sync(world, trainer);
             }
-            Timer::Check => {
-                for reading in self.streams.values_mut() {
-                    let is_silent = reading.inbox.is_empty() && reading.heard + SILENT_MS <= world.now;
-                    if is_silent && reading.ended.is_none() {
-                        reading.ended = Some(Ended::Lost);
-                    }
-                }
-                if !self.ended {
-                    world.timer(world.now + SILENT_MS / 3, self.process, Timer::Check);
-                }
-            }
             _ => {}
         }
     }
@@ -394,8 +394,9 @@ impl TrainerNode {
             self.sync(world, trainer);
         }
         let retry_at = trainer.retry_at().filter(|&at| at > world.now);
+        let gives_up_at = trainer.gives_up_at().filter(|&at| at > world.now);
         let busy_until = Some(self.busy_until).filter(|&at| at > world.now);
-        if let Some(at) = retry_at.into_iter().chain(busy_until).min()
+        if let Some(at) = retry_at.into_iter().chain(busy_until).chain(gives_up_at).min()
             && (self.pump_at <= world.now || at < self.pump_at)
         {
             self.pump_at = at;
@@ -434,11 +435,17 @@ impl TrainerNode {
                 to,
                 inbox: VecDeque::new(),
                 ended: None,
-                heard: world.now,
+                is_replaced: false,
             };
+            // A replaced stream is closed at once. Rows that it has brought already are refused.
+            for (&before, replaced) in self.streams.iter_mut().filter(|(_, it)| it.window == open.window) {
+                replaced.is_replaced = true;
+                world.flow.closed(before);
+                world.stream(self.process, replaced.to, &mut 0, NodeMessage::Close { stream: before });
+            }
             self.streams.insert(stream, reading);
-            // A replaced stream closes by itself, when its rows are refused.
-            if !world.stream(self.process, to, &mut 0, NodeMessage::Open { stream, feed, open })
+            let owner = self.owner;
+            if !world.stream(self.process, to, &mut 0, NodeMessage::Open { stream, owner, feed, open })
                 && world.random.chance(500)
             {
                 self.streams.entry(stream).and_modify(|reading| reading.ended = Some(Ended::Lost));
@@ -454,11 +461,12 @@ impl TrainerNode {
             let (window, lease, to) = (reading.window, reading.lease, reading.to);
             let (mut is_over, mut progressed) = (false, false);
             // One at a time: each may complete the batch that the loop waits for.
-            if trainer.wants(window)
+            if (reading.is_replaced || trainer.wants(window))
                 && let Some(fragment) = reading.inbox.pop_front()
             {
                 progressed = true;
-                if trainer.received(window, lease, fragment) {
+                world.flow.taken(stream, fragment.bytes);
+                if trainer.received(window, lease, fragment, world.now) {
                     world.stream(self.process, to, &mut 0, NodeMessage::Taken { stream });
                 } else {
                     world.faults.fired(Fault::RowsLate);
@@ -475,6 +483,7 @@ impl TrainerNode {
                 is_over = true;
             }
             if is_over {
+                world.flow.closed(stream);
                 self.streams.remove(&stream);
             }
             if progressed {

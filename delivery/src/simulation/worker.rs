@@ -9,8 +9,6 @@ use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
 use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
 
-/// The most fragments of one stream that are sent and not acknowledged.
-const CREDIT: u32 = 3;
 /// The most windows that a worker computes at a time.
 pub(super) const COMPUTING_MAX: usize = 3;
 /// A worker that has held no window for this long turns to another dispatcher.
@@ -36,8 +34,9 @@ struct Serving {
     key: WindowKey,
     open: Open,
     to: Process,
+    /// The process that owns the connection.
+    owner: Process,
     row: u64,
-    credit: u32,
     /// The arrival time of the last message.
     clock: Millis,
 }
@@ -90,6 +89,7 @@ impl WorkerNode {
         world.serve(self.address, self.process.node);
         let window = world.plans.iter().map(|plan| plan.rows_max * ROW_BYTES).max().unwrap_or(1);
         let memory_bytes = match world.random.below(6) {
+            _ if world.has_many_streams => 1 << 40,
             0..3 => 0,
             3 => world.random.between(1, 2 * window),
             4 => world.random.between(1, 8 * window),
@@ -204,13 +204,13 @@ impl WorkerNode {
                 state.contact.rotate(world);
                 self.sync(world);
             }
-            NodeMessage::Open { stream, feed, open } => {
+            NodeMessage::Open { stream, owner, feed, open } => {
                 let key = (feed, open.window);
                 let has = |stage| (TaskStage::Counted..=TaskStage::Ready).contains(&stage);
                 if state.tasks.get(&key).is_some_and(|task| has(task.stage)) {
                     let row = open.from_row;
-                    let serving = Serving { key, open, to: from, row, credit: CREDIT, clock: 0 };
-                    state.streams.insert(stream, serving);
+                    state.streams.insert(stream, Serving { key, open, to: from, owner, row, clock: 0 });
+                    world.flow.open(stream, owner, self.process);
                     self.serve(world, stream);
                 } else {
                     world.faults.fired(Fault::Missing);
@@ -219,13 +219,15 @@ impl WorkerNode {
                 }
             }
             NodeMessage::Taken { stream } => {
-                if let Some(serving) = state.streams.get_mut(&stream) {
-                    serving.credit += 1;
-                    self.serve(world, stream);
+                if let Some(serving) = state.streams.get(&stream) {
+                    let owner = serving.owner;
+                    self.serve_all(world, owner);
                 }
             }
             NodeMessage::Close { stream } => {
-                state.streams.remove(&stream);
+                if let Some(Serving { owner, .. }) = state.streams.remove(&stream) {
+                    self.serve_all(world, owner);
+                }
             }
             _ => {}
         }
@@ -331,13 +333,30 @@ impl WorkerNode {
         self.sync(world);
     }
 
-    /// Sends the fragments that the trainer has room for.
+    /// Sends what the connection's streams have room for, beginning at any stream.
+    fn serve_all(&mut self, world: &mut World, owner: Process) {
+        let Some(state) = &self.state else { return };
+        let connection = (owner, self.process);
+        let mut streams: Vec<u64> =
+            state.streams.keys().copied().filter(|&stream| world.flow.is_shared(stream, connection)).collect();
+        if !streams.is_empty() {
+            let first = world.random.below(streams.len() as u64) as usize;
+            streams.rotate_left(first);
+        }
+        streams.into_iter().for_each(|stream| self.serve(world, stream));
+    }
+
+    /// Sends the fragments that the stream has room for.
     fn serve(&mut self, world: &mut World, stream: u64) {
         let Some(state) = &mut self.state else { return };
         let Some(serving) = state.streams.get_mut(&stream) else { return };
-        let Serving { key, open, to, row, credit, clock } = serving;
-        while *credit > 0 {
+        let Serving { key, open, to, row, clock, .. } = serving;
+        loop {
             let rates = world.faults.rates;
+            let room = world.flow.room(stream) / ROW_BYTES;
+            if room == 0 && open.slice.run(*row).is_some() {
+                return;
+            }
             let ended = if world.strikes(rates.stream_broken, Fault::StreamBroken) {
                 Some(Ended::Lost)
             } else if world.strikes(rates.stream_failed, Fault::StreamFailed) {
@@ -353,11 +372,11 @@ impl WorkerNode {
                 return;
             }
             let Some(mut rows) = run else { return };
+            rows.end = rows.end.min(rows.start + room);
             // A run may come in pieces.
             if rows.end - rows.start > 1 && world.random.chance(200) {
                 rows.end = world.random.between(rows.start + 1, rows.end - 1);
             }
-            *credit -= 1;
             if world.strikes(rates.stream_garbled, Fault::StreamGarbled) {
                 match world.random.chance(500) {
                     true => rows.end = rows.start + 1,
@@ -371,12 +390,14 @@ impl WorkerNode {
             }
             let feed = world.feed(&key.0);
             let records = SimulatedRows { feed, window: key.1, rows: rows.clone() };
-            let fragment = Fragment { bytes: (rows.end - rows.start) * ROW_BYTES, rows, records };
+            let bytes = (rows.end - rows.start) * ROW_BYTES;
+            let fragment = Fragment { bytes, rows, records };
             if !world.stream(self.process, *to, clock, NodeMessage::Rows { stream, fragment }) {
                 // A lost message ends the stream, because later ones must not arrive without it.
                 state.streams.remove(&stream);
                 return;
             }
+            world.flow.sent(stream, bytes);
         }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
 use super::random::{SeededRandom, hash};
-use crate::messages::{ReaderReply, ReaderSync, WorkerReply, WorkerSync};
+use super::reader::{PATIENCE_MS, SILENCE_MS};
+use super::transport::FlowControl;
+use crate::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
 /// Index of a node: dispatchers first, then workers, then trainers.
@@ -45,7 +47,7 @@ pub(super) fn role(node: NodeId) -> Role {
 }
 
 /// A process at a node. A restarted node has another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Process {
     pub(super) node: NodeId,
     pub(super) generation: u32,
@@ -88,6 +90,8 @@ pub(super) enum NodeMessage {
     Unreachable,
     Open {
         stream: u64,
+        /// The process that owns the connection.
+        owner: Process,
         feed: Arc<str>,
         open: Open,
     },
@@ -99,7 +103,7 @@ pub(super) enum NodeMessage {
         stream: u64,
         how: Ended,
     },
-    /// A fragment was taken, so one more may be sent.
+    /// A fragment was taken, so its bytes may be sent again.
     Taken {
         stream: u64,
     },
@@ -117,10 +121,8 @@ pub(super) enum Timer {
     Unanswered(u64),
     /// A window reaches its next stage.
     Computed { key: WindowKey, task: u64 },
-    /// The training loop asks for its next batch, or a stream can be opened again.
+    /// The training loop asks for its next batch, or a stream can be opened again or is silent.
     Pump,
-    /// Silent streams are given up.
-    Check,
 }
 
 /// An event of the world.
@@ -197,8 +199,16 @@ pub(super) struct World {
     pub(super) feeds: Vec<Arc<str>>,
     /// For each process that resumed from a token, the newest process of each rank that the token names.
     pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// How often dispatchers were started.
+    pub(super) dispatchers_started: u64,
     /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
+    /// Whether ranks have many streams to few workers: windows are many, and computed far ahead.
+    pub(super) has_many_streams: bool,
+    /// The bytes in flight of all streams.
+    pub(super) flow: FlowControl,
+    /// Whether a reader can no longer reach some worker.
+    pub(super) is_cut: bool,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,
     /// The node that serves at each address.
@@ -219,22 +229,34 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, traced: bool) -> Self {
         let mut random = SeededRandom::new(seed);
-        let faults = Faults::draw(&mut random);
+        let mut faults = Faults::draw(&mut random);
         let feeds: Vec<Arc<str>> = match random.chance(200) {
             true => vec!["a".into(), "b".into()],
             false => vec!["a".into()],
         };
+        let has_many_streams = random.chance(150);
+        if has_many_streams && random.chance(500) {
+            // Streams must not stop each other without any fault.
+            faults.until = faults.until.min(500);
+        }
         let plan = |random: &mut SeededRandom| SimulatedPlan {
             seed: random.next(),
-            windows_max: random.pick(&[1, 2, 4, 6, 8, 12, 12]),
+            windows_max: random.pick(if has_many_streams { &[24] } else { &[1, 2, 4, 6, 8, 12, 12] }),
             rows_max: random.pick(&[1, 5, 20, 40]),
             empty: random.pick(&[0, 0, 1, 3, 7]),
         };
-        let plans = feeds.iter().map(|_| plan(&mut random)).collect();
+        let plans: Vec<SimulatedPlan> = feeds.iter().map(|_| plan(&mut random)).collect();
+        // Rows that come one at a time would take long in large windows.
+        let is_small = plans.iter().all(|plan| plan.rows_max <= 5);
+        let window_rows = random.pick(if is_small { &[1, 3, 24] } else { &[3, 3, 24] });
         Self {
             now: 0,
             named: BTreeMap::new(),
+            dispatchers_started: 0,
             dispatchers: 1 + usize::from(random.chance(400)),
+            has_many_streams,
+            is_cut: false,
+            flow: FlowControl::new(window_rows * ROW_BYTES),
             drops_end_streams: random.chance(500),
             latency: random.pick(&[2, 5, 30]),
             random,
@@ -415,6 +437,15 @@ impl World {
     pub(super) fn say(&mut self, text: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:>7} {}", self.now, text().replace("WindowId { epoch: ", "{").replace("index: ", "")));
+        }
+    }
+
+    /// Records that a reader failed. No rows may be missing for long when all nodes and connections work.
+    pub(super) fn failed(&mut self, report: &Report) {
+        if report.message.starts_with("no rows of window") {
+            if !self.is_cut && self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000 {
+                self.violated(|| format!("stuck: {}", report.message));
+            }
         }
     }
 

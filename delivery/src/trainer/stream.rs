@@ -64,6 +64,9 @@ pub(super) struct WindowReceiver<R> {
     open: Option<LeaseId>,
     /// The lease from which the stream was last opened.
     tried: Option<LeaseId>,
+    /// When that was, and whether rows have come since.
+    opened: Millis,
+    has_begun: bool,
     buffer: VecDeque<Fragment<R>>,
     pub(super) failed: Option<Report>,
     failures: u32,
@@ -78,6 +81,8 @@ impl<R> WindowReceiver<R> {
             expected: slice.run(0),
             open: None,
             tried: None,
+            opened: now,
+            has_begun: false,
             buffer: VecDeque::new(),
             failed: None,
             failures: 0,
@@ -98,6 +103,26 @@ impl<R> WindowReceiver<R> {
     /// Returns whether all rows are received and taken.
     pub(super) fn is_taken(&self) -> bool {
         self.expected.is_none() && self.buffer.is_empty()
+    }
+
+    /// Returns whether the stream is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Returns the lease from which the stream is open.
+    pub(super) fn lease(&self) -> Option<LeaseId> {
+        self.open
+    }
+
+    /// Returns when the stream was last opened.
+    pub(super) fn opened(&self) -> Millis {
+        self.opened
+    }
+
+    /// Returns whether rows have come since the stream was last opened.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Returns whether the stream is open from this lease.
@@ -126,6 +151,7 @@ impl<R> WindowReceiver<R> {
         }
         self.open = Some(route.lease);
         self.tried = self.open;
+        (self.opened, self.has_begun) = (now, false);
         Some(Open {
             window: route.window,
             lease: route.lease,
@@ -149,6 +175,7 @@ impl<R> WindowReceiver<R> {
             self.expected = self.slice.run(rows.end);
         }
         self.failures = 0;
+        self.has_begun = true;
         self.buffer.push_back(fragment);
         if self.expected.is_none() {
             self.open = None;

@@ -17,7 +17,7 @@ fn at(epoch: u64, index: u32) -> WindowId {
 }
 
 fn route(window: WindowId, rows: u64, last: bool, lease: LeaseId) -> Route {
-    Route { window, rows, last, lease, worker: 10 + lease, address: format!("w{lease}") }
+    Route { window, rows, last, ready: true, lease, worker: 10 + lease, address: format!("w{lease}") }
 }
 
 fn reply(trainer: &mut Trainer<Vec<u64>>, routes: Vec<Route>, failed: Option<(WindowId, Report)>) {
@@ -43,7 +43,7 @@ fn report(message: &str) -> Report {
 fn bring(trainer: &mut Trainer<Vec<u64>>) {
     for open in trainer.opens(0) {
         for run in open.slice.runs(open.from_row) {
-            assert!(trainer.received(open.window, open.lease, rows(run)));
+            assert!(trainer.received(open.window, open.lease, rows(run), 0));
         }
         trainer.ended(open.window, open.lease, Ended::Complete, 0);
     }
@@ -104,7 +104,7 @@ fn a_batch_larger_than_the_buffer_is_delivered() {
             let wanted = open.iter_mut().find(|(window, (_, runs))| trainer.wants(**window) && !runs.is_empty());
             if let Some((&window, (lease, runs))) = wanted {
                 let run = runs.pop_front().expect("not empty");
-                assert!(trainer.received(window, *lease, rows(run)));
+                assert!(trainer.received(window, *lease, rows(run), 0));
             }
         }
         assert_eq!(got, if drop_last { vec![0..4, 4..8] } else { vec![0..4, 4..8, 8..9] });
@@ -116,7 +116,7 @@ fn while_the_loop_computes_the_buffer_limits_receiving() {
     let mut trainer = trainer(1, false, 4);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
-    assert!(trainer.wants(at(0, 0)) && trainer.received(at(0, 0), 1, rows(0..4)));
+    assert!(trainer.wants(at(0, 0)) && trainer.received(at(0, 0), 1, rows(0..4), 0));
     assert!(!trainer.wants(at(0, 0)));
     assert_eq!(delivered(&mut trainer), (0, 0..4));
     assert!(trainer.wants(at(0, 0)) && trainer.wants(at(0, 1)));
@@ -127,16 +127,16 @@ fn only_the_next_row_is_accepted() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
-    assert!(trainer.received(at(0, 0), 1, rows(0..2)));
-    assert!(!trainer.received(at(0, 0), 9, rows(2..4)), "the lease is not open");
+    assert!(trainer.received(at(0, 0), 1, rows(0..2), 0));
+    assert!(!trainer.received(at(0, 0), 9, rows(2..4), 0), "the lease is not open");
     // The window is opened again, after a pause, at the missing row.
-    assert!(!trainer.received(at(0, 0), 1, rows(3..4)));
-    assert!(!trainer.received(at(0, 0), 1, rows(2..4)), "the stream is closed");
+    assert!(!trainer.received(at(0, 0), 1, rows(3..4), 0));
+    assert!(!trainer.received(at(0, 0), 1, rows(2..4), 0), "the stream is closed");
     assert_eq!(trainer.opens(0), []);
     assert_eq!(trainer.retry_at(), Some(RETRY_MS.0));
     let again = trainer.opens(RETRY_MS.0);
     assert_eq!((again.len(), again[0].window, again[0].from_row), (1, at(0, 0), 2));
-    assert!(!trainer.received(at(0, 0), 1, rows(2..5)), "the rows end beyond the batch");
+    assert!(!trainer.received(at(0, 0), 1, rows(2..5), 0), "the rows end beyond the batch");
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn a_stream_whose_window_moved_is_opened_elsewhere_at_the_next_row() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
-    assert!(trainer.received(at(0, 0), 1, rows(0..3)));
+    assert!(trainer.received(at(0, 0), 1, rows(0..3), 0));
     reply(&mut trainer, vec![route(at(0, 0), 6, false, 5)], None);
     let opens = trainer.opens(0);
     assert_eq!((opens.len(), opens[0].address.as_str(), opens[0].from_row), (1, "w5", 3));
     trainer.ended(at(0, 0), 1, Ended::Lost, 0);
-    assert!(trainer.received(at(0, 0), 5, rows(3..4)), "the end of the old stream changes nothing");
+    assert!(trainer.received(at(0, 0), 5, rows(3..4), 0), "the end of the old stream changes nothing");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn an_error_in_the_data_is_raised_after_the_batches_before_it() {
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
     trainer.ended(at(0, 1), 2, Ended::Failed(report("bad row")), 0);
-    assert!(trainer.received(at(0, 0), 1, rows(0..4)) && trainer.received(at(0, 0), 1, rows(4..6)));
+    assert!(trainer.received(at(0, 0), 1, rows(0..4), 0) && trainer.received(at(0, 0), 1, rows(4..6), 0));
     // The dispatcher may release the windows.
     assert_eq!(trainer.sync(0).at, at(1, 0));
     assert_eq!(delivered(&mut trainer), (0, 0..4));
@@ -227,7 +227,7 @@ fn a_broken_window_that_cannot_be_computed_again_is_an_error() {
         let mut trainer = trainer(1, false, LIMIT);
         reply(&mut trainer, routes(0..1)[..known].to_vec(), None);
         trainer.opens(0);
-        assert!(trainer.received(at(0, 0), 1, rows(0..4)));
+        assert!(trainer.received(at(0, 0), 1, rows(0..4), 0));
         reply(&mut trainer, Vec::new(), Some((at(0, 0), report("gone"))));
         assert_eq!(delivered(&mut trainer), (0, 0..4));
         assert_eq!(trainer.next(0), Next::Wait, "the worker may still send the rows");
@@ -241,9 +241,9 @@ fn its_position_is_the_first_window_with_missing_rows() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
     trainer.opens(0);
-    assert!(trainer.received(at(0, 1), 2, rows(0..2)) && trainer.received(at(0, 1), 2, rows(2..3)));
+    assert!(trainer.received(at(0, 1), 2, rows(0..2), 0) && trainer.received(at(0, 1), 2, rows(2..3), 0));
     assert_eq!(trainer.sync(0).at, at(0, 0));
-    assert!(trainer.received(at(0, 0), 1, rows(0..4)) && trainer.received(at(0, 0), 1, rows(4..6)));
+    assert!(trainer.received(at(0, 0), 1, rows(0..4), 0) && trainer.received(at(0, 0), 1, rows(4..6), 0));
     assert_eq!(trainer.sync(0).at, at(1, 0));
 }
 
@@ -276,4 +276,74 @@ fn a_broken_stream_is_opened_elsewhere_at_once() {
     assert_eq!(trainer.opens(now), []);
     reply(&mut trainer, vec![route(at(0, 0), 6, false, 5)], None);
     assert_eq!(trainer.opens(now).len(), 1);
+}
+
+#[test]
+fn a_silent_stream_is_asked_for_again_and_a_lasting_wait_is_an_error() {
+    let mut trainer = trainer(1, false, LIMIT);
+    reply(&mut trainer, routes(0..1), None);
+    assert_eq!(trainer.opens(0).len(), 2);
+    assert_eq!((trainer.retry_at(), trainer.gives_up_at()), (None, None), "the loop does not wait");
+    assert_eq!(trainer.next(10), Next::Wait);
+    // Rows of another window change nothing.
+    assert!(trainer.received(at(0, 1), 2, rows(0..2), 20_000));
+    assert_eq!(trainer.retry_at(), Some(10 + SILENCE_MS));
+    assert!(trainer.opens(9 + SILENCE_MS).is_empty() && trainer.sync(0).broken.is_empty());
+    assert!(trainer.received(at(0, 0), 1, rows(0..2), 10_000));
+    assert_eq!(trainer.next(10_000), Next::Wait);
+    assert_eq!(trainer.retry_at(), Some(10_000 + SILENCE_MS), "rows came");
+    // The stream is closed, reported, and opened again elsewhere at the next row.
+    let now = 10_000 + SILENCE_MS;
+    assert!(trainer.opens(now).is_empty());
+    assert_eq!(trainer.sync(now).broken, [BrokenLease { window: at(0, 0), lease: 1, worker: 11, missing: false }]);
+    reply(&mut trainer, vec![route(at(0, 0), 6, false, 5)], None);
+    let again = trainer.opens(now);
+    assert_eq!((again[0].address.as_str(), again[0].from_row), ("w5", 2));
+    assert_eq!((trainer.next(now), trainer.gives_up_at()), (Next::Wait, Some(now + PATIENCE_MS)));
+    let Next::Fail(report) = trainer.next(now + PATIENCE_MS) else { panic!("patience is over") };
+    let message = "no rows of window 0 of epoch 0 came from the worker at w1, nor from the worker at w5 for 60 s, \
+                   although the window is computed";
+    assert_eq!((report.kind, report.message.as_str()), (ErrorKind::Unavailable, message));
+}
+
+#[test]
+fn a_window_that_is_being_computed_may_take_any_time() {
+    let mut trainer = trainer(1, false, LIMIT);
+    let computing = |mut route: Route| {
+        route.ready = false;
+        route
+    };
+    reply(&mut trainer, routes(0..1).into_iter().map(computing).collect(), None);
+    trainer.opens(0);
+    assert_eq!(trainer.next(0), Next::Wait);
+    assert!(trainer.retry_at().is_none() && trainer.opens(1 << 40).is_empty());
+    assert!(trainer.sync(0).broken.is_empty() && trainer.next(1 << 40) == Next::Wait);
+    // The window failed since, so nobody else will send it.
+    reply(&mut trainer, Vec::new(), Some((at(0, 0), report("gone"))));
+    assert!(trainer.opens(SILENCE_MS).is_empty());
+    assert_eq!(trainer.next(SILENCE_MS), Next::Fail(report("gone")));
+}
+
+#[test]
+fn a_stream_of_a_computed_window_is_silent_even_before_its_first_rows() {
+    let mut trainer = trainer(1, false, LIMIT);
+    reply(&mut trainer, routes(0..1), None);
+    trainer.opens(0);
+    assert_eq!(trainer.next(0), Next::Wait);
+    reply(&mut trainer, routes(0..1), None);
+    assert_eq!(trainer.retry_at(), Some(SILENCE_MS));
+}
+
+#[test]
+fn a_long_pause_of_the_loop_is_no_silence() {
+    let mut trainer = trainer(1, false, 4);
+    reply(&mut trainer, routes(0..1), None);
+    trainer.opens(0);
+    assert!(trainer.received(at(0, 0), 1, rows(0..4), 0));
+    assert_eq!(delivered(&mut trainer), (0, 0..4));
+    // The streams were not read while the loop computed for an hour.
+    let now = 3_600_000;
+    assert_eq!(trainer.next(now), Next::Wait);
+    assert!(trainer.opens(now).is_empty() && trainer.sync(now).broken.is_empty());
+    assert_eq!(trainer.retry_at(), Some(now + SILENCE_MS));
 }
