@@ -209,7 +209,8 @@ impl Claims {
         }
     }
 
-    /// Returns the claims that a process of a rank that has ended had done. They are empty if the reports do not add up.
+    /// Returns the claims that a process of a rank that has ended had done. They are empty if the reports do not add
+    /// up.
     pub(crate) fn ended(&self, rank: u64, session: u64) -> EndedRank {
         let marks = self.ranks.get(&rank).filter(|_| self.is_whole && self.all_here).map(|it| it.marks.clone());
         let RankMarks { before, done, .. } = marks.unwrap_or_default();

@@ -187,6 +187,8 @@ impl<R> DynamicTrainer<R> {
     /// Turns to another dispatcher, after a pause.
     fn turn(&mut self, now: Millis) {
         self.claimer.turn();
+        // The next dispatcher knows nothing yet, and calls to the one before may still wait for their time limit.
+        self.has_news = true;
         self.paused_until = Some(now + PAUSE_MS);
         self.awaiting_since = None;
     }

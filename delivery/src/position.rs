@@ -190,8 +190,8 @@ impl ClaimMarks {
     /// each rank `_RANK-BEFORE_EPOCH-FIRST-LAST…_EPOCH-RUN-END-WINDOW-OFFSET-FROM…_EPOCH-RUN-END-WINDOW-OFFSET`.
     ///
     /// The parts of a rank are its runs of done claims, its partly delivered claims, and its furthest claim. Plus signs
-    /// separate the items of a list. The sessions (see [`sessions`]) are omitted if there are none. A rank that has ended
-    /// is written as `_RANK-BEFORE-SESSION_EPOCH-FIRST-LAST…__`.
+    /// separate the items of a list. The sessions (see [`sessions`]) are omitted if there are none. A rank that has
+    /// ended is written as `_RANK-BEFORE-SESSION_EPOCH-FIRST-LAST…__`.
     fn body(&self) -> String {
         fn list(items: impl Iterator<Item = String>) -> String {
             items.collect::<Vec<_>>().join("+")

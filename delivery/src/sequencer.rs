@@ -88,8 +88,8 @@ pub struct Sequencer<P> {
     plan: P,
     workers: BTreeMap<WorkerId, WorkerEntry>,
     windows: BTreeMap<WindowId, WindowEntry>,
-    /// Rows of the windows that were counted, of the epochs in which readers are, and of windows that workers hold. They
-    /// also reveal windows that are not deterministic.
+    /// Rows of the windows that were counted, of the epochs in which readers are, and of windows that workers hold.
+    /// They also reveal windows that are not deterministic.
     rows: BTreeMap<WindowId, u64>,
     /// The epochs in which readers were when rows were last forgotten.
     rows_of: BTreeSet<u64>,
@@ -304,8 +304,8 @@ impl<P: Plan> Sequencer<P> {
         copies.into_iter()
     }
 
-    /// Returns the samples in `window`, once it has been counted. They are forgotten when no reader is in its epoch and no
-    /// worker holds it.
+    /// Returns the samples in `window`, once it has been counted. They are forgotten when no reader is in its epoch and
+    /// no worker holds it.
     pub fn rows(&self, window: WindowId) -> Option<u64> {
         self.rows.get(&window).copied()
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
+use forebay_delivery::STREAMS_OF_A_RANK_MAX;
 use forebay_protocol::{Error, ErrorKind, Result};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -24,6 +25,15 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes received at a time. Each frame is a system call of the server and should stay in a core's cache until it is
 /// copied.
 const FRAME_BYTES: u32 = 512 << 10;
+
+/// Bytes of one stream that a server may send before the client asks for more. The default of 64 KiB would limit a
+/// stream of batches to one window per round trip.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// Bytes of all streams of a connection that a server may send before the client asks for more.
+///
+/// A rank does not poll streams without room, and their bytes stay in this window. With room for the full windows of
+/// all streams of a rank, the one that its loop waits for always has its own part.
+const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * STREAMS_OF_A_RANK_MAX as u32;
 
 /// Default of the bytes received ahead of a loop, about, over all streams.
 const BUFFER_BYTES: u64 = 64 << 20;
@@ -194,9 +204,8 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
-        // The default window of 64 KiB would limit a stream of batches to one window per round trip.
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(16 << 20)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES);
     if tls {
         let config = options.tls.config()?;

@@ -7,8 +7,8 @@
 //! asked last can grant a claim that a rank takes.
 //!
 //! A rank that has ended holds no claim and takes no more, so it need not be here. The dispatcher that it told of its
-//! end tells the other ranks, which tell other dispatchers and keep it in their tokens. If its end is known neither here
-//! nor to any rank, it is awaited like any other.
+//! end tells the other ranks, which tell other dispatchers and keep it in their tokens. If its end is known neither
+//! here nor to any rank, it is awaited like any other.
 //!
 //! Ranks that wait for others look for them at the next dispatcher, and must not keep missing each other. All ranks at
 //! a dispatcher leave it at the same moments of its clock ([`Claimer::should_turn`](crate::Claimer::should_turn)), so

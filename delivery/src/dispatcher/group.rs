@@ -117,8 +117,8 @@ impl Group {
 
     /// Returns whether a rank has ended, in the history of all `living` ranks.
     ///
-    /// A rank without a token, or with one that is older than the ended process, may have begun together with all ranks:
-    /// from the start, or from a checkpoint at which the ended rank had claims that its last process never had.
+    /// A rank without a token, or with one that is older than the ended process, may have begun together with all
+    /// ranks: from the start, or from a checkpoint at which the ended rank had claims that its last process never had.
     fn has_ended(&self, rank: u64, living: &[(&u64, &RankContact)]) -> bool {
         let Some(session) = self.ended.get(&rank).filter(|_| holds(Rule::EndedRanksAreNotAwaited)) else {
             return false;
