@@ -111,8 +111,9 @@ struct WindowStart {
 struct Awaited {
     window: WindowId,
     since: Millis,
-    /// The worker of the first stream that was closed because it was silent.
-    silent: Option<String>,
+    /// The worker of the first stream that was closed because it was silent, and when. Patience counts from then, so that
+    /// a pause of this process is no silence of a worker.
+    silent: Option<(String, Millis)>,
 }
 
 /// A trainer: one rank of one reader.
@@ -305,7 +306,7 @@ impl<R> Trainer<R> {
         let window = awaited.window;
         let Some(lease) = self.streams.get(&window).and_then(WindowReceiver::lease) else { return };
         if let Some(route) = self.routes.get(&window).filter(|_| awaited.silent.is_none()) {
-            awaited.silent = Some(route.address.clone());
+            awaited.silent = Some((route.address.clone(), now));
         }
         self.ended(window, lease, Ended::Lost, now);
     }
@@ -324,16 +325,16 @@ impl<R> Trainer<R> {
 
     /// Returns when [`next`](Self::next) fails because rows of a computed window do not come, if nothing else happens.
     pub fn gives_up_at(&self) -> Option<Millis> {
-        let Awaited { window, since, silent } = self.awaited.as_ref()?;
-        silent.as_ref()?;
+        let Awaited { window, silent, .. } = self.awaited.as_ref()?;
+        let (_, closed) = silent.as_ref()?;
         let is_ready = self.routes.get(window).is_some_and(|route| route.ready);
-        is_ready.then(|| since + self.limits.silence_ms + self.limits.patience_ms)
+        is_ready.then(|| closed + self.limits.patience_ms)
     }
 
     /// Returns the error of a wait for rows that do not come.
     fn silence(&self, now: Millis) -> Option<Report> {
         let Awaited { window, since, silent } = self.awaited.as_ref()?;
-        let worker = silent.as_ref().filter(|_| self.gives_up_at().is_some_and(|at| at <= now))?;
+        let (worker, _) = silent.as_ref().filter(|_| self.gives_up_at().is_some_and(|at| at <= now))?;
         let last = self.routes.get(window).map(|route| &route.address).filter(|last| *last != worker);
         let others = last.map_or(String::new(), |last| format!(", nor from the worker at {last}"));
         Some(Report {

@@ -107,6 +107,11 @@ impl<P: Plan> Dispatcher<P> {
         if !group.heard_of(rank, session) {
             return Err(Unanswered::replaced(message));
         }
+        let is_end = message.claims.is_leaving && message.claims.held.is_empty();
+        if group.ended.get(&rank) == Some(&session) && !is_end {
+            // A late message from before the end, which another rank has reported here.
+            return Ok(());
+        }
         let contact = group.ranks.get(&rank);
         if contact.is_some_and(|contact| contact.session == session && contact.seq >= seq) {
             return Ok(());

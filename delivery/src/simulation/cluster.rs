@@ -115,7 +115,7 @@ impl SimulatedCluster {
             world.faults.until = world.faults.until.max(5_000);
         }
         let until = world.faults.until;
-        if !world.faults.blows.is_empty() {
+        if !world.faults.blows.is_empty() && world.faults.pace < until {
             let at = world.faults.pace;
             world.schedule(at, WorldEvent::Blow);
         }

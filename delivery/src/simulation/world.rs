@@ -442,10 +442,9 @@ impl World {
 
     /// Records that a reader failed. No rows may be missing for long when all nodes and connections work.
     pub(super) fn failed(&mut self, report: &Report) {
-        if report.message.starts_with("no rows of window") {
-            if !self.is_cut && self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000 {
-                self.violated(|| format!("stuck: {}", report.message));
-            }
+        let is_late = self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000;
+        if is_late && !self.is_cut && report.message.starts_with("no rows of window") {
+            self.violated(|| format!("stuck: {}", report.message));
         }
     }
 
