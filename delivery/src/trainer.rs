@@ -111,8 +111,8 @@ struct WindowStart {
 struct Awaited {
     window: WindowId,
     since: Millis,
-    /// The worker of the first stream that was closed because it was silent, and when. Patience counts from then, so that
-    /// a pause of this process is no silence of a worker.
+    /// The worker of the first stream that was closed because it was silent, and when. Patience counts from then, so
+    /// that a pause of this process is no silence of a worker.
     silent: Option<(String, Millis)>,
 }
 

@@ -64,7 +64,7 @@ pub enum OptionKind {
     Switch,
     /// A number of bytes, or a text such as `64MiB`.
     Bytes,
-    /// Like [`Kind::Bytes`], but the command line refuses 0.
+    /// Like [`OptionKind::Bytes`], but the command line refuses 0.
     Memory,
     /// One of these words.
     Choice(&'static [&'static str]),
