@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
     Distinct, Expr, FunctionArg, FunctionArgExpr, GroupByExpr, LimitClause, ObjectName, PipeOperator, Query, Select,
-    SelectFlavor, SetExpr, SetOperator, Spanned, TableFactor, Value, Visit, Visitor,
+    SelectFlavor, SelectItem, SetExpr, SetOperator, Spanned, TableFactor, TableWithJoins, Value, Visit, Visitor,
 };
 use datafusion::sql::sqlparser::tokenizer::Span;
 use forebay_operators::TABLE_OPERATORS;
@@ -99,29 +99,7 @@ impl Search<'_> {
                 BEFOREHAND,
             );
         }
-        match body.as_ref() {
-            SetExpr::Select(_) | SetExpr::Query(_) => {}
-            SetExpr::SetOperation { op, right, .. } => {
-                let word = match op {
-                    SetOperator::Union => "UNION",
-                    SetOperator::Except => "EXCEPT",
-                    SetOperator::Intersect => "INTERSECT",
-                    SetOperator::Minus => "MINUS",
-                };
-                self.refuse_before(right.span(), &[word], &set_operation(word), SET_HINT);
-            }
-            SetExpr::Values(_) => self.refuse_at(
-                self.tokens.last(self.here, &["VALUES"]).unwrap_or(self.here),
-                "VALUES has no files, and a feed's rows are rows of files",
-                "write the rows to a file and create a table over it",
-            ),
-            SetExpr::Table(_) => {
-                self.refuse_at(self.here, "`TABLE name` is not supported", "write `SELECT * FROM name`")
-            }
-            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
-                self.refuse_at(self.here, "a pipeline only reads", "write a SELECT");
-            }
-        }
+        self.body(body);
         let body = body.span();
         if order_by.is_some() {
             self.refuse(body, &["ORDER", "BY"], &format!("ORDER BY {ALL_ROWS}"), ORDER_HINT);
@@ -162,6 +140,32 @@ impl Search<'_> {
         }
         for operator in pipe_operators {
             self.pipe_operator(operator, body);
+        }
+    }
+
+    fn body(&mut self, body: &SetExpr) {
+        match body {
+            SetExpr::Select(_) | SetExpr::Query(_) => {}
+            SetExpr::SetOperation { op, right, .. } => {
+                let word = match op {
+                    SetOperator::Union => "UNION",
+                    SetOperator::Except => "EXCEPT",
+                    SetOperator::Intersect => "INTERSECT",
+                    SetOperator::Minus => "MINUS",
+                };
+                self.refuse_before(right.span(), &[word], &set_operation(word), SET_HINT);
+            }
+            SetExpr::Values(_) => self.refuse_at(
+                self.tokens.last(self.here, &["VALUES"]).unwrap_or(self.here),
+                "VALUES has no files, and a feed's rows are rows of files",
+                "write the rows to a file and create a table over it",
+            ),
+            SetExpr::Table(_) => {
+                self.refuse_at(self.here, "`TABLE name` is not supported", "write `SELECT * FROM name`")
+            }
+            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
+                self.refuse_at(self.here, "a pipeline only reads", "write a SELECT");
+            }
         }
     }
 
@@ -221,14 +225,14 @@ impl Search<'_> {
             lateral_views,
             prewhere,
             selection,
-            connect_by,
-            group_by,
-            cluster_by,
-            distribute_by,
-            sort_by,
-            having,
-            named_window,
-            qualify,
+            connect_by: _,
+            group_by: _,
+            cluster_by: _,
+            distribute_by: _,
+            sort_by: _,
+            having: _,
+            named_window: _,
+            qualify: _,
             window_before_qualify: _,
             value_table_mode,
             flavor,
@@ -271,7 +275,18 @@ impl Search<'_> {
         if into.is_some() {
             self.refuse(start, &["INTO"], "INTO is not supported: a pipeline only reads", "leave it out");
         }
-        match from.as_slice() {
+        self.from(from, projection);
+        if !lateral_views.is_empty() {
+            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not supported", UNNEST_HINT);
+        }
+        if prewhere.is_some() {
+            self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
+        }
+        self.after_where(select, where_end);
+    }
+
+    fn from(&mut self, from: &[TableWithJoins], projection: &[SelectItem]) {
+        match from {
             [] => self.refuse_at(
                 self.here,
                 "a pipeline needs FROM: its samples are the rows of a table",
@@ -291,33 +306,33 @@ impl Search<'_> {
                 );
             }
         }
-        if !lateral_views.is_empty() {
-            self.refuse(from_end, &["LATERAL"], "LATERAL VIEW is not supported", UNNEST_HINT);
-        }
-        if prewhere.is_some() {
-            self.refuse(from_end, &["PREWHERE"], "PREWHERE would be silently ignored", "write WHERE");
-        }
-        if !connect_by.is_empty() {
+    }
+
+    /// Refuses clauses that need several rows at a time.
+    fn after_where(&mut self, select: &Select, where_end: Span) {
+        if !select.connect_by.is_empty() {
             self.refuse(where_end, &["CONNECT"], &format!("CONNECT BY {ALL_ROWS}"), BEFOREHAND);
         }
-        match group_by {
+        match &select.group_by {
             GroupByExpr::Expressions(expressions, modifiers) if expressions.is_empty() && modifiers.is_empty() => {}
             _ => self.refuse(where_end, &["GROUP", "BY"], &format!("GROUP BY {ALL_ROWS}"), AGGREGATE_HINT),
         }
-        for (clause, given) in
-            [("CLUSTER", cluster_by.is_empty()), ("DISTRIBUTE", distribute_by.is_empty()), ("SORT", sort_by.is_empty())]
-        {
+        for (clause, given) in [
+            ("CLUSTER", select.cluster_by.is_empty()),
+            ("DISTRIBUTE", select.distribute_by.is_empty()),
+            ("SORT", select.sort_by.is_empty()),
+        ] {
             if !given {
                 self.refuse(where_end, &[clause, "BY"], &format!("{clause} BY {ALL_ROWS}"), ORDER_HINT);
             }
         }
-        if having.is_some() {
+        if select.having.is_some() {
             self.refuse(where_end, &["HAVING"], &format!("HAVING {ALL_ROWS}"), AGGREGATE_HINT);
         }
-        if !named_window.is_empty() {
+        if !select.named_window.is_empty() {
             self.refuse(where_end, &["WINDOW"], &window("WINDOW"), BEFOREHAND);
         }
-        if qualify.is_some() {
+        if select.qualify.is_some() {
             self.refuse(where_end, &["QUALIFY"], &window("QUALIFY"), BEFOREHAND);
         }
     }

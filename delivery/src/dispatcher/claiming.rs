@@ -16,14 +16,13 @@
 
 use std::collections::BTreeMap;
 
-use super::group::{Group, GroupKey, RankContact};
+use super::group::{Group, GroupKey};
 use super::{Dispatcher, computing};
 use crate::claim_messages::{ClaimAnswer, ClaimMessage};
 use crate::claims::Claims;
 use crate::clock::Millis;
 use crate::error::ErrorKind;
 use crate::messages::Report;
-use crate::rules::{Rule, holds};
 use crate::sessions;
 use crate::window::Plan;
 
@@ -78,7 +77,7 @@ impl<P: Plan> Dispatcher<P> {
         let (reader, era) = (self.number(), self.number());
         let Some(feed) = self.feeds.get_mut(&message.feed) else { return Ok(()) };
         feed.last_read = now;
-        let ClaimMessage { rank, world_size, session, seq, since, known, .. } = *message;
+        let ClaimMessage { rank, world_size, session, seq, known, .. } = *message;
         if rank >= world_size || world_size > WORLD_SIZE_MAX {
             let message = format!(
                 "\"rank\" must be below \"world_size\", and \"world_size\" at most {WORLD_SIZE_MAX}, \
@@ -116,34 +115,8 @@ impl<P: Plan> Dispatcher<P> {
         if contact.is_some_and(|contact| contact.session == session && contact.seq >= seq) {
             return Ok(());
         }
-        let is_new_process = contact.is_none_or(|contact| contact.session != session);
-        let is_new = is_new_process || contact.is_some_and(|contact| contact.since < since);
-        let is_new_era = is_new && (is_new_process || holds(Rule::AVisitBeginsAnEra));
-        if is_new_era {
-            group.era = era;
-            for contact in group.ranks.values_mut() {
-                // A new process may have resumed from an earlier checkpoint together with all ranks, so a rank that
-                // left may have to return.
-                contact.has_left &= !is_new_process;
-                contact.is_here = contact.has_left;
-                contact.told = None;
-            }
-        }
-        if is_new {
-            let contact = RankContact {
-                session,
-                seq,
-                since,
-                is_here: false,
-                was_here: false,
-                has_left: false,
-                met: BTreeMap::new(),
-                told: None,
-                version: group.era,
-            };
-            group.ranks.insert(rank, contact);
-        }
-        let contact = group.ranks.get_mut(&rank).expect("inserted above if it was missing");
+        let (is_new, is_new_process) = group.visit(message, era);
+        let contact = group.ranks.get_mut(&rank).expect("a visit begins with a contact");
         contact.seq = seq;
         contact.met.clone_from(&message.claims.met);
         contact.is_here |= group.era < known && known <= contact.version;

@@ -92,6 +92,41 @@ impl GroupKey {
 }
 
 impl Group {
+    /// Begins a visit of a rank, if this message is the first of one. Returns whether it is, and whether it is the
+    /// first of a new process.
+    pub(super) fn visit(&mut self, message: &ClaimMessage, era: u64) -> (bool, bool) {
+        let ClaimMessage { rank, session, seq, since, .. } = *message;
+        let contact = self.ranks.get(&rank);
+        let is_new_process = contact.is_none_or(|contact| contact.session != session);
+        let is_new = is_new_process || contact.is_some_and(|contact| contact.since < since);
+        let is_new_era = is_new && (is_new_process || holds(Rule::AVisitBeginsAnEra));
+        if is_new_era {
+            self.era = era;
+            for contact in self.ranks.values_mut() {
+                // A new process may have resumed from an earlier checkpoint together with all ranks, so a rank that
+                // left may have to return.
+                contact.has_left &= !is_new_process;
+                contact.is_here = contact.has_left;
+                contact.told = None;
+            }
+        }
+        if is_new {
+            let contact = RankContact {
+                session,
+                seq,
+                since,
+                is_here: false,
+                was_here: false,
+                has_left: false,
+                met: BTreeMap::new(),
+                told: None,
+                version: self.era,
+            };
+            self.ranks.insert(rank, contact);
+        }
+        (is_new, is_new_process)
+    }
+
     /// Records a process of a rank, and returns whether it is the newest. Messages of older processes are refused.
     pub(super) fn heard_of(&mut self, rank: u64, session: u64) -> bool {
         if !holds(Rule::OldProcessesAreNotHeard) {
