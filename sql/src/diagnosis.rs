@@ -94,7 +94,7 @@ fn worded(error: &DataFusionError, state: &SessionState) -> Error {
                 return error;
             }
             if message.starts_with("Projections require unique expression names") {
-                return same_names(None);
+                return same_names(repeated(&message));
             }
             cleaned(&message)
         }
@@ -129,6 +129,14 @@ fn ambiguous(name: &str) -> Error {
     Error::new(format!("two columns are named \"{name}\"")).with_hint(format!(
         "write which table's it is, such as `table.{name}`, or rename one of them: `expression AS name`"
     ))
+}
+
+/// The name in DataFusion's refusal: `… but the expression "a AS x" at position 0 and "b AS x" at position 1 …`.
+fn repeated(message: &str) -> Option<&str> {
+    let (_, second) = message.split_once(" and \"")?;
+    let (expression, _) = second.split_once("\" at position")?;
+    let name = expression.rsplit_once(" AS ").map_or(expression, |(_, alias)| alias);
+    Some(name.rsplit('.').next().unwrap_or(name).trim_matches('"'))
 }
 
 fn same_names(name: Option<&str>) -> Error {
