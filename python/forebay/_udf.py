@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 import weakref
 from typing import Any, Callable
 
@@ -277,8 +278,11 @@ class _Pool:
 
     def exit_codes(self) -> list[int | None]:
         """How the worker processes ended: negative numbers are signals."""
-        for process in self._processes:
-            process.join(timeout=5)
+        # The pool's own thread waits for the processes too. The system tells only one of the two how a process ended,
+        # so the other has to look again until it is written down.
+        deadline = time.monotonic() + 5
+        while any(process.exitcode is None for process in self._processes) and time.monotonic() < deadline:
+            time.sleep(0.01)
         return [process.exitcode for process in self._processes]
 
 
