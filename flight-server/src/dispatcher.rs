@@ -409,6 +409,13 @@ mod tests {
         let readers = || dispatcher.status().feeds[0].readers.len();
         dispatcher.reader_sync(call(1, false)).await.unwrap();
         assert_eq!(readers(), 1);
+        // Another trainer that knows the session's number can neither end it nor confuse its messages.
+        for (seq, leaving) in [(2, true), (1 << 63, false)] {
+            let secret_key = blake3::hash(b"another secret").to_hex().to_string();
+            let stranger = ReaderCall { secret_key, ..call(seq, leaving) };
+            assert_eq!(dispatcher.reader_sync(stranger).await.unwrap_err().kind(), ErrorKind::Denied);
+            assert_eq!(readers(), 1);
+        }
         assert_eq!(dispatcher.reader_sync(call(3, true)).await.unwrap_err().message(), "the reader has left");
         assert_eq!(dispatcher.reader_sync(call(2, false)).await.unwrap_err().message(), "the reader has left");
         assert_eq!(readers(), 0);
