@@ -10,8 +10,8 @@
 //! it.
 //!
 //! Claims that were done long ago are kept only as a sum (see [`CompletedPrefix`]). A rank that resumes from a token
-//! before them would need claims that nobody remembers. The sum reveals this, and then no claim is granted until all
-//! ranks resume from one checkpoint.
+//! before them would need claims that no dispatcher or rank remembers. The sum reveals this, and then no claim is
+//! granted until all ranks resume from one checkpoint.
 
 use std::collections::BTreeMap;
 

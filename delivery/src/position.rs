@@ -141,7 +141,7 @@ pub struct ClaimMarks {
     pub sessions: BTreeMap<u64, u64>,
     /// The claims of each rank since.
     pub ranks: BTreeMap<u64, RankMarks>,
-    /// The claims of other ranks that have ended, which nobody else may remember.
+    /// The claims of other ranks that have ended, which no other rank may remember.
     pub ended: BTreeMap<u64, EndedRank>,
 }
 

@@ -1,7 +1,7 @@
 //! Flight SQL, for tools that show tables: lists tables and pipelines, and previews their rows.
 //!
 //! Pipelines and tables are two schemas without a catalog. A statement is a
-//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table, of which the first rows are
+//! [`TablePreview`](forebay_engine::TablePreview): `SELECT * FROM` a pipeline or a table; its first rows are
 //! sent. Feeds are read with this server's own tickets (`service.rs`).
 //!
 //! <https://arrow.apache.org/docs/format/FlightSql.html>

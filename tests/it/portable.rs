@@ -15,8 +15,8 @@ const FUNCTIONS: &str = "
     degrees(x) AS degrees, exp(u) AS exp, ln(abs(x)) AS ln, log(abs(x)) AS log, log(3, abs(x)) AS log3,
     log10(abs(x)) AS log10, log2(abs(x)) AS log2, power(abs(x), u) AS power, radians(x) AS radians,
     round(x, 3) AS round, sin(x) AS sin, sinh(u) AS sinh, sqrt(abs(x)) AS sqrt, tan(x) AS tan, tanh(x) AS tanh,
-    trunc(x, 2) AS trunc, x % 0.7 AS modulo, exp(CAST(u AS FLOAT)) AS exp_single, ln(CAST(abs(x) AS FLOAT)) AS ln_single,
-    sin(CAST(x AS FLOAT)) AS sin_single, tanh(CAST(u AS FLOAT)) AS tanh_single, CAST(x AS VARCHAR) AS text,
+    trunc(x, 2) AS trunc, x % 0.7 AS modulo, exp(CAST(u AS FLOAT)) AS exp_single,
+    ln(CAST(abs(x) AS FLOAT)) AS ln_single, sin(CAST(x AS FLOAT)) AS sin_single, tanh(CAST(u AS FLOAT)) AS tanh_single, CAST(x AS VARCHAR) AS text,
     log1p(abs(x)) AS log1p, boxcox(abs(x), 0.3) AS boxcox, logit(abs(u)) AS logit, cyclic(x, 7.3) AS cyclic";
 
 #[test]

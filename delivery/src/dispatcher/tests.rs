@@ -395,7 +395,7 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
         let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
         exchange(&mut dispatcher, &mut worker, LATER);
     }
-    // Rank 1 delivers one batch, and is killed. Rank 0 goes on to its end.
+    // Rank 1 delivers one batch, and is killed. Rank 0 reads to its end.
     let (first, _) = one.take().expect("granted");
     one.delivered(first.claim, first.claim.run * 4 + 1);
     let (token, begin) = (one.token(), crate::Claim::default());

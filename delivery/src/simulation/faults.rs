@@ -118,7 +118,7 @@ faults! {
     NotJoined,
     /// A rank resumed after another had ended, and finished.
     ResumedAfterAnEnd,
-    /// Nobody remembered the claims of a rank that had ended, so all ranks resumed.
+    /// The claims of a rank that had ended were lost, so all ranks resumed.
     EndForgotten,
     /// Claims that were done long ago were reduced to a sum.
     BaseMoved,

@@ -502,8 +502,8 @@ impl DynamicJob {
         awaited.any(|&awaited| self.places[awaited as usize].has_ended.is_some())
     }
 
-    /// Restarts all ranks because one waits for a rank that has ended. This may only happen if nobody can know its end:
-    /// neither a dispatcher, nor a rank that resumed from an older token.
+    /// Restarts all ranks because one waits for a rank that has ended. This may only happen if no process can know its
+    /// end: neither a dispatcher, nor a rank that resumed from an older token.
     fn resume_forgotten(&mut self, world: &mut World, rank: usize) {
         let latest = self.places[rank].member.as_ref().and_then(|member| member.trainer.claimer().latest());
         let awaited: Vec<u64> = latest.map_or(Vec::new(), |reply| reply.awaited.clone());

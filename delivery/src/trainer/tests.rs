@@ -318,7 +318,7 @@ fn a_window_that_is_being_computed_may_take_any_time() {
     assert_eq!(trainer.next(0), Next::Wait);
     assert!(trainer.retry_at().is_none() && trainer.opens(1 << 40).is_empty());
     assert!(trainer.sync(0).broken.is_empty() && trainer.next(1 << 40) == Next::Wait);
-    // The window failed since, so nobody else will send it.
+    // The window failed since, so no other worker will send it.
     reply(&mut trainer, Vec::new(), Some((at(0, 0), report("gone"))));
     assert!(trainer.opens(SILENCE_MS).is_empty());
     assert_eq!(trainer.next(SILENCE_MS), Next::Fail(report("gone")));

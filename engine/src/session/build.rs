@@ -57,7 +57,8 @@ const PROBES: &[&str] = &[
     "log1p(abs(f))",
     "upper(text)",
     "regexp_replace(text, '[aä]+', '-')",
-    "normalize(resize(decode_image(image, false), 2, 5, 'bilinear', true), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])",
+    "normalize(resize(decode_image(image, false), 2, 5, 'bilinear', true), \
+     [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])",
 ];
 
 /// A PNG of 4 x 3 pixels.

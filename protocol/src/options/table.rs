@@ -26,7 +26,12 @@ declare_options! {
         window_bytes: u64 = { kind: OptionKind::Bytes, default: Some("32MiB"), guide: Some(WINDOWS), }
 
         /// Approximate number of source rows that are shuffled together; a window never splits a row range.
-        window_rows: u64 = { kind: OptionKind::Count, unit: Some("rows"), default: Some("262144"), guide: Some(WINDOWS), }
+        window_rows: u64 = {
+            kind: OptionKind::Count,
+            unit: Some("rows"),
+            default: Some("262144"),
+            guide: Some(WINDOWS),
+        }
 
         /// What to do with rows that cannot be processed.
         on_error: OnError = { kind: OptionKind::Choice(OnError::WORDS), default: Some("raise"), guide: Some(BAD_ROWS), }
