@@ -158,7 +158,7 @@ impl<P: Plan> Dispatcher<P> {
         }
         let rival = self.workers.iter().find(|(id, it)| **id != sync.worker && it.address == sync.address);
         if let Some(rival) = rival.map(|(&id, _)| id) {
-            self.remove_worker(rival);
+            self.lose_worker(rival);
             self.replaced.push((rival, sync.address.clone()));
             if self.replaced.len() > REPLACED_KEPT {
                 self.replaced.remove(0);
@@ -283,7 +283,7 @@ impl<P: Plan> Dispatcher<P> {
         let lost: Vec<_> =
             self.workers.iter().filter(|(_, it)| it.contact + patience < now).map(|(&id, _)| id).collect();
         self.workers_lost += lost.len() as u64;
-        lost.into_iter().for_each(|id| self.remove_worker(id));
+        lost.into_iter().for_each(|id| self.lose_worker(id));
         let (patience, idle) = (self.settings.reader_contact_ms, self.settings.idle_feed_ms);
         for feed in self.feeds.values_mut() {
             let gone: Vec<_> =
@@ -324,6 +324,16 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
+    /// Removes a worker that its windows may have ended.
+    fn lose_worker(&mut self, id: WorkerId) {
+        let computing = self.feeds.values().filter(|feed| feed.sequencer.is_computing(id)).count();
+        for feed in self.feeds.values_mut() {
+            let is_shared = computing > usize::from(feed.sequencer.is_computing(id));
+            let _ = feed.sequencer.handle(Event::WorkerLost { worker: id, is_shared });
+        }
+        self.remove_worker(id);
+    }
+
     /// Tells every sequencer the limits of each worker: equal parts of the worker's memory.
     fn share_memory(&mut self) {
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
@@ -361,6 +371,8 @@ impl<P: Plan> Dispatcher<P> {
                 let is_computed = !matches!(held.state, HeldState::Computing);
                 feed.sequencer.adopt(id, window, lease, is_computed);
             }
+            let at_work = held.at_work;
+            let _ = feed.sequencer.handle(Event::WindowAtWork { window, lease, at_work });
             match held.state {
                 HeldState::Computing => {}
                 HeldState::Counted { rows, bytes } => feed.counted(window, lease, rows, bytes),

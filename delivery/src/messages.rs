@@ -47,6 +47,9 @@ pub struct HeldWindow {
     pub lease: LeaseId,
     /// How far the window is computed.
     pub state: HeldState,
+    /// Whether the worker is at work on it: it has begun to compute it, and has not finished.
+    #[serde(default)]
+    pub at_work: bool,
 }
 
 /// How far a window is computed.
@@ -217,7 +220,13 @@ mod tests {
             HeldState::Ready { rows: 0, bytes: u64::MAX },
             HeldState::Failed(report.clone()),
         ];
-        let held = states.into_iter().map(|state| HeldWindow { feed: "0f3a".into(), window, lease: u64::MAX, state });
+        let held = states.into_iter().map(|state| HeldWindow {
+            feed: "0f3a".into(),
+            window,
+            lease: u64::MAX,
+            state,
+            at_work: true,
+        });
         survives(&WorkerSync {
             worker: u64::MAX,
             seq: 1,

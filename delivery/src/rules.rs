@@ -21,6 +21,12 @@ pub(crate) enum Rule {
     LostIsLeasedAgain,
     /// A window is kept until every reader has passed it.
     KeptForEveryReader,
+    /// A lost worker counts only against the windows that it was computing.
+    OnlyWindowsAtWorkAreBlamed,
+    /// The loss of a worker counts against some window.
+    LossesAreCounted,
+    /// A window is given up only when workers that computed nothing else were lost.
+    BlameIsConfirmedAlone,
     /// A failed window is retried.
     FailedIsTriedAgain,
     /// A window whose worker a reader cannot reach is leased a second time.
@@ -113,7 +119,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 30] = [
+    pub(crate) const ALL: [Rule; 31] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -123,6 +129,8 @@ mod broken {
         Rule::LostIsLeasedAgain,
         Rule::KeptForEveryReader,
         Rule::FailedIsTriedAgain,
+        Rule::BlameIsConfirmedAlone,
+        Rule::LossesAreCounted,
         Rule::UnreachableIsLeasedAgain,
         Rule::CurrentIsLeasedOverTheLimit,
         Rule::PositionIsHandedOut,
@@ -143,14 +151,18 @@ mod broken {
         Rule::OnlyDoneClaimsArePassed,
         Rule::SharesAreDisjoint,
         Rule::OldProcessesAreNotHeard,
-        Rule::EndedRanksAreNotAwaited,
     ];
 
     /// Rules that the simulation finds broken within some thousand seeds, because finding them needs two dispatchers,
     /// or two processes of a rank, at the wrong time.
     ///
-    /// Unit tests break `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged` and
+    /// Unit tests break `OnlyWindowsAtWorkAreBlamed`, `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged` and
     /// `FewClaimsAreRead`, which random seeds are too unlikely to reveal.
-    pub(crate) const RARE: [Rule; 4] =
-        [Rule::ReturnsAreWhole, Rule::AVisitBeginsAnEra, Rule::TokensAreOfOneHistory, Rule::ClaimsShareTheBuffer];
+    pub(crate) const RARE: [Rule; 5] = [
+        Rule::ReturnsAreWhole,
+        Rule::AVisitBeginsAnEra,
+        Rule::TokensAreOfOneHistory,
+        Rule::ClaimsShareTheBuffer,
+        Rule::EndedRanksAreNotAwaited,
+    ];
 }

@@ -9,24 +9,27 @@
 //! - A window is kept until every reader has passed it. To make room for a current window, or for one that is much
 //!   nearer to a reader, the windows furthest from a reader are evicted. They are computed again when their reader
 //!   arrives.
-//! - The windows of a lost worker are leased to others. A window that keeps losing its workers is given up.
+//! - The windows of a lost worker are leased to others. A window that may have ended several workers is leased alone:
+//!   its worker computes nothing else. It is given up only if such workers are lost as well ([`blame`]).
 //! - A window for which a reader waits too long is leased a second time. Both copies are equal, so the first that is
 //!   ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
 //! - A late or duplicate report, about a window that is not leased to the worker, changes nothing.
 
+mod blame;
 mod event;
 mod leasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use blame::Losses;
 pub use event::{Event, LeaseId, ReaderId, WorkerId, WorkerLimits};
 use leasing::ReadersAt;
 
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
-/// The number of workers that may be lost or fail over one window before the window is blamed.
-const ATTEMPTS_MAX: u32 = 4;
+/// The number of workers that may fail to compute a window before it is given up.
+const FAILURES_MAX: u32 = 4;
 
 /// One worker's copy of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,12 @@ pub struct Replica {
     /// How far it is computed.
     pub state: ReplicaState,
     bytes: u64,
+    /// Whether the worker has begun to compute it, and has not finished.
+    at_work: bool,
+    /// Whether it was leased alone.
+    is_alone: bool,
+    /// Whether the worker has reported it.
+    is_reported: bool,
 }
 
 /// How far a copy of a window is computed.
@@ -54,8 +63,9 @@ pub enum ReplicaState {
 #[derive(Clone, Debug, Default)]
 struct WindowEntry {
     copies: Vec<Replica>,
-    /// Workers that were lost or failed since this window was last ready.
-    attempts: u32,
+    /// Workers that failed to compute it since it was last ready.
+    failures: u32,
+    losses: Losses,
     failed: bool,
 }
 
@@ -102,6 +112,8 @@ pub struct Sequencer<P> {
     /// Whether to keep all windows, because readers may not have returned yet.
     keeps_all: bool,
     next_lease: LeaseId,
+    /// The number of leases of windows alone.
+    leased_alone: u64,
     revision: u64,
     granted: u64,
     speculative: u64,
@@ -123,6 +135,7 @@ impl<P: Plan> Sequencer<P> {
             evicted: BTreeSet::new(),
             keeps_all: false,
             next_lease: first_lease,
+            leased_alone: 0,
             revision: 0,
             granted: 0,
             speculative: 0,
@@ -177,16 +190,20 @@ impl<P: Plan> Sequencer<P> {
                 let Some(state) = self.workers.get_mut(&worker) else { return Ok(false) };
                 let is_new = !std::mem::replace(&mut state.draining, true);
                 // Windows that cannot be read yet are better computed by another worker.
-                let dropped =
-                    self.drop_copies(|copy| copy.worker == worker && copy.state == ReplicaState::Leased, false);
+                let dropped = self.drop_copies(|copy| copy.worker == worker && copy.state == ReplicaState::Leased);
                 return Ok(is_new || dropped);
+            }
+            Event::WorkerLost { worker, is_shared } => {
+                // A draining worker was about to leave, so its windows did not end it.
+                if self.workers.get(&worker).is_some_and(|state| !state.draining) {
+                    self.blame(worker, is_shared);
+                }
+                return self.take(Event::WorkerLeft { worker });
             }
             Event::WorkerLeft { worker } => {
                 let left = self.workers.remove(&worker);
-                // A draining worker was about to leave, so its windows did not make it fail.
-                let is_lost = !left.as_ref().is_some_and(|state| state.draining);
                 if holds(Rule::LostIsLeasedAgain) {
-                    self.drop_copies(|copy| copy.worker == worker, is_lost);
+                    self.drop_copies(|copy| copy.worker == worker);
                 }
                 return Ok(left.is_some());
             }
@@ -199,6 +216,12 @@ impl<P: Plan> Sequencer<P> {
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
             Event::ReaderLeft { reader } => return Ok(self.place_reader(reader, None)),
+            Event::WindowAtWork { window, lease, at_work } => {
+                if let Some(copy) = self.copy_mut(window, lease) {
+                    (copy.at_work, copy.is_reported) = (at_work, true);
+                }
+                return Ok(false);
+            }
             Event::WindowCounted { window, lease, rows, bytes } => {
                 return self.counted(window, lease, rows, bytes);
             }
@@ -208,7 +231,7 @@ impl<P: Plan> Sequencer<P> {
                 };
                 copy.state = ReplicaState::Ready;
                 let held = self.windows.get_mut(&window).expect("it has a copy");
-                held.attempts = 0;
+                held.failures = 0;
                 // The other copies are no longer needed.
                 held.copies.retain(|copy| copy.state == ReplicaState::Ready);
             }
@@ -218,12 +241,12 @@ impl<P: Plan> Sequencer<P> {
                 }
                 let held = self.windows.get_mut(&window).expect("it has a copy");
                 held.copies.retain(|copy| copy.lease != lease);
-                held.attempts += 1;
-                held.failed |= !retry || held.attempts >= ATTEMPTS_MAX || !holds(Rule::FailedIsTriedAgain);
+                held.failures += 1;
+                held.failed |= !retry || held.failures >= FAILURES_MAX || !holds(Rule::FailedIsTriedAgain);
             }
             Event::WindowMissing { window, lease } => {
                 let Some(&mut missing) = self.copy_mut(window, lease) else { return Ok(false) };
-                self.drop_copies(|copy| copy.lease == lease, false);
+                self.drop_copies(|copy| copy.lease == lease);
                 // The worker lost the window, or trainers cannot find the worker at its address. Either may happen
                 // again.
                 self.lease_elsewhere(window, missing.worker);
@@ -354,9 +377,8 @@ impl<P: Plan> Sequencer<P> {
         self.windows.get_mut(&window)?.copies.iter_mut().find(|copy| copy.lease == lease)
     }
 
-    /// Removes copies, and returns whether there were any. With `lost`, each removed copy that was not ready counts as
-    /// a failed attempt, because computing the window may have killed the worker.
-    fn drop_copies(&mut self, which: impl Fn(&Replica) -> bool, lost: bool) -> bool {
+    /// Removes copies, and returns whether there were any.
+    fn drop_copies(&mut self, which: impl Fn(&Replica) -> bool) -> bool {
         let mut dropped = false;
         for (&window, held) in &mut self.windows {
             let Some(&copy) = held.copies.iter().find(|copy| which(copy)) else { continue };
@@ -364,10 +386,6 @@ impl<P: Plan> Sequencer<P> {
             held.copies.retain(|copy| !which(copy));
             if copy.state >= ReplicaState::Counted && held.copies.is_empty() {
                 self.evicted.insert(window);
-            }
-            if lost && copy.state < ReplicaState::Ready {
-                held.attempts += 1;
-                held.failed |= held.attempts >= ATTEMPTS_MAX;
             }
         }
         dropped
@@ -391,9 +409,14 @@ impl<P: Plan> Sequencer<P> {
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;
         let is_open = self.windows.get(&window).is_none_or(|held| !held.failed && held.copies.iter().all(is_behind));
         if is_needed && is_open && self.workers.contains_key(&worker) {
-            self.hold(window, worker, lease);
+            self.hold(window, worker, lease, false);
             self.revision += 1;
         }
+    }
+
+    /// Returns whether `worker` has leases of windows that it has not finished.
+    pub fn is_computing(&self, worker: WorkerId) -> bool {
+        self.copies_of(worker).any(|(_, copy)| copy.state < ReplicaState::Ready || copy.at_work)
     }
 
     /// Returns whether the lease is in force.

@@ -33,11 +33,25 @@ pub struct WorkerProfile {
     pub computing: usize,
 }
 
+/// A window that the worker holds.
+#[derive(Debug)]
+struct Held {
+    lease: LeaseId,
+    state: HeldState,
+    at_work: bool,
+}
+
+impl Held {
+    fn new(lease: LeaseId) -> Self {
+        Self { lease, state: HeldState::Computing, at_work: false }
+    }
+}
+
 /// A worker's state.
 #[derive(Debug)]
 pub struct Worker {
     profile: WorkerProfile,
-    held: BTreeMap<WindowKey, (LeaseId, HeldState)>,
+    held: BTreeMap<WindowKey, Held>,
     /// The leases of the newest answer, nearest to a reader first.
     leases: Vec<Lease>,
     refused: BTreeMap<Arc<str>, Report>,
@@ -67,11 +81,12 @@ impl Worker {
     pub fn sync(&mut self) -> WorkerSync {
         self.seq += 1;
         let WorkerProfile { worker, address, memory_bytes, computing } = self.profile.clone();
-        let held = self.held.iter().map(|((feed, window), (lease, state))| HeldWindow {
+        let held = self.held.iter().map(|((feed, window), held)| HeldWindow {
             feed: Arc::clone(feed),
             window: *window,
-            lease: *lease,
-            state: state.clone(),
+            lease: held.lease,
+            state: held.state.clone(),
+            at_work: held.at_work,
         });
         WorkerSync {
             worker,
@@ -107,14 +122,14 @@ impl Worker {
             let key = (Arc::clone(&lease.feed), lease.window);
             match self.held.get_mut(&key) {
                 // A new lease of a window that the worker holds: only a failed window is computed again.
-                Some((held, state)) if *held != lease.lease && matches!(state, HeldState::Failed(_)) => {
-                    (*held, *state) = (lease.lease, HeldState::Computing);
+                Some(held) if held.lease != lease.lease && matches!(held.state, HeldState::Failed(_)) => {
+                    *held = Held::new(lease.lease);
                     actions.push(WorkerAction::Drop(key.clone()));
                     actions.push(WorkerAction::Start(key));
                 }
-                Some((held, _)) => *held = lease.lease,
+                Some(held) => held.lease = lease.lease,
                 None => {
-                    self.held.insert(key.clone(), (lease.lease, HeldState::Computing));
+                    self.held.insert(key.clone(), Held::new(lease.lease));
                     actions.push(WorkerAction::Start(key));
                 }
             }
@@ -122,10 +137,11 @@ impl Worker {
         actions
     }
 
-    /// Records how far a window is computed. Returns whether the dispatcher should be told: not if the window was
-    /// dropped.
-    pub fn report(&mut self, key: &WindowKey, state: HeldState) -> bool {
-        let Some((_, held)) = self.held.get_mut(key) else { return false };
+    /// Records how far a window is computed, and whether the worker is at work on it. Returns whether the dispatcher
+    /// should be told: not if the window was dropped. Work that ended changes the state as well, or is no news.
+    pub fn report(&mut self, key: &WindowKey, state: HeldState, at_work: bool) -> bool {
+        let Some(Held { state: held, at_work: was_at_work, .. }) = self.held.get_mut(key) else { return false };
+        let begins = !std::mem::replace(was_at_work, at_work) && at_work;
         let is_known = match (&*held, &state) {
             // A ready window may be computed further, which the dispatcher does not need to know.
             (HeldState::Ready { rows: ready, .. }, HeldState::Counted { rows, .. }) => rows == ready,
@@ -134,7 +150,7 @@ impl Worker {
         if !is_known {
             *held = state;
         }
-        !is_known
+        !is_known || begins
     }
 
     /// Records that this worker cannot compute the feed. Returns whether the dispatcher should be told.
@@ -194,10 +210,12 @@ mod tests {
         assert_eq!(worker.sync().seq, 1);
         let (start, drop) = (WorkerAction::Start, WorkerAction::Drop);
         assert_eq!(worker.reply(&answer(1, &[(4, 1), (2, 2)])), [start(key(4)), start(key(2))]);
-        assert!(worker.report(&key(4), HeldState::Ready { rows: 1, bytes: 2 }));
+        assert!(worker.report(&key(4), HeldState::Computing, true), "it has begun");
+        assert!(!worker.report(&key(4), HeldState::Computing, true));
+        assert!(worker.report(&key(4), HeldState::Ready { rows: 1, bytes: 2 }, false));
         assert_eq!(worker.reply(&answer(1, &[(4, 1), (2, 2)])), []);
         assert_eq!(worker.reply(&answer(2, &[(3, 3), (4, 1)])), [drop(key(2)), start(key(3))]);
-        assert!(!worker.report(&key(2), HeldState::Computing), "the window was dropped");
+        assert!(!worker.report(&key(2), HeldState::Computing, true), "the window was dropped");
         let sync = worker.sync();
         let held: Vec<_> = sync.held.iter().map(|held| (held.window.index, held.lease)).collect();
         assert_eq!((sync.known, held), (20, vec![(3, 3), (4, 1)]));
@@ -223,8 +241,8 @@ mod tests {
     fn a_new_lease_keeps_a_held_window_unless_it_failed() {
         let mut worker = worker();
         worker.reply(&answer(1, &[(1, 1), (2, 2)]));
-        worker.report(&key(1), HeldState::Ready { rows: 1, bytes: 2 });
-        worker.report(&key(2), failed());
+        worker.report(&key(1), HeldState::Ready { rows: 1, bytes: 2 }, false);
+        worker.report(&key(2), failed(), false);
         // The lease is the same: the dispatcher has not heard of the failure.
         assert_eq!(worker.reply(&answer(2, &[(1, 1), (2, 2)])), []);
         let actions = worker.reply(&answer(3, &[(1, 3), (2, 4)]));

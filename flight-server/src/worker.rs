@@ -133,7 +133,7 @@ impl WorkerService {
     }
 
     /// The state of each of its windows.
-    pub(crate) fn states(&self) -> Vec<(WindowKey, StoredState)> {
+    pub(crate) fn states(&self) -> Vec<(WindowKey, StoredState, bool)> {
         self.store.states()
     }
 
@@ -340,7 +340,7 @@ impl WorkerService {
     fn take_stock(&self) -> bool {
         let mut has_news = false;
         let mut machine = self.machine.lock();
-        for (key, state) in self.store.states() {
+        for (key, state, at_work) in self.store.states() {
             self.metrics.reached(&key, &state);
             let state = match state {
                 StoredState::Computing => HeldState::Computing,
@@ -352,7 +352,7 @@ impl WorkerService {
                 HeldState::Failed(report) => Some(report.message.clone()),
                 _ => None,
             };
-            let is_news = machine.report(&key, state);
+            let is_news = machine.report(&key, state, at_work);
             has_news |= is_news;
             if let Some(error) = failed.filter(|_| is_news) {
                 tracing::warn!(feed = %key.0, epoch = key.1.epoch, window = key.1.index, error, "window failed");

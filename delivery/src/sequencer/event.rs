@@ -32,10 +32,17 @@ pub enum Event {
         /// The worker.
         worker: WorkerId,
     },
-    /// A worker is gone, with its windows.
+    /// A worker is gone, with its windows, because it wanted to.
     WorkerLeft {
         /// The worker.
         worker: WorkerId,
+    },
+    /// A worker is gone, with its windows. Computing one of them may have ended it.
+    WorkerLost {
+        /// The worker.
+        worker: WorkerId,
+        /// Whether it was computing windows of other feeds as well.
+        is_shared: bool,
     },
     /// A reader joined.
     ReaderJoined {
@@ -64,6 +71,16 @@ pub enum Event {
     ReaderLeft {
         /// The reader.
         reader: ReaderId,
+    },
+    /// A worker reports that it holds a leased window, and whether it is at work on it: it has begun to compute the
+    /// window, and has not finished.
+    WindowAtWork {
+        /// The window.
+        window: WindowId,
+        /// The lease.
+        lease: LeaseId,
+        /// Whether it is.
+        at_work: bool,
     },
     /// A leased window has been read and filtered: its rows are known, and it can be read.
     WindowCounted {

@@ -60,6 +60,8 @@ struct Load {
     held_bytes: u64,
     holds: usize,
     computing: usize,
+    /// Whether it holds a window alone.
+    is_alone: bool,
 }
 
 impl Load {
@@ -68,6 +70,7 @@ impl Load {
         self.held_bytes += copy.bytes;
         self.holds += 1;
         self.computing += usize::from(copy.state == ReplicaState::Leased);
+        self.is_alone |= copy.is_alone && (copy.state < ReplicaState::Ready || copy.at_work);
     }
 
     /// Returns whether the worker may compute another window ahead of the readers.
@@ -90,8 +93,7 @@ impl<P: Plan> Sequencer<P> {
     pub(super) fn lease_again(&mut self, window: WindowId) -> bool {
         let Some(held) = self.windows.get(&window) else { return false };
         if let [only] = held.copies[..]
-            && (only.state < ReplicaState::Ready
-                || self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain))
+            && (only.state < ReplicaState::Ready && !held.losses.are_suspicious() || self.is_out_of_reach(&only, held))
         {
             let mut loads = self.loads();
             if let Some(worker) = self.idlest(&loads, |id, _, _| id != only.worker) {
@@ -160,8 +162,15 @@ impl<P: Plan> Sequencer<P> {
             return;
         }
         let mut loads = self.loads();
-        self.lease_current(&mut loads);
-        self.lease_ahead(&mut loads);
+        // A lease alone takes other windows from its worker, which are leased again.
+        loop {
+            let leased_alone = self.leased_alone;
+            self.lease_current(&mut loads);
+            self.lease_ahead(&mut loads);
+            if self.leased_alone == leased_alone {
+                break;
+            }
+        }
     }
 
     /// Forgets the rows of windows of epochs in which no reader is, unless a worker holds them.
@@ -183,9 +192,16 @@ impl<P: Plan> Sequencer<P> {
             _ if held.failed => false,
             [] => true,
             // The suspected worker may still finish first.
-            [only] => self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain),
+            [only] => self.is_out_of_reach(&only, held),
             _ => false,
         }
+    }
+
+    /// Returns whether a window needs a second copy because the worker of the first cannot be reached. Two workers
+    /// never compute a window that may end them.
+    fn is_out_of_reach(&self, only: &Replica, held: &WindowEntry) -> bool {
+        let may_be_leased = only.state == ReplicaState::Ready || !held.losses.are_suspicious();
+        may_be_leased && self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain)
     }
 
     pub(super) fn is_suspected(&self, worker: WorkerId) -> bool {
@@ -215,9 +231,14 @@ impl<P: Plan> Sequencer<P> {
         }
         for (distance, window) in self.ahead() {
             let (bytes, beyond) = (self.plan.bytes(window), distance.saturating_mul(MUCH_NEARER));
-            let has_room = |_, worker: &WorkerEntry, load: &Load| load.has_room(worker, bytes);
+            let is_suspicious = self.is_suspicious(window);
+            let has_room = |_, worker: &WorkerEntry, load: &Load| {
+                load.has_room(worker, bytes) && (!is_suspicious || load.unready == 0)
+            };
             if let Some(worker) = self.idlest(loads, has_room) {
                 self.grant(loads, window, worker);
+            } else if is_suspicious {
+                // No worker is idle. It is leased at the latest when a reader needs it.
             } else if let Some(worker) = self.idlest_with_room(loads, bytes, beyond) {
                 self.make_room(loads, worker, bytes, beyond);
                 self.grant(loads, window, worker);
@@ -255,13 +276,13 @@ impl<P: Plan> Sequencer<P> {
         loads
     }
 
-    /// Returns the worker with the least to do, of those that take windows and satisfy `may`.
+    /// Returns the worker with the least to do, of those that take windows, hold none alone, and satisfy `may`.
     fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &WorkerEntry, &Load) -> bool) -> Option<WorkerId> {
         let workers = self.workers.iter().filter(|(_, worker)| !worker.draining && !worker.suspected);
         workers
             .filter_map(|(&id, worker)| {
                 let load = loads.get(&id).copied().unwrap_or_default();
-                may(id, worker, &load).then_some((load.unready, load.held_bytes, id))
+                (!load.is_alone && may(id, worker, &load)).then_some((load.unready, load.held_bytes, id))
             })
             .min()
             .map(|(_, _, id)| id)
@@ -315,12 +336,20 @@ impl<P: Plan> Sequencer<P> {
         self.granted += 1;
         self.speculative += u64::from(self.windows.get(&window).is_some_and(|held| !held.copies.is_empty()));
         self.recomputed += u64::from(self.evicted.remove(&window));
-        let copy = self.hold(window, worker, lease);
+        let is_alone = self.is_suspicious(window);
+        if is_alone {
+            self.leased_alone += 1;
+            self.drop_copies(|copy| copy.worker == worker && copy.state < ReplicaState::Ready);
+            *loads = self.loads();
+        }
+        let copy = self.hold(window, worker, lease, is_alone);
         loads.entry(worker).or_default().add(&copy);
     }
 
-    pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId) -> Replica {
-        let copy = Replica { worker, lease, state: ReplicaState::Leased, bytes: self.plan.bytes(window) };
+    pub(super) fn hold(&mut self, window: WindowId, worker: WorkerId, lease: LeaseId, is_alone: bool) -> Replica {
+        let bytes = self.plan.bytes(window);
+        let copy =
+            Replica { worker, lease, state: ReplicaState::Leased, bytes, at_work: false, is_alone, is_reported: false };
         let held: &mut WindowEntry = self.windows.entry(window).or_default();
         held.copies.push(copy);
         copy

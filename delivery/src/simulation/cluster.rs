@@ -75,6 +75,7 @@ pub(super) fn run(seed: u64, traced: bool) -> SeedResult {
 impl SimulatedCluster {
     fn new(seed: u64, traced: bool) -> Self {
         let mut world = World::new(seed, traced);
+        world.poison();
         let workers_wanted =
             world.random.pick(if world.has_many_streams { &[1, 2] } else { &[1, 1, 2, 2, 3, 4, WORKERS_USUAL] });
         let readers = match world.random.below(10) {
@@ -90,7 +91,7 @@ impl SimulatedCluster {
         let readers: Vec<_> = (0..readers).map(|index| OrderedJob::draw(&mut world, index)).collect();
         let jobs: Vec<_> =
             (readers.len()..readers.len() + jobs).map(|index| DynamicJob::draw(&mut world, index)).collect();
-        if !jobs.is_empty() && world.random.chance(500) {
+        if !jobs.is_empty() && world.poison.is_none() && world.random.chance(500) {
             world.dispatchers = DISPATCHERS;
         }
         let dispatchers = (0..DISPATCHERS).map(DispatcherNode::new).collect();
@@ -109,7 +110,7 @@ impl SimulatedCluster {
         for job in &jobs {
             job.begin(&mut world);
         }
-        if !jobs.is_empty() && world.random.chance(500) {
+        if !jobs.is_empty() && world.poison.is_none() && world.random.chance(500) {
             world.faults.blows.extend([Blow::KillRank, Blow::KillRank, Blow::KillRank, Blow::ChangeWorld]);
             world.faults.pace = world.faults.pace.min(400);
             world.faults.until = world.faults.until.max(5_000);

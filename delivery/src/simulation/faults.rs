@@ -50,6 +50,10 @@ faults! {
     WorkerPaused,
     /// A trainer was paused.
     TrainerPaused,
+    /// A window ended the worker that computed it.
+    Poisoned,
+    /// The readers of that window were told that it was given up.
+    GivenUp,
     /// A worker was told to stop.
     Drained,
     /// A second worker took the address of a first.

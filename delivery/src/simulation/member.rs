@@ -207,6 +207,7 @@ impl Member {
                 }
                 Next::Wait => {
                     if let Some(report) = self.failed(world.now) {
+                        world.failed(&report);
                         return (None, Some(Done::Failed(report)));
                     }
                 }

@@ -15,6 +15,7 @@ mod faults;
 mod job;
 mod member;
 mod oracle;
+mod poison;
 mod random;
 mod reader;
 mod tests;

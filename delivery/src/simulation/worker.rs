@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::contact::Contact;
 use super::faults::Fault;
+use super::poison;
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
 use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
@@ -278,19 +279,24 @@ impl WorkerNode {
     fn compute(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
         let busy = |task: &&WindowTask| matches!(task.stage, TaskStage::Computing | TaskStage::Counted);
+        let mut begins = false;
         let mut free = state.computing.saturating_sub(state.tasks.values().filter(busy).count());
-        for lease in state.worker.leases() {
+        for lease in state.worker.leases().to_vec() {
             if free == 0 {
                 break;
             }
             let key = (Arc::clone(&lease.feed), lease.window);
             if let Some(task) = state.tasks.get_mut(&key).filter(|task| task.stage == TaskStage::Queued) {
                 task.stage = TaskStage::Computing;
+                begins |= state.worker.report(&key, HeldState::Computing, true);
                 free -= 1;
                 let straggles = world.strikes(world.faults.rates.slow, Fault::Slow);
                 let takes = world.random.between(2, 80) * state.slow * if straggles { 30 } else { 1 };
                 world.timer(world.now + takes, self.process, Timer::Computed { key, task: task.id });
             }
+        }
+        if begins {
+            self.sync(world);
         }
     }
 
@@ -299,6 +305,10 @@ impl WorkerNode {
         let plan = world.plans[world.feed(&key.0)];
         let Some(state) = &mut self.state else { return };
         let Some(held) = state.tasks.get_mut(&key).filter(|held| held.id == task) else { return };
+        if world.is_poisoned(&key) {
+            let noticed = poison::is_noticed(&mut world.random);
+            return self.kill(world, noticed);
+        }
         let (rows, bytes) = (plan.rows(key.1), plan.computed_bytes(key.1));
         let failure = if world.strikes(world.faults.rates.failed, Fault::Failed) {
             Some(true)
@@ -326,7 +336,8 @@ impl WorkerNode {
                 HeldState::Ready { rows, bytes }
             }
         };
-        if !state.worker.report(&key, said) {
+        let at_work = held.stage == TaskStage::Counted;
+        if !state.worker.report(&key, said, at_work) {
             world.violated(|| format!("a worker does not hold {key:?}, which it computed"));
         }
         self.compute(world);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
+use super::poison::Poison;
 use super::random::{SeededRandom, hash};
 use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
@@ -209,6 +210,8 @@ pub(super) struct World {
     pub(super) flow: FlowControl,
     /// Whether a reader can no longer reach some worker.
     pub(super) is_cut: bool,
+    /// The window that ends its workers.
+    pub(super) poison: Option<Poison>,
     /// Whether a stream ends when its window is dropped.
     pub(super) drops_end_streams: bool,
     /// The node that serves at each address.
@@ -256,6 +259,7 @@ impl World {
             dispatchers: 1 + usize::from(random.chance(400)),
             has_many_streams,
             is_cut: false,
+            poison: None,
             flow: FlowControl::new(window_rows * ROW_BYTES),
             drops_end_streams: random.chance(500),
             latency: random.pick(&[2, 5, 30]),
@@ -427,6 +431,7 @@ impl World {
             wall.until = 0;
         }
         self.paused = [self.now; NODES];
+        self.poison = None;
     }
 
     /// Adds numbers to the trace's hash.
@@ -442,6 +447,7 @@ impl World {
 
     /// Records that a reader failed. No rows may be missing for long when all nodes and connections work.
     pub(super) fn failed(&mut self, report: &Report) {
+        self.judge_given_up(report);
         let is_late = self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000;
         if is_late && !self.is_cut && report.message.starts_with("no rows of window") {
             self.violated(|| format!("stuck: {}", report.message));

@@ -18,7 +18,7 @@ mod window_stream;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::RecordBatch;
@@ -118,6 +118,7 @@ impl WindowStore {
             shares: Mutex::new(shares.unwrap_or_default()),
             prepared: OnceLock::new(),
             changed: Notify::new(),
+            has_begun: AtomicBool::new(false),
             preparing: Mutex::new(None),
         });
         match state.kept.get(&key) {
@@ -179,10 +180,15 @@ impl WindowStore {
         self.0.state.lock().windows.get(key).cloned()
     }
 
-    /// The state of each window.
-    pub fn states(&self) -> Vec<(WindowKey, StoredState)> {
+    /// The state of each window, and whether this process is at work on it: it has begun to compute the window, and
+    /// has not finished.
+    pub fn states(&self) -> Vec<(WindowKey, StoredState, bool)> {
         let state = self.0.state.lock();
-        state.windows.iter().map(|(key, stored)| (key.clone(), stored.state(state.is_full))).collect()
+        state
+            .windows
+            .iter()
+            .map(|(key, stored)| (key.clone(), stored.state(state.is_full), stored.is_at_work()))
+            .collect()
     }
 
     /// Waits for a possible change of a window's state.

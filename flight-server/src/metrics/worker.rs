@@ -73,7 +73,7 @@ pub(super) fn write(page: &mut Page<'_>, worker: &WorkerService) -> fmt::Result 
 /// The windows that the worker holds.
 fn windows(page: &mut Page<'_>, worker: &WorkerService, feeds: &[(Arc<str>, Arc<FeedCounts>)]) -> fmt::Result {
     let mut held: HashMap<Arc<str>, [usize; 4]> = HashMap::new();
-    for ((feed, _), state) in worker.states() {
+    for ((feed, _), state, _) in worker.states() {
         let index = match state {
             StoredState::Computing => 0,
             StoredState::Counted { .. } => 1,

@@ -1,6 +1,21 @@
 //! Tests of workers that join, drain, leave or cannot be reached.
 
 use super::*;
+use crate::rules::break_rule;
+use crate::sequencer::blame::{LOSSES_ALONE_MAX, LOSSES_MAX};
+
+/// The number of workers that are lost over a window until it is given up.
+const LOST_MAX: u32 = LOSSES_MAX + LOSSES_ALONE_MAX;
+
+fn lose(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
+    sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
+}
+
+fn begin(sequencer: &mut Sequencer<Even>, worker: WorkerId, index: u32) {
+    let lease = lease(sequencer, worker, index);
+    let event = Event::WindowAtWork { window: window(index), lease, at_work: true };
+    sequencer.handle(event).expect("deterministic");
+}
 
 #[test]
 fn a_lost_workers_windows_are_leased_to_others() {
@@ -18,11 +33,12 @@ fn a_lost_workers_windows_are_leased_to_others() {
 fn a_window_that_keeps_losing_its_workers_is_given_up() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(ATTEMPTS_MAX) {
+    for worker in 1..=u64::from(LOST_MAX) {
         assert!(!sequencer.has_failed(window(0)));
         join(&mut sequencer, worker, 1_000);
         assert_eq!(held(&sequencer, worker), [0]);
-        sequencer.handle(Event::WorkerLeft { worker }).expect("deterministic");
+        begin(&mut sequencer, worker, 0);
+        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
     }
     assert!(sequencer.has_failed(window(0)));
     join(&mut sequencer, 99, 1_000);
@@ -33,11 +49,12 @@ fn a_window_that_keeps_losing_its_workers_is_given_up() {
 fn a_window_that_loses_its_workers_after_counting_is_given_up() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(ATTEMPTS_MAX) {
+    for worker in 1..=u64::from(LOST_MAX) {
         assert!(!sequencer.has_failed(window(0)));
         join(&mut sequencer, worker, 1_000);
         count(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLeft { worker }).expect("deterministic");
+        begin(&mut sequencer, worker, 0);
+        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
     }
     assert!(sequencer.has_failed(window(0)));
 }
@@ -46,12 +63,83 @@ fn a_window_that_loses_its_workers_after_counting_is_given_up() {
 fn workers_lost_after_a_window_was_ready_are_not_attempts() {
     let mut sequencer = sequencer(1, 0, 1_000);
     read(&mut sequencer, 1, 0);
-    for worker in 1..=u64::from(3 * ATTEMPTS_MAX) {
+    for worker in 1..=u64::from(3 * LOST_MAX) {
         join(&mut sequencer, worker, 1_000);
         finish(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLeft { worker }).expect("deterministic");
+        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
     }
     assert!(!sequencer.has_failed(window(0)));
+}
+
+#[test]
+fn a_window_that_ends_its_workers_before_they_report_it_is_given_up() {
+    let mut sequencer = sequencer(2, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    let lost = (1..100).take_while(|&worker| {
+        join(&mut sequencer, worker, 1_000);
+        lose(&mut sequencer, worker);
+        !sequencer.has_failed(window(0))
+    });
+    assert_eq!(lost.count(), 11);
+}
+
+#[test]
+fn a_window_that_waits_is_not_blamed() {
+    let lost_over_the_last = |rule| {
+        break_rule(rule);
+        let mut sequencer = sequencer(4, 0, 1_000);
+        read(&mut sequencer, 1, 0);
+        for worker in 1..=u64::from(3 * LOST_MAX) {
+            join(&mut sequencer, worker, 1_000);
+            // All windows are counted, but no row of the last has been computed.
+            (0..4).for_each(|index| count(&mut sequencer, worker, index));
+            begin(&mut sequencer, worker, 0);
+            lose(&mut sequencer, worker);
+            if sequencer.is_suspicious(window(0)) {
+                break;
+            }
+        }
+        let is_suspicious = sequencer.is_suspicious(window(3));
+        break_rule(None);
+        is_suspicious
+    };
+    assert!(!lost_over_the_last(None));
+    assert!(lost_over_the_last(Some(Rule::OnlyWindowsAtWorkAreBlamed)));
+}
+
+#[test]
+fn a_suspicious_window_is_leased_alone_before_it_is_given_up() {
+    let mut sequencer = sequencer(4, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    for worker in 1..=u64::from(LOSSES_MAX) {
+        join(&mut sequencer, worker, 1_000);
+        assert_eq!(held(&sequencer, worker), [0, 1]);
+        begin(&mut sequencer, worker, 1);
+        lose(&mut sequencer, worker);
+    }
+    // Both windows lost three workers: the first may have begun since the workers' last messages.
+    join(&mut sequencer, 11, 1_000);
+    assert_eq!(held(&sequencer, 11), [0]);
+    join(&mut sequencer, 12, 1_000);
+    assert_eq!((held(&sequencer, 11), held(&sequencer, 12)), (vec![0], vec![1]));
+    sequencer.handle(Event::ReaderStalled { window: window(0) }).expect("deterministic");
+    assert_eq!((held(&sequencer, 11), held(&sequencer, 12)), (vec![0], vec![1]), "one worker at a time");
+    // The first window was innocent. Its worker takes others again.
+    finish(&mut sequencer, 11, 0);
+    assert_eq!(held(&sequencer, 11), [0, 2, 3]);
+    begin(&mut sequencer, 12, 1);
+    lose(&mut sequencer, 12);
+    assert_eq!(held(&sequencer, 11), [0, 2, 3], "it is not leased ahead to a worker that is busy");
+    finish(&mut sequencer, 11, 2);
+    advance(&mut sequencer, 1, 1);
+    assert_eq!(held(&sequencer, 11), [1, 2], "its reader waits, so the worker drops what is not ready");
+    begin(&mut sequencer, 11, 1);
+    assert!(!sequencer.has_failed(window(1)));
+    lose(&mut sequencer, 11);
+    assert!(sequencer.has_failed(window(1)));
+    assert_eq!(sequencer.failed().count(), 1);
+    join(&mut sequencer, 13, 1_000);
+    assert_eq!(held(&sequencer, 13), [2, 3]);
 }
 
 #[test]

@@ -67,6 +67,10 @@ impl Prepared {
 }
 
 impl Chunk {
+    pub(super) fn has_begun(&self) -> bool {
+        self.was_computed || !matches!(self.state, ChunkState::Absent)
+    }
+
     /// Whether its window must wait for this chunk before it is ready.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_spent && !self.was_computed

@@ -1,6 +1,7 @@
 //! A window leased to this process, and its chunks on demand.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::SchemaRef;
@@ -32,6 +33,8 @@ pub struct StoredWindow {
     pub(super) prepared: OnceLock<Result<Prepared>>,
     /// Notifies when preparation ends or a chunk has been computed.
     pub(super) changed: Notify,
+    /// Whether its preparation has begun.
+    pub(super) has_begun: AtomicBool,
     pub(super) preparing: Mutex<Option<Task<()>>>,
 }
 
@@ -46,6 +49,19 @@ impl StoredWindow {
                     true => StoredState::Ready { rows, bytes },
                     false => StoredState::Counted { rows, bytes },
                 }
+            }
+        }
+    }
+
+    /// Returns whether this process has begun to compute it, and has not finished. A window whose first chunk has not
+    /// been begun waits.
+    pub(super) fn is_at_work(&self) -> bool {
+        match self.prepared.get() {
+            None => self.has_begun.load(Ordering::Relaxed),
+            Some(Err(_)) => false,
+            Some(Ok(prepared)) => {
+                let chunks = prepared.chunks.lock();
+                chunks.all.iter().any(Chunk::has_begun) && !chunks.all.iter().all(|chunk| chunk.was_computed)
             }
         }
     }
@@ -78,6 +94,11 @@ impl StoredWindow {
     }
 
     pub(super) fn begin(self: &Arc<Self>, chunks: &mut Chunks, index: usize, ahead: Option<ComputingAhead>) {
+        if !chunks.all.iter().any(Chunk::has_begun)
+            && let Some(store) = self.store.upgrade()
+        {
+            store.news.notify_one();
+        }
         let stored = Arc::downgrade(self);
         let _task = self.core.executor.spawn(compute(stored, index, ahead));
         chunks.all[index].state = ChunkState::Computing { _task };
@@ -193,6 +214,12 @@ pub(super) async fn prepare(stored: Weak<StoredWindow>, twin: Option<Arc<StoredW
         }
         None => None,
     };
+    if let Some(stored) = stored.upgrade() {
+        stored.has_begun.store(true, Ordering::Relaxed);
+        if let Some(store) = stored.store.upgrade() {
+            store.news.notify_one();
+        }
+    }
     let prepared = match shared {
         Some(window) => Ok(Prepared::new(window)),
         None => match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {

@@ -11,7 +11,7 @@ const ROWS: u64 = 1000;
 /// Waits until a window is ready.
 async fn ready(store: &WindowStore, key: &WindowKey) {
     loop {
-        match store.states().into_iter().find(|(at, _)| at == key).unwrap().1 {
+        match store.states().into_iter().find(|(at, ..)| at == key).unwrap().1 {
             StoredState::Ready { .. } => return,
             StoredState::Failed(error) => panic!("{error}"),
             _ => store.changed().await,

@@ -1,0 +1,74 @@
+//! A window that ends every worker that computes it, until the faults end.
+
+use super::faults::{Fault, Rates};
+use super::random::SeededRandom;
+use super::world::World;
+use crate::messages::Report;
+use crate::{Millis, WindowId, WindowKey};
+
+/// How long such a seed's faults last: long enough to lose workers and to notice each loss.
+const UNTIL_MS: Millis = 25_000;
+/// The fewest workers that may be lost before a window is given up.
+const DEATHS_MIN: u32 = 5;
+/// More workers than may be lost before the window is given up. Readers that join begin the count again.
+const DEATHS_MAX: u32 = 30;
+
+/// A window that ends its workers.
+#[derive(Debug)]
+pub(super) struct Poison {
+    key: WindowKey,
+    /// Workers that it has ended.
+    deaths: u32,
+    /// Those of them when it was last given up.
+    given_up_after: u32,
+}
+
+impl World {
+    /// Poisons a window of some seeds. Such a seed has no other fault that ends workers or makes them silent.
+    pub(super) fn poison(&mut self) {
+        if !self.random.chance(60) {
+            return;
+        }
+        let feed = self.random.below(self.feeds.len() as u64) as usize;
+        let windows = self.plans[feed].windows_max;
+        let window = WindowId { epoch: 0, index: self.random.below(windows) as u32 };
+        self.faults.rates = Rates { slow: self.faults.rates.slow, ..Rates::default() };
+        self.faults.blows.clear();
+        self.faults.until = UNTIL_MS;
+        self.dispatchers = 1;
+        self.poison = Some(Poison { key: (self.feeds[feed].clone(), window), deaths: 0, given_up_after: 0 });
+    }
+
+    /// Returns whether computing this window ends the worker.
+    pub(super) fn is_poisoned(&mut self, key: &WindowKey) -> bool {
+        let Some(poison) = self.poison.as_mut().filter(|poison| poison.key == *key) else { return false };
+        poison.deaths += 1;
+        let deaths = poison.deaths - poison.given_up_after;
+        self.faults.fired(Fault::Poisoned);
+        if deaths > DEATHS_MAX {
+            self.violated(|| format!("{key:?} has ended {deaths} workers, and is not given up"));
+        }
+        true
+    }
+
+    /// Checks that only the poisoned window is given up, after workers that computed it alone were lost.
+    pub(super) fn judge_given_up(&mut self, report: &Report) {
+        let Some(poison) = &mut self.poison else { return };
+        if !report.message.contains("was given up") {
+            return;
+        }
+        let WindowId { epoch, index } = poison.key.1;
+        let deaths = poison.deaths;
+        poison.given_up_after = deaths;
+        if !report.message.starts_with(&format!("window {index} of epoch {epoch} ")) || deaths < DEATHS_MIN {
+            self.violated(|| format!("after {deaths} deaths over another window: {}", report.message));
+        } else {
+            self.faults.fired(Fault::GivenUp);
+        }
+    }
+}
+
+/// Draws whether the peers of a worker that its window ends notice at once.
+pub(super) fn is_noticed(random: &mut SeededRandom) -> bool {
+    random.chance(500)
+}
