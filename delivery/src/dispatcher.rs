@@ -8,15 +8,18 @@ pub(crate) mod group;
 mod reading;
 pub(crate) mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use feed::OpenFeed;
 
+use crate::changes::{Followed, Kept, Known};
 use crate::clock::Millis;
-use crate::messages::{HeldState, HeldWindow, Lease, Report, WorkerReply, WorkerSync};
+use crate::messages::{Granted, HeldState, Holding, Report, WorkerReply, WorkerSync};
+use crate::place::Place;
+use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, Sequencer, WorkerId, WorkerLimits};
-use crate::window::Plan;
+use crate::window::{Plan, WindowKey};
 
 /// The interval of checks for silent workers and trainers.
 const TICK_MS: Millis = 100;
@@ -87,11 +90,16 @@ struct WorkerContact {
     computing: usize,
     draining: bool,
     refused: BTreeMap<Arc<str>, Report>,
-    /// The leases of the last answer.
-    told: Vec<Lease>,
+    /// Its leases as of the last answer, and those that it knows.
+    told: Kept<WindowKey, Granted>,
+    known: Known,
+    /// The readers' places as of the last answer.
+    places: Vec<(Arc<str>, Vec<Place>)>,
     version: u64,
-    /// Windows that the worker holds of feeds that are not open here.
-    unknown: Vec<HeldWindow>,
+    /// The windows that it holds.
+    held: Followed<WindowKey, Holding>,
+    /// Whether it has not yet named all windows that it holds. Their leases were granted by an earlier dispatcher.
+    is_new: bool,
 }
 
 impl<P: Plan> Dispatcher<P> {
@@ -129,10 +137,10 @@ impl<P: Plan> Dispatcher<P> {
         self.share_memory();
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
         for id in ids {
-            let Some(worker) = self.workers.get_mut(&id) else { continue };
-            let (ours, others) = std::mem::take(&mut worker.unknown).into_iter().partition(|held| held.feed == *feed);
-            worker.unknown = others;
-            self.take_stock(id, ours, true, now);
+            let Some(worker) = self.workers.get(&id) else { continue };
+            let held = worker.held.values().iter().filter(|((of, _), _)| of == feed);
+            let held: Vec<_> = held.map(|(key, held)| (key.clone(), held.clone())).collect();
+            self.take_stock(id, held, true, now);
         }
     }
 
@@ -158,6 +166,7 @@ impl<P: Plan> Dispatcher<P> {
         }
         let rival = self.workers.iter().find(|(id, it)| **id != sync.worker && it.address == sync.address);
         if let Some(rival) = rival.map(|(&id, _)| id) {
+            self.suspect(rival);
             self.lose_worker(rival);
             self.replaced.push((rival, sync.address.clone()));
             if self.replaced.len() > REPLACED_KEPT {
@@ -167,8 +176,7 @@ impl<P: Plan> Dispatcher<P> {
         if self.workers.get(&sync.worker).is_some_and(|worker| worker.seq >= sync.seq) {
             return Ok(());
         }
-        let is_new = !self.workers.contains_key(&sync.worker);
-        self.revision += u64::from(is_new);
+        self.revision += u64::from(!self.workers.contains_key(&sync.worker));
         let version = self.number();
         let worker = self.workers.entry(sync.worker).or_insert_with(|| WorkerContact {
             seq: 0,
@@ -178,9 +186,12 @@ impl<P: Plan> Dispatcher<P> {
             computing: 0,
             draining: false,
             refused: BTreeMap::new(),
-            told: Vec::new(),
+            told: Kept::new(version),
+            known: Known::default(),
+            places: Vec::new(),
             version,
-            unknown: Vec::new(),
+            held: Followed::new(),
+            is_new: true,
         });
         worker.seq = sync.seq;
         worker.contact = now;
@@ -188,27 +199,26 @@ impl<P: Plan> Dispatcher<P> {
         worker.memory_bytes = sync.memory_bytes;
         worker.computing = sync.computing;
         worker.draining = sync.draining;
-        worker.unknown.clear();
+        worker.known = sync.leases;
         if worker.refused.len() != sync.refused.len() || !sync.refused.is_empty() {
             self.revision += 1;
             worker.refused = sync.refused.iter().cloned().collect();
         }
-        // The worker knows of these leases, but does not hold their windows.
-        let missing: Vec<Lease> = match !is_new && sync.known == worker.version {
-            true => {
-                let held: BTreeSet<_> = sync.held.iter().map(|held| (&held.feed, held.window, held.lease)).collect();
-                let is_missing = |lease: &&Lease| !held.contains(&(&lease.feed, lease.window, lease.lease));
-                worker.told.iter().filter(is_missing).cloned().collect()
-            }
-            false => Vec::new(),
-        };
+        let is_new = worker.is_new;
+        let changed = if worker.held.take(&sync.held) { &*sync.held.changed } else { &[] };
+        worker.is_new &= !worker.held.is_whole();
+        // The worker knows of these leases, but no longer holds their windows.
+        let removed = changed.iter().filter(|(_, held)| held.is_none());
+        let missing = removed.filter_map(|(key, _)| Some((key, worker.told.get_known(key, sync.leases)?.lease)));
+        let missing: Vec<_> = missing.map(|(key, lease)| (key.clone(), lease)).collect();
         self.introduce(sync.worker);
-        for lease in missing {
-            if let Some(feed) = self.feeds.get_mut(&lease.feed) {
-                let _ = feed.sequencer.handle(Event::WindowMissing { window: lease.window, lease: lease.lease });
+        for ((feed, window), lease) in missing {
+            if let Some(feed) = self.feeds.get_mut(&feed) {
+                let _ = feed.sequencer.handle(Event::WindowMissing { window, lease });
             }
         }
-        self.take_stock(sync.worker, sync.held.clone(), is_new, now);
+        let held = changed.iter().filter_map(|(key, held)| Some((key.clone(), held.clone()?))).collect();
+        self.take_stock(sync.worker, held, is_new, now);
         Ok(())
     }
 
@@ -221,36 +231,58 @@ impl<P: Plan> Dispatcher<P> {
     /// Returns the answer to a worker. Its version changes when its leases change.
     pub fn worker_reply(&mut self, id: WorkerId, now: Millis) -> Option<WorkerReply> {
         let worker = self.workers.get(&id)?;
-        let mut leases = Vec::new();
+        let (mut leases, mut places) = (BTreeMap::new(), Vec::new());
         for (feed, state) in &mut self.feeds {
             let OpenFeed { sequencer, granted, .. } = state;
             granted.retain(|&(window, lease), _| sequencer.holds(window, lease));
-            for (window, lease) in sequencer.leases(id) {
+            let held = sequencer.leases(id);
+            for &(window, lease) in &held {
                 if !sequencer.is_ready(window, lease) {
                     granted.entry((window, lease)).or_insert(now);
                 }
                 let shares = sequencer.shares(window);
-                leases.push(Lease { feed: Arc::clone(feed), window, lease, shares });
+                leases.insert((Arc::clone(feed), window), Granted { lease, shares });
+            }
+            if !held.is_empty() {
+                let windows = held.into_iter().map(|(window, _)| window);
+                places.push((Arc::clone(feed), sequencer.nearest_places(windows)));
             }
         }
         if self.young {
-            let keep = |held: &HeldWindow| Lease {
-                feed: Arc::clone(&held.feed),
-                window: held.window,
-                lease: held.lease,
-                // The readers are not known yet.
-                shares: f64::MAX,
-            };
-            leases.extend(worker.unknown.iter().map(keep));
+            let unknown = worker.held.values().iter().filter(|((feed, _), _)| !self.feeds.contains_key(feed));
+            // The readers are not known yet.
+            let kept = unknown.map(|(key, held)| (key.clone(), Granted { lease: held.lease, shares: f64::MAX }));
+            leases.extend(kept);
         }
-        let version = match worker.told == leases {
-            true => worker.version,
-            false => self.number(),
-        };
+        let version = self.number();
         let worker = self.workers.get_mut(&id)?;
-        worker.version = version;
-        worker.told.clone_from(&leases);
-        Some(WorkerReply { version, seq: worker.seq, leases })
+        if worker.told.replace(leases) || worker.places != places {
+            worker.version = version;
+            worker.places = places;
+        }
+        let mut leases = worker.told.since(worker.known);
+        // The leases of windows that it has not named yet may be adopted.
+        leases.is_all &= worker.held.is_whole() || !holds(Rule::UnnamedWindowsAreNotRevoked);
+        Some(WorkerReply {
+            version: worker.version,
+            seq: worker.seq,
+            held: worker.held.known(),
+            leases,
+            places: worker.places.clone(),
+        })
+    }
+
+    /// Returns the number of windows that a worker has named, if the message is its newest and it has named all.
+    #[cfg(test)]
+    pub(crate) fn named(&self, sync: &WorkerSync) -> Option<usize> {
+        let worker = self.workers.get(&sync.worker).filter(|it| it.seq == sync.seq && it.held.is_whole())?;
+        Some(worker.held.values().len())
+    }
+
+    /// Returns the windows of a worker's leases as of the last answer.
+    #[cfg(test)]
+    pub(crate) fn leases(&self, worker: WorkerId) -> Vec<WindowKey> {
+        self.workers.get(&worker).map_or(Vec::new(), |it| it.told.iter().map(|(key, _)| key.clone()).collect())
     }
 
     /// Increases whenever an answer to a worker or trainer may have changed, except in the shares of leases.
@@ -277,7 +309,6 @@ impl<P: Plan> Dispatcher<P> {
         if self.young && now >= self.started + self.settings.young_ms {
             self.young = false;
             self.feeds.values_mut().for_each(|feed| feed.sequencer.set_keeps_all(false));
-            self.workers.values_mut().for_each(|worker| worker.unknown.clear());
         }
         let patience = self.settings.worker_contact_ms;
         let lost: Vec<_> =
@@ -357,16 +388,12 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Takes the windows that a worker holds. Adopts the leases of a worker that is new here (`is_new`). Ignores other
+    /// Takes windows that a worker holds. Adopts the leases of a worker that is new here (`is_new`). Ignores other
     /// windows that are not leased to it: the worker will be told to drop them.
-    fn take_stock(&mut self, id: WorkerId, held: Vec<HeldWindow>, is_new: bool, now: Millis) {
-        let mut unknown = Vec::new();
-        for held in held {
-            let Some(feed) = self.feeds.get_mut(&held.feed) else {
-                unknown.push(held);
-                continue;
-            };
-            let (window, lease) = (held.window, held.lease);
+    fn take_stock(&mut self, id: WorkerId, held: Vec<(WindowKey, Holding)>, is_new: bool, now: Millis) {
+        for ((feed, window), held) in held {
+            let Some(feed) = self.feeds.get_mut(&feed) else { continue };
+            let lease = held.lease;
             if is_new && !matches!(held.state, HeldState::Failed(_)) {
                 let is_computed = !matches!(held.state, HeldState::Computing);
                 feed.sequencer.adopt(id, window, lease, is_computed);
@@ -394,9 +421,6 @@ impl<P: Plan> Dispatcher<P> {
                     }
                 }
             }
-        }
-        if let Some(worker) = self.workers.get_mut(&id) {
-            worker.unknown.extend(unknown);
         }
     }
 }

@@ -9,6 +9,7 @@
 //!
 //! The crate knows nothing of Arrow, files, threads or sockets.
 
+mod changes;
 mod claim;
 mod claim_messages;
 mod claimer;
@@ -19,6 +20,7 @@ mod dispatcher;
 mod dynamic;
 mod error;
 pub mod messages;
+mod place;
 mod position;
 mod rules;
 mod runs;
@@ -34,6 +36,7 @@ mod trouble;
 mod window;
 mod worker;
 
+pub use changes::{Changes, Known};
 pub use claim::{Claim, CompletedPrefix, Granted};
 pub use claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
 pub use claimer::Claimer;
@@ -45,6 +48,7 @@ pub use dispatcher::status::{FeedStatus, ReaderStatus, Status, WorkerStatus};
 pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
 pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use error::{Error, ErrorKind};
+pub use place::Place;
 pub use position::{ClaimMarks, EndedRank, RankMarks, Start, Token};
 pub use runs::ClaimSet;
 pub use sequencer::{
@@ -55,5 +59,5 @@ pub use slice::Slice;
 pub use steps::Steps;
 pub use trainer::{AssembledBatch, Ended, Fragment, Next, Open, Origin, ReceiveLimits, Trainer};
 pub use trouble::{Trouble, no_workers};
-pub use window::{Plan, WindowId};
-pub use worker::{WindowKey, Worker, WorkerAction, WorkerProfile};
+pub use window::{Plan, WindowId, WindowKey};
+pub use worker::{Lease, Worker, WorkerAction, WorkerProfile};

@@ -1,15 +1,18 @@
 //! Messages between dispatcher, workers and trainers.
 //!
 //! Every message states all that its sender knows, and every answer states all that its receiver should know. So
-//! messages may be lost, late or duplicated, and a dispatcher may be replaced, without any repair.
+//! messages may be lost, late or duplicated, and a dispatcher may be replaced, without any repair. The windows of a
+//! worker are many: about them, a message states all that its receiver has not acknowledged ([`Changes`]).
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::changes::{Changes, Known};
 use crate::error::ErrorKind;
+use crate::place::Place;
 use crate::sequencer::{LeaseId, WorkerId};
-use crate::window::WindowId;
+use crate::window::{WindowId, WindowKey};
 
 /// A worker's state. The answer comes at once if the worker's leases changed, else after a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,25 +33,24 @@ pub struct WorkerSync {
     pub leaving: bool,
     /// The version of the newest answer.
     pub known: u64,
-    /// Every window that the worker holds.
-    pub held: Vec<HeldWindow>,
+    /// The leases that it knows.
+    pub leases: Known,
+    /// The number of windows that it holds.
+    pub windows: usize,
+    /// The windows that it holds.
+    pub held: Changes<WindowKey, Holding>,
     /// Feeds that the worker cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
 }
 
-/// A window that a worker holds.
+/// How a worker holds a window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HeldWindow {
-    /// The feed's id.
-    pub feed: Arc<str>,
-    /// The window.
-    pub window: WindowId,
+pub struct Holding {
     /// The lease.
     pub lease: LeaseId,
     /// How far the window is computed.
     pub state: HeldState,
     /// Whether the worker is at work on it: it has begun to compute it, and has not finished.
-    #[serde(default)]
     pub at_work: bool,
 }
 
@@ -96,17 +98,25 @@ pub struct WorkerReply {
     pub version: u64,
     /// The newest message of the worker that the dispatcher has heard.
     pub seq: u64,
-    /// The windows to compute and keep, nearest to a reader first. The worker drops all others.
-    pub leases: Vec<Lease>,
+    /// The windows of the worker that the dispatcher has heard of.
+    pub held: Known,
+    /// The windows to compute and keep. When the worker knows all of them, it drops all others.
+    pub leases: Changes<WindowKey, Granted>,
+    /// For each feed, the places of readers from which the distance of these windows is counted.
+    pub places: Vec<(Arc<str>, Vec<Place>)>,
 }
 
-/// A window to compute and keep.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lease {
-    /// The feed's id.
-    pub feed: Arc<str>,
-    /// The window.
-    pub window: WindowId,
+impl WorkerReply {
+    /// Returns whether the answer to this message should not wait, because it has news, or the worker has more to say.
+    pub fn is_urgent(&self, sync: &WorkerSync) -> bool {
+        let is_news = self.version != sync.known || self.seq > sync.seq || !self.leases.changed.is_empty();
+        is_news || !sync.held.is_all || self.held != sync.held.known.1
+    }
+}
+
+/// A lease of a window, which is computed and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Granted {
     /// The lease.
     pub lease: LeaseId,
     /// The number of times that the window's rows will still be read: a whole reader counts 1, a rank its fraction.
@@ -220,13 +230,9 @@ mod tests {
             HeldState::Ready { rows: 0, bytes: u64::MAX },
             HeldState::Failed(report.clone()),
         ];
-        let held = states.into_iter().map(|state| HeldWindow {
-            feed: "0f3a".into(),
-            window,
-            lease: u64::MAX,
-            state,
-            at_work: true,
-        });
+        let held =
+            states.map(|state| (("0f3a".into(), window), Some(Holding { lease: u64::MAX, state, at_work: true })));
+        let known = Known { pass: u64::MAX, upto: 1 };
         survives(&WorkerSync {
             worker: u64::MAX,
             seq: 1,
@@ -236,13 +242,17 @@ mod tests {
             draining: true,
             leaving: false,
             known: u64::MAX,
-            held: held.collect(),
+            leases: known,
+            windows: 4,
+            held: Changes { known: (Known::default(), known), is_all: true, changed: held.into() },
             refused: vec![("0f3a".into(), report.clone())],
         });
         // Thirds are not exact in decimal; the largest number stands for an unknown number of reads.
         let shares = [0.0, 1.0 / 3.0, 1.0 / 7.0 + 1.0, f64::MAX];
-        let leases = shares.map(|shares| Lease { feed: "0f3a".into(), window, lease: u64::MAX, shares });
-        survives(&WorkerReply { version: u64::MAX, seq: 1, leases: leases.into() });
+        let leases = shares.map(|shares| (("0f3a".into(), window), Some(Granted { lease: u64::MAX, shares })));
+        let leases = Changes { known: (known, known), is_all: false, changed: leases.into() };
+        let places = vec![("0f3a".into(), vec![Place { at: window, until_epoch: u64::MAX, windows: 1 }])];
+        survives(&WorkerReply { version: u64::MAX, seq: 1, held: known, leases, places });
         let broken = [true, false].map(|missing| BrokenLease { window, lease: 1, worker: u64::MAX, missing });
         survives(&ReaderSync {
             session: u64::MAX,

@@ -27,6 +27,12 @@ pub(crate) enum Rule {
     LossesAreCounted,
     /// A window is given up only when workers that computed nothing else were lost.
     BlameIsConfirmedAlone,
+    /// Changes of a map are taken only if none before them is missing.
+    ChangesHaveNoGaps,
+    /// A part of a map says nothing of the other parts.
+    PartsRevokeNothing,
+    /// A dispatcher revokes no lease before the worker has named all its windows.
+    UnnamedWindowsAreNotRevoked,
     /// A failed window is retried.
     FailedIsTriedAgain,
     /// A window whose worker a reader cannot reach is leased a second time.
@@ -119,7 +125,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 31] = [
+    pub(crate) const ALL: [Rule; 33] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -131,6 +137,8 @@ mod broken {
         Rule::FailedIsTriedAgain,
         Rule::BlameIsConfirmedAlone,
         Rule::LossesAreCounted,
+        Rule::ChangesHaveNoGaps,
+        Rule::PartsRevokeNothing,
         Rule::UnreachableIsLeasedAgain,
         Rule::CurrentIsLeasedOverTheLimit,
         Rule::PositionIsHandedOut,

@@ -194,8 +194,9 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(is_new || dropped);
             }
             Event::WorkerLost { worker, is_shared } => {
-                // A draining worker was about to leave, so its windows did not end it.
-                if self.workers.get(&worker).is_some_and(|state| !state.draining) {
+                // A draining worker was about to leave, so its windows did not end it. A worker whose connection is
+                // intact is only silent: its machine or the network is slow.
+                if self.workers.get(&worker).is_some_and(|state| state.suspected && !state.draining) {
                     self.blame(worker, is_shared);
                 }
                 return self.take(Event::WorkerLeft { worker });

@@ -1,5 +1,7 @@
 //! Windows: the unit of computing, leasing and retrying.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// A window of an epoch. In JSON `[epoch, index]`.
@@ -11,6 +13,9 @@ pub struct WindowId {
     /// Index in the epoch, from 0.
     pub index: u32,
 }
+
+/// A window of a feed.
+pub type WindowKey = (Arc<str>, WindowId);
 
 impl From<(u64, u32)> for WindowId {
     fn from((epoch, index): (u64, u32)) -> Self {

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::messages::{HeldState, HeldWindow, Lease, Report, WorkerReply, WorkerSync};
+use crate::changes::{Followed, Kept, Known};
+use crate::messages::{Granted, HeldState, Holding, Report, WorkerReply, WorkerSync};
+use crate::place::Place;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{LeaseId, WorkerId};
-use crate::window::WindowId;
-
-/// A window of a feed.
-pub type WindowKey = (Arc<str>, WindowId);
+use crate::window::WindowKey;
 
 /// An action that the worker's process must take.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,26 +32,31 @@ pub struct WorkerProfile {
     pub computing: usize,
 }
 
-/// A window that the worker holds.
-#[derive(Debug)]
-struct Held {
-    lease: LeaseId,
-    state: HeldState,
-    at_work: bool,
-}
-
-impl Held {
-    fn new(lease: LeaseId) -> Self {
-        Self { lease, state: HeldState::Computing, at_work: false }
-    }
+/// A window to compute and keep.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lease {
+    /// The window.
+    pub key: WindowKey,
+    /// The lease.
+    pub lease: LeaseId,
+    /// The number of times that the window's rows will still be read: a whole reader counts 1, a rank its fraction.
+    pub shares: f64,
 }
 
 /// A worker's state.
 #[derive(Debug)]
 pub struct Worker {
     profile: WorkerProfile,
-    held: BTreeMap<WindowKey, Held>,
-    /// The leases of the newest answer, nearest to a reader first.
+    held: Kept<WindowKey, Holding>,
+    /// The held windows of which the dispatcher has heard.
+    heard: Known,
+    /// Those that the newest message named.
+    said: Known,
+    /// Whether the newest message could not name all changes.
+    has_more: bool,
+    granted: Followed<WindowKey, Granted>,
+    places: Vec<(Arc<str>, Vec<Place>)>,
+    /// What is granted, nearest to a reader first.
     leases: Vec<Lease>,
     refused: BTreeMap<Arc<str>, Report>,
     draining: bool,
@@ -67,7 +71,12 @@ impl Worker {
     pub fn new(profile: WorkerProfile) -> Self {
         Self {
             profile,
-            held: BTreeMap::new(),
+            held: Kept::new(0),
+            heard: Known::default(),
+            said: Known::default(),
+            has_more: false,
+            granted: Followed::new(),
+            places: Vec::new(),
             leases: Vec::new(),
             refused: BTreeMap::new(),
             draining: false,
@@ -81,13 +90,9 @@ impl Worker {
     pub fn sync(&mut self) -> WorkerSync {
         self.seq += 1;
         let WorkerProfile { worker, address, memory_bytes, computing } = self.profile.clone();
-        let held = self.held.iter().map(|((feed, window), held)| HeldWindow {
-            feed: Arc::clone(feed),
-            window: *window,
-            lease: held.lease,
-            state: held.state.clone(),
-            at_work: held.at_work,
-        });
+        let held = self.held.since(self.heard);
+        self.has_more = !held.is_all;
+        self.said = held.known.1;
         WorkerSync {
             worker,
             seq: self.seq,
@@ -97,7 +102,9 @@ impl Worker {
             draining: self.draining,
             leaving: false,
             known: self.known,
-            held: held.collect(),
+            leases: self.granted.known(),
+            windows: self.held.iter().count(),
+            held,
             refused: self.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
         }
     }
@@ -109,27 +116,63 @@ impl Worker {
         }
         self.answered = reply.seq;
         self.known = reply.version;
-        self.leases.clone_from(&reply.leases);
-        let told: BTreeMap<WindowKey, LeaseId> =
-            reply.leases.iter().map(|lease| ((Arc::clone(&lease.feed), lease.window), lease.lease)).collect();
-        let dropped: Vec<_> = self.held.keys().filter(|key| !told.contains_key(*key)).cloned().collect();
+        // A dispatcher that has heard nothing of the windows must be told all of them.
+        self.has_more |= reply.held.pass != self.said.pass && !self.is_empty();
+        self.heard = reply.held;
+        if !self.granted.take(&reply.leases) {
+            return Vec::new();
+        }
+        self.places.clone_from(&reply.places);
+        self.order();
+        self.act()
+    }
+
+    /// Orders the leases by their distance from readers.
+    fn order(&mut self) {
+        let places: BTreeMap<&str, &[Place]> = self.places.iter().map(|(feed, all)| (&**feed, &**all)).collect();
+        let distance = |(feed, window): &WindowKey| {
+            let places = places.get(&**feed).copied().unwrap_or_default();
+            places.iter().filter_map(|place| place.distance(*window)).min().unwrap_or(u64::MAX)
+        };
+        let granted = self.granted.values().iter();
+        let mut leases: Vec<_> = granted.map(|(key, granted)| (distance(key), key, granted)).collect();
+        // Feeds take turns, so that none waits for all windows of another.
+        leases.sort_by_key(|&(distance, key, _)| (distance, key.1));
+        let lease = |(_, key, granted): (u64, &WindowKey, &Granted)| Lease {
+            key: key.clone(),
+            lease: granted.lease,
+            shares: granted.shares,
+        };
+        self.leases = leases.into_iter().map(lease).collect();
+    }
+
+    /// Returns the actions that make the held windows those that are granted.
+    fn act(&mut self) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
+        let told = self.granted.values();
+        let dropped = self.held.iter().map(|(key, _)| key).filter(|key| !told.contains_key(*key));
+        let dropped: Vec<_> = dropped.cloned().collect();
         for key in dropped {
-            self.held.remove(&key);
+            self.held.set(key.clone(), None);
             actions.push(WorkerAction::Drop(key));
         }
-        for lease in &reply.leases {
-            let key = (Arc::clone(&lease.feed), lease.window);
-            match self.held.get_mut(&key) {
+        for Lease { key, lease, .. } in &self.leases {
+            let (key, lease) = (key.clone(), *lease);
+            let begun = Holding { lease, state: HeldState::Computing, at_work: false };
+            match self.held.get(&key) {
+                Some(held) if held.lease == lease => {}
                 // A new lease of a window that the worker holds: only a failed window is computed again.
-                Some(held) if held.lease != lease.lease && matches!(held.state, HeldState::Failed(_)) => {
-                    *held = Held::new(lease.lease);
+                Some(held) if matches!(held.state, HeldState::Failed(_)) => {
+                    self.held.set(key.clone(), Some(begun));
                     actions.push(WorkerAction::Drop(key.clone()));
                     actions.push(WorkerAction::Start(key));
                 }
-                Some(held) => held.lease = lease.lease,
+                Some(held) => {
+                    let held = Holding { lease, ..held.clone() };
+                    self.held.set(key, Some(held));
+                }
                 None => {
-                    self.held.insert(key.clone(), Held::new(lease.lease));
+                    self.held.set(key.clone(), Some(begun));
                     actions.push(WorkerAction::Start(key));
                 }
             }
@@ -137,19 +180,24 @@ impl Worker {
         actions
     }
 
+    /// Returns whether the next message has more to say than the newest, which could not name all windows.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// Records how far a window is computed, and whether the worker is at work on it. Returns whether the dispatcher
     /// should be told: not if the window was dropped. Work that ended changes the state as well, or is no news.
     pub fn report(&mut self, key: &WindowKey, state: HeldState, at_work: bool) -> bool {
-        let Some(Held { state: held, at_work: was_at_work, .. }) = self.held.get_mut(key) else { return false };
-        let begins = !std::mem::replace(was_at_work, at_work) && at_work;
-        let is_known = match (&*held, &state) {
+        let Some(held) = self.held.get(key) else { return false };
+        let is_known = match (&held.state, &state) {
             // A ready window may be computed further, which the dispatcher does not need to know.
             (HeldState::Ready { rows: ready, .. }, HeldState::Counted { rows, .. }) => rows == ready,
             (held, state) => held == state,
         };
-        if !is_known {
-            *held = state;
-        }
+        let begins = at_work && !held.at_work;
+        let state = if is_known { held.state.clone() } else { state };
+        let now = Holding { lease: held.lease, state, at_work };
+        self.held.set(key.clone(), Some(now));
         !is_known || begins
     }
 
@@ -175,13 +223,15 @@ impl Worker {
 
     /// Returns whether the worker holds no window.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.held.iter().next().is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::Changes;
+    use crate::window::WindowId;
 
     fn worker() -> Worker {
         Worker::new(WorkerProfile { worker: 7, address: "w".into(), memory_bytes: 100, computing: 2 })
@@ -191,13 +241,22 @@ mod tests {
         ("f".into(), WindowId { epoch: 0, index })
     }
 
-    /// Returns the answer to message `seq` that leases these windows.
+    /// Returns the answer to message `seq` that leases these windows, to a reader at the third window.
     fn answer(seq: u64, windows: &[(u32, LeaseId)]) -> WorkerReply {
-        let lease = |&(index, lease): &(u32, LeaseId)| {
-            let (feed, window) = key(index);
-            Lease { feed, window, lease, shares: 1.0 }
-        };
-        WorkerReply { version: 10 * seq, seq, leases: windows.iter().map(lease).collect() }
+        let granted = |&(index, lease): &(u32, LeaseId)| (key(index), Some(Granted { lease, shares: 1.0 }));
+        let upto = windows.len() as u64;
+        let known = (Known { pass: seq, upto: 0 }, Known { pass: seq, upto });
+        let leases = Changes { known, is_all: true, changed: windows.iter().map(granted).collect() };
+        let place = Place { at: WindowId { epoch: 0, index: 3 }, until_epoch: 1, windows: 6 };
+        WorkerReply { version: 10 * seq, seq, held: Known::default(), leases, places: vec![("f".into(), vec![place])] }
+    }
+
+    /// Returns the windows that a message names, to a dispatcher that knows none, with their leases.
+    fn held(sync: &WorkerSync) -> Vec<(u32, LeaseId)> {
+        let held = sync.held.changed.iter().filter_map(|(key, held)| Some((key.1.index, held.as_ref()?.lease)));
+        let mut held: Vec<_> = held.collect();
+        held.sort_unstable();
+        held
     }
 
     fn failed() -> HeldState {
@@ -217,9 +276,8 @@ mod tests {
         assert_eq!(worker.reply(&answer(2, &[(3, 3), (4, 1)])), [drop(key(2)), start(key(3))]);
         assert!(!worker.report(&key(2), HeldState::Computing, true), "the window was dropped");
         let sync = worker.sync();
-        let held: Vec<_> = sync.held.iter().map(|held| (held.window.index, held.lease)).collect();
-        assert_eq!((sync.known, held), (20, vec![(3, 3), (4, 1)]));
-        assert_eq!(worker.leases().iter().map(|lease| lease.window.index).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!((sync.known, held(&sync)), (20, vec![(3, 3), (4, 1)]));
+        assert_eq!(worker.leases().iter().map(|lease| lease.key.1.index).collect::<Vec<_>>(), [3, 4]);
         worker.reply(&answer(3, &[]));
         assert!(worker.is_empty());
     }
@@ -248,8 +306,25 @@ mod tests {
         let actions = worker.reply(&answer(3, &[(1, 3), (2, 4)]));
         assert_eq!(actions, [WorkerAction::Drop(key(2)), WorkerAction::Start(key(2))]);
         let sync = worker.sync();
-        let held: Vec<_> = sync.held.into_iter().map(|held| (held.lease, held.state)).collect();
-        assert_eq!(held, [(3, HeldState::Ready { rows: 1, bytes: 2 }), (4, HeldState::Computing)]);
+        assert_eq!(held(&sync), [(1, 3), (2, 4)]);
+        let states = sync.held.changed.into_iter().filter_map(|(_, held)| Some(held?.state));
+        let states: Vec<_> = states.collect();
+        assert_eq!(states, [HeldState::Ready { rows: 1, bytes: 2 }, HeldState::Computing]);
+    }
+
+    #[test]
+    fn a_part_of_the_leases_revokes_none() {
+        let mut worker = worker();
+        worker.reply(&answer(1, &[(1, 1), (2, 2)]));
+        let mut part = answer(2, &[(2, 2)]);
+        part.leases.is_all = false;
+        assert_eq!(worker.reply(&part), []);
+        let (before, after) = (part.leases.known.1, Known { upto: 2, ..part.leases.known.1 });
+        part.leases.known = (before, after);
+        part.leases.is_all = true;
+        part.leases.changed = vec![(key(5), Some(Granted { lease: 3, shares: 1.0 }))];
+        part.version += 1;
+        assert_eq!(worker.reply(&part), [WorkerAction::Drop(key(1)), WorkerAction::Start(key(5))]);
     }
 
     #[test]

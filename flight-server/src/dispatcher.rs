@@ -139,7 +139,7 @@ impl DispatcherService {
                     |replaced| rival(&replaced),
                 ));
             };
-            Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
+            Ok((reply.is_urgent(sync), reply))
         });
         let reply = reply.await;
         hanging_up.worker = None;
@@ -332,8 +332,8 @@ fn check_build(call: &WorkerCall) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_delivery::WindowId;
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
+    use forebay_delivery::{Changes, Known, WindowId};
     use forebay_flight_client::StreamRequest;
 
     use super::*;
@@ -349,7 +349,9 @@ mod tests {
             draining: false,
             leaving: false,
             known: 0,
-            held: Vec::new(),
+            leases: Known::default(),
+            windows: 0,
+            held: Changes { known: Default::default(), is_all: true, changed: Vec::new() },
             refused: Vec::new(),
         };
         let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };

@@ -100,7 +100,7 @@ impl Journal {
                 tracing::warn!(worker = sync.address, id = format!("{rival:016x}"), by = id, "worker replaced");
             }
             let memory_bytes = sync.memory_bytes;
-            tracing::info!(worker = sync.address, id, windows = sync.held.len(), memory_bytes, "worker joined");
+            tracing::info!(worker = sync.address, id, windows = sync.windows, memory_bytes, "worker joined");
         }
         let worker = self.workers.entry(sync.worker).or_insert_with(|| WorkerJournal {
             seq: 0,
@@ -112,7 +112,7 @@ impl Journal {
         if worker.seq >= sync.seq {
             return;
         }
-        (worker.seq, worker.windows) = (sync.seq, sync.held.len());
+        (worker.seq, worker.windows) = (sync.seq, sync.windows);
         worker.address.clone_from(&sync.address);
         if sync.draining && !worker.draining {
             tracing::info!(worker = worker.address, id, windows = worker.windows, "worker is draining");

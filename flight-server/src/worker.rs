@@ -215,7 +215,9 @@ impl WorkerService {
                             is_reachable = Some(true);
                             self.metrics.reachable(true);
                         }
-                        if self.obey(&answer, &mut feeds) {
+                        let has_leases = self.obey(&answer, &mut feeds);
+                        has_news |= self.machine.lock().has_more();
+                        if has_leases {
                             busy = Instant::now();
                         } else if link.has_others() && busy.elapsed() >= IDLE {
                             busy = Instant::now();
@@ -286,7 +288,7 @@ impl WorkerService {
                 }
             }
         }
-        let order: Vec<_> = leases.into_iter().map(|it| ((it.feed, it.window), it.shares)).collect();
+        let order: Vec<_> = leases.into_iter().map(|lease| (lease.key, lease.shares)).collect();
         self.store.prioritise(&order);
         let in_use: HashSet<&Arc<str>> = order.iter().map(|((feed, _), _)| feed).collect();
         feeds.all.retain(|id, feed| {

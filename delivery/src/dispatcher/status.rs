@@ -143,7 +143,7 @@ impl<P: Plan> Dispatcher<P> {
             worker,
             address: state.address.clone(),
             draining: state.draining,
-            windows: state.told.len(),
+            windows: state.told.iter().count(),
             held_bytes: self.feeds.values().map(|feed| feed.sequencer.held_bytes(worker)).sum(),
             memory_bytes: state.memory_bytes,
             silent_ms: now.saturating_sub(state.contact),

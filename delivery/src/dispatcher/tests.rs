@@ -49,17 +49,24 @@ fn report(message: &str) -> Report {
     Report { kind: ErrorKind::Data, message: message.into(), hint: None, retry: false }
 }
 
-/// Sends one message, takes its answer and returns the leases. The next message reports their windows as ready.
+/// Sends one message, or all that a new dispatcher must be told, takes the answer and returns the leases. The next message reports their windows as ready.
 fn exchange(dispatcher: &mut Dispatcher<SixWindows>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
-    let sync = worker.sync();
-    dispatcher.worker_sync(&sync, now).expect("its own address");
-    let reply = dispatcher.worker_reply(sync.worker, now).expect("known");
-    for action in worker.reply(&reply) {
-        if let crate::WorkerAction::Start(key) = action {
-            worker.report(&key, HeldState::Ready { rows: 5, bytes: 10 }, false);
+    loop {
+        let sync = worker.sync();
+        dispatcher.worker_sync(&sync, now).expect("its own address");
+        let reply = dispatcher.worker_reply(sync.worker, now).expect("known");
+        let actions = worker.reply(&reply);
+        let is_done = !worker.has_more();
+        for action in actions {
+            if let crate::WorkerAction::Start(key) = action {
+                worker.report(&key, HeldState::Ready { rows: 5, bytes: 10 }, false);
+            }
+        }
+        if is_done {
+            break;
         }
     }
-    reply.leases.iter().map(|lease| (lease.window.index, lease.lease)).collect()
+    worker.leases().iter().map(|lease| (lease.key.1.index, lease.lease)).collect()
 }
 
 fn windows(leases: &[(u32, LeaseId)]) -> Vec<u32> {
@@ -130,7 +137,8 @@ fn a_young_dispatcher_keeps_the_windows_of_feeds_that_are_not_open_yet() {
     let mut young = Dispatcher::new(DispatcherSettings::default(), 2, 0);
     assert_eq!(exchange(&mut young, &mut worker, 0).len(), leases.len());
     let told = young.worker_reply(7, 1).expect("known");
-    assert!(told.leases.iter().all(|lease| lease.shares == f64::MAX));
+    assert!(!told.leases.changed.is_empty());
+    assert!(told.leases.changed.iter().all(|(_, granted)| granted.is_some_and(|it| it.shares == f64::MAX)));
     young.open(&"f".into(), SixWindows, 100);
     let reply = ask(&mut young, &mut trainer, 100);
     let routes: Vec<_> = reply.routes.iter().map(|route| (route.window.index, route.lease)).collect();
@@ -218,7 +226,7 @@ fn feeds_share_the_memory_of_a_worker() {
         for _ in 0..10 {
             exchange(dispatcher, worker, LATER);
         }
-        worker.leases().iter().filter(|lease| &*lease.feed == feed).count()
+        worker.leases().iter().filter(|lease| &*lease.key.0 == feed).count()
     };
     ask(&mut dispatcher, &mut trainers[0], LATER);
     assert_eq!(held(&mut dispatcher, &mut worker, "f"), 6);
@@ -268,7 +276,7 @@ fn a_worker_that_a_reader_cannot_reach_gets_no_new_window() {
     let route = ask(&mut dispatcher, &mut trainer, LATER).routes[0].clone();
     assert_eq!((route.window, route.worker), (window(0), 8));
     dispatcher.reader_sync(&ReaderSync { at: window(1), ..trainer.sync(LATER) }, LATER);
-    assert_eq!(dispatcher.worker_reply(7, LATER).expect("in contact").leases.len(), 1);
+    assert_eq!(exchange(&mut dispatcher, &mut bad, LATER).len(), 1);
 }
 
 #[test]
@@ -292,11 +300,13 @@ fn a_worker_that_lost_a_leased_window_is_leased_it_again() {
     let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));
     ask(&mut dispatcher, &mut trainer, LATER);
     let before = exchange(&mut dispatcher, &mut worker, LATER);
-    let sync = worker.sync();
-    dispatcher.worker_sync(&WorkerSync { held: Vec::new(), ..sync }, LATER).expect("its own address");
-    let after = dispatcher.worker_reply(7, LATER).expect("known").leases;
-    assert_eq!(after[0].window.index, before[0].0);
-    assert_ne!(after[0].lease, before[0].1);
+    exchange(&mut dispatcher, &mut worker, LATER);
+    let mut sync = worker.sync();
+    sync.held.changed = vec![(("f".into(), window(0)), None)];
+    dispatcher.worker_sync(&sync, LATER).expect("its own address");
+    let after = exchange(&mut dispatcher, &mut worker, LATER);
+    assert_eq!(after[0].0, before[0].0);
+    assert_ne!(after[0].1, before[0].1);
 }
 
 /// Returns rank `rank` of two of job `j`, as a process that started at `session`.

@@ -37,7 +37,8 @@ pub enum Event {
         /// The worker.
         worker: WorkerId,
     },
-    /// A worker is gone, with its windows. Computing one of them may have ended it.
+    /// A worker is gone, with its windows. If its connection broke before, so that it is suspected, computing one of
+    /// them may have ended it.
     WorkerLost {
         /// The worker.
         worker: WorkerId,

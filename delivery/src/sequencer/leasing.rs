@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{LeaseId, Replica, ReplicaState, Sequencer, WindowEntry, WorkerEntry, WorkerId};
+use crate::place::Place;
 use crate::rules::{Rule, holds};
 use crate::window::{Plan, WindowId};
 
@@ -28,6 +29,11 @@ pub(super) struct ReadersAt {
 impl ReadersAt {
     pub(super) fn of_epoch(windows: u32) -> Self {
         Self { shares: BTreeMap::new(), windows }
+    }
+
+    /// Returns the place of these readers.
+    fn at(&self, (at, until_epoch): (WindowId, u64)) -> Place {
+        Place { at, until_epoch, windows: self.windows }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -121,27 +127,28 @@ impl<P: Plan> Sequencer<P> {
 
     /// Returns the number of times that `window` will still be read: the sum of its readers' shares.
     pub fn shares(&self, window: WindowId) -> f64 {
-        self.places.iter().filter(|(place, _)| needs(**place, window)).map(|(_, place)| place.share()).sum()
+        self.places.iter().filter(|(at, place)| place.at(**at).needs(window)).map(|(_, place)| place.share()).sum()
+    }
+
+    /// Returns the places from which the distances of these windows are counted.
+    pub fn nearest_places(&self, windows: impl Iterator<Item = WindowId>) -> Vec<Place> {
+        let nearest = |window| {
+            let places = self.places.iter().map(|(&at, place)| place.at(at));
+            places.filter_map(|place| Some((place.distance(window)?, place))).min_by_key(|(distance, _)| *distance)
+        };
+        let mut places: Vec<Place> = windows.filter_map(nearest).map(|(_, place)| place).collect();
+        places.sort_unstable_by_key(|place| (place.at, place.until_epoch));
+        places.dedup();
+        places
     }
 
     /// Returns the distance of `window` from the nearest reader that still needs it.
     pub(super) fn distance(&self, window: WindowId) -> Option<u64> {
-        self.places
-            .iter()
-            .filter(|(place, _)| needs(**place, window))
-            .map(|(&(at, _), place)| match window.epoch - at.epoch {
-                0 => u64::from(window.index - at.index),
-                // Distances are only compared, so the epochs between may be assumed to be as long as this one.
-                epochs => {
-                    let before = epochs.saturating_mul(place.windows.into());
-                    before.saturating_add(window.index.into()).saturating_sub(at.index.into())
-                }
-            })
-            .min()
+        self.places.iter().filter_map(|(&at, place)| place.at(at).distance(window)).min()
     }
 
     fn is_needed(&self, window: WindowId) -> bool {
-        self.places.keys().any(|&place| needs(place, window))
+        self.places.iter().any(|(&at, place)| place.at(at).needs(window))
     }
 
     /// Releases windows that no reader needs, and leases the windows that readers need next.
@@ -154,7 +161,7 @@ impl<P: Plan> Sequencer<P> {
             }
             if !self.evicted.is_empty() {
                 let places = &self.places;
-                self.evicted.retain(|&window| places.keys().any(|&place| needs(place, window)));
+                self.evicted.retain(|&window| places.iter().any(|(&at, place)| place.at(at).needs(window)));
             }
             self.forget_rows();
         }
@@ -354,9 +361,4 @@ impl<P: Plan> Sequencer<P> {
         held.copies.push(copy);
         copy
     }
-}
-
-/// Returns whether readers at that window, which stop before that epoch, need `window`.
-fn needs((at, until_epoch): (WindowId, u64), window: WindowId) -> bool {
-    at <= window && window.epoch < until_epoch
 }

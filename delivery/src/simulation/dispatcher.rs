@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
 use super::world::{NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
-use crate::messages::WorkerReply;
+use crate::messages::WorkerSync;
 use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
 
 /// The time after which a message is answered without news.
 const POLL_MS: Millis = 500;
 
 enum Who {
-    Worker(WorkerId),
+    Worker(Box<WorkerSync>),
     Reader(Arc<str>, u64),
     Claims(Box<ClaimMessage>),
 }
@@ -95,7 +95,7 @@ impl DispatcherNode {
                 return self.answer(world);
             }
             NodeMessage::WorkerSync(sync) => {
-                let adoptable = sync.known != 0 && !sync.held.is_empty();
+                let adoptable = sync.known != 0 && sync.windows > 0;
                 if adoptable && dispatcher.status(now).workers.iter().all(|it| it.worker != sync.worker) {
                     world.faults.fired(Fault::Adopted);
                 }
@@ -106,7 +106,10 @@ impl DispatcherNode {
                 if sync.leaving {
                     return self.answer(world);
                 }
-                (Who::Worker(sync.worker), sync.seq, sync.known)
+                if let Some(named) = dispatcher.named(&sync).filter(|&named| named != sync.windows) {
+                    world.violated(|| format!("{named} windows are known of a worker that holds {}", sync.windows));
+                }
+                (Who::Worker(Box::new(sync.clone())), sync.seq, sync.known)
             }
             NodeMessage::ReaderSync(sync) => {
                 if !dispatcher.has_feed(&sync.feed) {
@@ -161,10 +164,12 @@ impl DispatcherNode {
         let (readers_max, newest) = (self.readers_max, &self.newest);
         self.polls.retain(|poll| {
             let call = poll.seq;
+            let mut is_urgent = false;
             let (heard, version, message) = match &poll.who {
-                Who::Worker(worker) => {
-                    let Some(reply) = dispatcher.worker_reply(*worker, now) else { return false };
-                    check_memory(world, dispatcher, started, readers_max, *worker, &reply);
+                Who::Worker(sync) => {
+                    let Some(reply) = dispatcher.worker_reply(sync.worker, now) else { return false };
+                    check_memory(world, dispatcher, started, readers_max, sync.worker);
+                    is_urgent = reply.is_urgent(sync);
                     (reply.seq, reply.version, NodeMessage::WorkerReply { call, reply })
                 }
                 Who::Reader(feed, session) => {
@@ -190,7 +195,7 @@ impl DispatcherNode {
             };
             // A newer message ends an older call, whose answer then names the newer one.
             let is_superseded = heard > call;
-            let is_due = version != poll.known || is_superseded || now >= poll.until;
+            let is_due = is_urgent || version != poll.known || is_superseded || now >= poll.until;
             if is_due {
                 if is_superseded {
                     world.faults.fired(Fault::AnsweredAsNewer);
@@ -220,16 +225,15 @@ fn check_memory(
     started: Millis,
     readers_max: usize,
     worker: WorkerId,
-    reply: &WorkerReply,
 ) {
+    let leases = dispatcher.leases(worker);
     // A young dispatcher keeps all windows, and a few windows prove nothing.
-    if world.now <= started + DispatcherSettings::default().young_ms || reply.leases.len() < 4 {
+    if world.now <= started + DispatcherSettings::default().young_ms || leases.len() < 4 {
         return;
     }
     let size = |plan: &SimulatedPlan| plan.rows_max * ROW_BYTES;
     let largest = world.plans.iter().map(size).max().unwrap_or(0);
-    let held: u64 =
-        reply.leases.iter().map(|lease| world.plans[world.feed(&lease.feed)].computed_bytes(lease.window)).sum();
+    let held: u64 = leases.iter().map(|(feed, window)| world.plans[world.feed(feed)].computed_bytes(*window)).sum();
     let status = dispatcher.status(world.now);
     let limit = status.workers.iter().find(|it| it.worker == worker).map_or(0, |it| it.memory_bytes);
     // Exempt are a reader's current window and those of its broken streams that are leased a second time, and the
@@ -237,6 +241,6 @@ fn check_memory(
     // that another dispatcher leased, or this one leased earlier, are not dropped either.
     let spare = (4 * readers_max + 2 * dispatcher.groups() + 2 + COMPUTING_MAX) as u64 * largest;
     if held > limit + spare {
-        world.violated(|| format!("worker {worker} is leased {held} bytes, more than {limit} and {spare}: {reply:?}"));
+        world.violated(|| format!("worker {worker} is leased {held} bytes, more than {limit} and {spare}: {leases:?}"));
     }
 }

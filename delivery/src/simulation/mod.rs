@@ -16,7 +16,7 @@ mod job;
 mod member;
 mod oracle;
 mod poison;
-mod random;
+pub(crate) mod random;
 mod reader;
 mod tests;
 mod tokens;

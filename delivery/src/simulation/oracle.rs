@@ -254,9 +254,10 @@ impl Oracle {
         }
     }
 
-    /// Returns the most bytes that a trainer may buffer: its limit, and the rows that its batch needs beyond.
-    pub(super) fn buffer_max(&self, limit: u64) -> u64 {
-        limit + 3 * self.settings.batch_size * ROW_BYTES
+    /// Returns the most bytes that a trainer may buffer: its limit and a fragment beyond, and the rows that its batch
+    /// needs beyond, which fragments bring.
+    pub(super) fn buffer_max(&self, limit: u64, fragment_max: u64) -> u64 {
+        limit + fragment_max + 3 * self.settings.batch_size * ROW_BYTES
     }
 }
 

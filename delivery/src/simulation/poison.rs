@@ -1,7 +1,6 @@
 //! A window that ends every worker that computes it, until the faults end.
 
 use super::faults::{Fault, Rates};
-use super::random::SeededRandom;
 use super::world::World;
 use crate::messages::Report;
 use crate::{Millis, WindowId, WindowKey};
@@ -66,9 +65,4 @@ impl World {
             self.faults.fired(Fault::GivenUp);
         }
     }
-}
-
-/// Draws whether the peers of a worker that its window ends notice at once.
-pub(super) fn is_noticed(random: &mut SeededRandom) -> bool {
-    random.chance(500)
 }

@@ -241,7 +241,7 @@ impl OrderedJob {
             rank.node.open(world, &mut rank.trainer);
             let progressed = rank.node.take(world, &mut rank.trainer);
             let buffered = rank.trainer.buffered_bytes();
-            if buffered > self.oracle.buffer_max(self.buffer_limit) {
+            if buffered > self.oracle.buffer_max(self.buffer_limit, world.flow.fragment_max()) {
                 world.violated(|| format!("reader {} rank {index} buffers {buffered} bytes", self.index));
             }
             if world.violation().is_some() {

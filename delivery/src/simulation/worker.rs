@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::contact::Contact;
 use super::faults::Fault;
-use super::poison;
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
-use crate::messages::{HeldState, Lease, Report, WorkerSync};
-use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
+use crate::changes::Followed;
+use crate::messages::{Granted, HeldState, Report, WorkerSync};
+use crate::{Ended, Fragment, Lease, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
 
 /// The most windows that a worker computes at a time.
 pub(super) const COMPUTING_MAX: usize = 3;
@@ -51,8 +51,8 @@ struct WorkerState {
     tasks: BTreeMap<WindowKey, WindowTask>,
     streams: BTreeMap<u64, Serving>,
     draining_since: Option<Millis>,
-    /// The newest message that was answered, the version of its newest answer, and that answer's leases.
-    newest: ((u64, u64), Vec<Lease>),
+    /// The newest message that was answered, the version of its newest answer, and what it granted.
+    newest: ((u64, u64), Followed<WindowKey, Granted>),
     refuses: Option<usize>,
 }
 
@@ -107,7 +107,7 @@ impl WorkerNode {
             tasks: BTreeMap::new(),
             streams: BTreeMap::new(),
             draining_since: None,
-            newest: ((0, 0), Vec::new()),
+            newest: ((0, 0), Followed::new()),
             refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
         });
         self.sync(world);
@@ -182,9 +182,12 @@ impl WorkerNode {
                 let actions = state.worker.reply(&reply);
                 let age = (reply.seq, reply.version);
                 if age >= state.newest.0 {
-                    state.newest = (age, reply.leases);
+                    state.newest.0 = age;
+                    state.newest.1.take(&reply.leases);
                 }
-                if state.worker.leases() != state.newest.1 {
+                let told = state.newest.1.values();
+                let follows = |lease: &Lease| told.get(&lease.key).is_some_and(|it| it.lease == lease.lease);
+                if state.worker.leases().len() != told.len() || !state.worker.leases().iter().all(follows) {
                     world.violated(|| "a worker does not follow the newest answer".to_owned());
                 }
                 state.contact.judge(world, !state.worker.is_empty(), IDLE_MS);
@@ -193,7 +196,7 @@ impl WorkerNode {
                 let is_over = |since| state.worker.is_empty() || world.now >= since + DRAIN_MS;
                 if state.draining_since.is_some_and(is_over) {
                     self.leave(world);
-                } else if state.contact.is_quiet() {
+                } else if state.contact.is_quiet() || state.worker.has_more() {
                     self.sync(world);
                 }
             }
@@ -265,7 +268,7 @@ impl WorkerNode {
                 }
             }
         }
-        let leased = |key: &WindowKey| state.worker.leases().iter().any(|it| it.feed == key.0 && it.window == key.1);
+        let leased = |key: &WindowKey| state.worker.leases().iter().any(|it| it.key == *key);
         if let Some(key) = state.tasks.keys().find(|key| !leased(key)) {
             world.violated(|| format!("a worker holds {key:?} without a lease"));
         }
@@ -285,7 +288,7 @@ impl WorkerNode {
             if free == 0 {
                 break;
             }
-            let key = (Arc::clone(&lease.feed), lease.window);
+            let key = lease.key.clone();
             if let Some(task) = state.tasks.get_mut(&key).filter(|task| task.stage == TaskStage::Queued) {
                 task.stage = TaskStage::Computing;
                 begins |= state.worker.report(&key, HeldState::Computing, true);
@@ -306,8 +309,8 @@ impl WorkerNode {
         let Some(state) = &mut self.state else { return };
         let Some(held) = state.tasks.get_mut(&key).filter(|held| held.id == task) else { return };
         if world.is_poisoned(&key) {
-            let noticed = poison::is_noticed(&mut world.random);
-            return self.kill(world, noticed);
+            // A process that ends closes its connections.
+            return self.kill(world, true);
         }
         let (rows, bytes) = (plan.rows(key.1), plan.computed_bytes(key.1));
         let failure = if world.strikes(world.faults.rates.failed, Fault::Failed) {

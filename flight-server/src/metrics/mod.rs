@@ -87,7 +87,7 @@ impl Collector for Everything {
 mod tests {
     use arrow::array::{ArrayRef, Float64Array, RecordBatch};
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
-    use forebay_delivery::{WindowId, WorkerId};
+    use forebay_delivery::{Changes, Known, WindowId, WorkerId};
     use forebay_engine::{FeedOptions, ReadOptions, Session, StoredState};
     use forebay_flight_client::StreamRequest;
     use forebay_flight_client::wire::{ReaderCall, WorkerCall};
@@ -124,7 +124,9 @@ mod tests {
             draining: false,
             leaving: false,
             known: 0,
-            held: Vec::new(),
+            leases: Known::default(),
+            windows: 0,
+            held: Changes { known: Default::default(), is_all: true, changed: Vec::new() },
             refused: Vec::new(),
         };
         let operators = forebay_engine::operator_versions();

@@ -7,7 +7,9 @@ use crate::sequencer::blame::{LOSSES_ALONE_MAX, LOSSES_MAX};
 /// The number of workers that are lost over a window until it is given up.
 const LOST_MAX: u32 = LOSSES_MAX + LOSSES_ALONE_MAX;
 
+/// Loses a worker whose connection broke.
 fn lose(sequencer: &mut Sequencer<Even>, worker: WorkerId) {
+    sequencer.handle(Event::WorkerSuspected { worker }).expect("deterministic");
     sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
 }
 
@@ -38,7 +40,7 @@ fn a_window_that_keeps_losing_its_workers_is_given_up() {
         join(&mut sequencer, worker, 1_000);
         assert_eq!(held(&sequencer, worker), [0]);
         begin(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
+        lose(&mut sequencer, worker);
     }
     assert!(sequencer.has_failed(window(0)));
     join(&mut sequencer, 99, 1_000);
@@ -54,7 +56,7 @@ fn a_window_that_loses_its_workers_after_counting_is_given_up() {
         join(&mut sequencer, worker, 1_000);
         count(&mut sequencer, worker, 0);
         begin(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
+        lose(&mut sequencer, worker);
     }
     assert!(sequencer.has_failed(window(0)));
 }
@@ -66,7 +68,7 @@ fn workers_lost_after_a_window_was_ready_are_not_attempts() {
     for worker in 1..=u64::from(3 * LOST_MAX) {
         join(&mut sequencer, worker, 1_000);
         finish(&mut sequencer, worker, 0);
-        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
+        lose(&mut sequencer, worker);
     }
     assert!(!sequencer.has_failed(window(0)));
 }
@@ -81,6 +83,18 @@ fn a_window_that_ends_its_workers_before_they_report_it_is_given_up() {
         !sequencer.has_failed(window(0))
     });
     assert_eq!(lost.count(), 11);
+}
+
+#[test]
+fn a_worker_that_is_only_silent_blames_no_window() {
+    let mut sequencer = sequencer(1, 0, 1_000);
+    read(&mut sequencer, 1, 0);
+    for worker in 1..100 {
+        join(&mut sequencer, worker, 1_000);
+        begin(&mut sequencer, worker, 0);
+        sequencer.handle(Event::WorkerLost { worker, is_shared: false }).expect("deterministic");
+    }
+    assert!(!sequencer.is_suspicious(window(0)));
 }
 
 #[test]
