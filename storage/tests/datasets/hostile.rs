@@ -1,10 +1,10 @@
-//! Parquet files of a few bytes that claim more than any memory holds. Without the checks, each of them ends the process
-//! of its test: by an allocation that fails, or by a stack overflow.
+//! Files of a few bytes that claim more than any memory holds, or are nested without a bound. Without the checks, they
+//! end the process: by an allocation that fails, or by a stack overflow.
 
 use forebay_storage::{Dataset, ErrorKind, Result};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
 
-use crate::support::{TestFolder, parquet_bytes_split, stored_as};
+use crate::support::{TestFolder, parquet_bytes_split, read_all, stored_as};
 
 /// A struct in Thrift's compact protocol.
 #[derive(Clone, Default)]
@@ -79,9 +79,14 @@ fn file(pages: &[u8], footer: Thrift) -> Vec<u8> {
 
 /// A file of ten texts in one column chunk, whose bytes are `pages`.
 fn ten_texts(codec: u32, pages: &[u8]) -> Vec<u8> {
+    ten_values(6, element("t", 0), codec, pages)
+}
+
+/// A file of ten values of a physical type.
+fn ten_values(physical: u32, leaf: Thrift, codec: u32, pages: &[u8]) -> Vec<u8> {
     let size = pages.len() as u32;
     let chunk = Thrift::default()
-        .number(1, 6)
+        .number(1, physical)
         .list(2, 5, 1, &[vec![0]])
         .list(3, 8, 1, &[vec![1, b't']])
         .number(4, codec)
@@ -91,7 +96,7 @@ fn ten_texts(codec: u32, pages: &[u8]) -> Vec<u8> {
         .number(9, 4);
     let chunk = Thrift::default().number(2, 4).part(3, chunk);
     let group = Thrift::default().structs(1, vec![chunk]).number(2, size).number(3, 10);
-    let schema = vec![element("root", 1), element("t", 0)];
+    let schema = vec![element("root", 1), leaf];
     file(pages, Thrift::default().number(1, 1).structs(2, schema).number(3, 10).structs(4, vec![group]))
 }
 
@@ -152,7 +157,7 @@ async fn lists_have_only_as_many_elements_as_fit() {
     check(bytes, expect).await;
     // Skipping this list of booleans takes the decoder 2^31 steps and no byte.
     let bytes = file(&[], footer(schema()).structs(4, Vec::new()).list(15, 1, i32::MAX as usize, &[]));
-    let expect = "its footer is damaged: FileMetaData.unknown: a list of booleans, which is no part of the format";
+    let expect = "its footer is damaged: FileMetaData.15: a list of booleans, which is no part of the format";
     check(bytes, expect).await;
     let long = "n".repeat(1 << 20);
     let mut schema = vec![element("root", 1), element(&long, 1000)];
@@ -196,4 +201,21 @@ async fn pages_have_only_the_values_and_bytes_that_fit() {
     let snappy = page(0, i32::MAX as u32, (5, data(10)), &texts);
     let expect = format!("the pages from byte 4: a page of 2147483647 bytes in a row group of {} bytes", snappy.len());
     check(ten_texts(1, &snappy), &expect).await;
+}
+
+#[tokio::test]
+async fn values_of_a_fixed_length_take_a_bounded_memory() {
+    let values = |length| Thrift::default().number(1, 7).number(2, length).number(3, 1).text(4, "t");
+    let expect = "row group 0 claims 21474836470 bytes of values of a fixed length";
+    check(ten_values(7, values(i32::MAX as u32), 0, &[]), expect).await;
+}
+
+#[tokio::test]
+async fn json_may_be_nested_deeply_where_no_column_is() {
+    let place = TestFolder::memory();
+    let deep = format!("{{\"n\": 1, \"deep\": {}{}}}\n", "[".repeat(100_000), "]".repeat(100_000));
+    place.put("a.jsonl", format!("{deep}{{\"n\": 2}}\n{deep}")).await;
+    let dataset = place.open("", stored_as("jsonl")).await.unwrap();
+    assert_eq!(dataset.schema().fields().len(), 1);
+    assert_eq!(read_all(&dataset, u64::MAX, 0).await, [1, 2, 1]);
 }

@@ -33,6 +33,9 @@ const INDEX_BYTES_MAX: u64 = 256 << 20;
 /// Maximum rows of a row group, because decoders allocate memory according to the claimed number.
 pub(super) const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
+/// Maximum bytes of a row group's values of a fixed length.
+const FIXED_BYTES_MAX: u64 = 16 << 30;
+
 /// Columns of a file, with the type for reading each.
 pub(super) type ColumnTypes = Vec<(usize, DataType)>;
 
@@ -210,6 +213,10 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
         if !(0..=GROUP_ROWS_MAX).contains(&rows) {
             return Err(damaged(file, &format!("row group {index} claims {rows} rows")));
         }
+        if let Some(bytes) = group.columns().iter().map(|c| fixed_bytes(c, rows)).find(|bytes| *bytes > FIXED_BYTES_MAX)
+        {
+            return Err(damaged(file, &format!("row group {index} claims {bytes} bytes of values of a fixed length")));
+        }
         groups.push(RowGroup {
             first_row,
             rows: rows as u64,
@@ -223,6 +230,18 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
         first_row += rows as u64;
     }
     Ok(groups)
+}
+
+/// The memory of a column whose values have a fixed length. The decoder takes it for nulls, too, of which a file stores
+/// nothing.
+fn fixed_bytes(chunk: &ColumnChunkMetaData, rows: i64) -> u64 {
+    match chunk.column_type() {
+        PhysicalType::FIXED_LEN_BYTE_ARRAY => {
+            let length = chunk.column_descr().type_length().max(0) as u64;
+            length.saturating_mul(chunk.num_values().max(rows) as u64)
+        }
+        _ => 0,
+    }
 }
 
 /// The approximate memory of a column's values, with a separate copy of a dictionary's value for each row.

@@ -1,9 +1,9 @@
 //! A checker of Thrift's compact protocol, the encoding of Parquet's footers, indexes and page headers.
 //!
-//! The decoder of the crate `parquet` allocates memory for as many elements as a list claims, and reads each known field
-//! as its own type, whatever type the file declares. So [`Walk`] reads the same bytes first, in one pass and without
-//! memory of its own. It accepts only what both readers understand in the same way: known fields have their type, no
-//! field occurs twice, and numbers, lengths and nesting are bounded by the bytes that are there.
+//! The decoder of the crate `parquet` allocates memory for as many elements as a list claims, and reads each known
+//! field as its own type, whatever type the file declares. So [`Walk`] reads the same bytes first, in one pass and
+//! without memory of its own. It accepts only what both readers understand in the same way: known fields have their
+//! type, no field occurs twice, and numbers, lengths and nesting are bounded by the bytes that are there.
 
 /// Why bytes are not a valid struct.
 pub(super) type Problem = String;
@@ -12,7 +12,7 @@ pub(super) type Problem = String;
 const DEPTH_MAX: usize = 32;
 
 /// The longest encoding of a 64-bit number.
-const VARINT_BYTES_MAX: u32 = 10;
+const VARINT_BYTES_MAX: usize = 10;
 
 /// Types on the wire.
 const STOP: u8 = 0;
@@ -53,6 +53,12 @@ pub(super) struct Struct {
     pub(super) fields: &'static [(&'static str, Kind)],
 }
 
+impl Struct {
+    fn field(&self, id: i16) -> Option<&'static (&'static str, Kind)> {
+        self.fields.get(usize::try_from(id).ok()?.checked_sub(1)?)
+    }
+}
+
 impl Kind {
     fn fits(&self, wire: u8) -> bool {
         match self {
@@ -74,7 +80,7 @@ pub(super) struct Walk<'a> {
     rest: &'a [u8],
     depth: usize,
     /// The struct and the field that are being read, for messages.
-    place: Option<(&'static str, &'static str)>,
+    place: Option<(&'static Struct, i16)>,
 }
 
 impl<'a> Walk<'a> {
@@ -85,7 +91,10 @@ impl<'a> Walk<'a> {
     /// Names the field that a problem is about.
     pub(super) fn placed(&self, problem: &Problem) -> Problem {
         match self.place {
-            Some((of, field)) => format!("{of}.{field}: {problem}"),
+            Some((of, id)) => match of.field(id) {
+                Some((name, _)) => format!("{}.{name}: {problem}", of.name),
+                None => format!("{}.{id}: {problem}", of.name),
+            },
             None => problem.clone(),
         }
     }
@@ -100,8 +109,8 @@ impl<'a> Walk<'a> {
         self.fields(of, |_, _| Ok(false))
     }
 
-    /// Reads a struct. `own` is called with the id of each known field before its value. It may read the value, and then
-    /// returns `true`.
+    /// Reads a struct. `own` is called with the id of each known field before its value. It may read the value, and
+    /// then returns `true`.
     pub(super) fn fields(
         &mut self,
         of: &'static Struct,
@@ -111,13 +120,11 @@ impl<'a> Walk<'a> {
         let (mut last, mut seen) = (0_i16, 0_u64);
         while let Some((id, wire)) = self.field(last)? {
             last = id;
-            let known = usize::try_from(id).ok().and_then(|id| of.fields.get(id.checked_sub(1)?));
-            let Some((name, kind)) = known else {
-                self.place = Some((of.name, "unknown"));
+            self.place = Some((of, id));
+            let Some((_, kind)) = of.field(id) else {
                 self.skip(wire)?;
                 continue;
             };
-            self.place = Some((of.name, name));
             // Known ids are small.
             if seen & 1 << id != 0 {
                 return Err("it occurs twice".to_owned());
@@ -223,9 +230,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads the id and the type of the next field, unless the struct ends.
+    #[inline]
     fn field(&mut self, last: i16) -> Result<Option<(i16, u8)>, Problem> {
-        let [header, ..] = *self.rest else { return Err(cut_short()) };
-        self.bytes(1)?;
+        let [header, ref rest @ ..] = *self.rest else { return Err(cut_short()) };
+        self.rest = rest;
         let wire = header & 15;
         if wire == STOP {
             return Ok(None);
@@ -272,17 +280,30 @@ impl<'a> Walk<'a> {
         Ok((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64, Problem> {
+        match *self.rest {
+            [byte @ 0..0x80, ref rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Problem> {
         let mut value = 0;
-        for at in 0..VARINT_BYTES_MAX {
-            let [byte, ..] = *self.rest else { return Err(cut_short()) };
-            self.rest = &self.rest[1..];
+        for (at, byte) in self.rest.iter().take(VARINT_BYTES_MAX).enumerate() {
             value |= u64::from(byte & 0x7F) << (7 * at);
-            if byte < 0x80 {
+            if *byte < 0x80 {
+                self.rest = &self.rest[at + 1..];
                 return Ok(value);
             }
         }
-        Err("a number has over 64 bits".to_owned())
+        match self.rest.len() < VARINT_BYTES_MAX {
+            true => Err(cut_short()),
+            false => Err("a number has over 64 bits".to_owned()),
+        }
     }
 
     fn bytes(&mut self, len: usize) -> Result<(), Problem> {
@@ -349,9 +370,9 @@ mod tests {
         check(&[0x05, 0x80, 0x80, 8, 2, 0], "the number of a field has over 16 bits");
         check(&[&[0x15][..], &[0xFF; 10], &[0]].concat(), "Outer.number: a number has over 64 bits");
         let booleans = &[0x49, 0xF1, 0xFF, 0xFF, 3, 0];
-        check(booleans, "Outer.unknown: a list of booleans, which is no part of the format");
-        check(&[0x4E, 0], "Outer.unknown: there is no type 14");
-        let deep = "Outer.unknown: structs and lists are nested over 32 levels deep";
+        check(booleans, "Outer.4: a list of booleans, which is no part of the format");
+        check(&[0x4E, 0], "Outer.4: there is no type 14");
+        let deep = "Outer.4: structs and lists are nested over 32 levels deep";
         check(&[&[0x4C][..], &[0x1C; 100]].concat(), deep);
         check(&[&[0x49][..], &[0x19; 100]].concat(), deep);
     }
