@@ -1,8 +1,8 @@
 //! Bounds on what a file claims, checked before the decoder trusts it.
 //!
-//! The decoder reserves memory for as many row groups, columns, pages and values as a file claims, and recurses into its
-//! schema. A file of a few bytes could so end the process, which no `catch_unwind` prevents. The structs are those of
-//! `parquet.thrift`, in the format's version 2.12.
+//! The decoder reserves memory for as many row groups, columns, pages and values as a file claims, and recurses into
+//! its schema. A file of a few bytes could so end the process, which no `catch_unwind` prevents. The structs are those
+//! of `parquet.thrift`, in the format's version 2.12.
 
 use super::thrift::{Kind, Problem, Struct, Walk};
 

@@ -1,9 +1,9 @@
 //! A checker of Thrift's compact protocol, the encoding of Parquet's footers, indexes and page headers.
 //!
-//! The decoder of the crate `parquet` allocates memory for as many elements as a list claims, and reads each known field
-//! as its own type, whatever type the file declares. So [`Walk`] reads the same bytes first, in one pass and without
-//! memory of its own. It accepts only what both readers understand in the same way: known fields have their type, no
-//! field occurs twice, and numbers, lengths and nesting are bounded by the bytes that are there.
+//! The decoder of the crate `parquet` allocates memory for as many elements as a list claims, and reads each known
+//! field as its own type, whatever type the file declares. So [`Walk`] reads the same bytes first, in one pass and
+//! without memory of its own. It accepts only what both readers understand in the same way: known fields have their
+//! type, no field occurs twice, and numbers, lengths and nesting are bounded by the bytes that are there.
 
 /// Why bytes are not a valid struct.
 pub(super) type Problem = String;
@@ -100,8 +100,8 @@ impl<'a> Walk<'a> {
         self.fields(of, |_, _| Ok(false))
     }
 
-    /// Reads a struct. `own` is called with the id of each known field before its value. It may read the value, and then
-    /// returns `true`.
+    /// Reads a struct. `own` is called with the id of each known field before its value. It may read the value, and
+    /// then returns `true`.
     pub(super) fn fields(
         &mut self,
         of: &'static Struct,
