@@ -60,8 +60,8 @@ impl Stored {
         self.used
     }
 
-    /// Reads a scan. The file's size bounds memory, because a block takes at least one bit. The image's size bounds time,
-    /// because scans may visit each block `VISITS_MAX` times on average.
+    /// Reads a scan. The file's size bounds memory, because a block takes at least one bit. The image's size bounds
+    /// time, because scans may visit each block `VISITS_MAX` times on average.
     pub(crate) fn read(
         &mut self,
         cpu: crate::cpu::Cpu,
