@@ -1,5 +1,5 @@
-//! Parquet files of a few bytes that claim more than any memory holds. Without the checks, each of them ends the process
-//! of its test: by an allocation that fails, or by a stack overflow.
+//! Parquet files of a few bytes that claim more than any memory holds. Without the checks, they end the process: by an
+//! allocation that fails, or by a stack overflow.
 
 use forebay_storage::{Dataset, ErrorKind, Result};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
