@@ -21,10 +21,21 @@ pub(crate) struct ScriptArguments {
 impl ScriptArguments {
     /// Reads the script and runs it in a new session.
     pub(crate) async fn open(&self) -> Result<Session> {
-        let session = session(&self.session.0, self.file.parent().unwrap_or(Path::new("")))?;
-        let text = read(&self.file)?;
+        let (session, text) = self.read()?;
         session.execute(&self.file.display().to_string(), &text).await?;
         Ok(session)
+    }
+
+    /// Like [`open`](Self::open), but a table that cannot be opened fails only the pipelines that read it.
+    pub(crate) async fn open_what_opens(&self) -> Result<Session> {
+        let (session, text) = self.read()?;
+        session.execute_what_opens(&self.file.display().to_string(), &text).await?;
+        Ok(session)
+    }
+
+    fn read(&self) -> Result<(Session, String)> {
+        let session = session(&self.session.0, self.file.parent().unwrap_or(Path::new("")))?;
+        Ok((session, read(&self.file)?))
     }
 }
 

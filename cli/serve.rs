@@ -1,10 +1,11 @@
 //! `forebay serve`: serves the pipelines of a script over Arrow Flight until it is stopped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{FeedOptions, ReadOptions};
+use forebay_engine::{Error, FeedOptions, ReadOptions, Session};
 use forebay_flight_server::Roles;
 use serde_json::json;
 
@@ -29,14 +30,18 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let Arguments { script, port, no_worker, serving } = arguments;
     // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
     let listening = serving.listen(port, !no_worker).await?;
-    let session = script.open().await?;
-    let (uri, pipelines) = (listening.server.uri(), session.pipelines());
+    let session = script.open_what_opens().await?;
+    let uri = listening.server.uri();
+    let (pipelines, failed) = opened(&session);
     if pipelines.is_empty() {
-        return Err(script::no_pipeline());
+        let first = failed.into_values().next();
+        return Err(first.map_or_else(script::no_pipeline, anyhow::Error::from));
     }
-    // Open every pipeline now, so that the user who starts the server sees errors, and not the first trainer.
-    for pipeline in &pipelines {
-        session.open(pipeline, &FeedOptions::default())?.expected_samples(&ReadOptions::default())?;
+    for (table, error) in &session.broken().tables {
+        tracing::error!(%table, kind = ?error.kind(), %error, "table not opened");
+    }
+    for (pipeline, error) in &failed {
+        tracing::error!(%pipeline, kind = ?error.kind(), %error, "pipeline not served; its readers get this error");
     }
     // Install the signal handlers before announcing the server, because a user who knows of it may stop it.
     let stop = serving::stop()?;
@@ -44,11 +49,33 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         format!("serving {} on {uri}", pipelines.join(", ")),
         format!("read with: forebay run --connect {uri} --pipeline NAME   (Ctrl-C stops)"),
     ];
-    serving.say(&listening, json!({ "uri": uri, "pipelines": pipelines }), &text)?;
+    let mut json = json!({ "uri": uri, "pipelines": pipelines });
+    if !failed.is_empty() {
+        json["failed"] = failed.iter().map(|(pipeline, error)| (pipeline.clone(), json!(error.message()))).collect();
+    }
+    serving.say(&listening, json, &text)?;
     let worker_memory_bytes = (!no_worker).then_some(serving.memory_limit);
     let BoundServer { server, connect, .. } = listening;
     let local_socket = !serving.no_local_socket;
     let roles =
         Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise: serving.advertise, local_socket, connect };
     Ok(server.run(Arc::new(session), roles, stop).await?)
+}
+
+/// Opens every pipeline now, so that the user who starts the server sees errors, and not the first trainer. Returns the
+/// pipelines that can be read, and the errors of the others: one damaged file must not keep the others from starting.
+fn opened(session: &Session) -> (Vec<String>, BTreeMap<String, Error>) {
+    let mut failed = session.broken().pipelines;
+    let mut pipelines = session.pipelines();
+    pipelines.retain(|pipeline| {
+        let feed = session.open(pipeline, &FeedOptions::default());
+        match feed.and_then(|feed| feed.expected_samples(&ReadOptions::default())) {
+            Ok(_) => true,
+            Err(error) => {
+                failed.insert(pipeline.clone(), error);
+                false
+            }
+        }
+    });
+    (pipelines, failed)
 }

@@ -19,6 +19,7 @@
 
 mod deferred;
 mod digest;
+mod join;
 pub mod pool;
 mod size;
 mod tensor_type;
@@ -26,6 +27,7 @@ mod views;
 
 pub use deferred::{DeferredStep, Widen, finish_deferred, matches_when_finished};
 pub use digest::digest;
+pub use join::{check_joined, joined};
 pub use size::{batch_bytes, column_bytes};
 pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};
 pub use views::without_views;

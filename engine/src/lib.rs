@@ -56,7 +56,7 @@ pub use forebay_protocol::{
 pub use function::{BatchFn, CallError, Function};
 pub use pipeline::Pipeline;
 pub use preview::Preview;
-pub use session::{Output, Session, SessionBuilder, build};
+pub use session::{Broken, Output, Session, SessionBuilder, build};
 pub use table_preview::TablePreview;
 
 /// The name closest to a misspelt one, for "did you mean" hints.

@@ -1,9 +1,8 @@
 //! Received rows of a window, and the batches built from them.
 
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
-use forebay_arrays::{finish_deferred, matches_when_finished};
+use forebay_arrays::{finish_deferred, joined, matches_when_finished};
 use forebay_delivery::AssembledBatch;
 use forebay_protocol::{Batch, Error, ErrorKind, Result};
 
@@ -37,11 +36,11 @@ pub(crate) fn join(batch: AssembledBatch<Piece>, schema: &SchemaRef) -> Result<B
         0 => RecordBatch::new_empty(SchemaRef::clone(schema)),
         1 => finish_deferred(&records.remove(0), schema)?,
         _ => {
-            let joined = concat_batches(records[0].schema_ref(), &records).map_err(|error| {
+            let records = joined(records[0].schema_ref(), &records).map_err(|error| {
                 Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
                     .with_hint("lower the batch size")
             })?;
-            finish_deferred(&joined, schema)?
+            finish_deferred(&records, schema)?
         }
     };
     Ok(Batch { epoch, step, offset: offsets.start, positions: offsets.end - offsets.start, gaps, records, token })

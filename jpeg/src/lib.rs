@@ -62,6 +62,9 @@ use markers::{DHT, DQT, DRI, EOI, Markers, SOS};
 use scan::Scan;
 use sequential::{Mcu, PixelOutput};
 
+/// Maximum number of scans of a file, as in libjpeg-turbo's fuzzers. Encoders use about ten.
+const SCANS_MAX: usize = 100;
+
 /// A part of an image, in pixels of the requested scale, as stored in the file, before any orientation is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
@@ -129,6 +132,7 @@ pub fn decode_scaled(
         quantization: [None; 4],
         latched: [None; 4],
         interval: 0,
+        scans: 0,
         complete: false,
     };
     decoder.run(out)
@@ -146,6 +150,8 @@ struct FileDecoder<'a> {
     latched: [Option<[u16; BLOCK]>; 4],
     /// MCUs between restarts, or 0 for no restarts.
     interval: usize,
+    /// The number of scans so far.
+    scans: usize,
     /// Whether the pixels are written.
     complete: bool,
 }
@@ -164,6 +170,10 @@ impl FileDecoder<'_> {
                     self.interval = usize::from(interval);
                 }
                 SOS => {
+                    self.scans += 1;
+                    if self.scans > SCANS_MAX {
+                        return Err(Error::Damaged("over 100 scans"));
+                    }
                     let Scratch { cpu, entropy, .. } = &mut *self.scratch;
                     markers.at = entropy.read(*cpu, self.file, markers.at, self.interval > 0)?;
                     self.scan(content, out)?;

@@ -16,7 +16,7 @@ use crate::standard::ZIGZAG;
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum number of visits of scans to a block, on average. Encoders use some ten scans of a component. Each visit
-/// within a run of blocks costs 64 steps and no byte of the file.
+/// within a run of blocks costs 64 steps and no byte of the file, so this bounds the time for a pixel.
 const VISITS_MAX: usize = 30;
 
 /// The coefficients of an image.
@@ -60,8 +60,8 @@ impl Stored {
         self.used
     }
 
-    /// Reads a scan. The file's size bounds memory and time: a block takes at least one bit, and scans may visit each
-    /// block `VISITS_MAX` times on average, plus 64 blocks per byte.
+    /// Reads a scan. The file's size bounds memory, because a block takes at least one bit. The image's size bounds
+    /// time, because scans may visit each block `VISITS_MAX` times on average.
     pub(crate) fn read(
         &mut self,
         cpu: crate::cpu::Cpu,
@@ -97,7 +97,7 @@ impl Stored {
             *place = start;
             start += plane.stored_wide * plane.stored_high;
         }
-        self.budget = blocks.saturating_mul(VISITS_MAX).saturating_add(file_len.saturating_mul(64));
+        self.budget = blocks.saturating_mul(VISITS_MAX);
         Ok(())
     }
 

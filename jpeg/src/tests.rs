@@ -172,8 +172,64 @@ fn scans_are_bounded() {
         let more = file[scan..end].repeat(scans);
         pixels(&[&file[..end], &more, &file[end..]].concat(), whole(&header), &mut Scratch::default())
     };
-    assert_eq!(with(50), with(0));
-    assert_eq!(with(1000), Err(Error::Damaged("too many scans for its size")));
+    assert_eq!(with(10), with(0));
+    assert_eq!(with(90), Err(Error::Damaged("too many scans for its size")));
+}
+
+/// A grey progressive image of `side` blocks each way, whose scans after the first refine all its blocks in runs, with
+/// about a bit for a thousand blocks.
+fn scan_bomb(side: usize, refinements: usize) -> Vec<u8> {
+    let pixels = (8 * side as u16).to_be_bytes();
+    let table = |kind: u8, symbol: u8| {
+        let lengths = [[1].as_slice(), &[0; 15]].concat();
+        [&[0xFF, 0xC4, 0, 20, kind], lengths.as_slice(), &[symbol]].concat()
+    };
+    let scan = |band: [u8; 3], data: usize| [&[0xFF, 0xDA, 0, 8, 1, 1, 0], band.as_slice(), &vec![0; data]].concat();
+    let blocks = side * side;
+    [
+        vec![0xFF, 0xD8],
+        [&[0xFF, 0xDB, 0, 67, 0], [1; 64].as_slice()].concat(),
+        [&[0xFF, 0xC2, 0, 11, 8], pixels.as_slice(), &pixels, &[1, 1, 0x11, 0]].concat(),
+        // The code 0 is the difference 0, and a run of 2^14 blocks.
+        table(0, 0),
+        table(0x10, 0xE0),
+        scan([0, 0, 0], blocks.div_ceil(8)),
+        scan([1, 63, 0x10], 2 * blocks.div_ceil(1 << 14)).repeat(refinements),
+        vec![0xFF, 0xD9],
+    ]
+    .concat()
+}
+
+#[test]
+fn the_time_for_a_pixel_is_bounded() {
+    let decoded = |side, refinements| {
+        let file = scan_bomb(side, refinements);
+        let header = Header::read(&file).unwrap();
+        pixels(&file, whole(&header), &mut Scratch::default()).map(|pixels| pixels.iter().all(|value| *value == 128))
+    };
+    assert_eq!(decoded(64, 29), Ok(true));
+    assert_eq!(decoded(64, 30), Err(Error::Damaged("too many scans for its size")));
+    // One byte of each of these scans paid for 64 visits of a block.
+    assert_eq!(decoded(1, 30), Err(Error::Damaged("too many scans for its size")));
+}
+
+#[test]
+fn the_number_of_scans_is_bounded() {
+    let file = file("420_p_60_2x3");
+    let header = Header::read(&file).unwrap();
+    let scans: Vec<usize> = (0..file.len()).filter(|at| file[*at..].starts_with(&[0xFF, 0xDA])).collect();
+    // The first bits of a band of the second component, which has a sixth of the blocks. A scan may repeat them.
+    let is_it = |at: &usize| matches!(file[at + 4..], [1, 2, _, 1..=63, _, 0..16, ..]);
+    let first = scans.iter().position(is_it).unwrap();
+    let (start, end) = (scans[first], scans[first + 1]);
+    // The scan's own bytes, without the tables of the next one.
+    let end = start + 2 + file[start + 2..end].windows(2).position(|two| two[0] == 0xFF && two[1] > 0).unwrap();
+    let with = |more: usize| {
+        let file = [&file[..end], &file[start..end].repeat(more), &file[end..]].concat();
+        pixels(&file, whole(&header), &mut Scratch::default())
+    };
+    assert_eq!(with(100 - scans.len()), with(0));
+    assert_eq!(with(101 - scans.len()), Err(Error::Damaged("over 100 scans")));
 }
 
 #[test]

@@ -28,11 +28,14 @@ pub const CHANNELS: usize = 3;
 /// The names of an image's dimensions.
 const DIMENSIONS: [&str; CHANNELS] = ["H", "W", "C"];
 
-/// Maximum height and width that an operator makes or decodes.
+/// Maximum height and width of an image that an operator makes. `decode_image` has limits of its own.
 pub const SIDE_MAX: usize = 16_384;
 
-/// Maximum number of pixels in an image that an operator makes or decodes.
+/// Maximum number of pixels in an image that an operator makes.
 pub const PIXELS_MAX: usize = 1 << 28;
+
+/// Columns of at least this many bytes are reserved before they are made.
+const RESERVED_FROM_BYTES: usize = 64 << 20;
 
 /// The shape of the images in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -370,6 +373,17 @@ impl ImageLayout {
             shapes.extend([size.height as i32, size.width as i32, CHANNELS as i32]);
         }
         Ok(Self::Variable { offsets, shapes })
+    }
+
+    /// Checks that there is memory for values of this many bytes. An allocation that fails would end the process.
+    pub(crate) fn reserve(&self, operator: &str, value_bytes: usize) -> Result<()> {
+        let bytes = self.values() * value_bytes;
+        match bytes < RESERVED_FROM_BYTES || Vec::<u8>::new().try_reserve_exact(bytes).is_ok() {
+            true => Ok(()),
+            false => Err(DataFusionError::ResourcesExhausted(format!(
+                "{operator}: there is no memory for the {bytes} bytes of the images of one batch; use smaller batches"
+            ))),
+        }
     }
 
     /// Returns the number of values in all images.

@@ -1,7 +1,9 @@
 //! Invalid requests. Each gives one clear error that says what is wrong, where, and what to do. None panics, hangs or
 //! succeeds.
 
-use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, text, wrong};
+use forebay_engine::{ErrorKind, FeedOptions, Session};
+
+use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, signal, text, wrong};
 
 /// Runs `sql` as the script of `folder` and expects an error.
 fn refused(folder: &Folder, sql: &str, phrases: &[&str]) {
@@ -289,4 +291,79 @@ fn a_run_waits_for_a_server_that_is_not_there_yet() {
         &["run", "--connect", "grpc://127.0.0.1:1", "--retry-for", "0.1"],
         &["no server answers at grpc://127.0.0.1:1"],
     );
+}
+
+/// A script with a sound table and a damaged one, and pipelines over each of them and over both.
+fn half_damaged() -> (Folder, String) {
+    let folder = clicks_csv();
+    folder.write("damaged/a.parquet", b"PAR1 not a footer \x40\0\0\0PAR1");
+    let script = folder.script(
+        "CREATE EXTERNAL TABLE clicks STORED AS CSV LOCATION 'clicks.csv';
+         CREATE EXTERNAL TABLE damaged STORED AS PARQUET LOCATION 'damaged';
+         CREATE PIPELINE good AS SELECT id FROM clicks;
+         CREATE PIPELINE bad AS SELECT id FROM damaged;
+         CREATE PIPELINE joined AS SELECT c.id FROM clicks c JOIN \"damaged\" d ON c.id = d.id;
+         CREATE PIPELINE mixed AS SELECT * FROM cutmix(damaged, images => image, labels => label);
+         DESCRIBE PIPELINE bad;",
+    );
+    (folder, script)
+}
+
+#[test]
+fn a_damaged_table_fails_only_the_pipelines_that_read_it() {
+    let (folder, script) = half_damaged();
+    let damage = format!("\"{}/damaged/a.parquet\" is not a readable parquet file: ", folder.path().display());
+    let server = Running::start(&mut forebay(["serve", &script, "--port", "0", "--output", "json"]));
+    let ready: serde_json::Value = serde_json::from_str(&server.line().expect("a line")).expect("JSON");
+    let uri = ready["uri"].as_str().expect("a URI");
+    assert_eq!(ready["pipelines"], serde_json::json!(["good"]));
+    let failed = ready["failed"].as_object().expect("the others");
+    assert_eq!(failed.keys().collect::<Vec<_>>(), ["bad", "joined", "mixed"]);
+    let (batches, _) = run(["--connect", uri, "--pipeline", "good"]);
+    assert!(!batches.is_empty());
+    for pipeline in ["bad", "joined", "mixed"] {
+        assert!(failed[pipeline].as_str().expect("a message").starts_with(&damage), "{failed:?}");
+        wrong(&["run", "--connect", uri, "--pipeline", pipeline], &[&damage]);
+    }
+    signal(server.process.id(), "TERM");
+    let (_, status, log) = server.end();
+    assert!(status.success(), "{log}");
+    assert_eq!(log.matches("pipeline not served").count(), 3, "{log}");
+    assert!(log.contains("ERROR") && log.contains(&damage), "{log}");
+    // A single reader has no use for the rest of the script.
+    wrong(&["run", &script, "--pipeline", "good"], &[&damage, "script.sql:2:"]);
+}
+
+#[test]
+fn a_pipeline_over_a_damaged_table_has_the_tables_error() {
+    let (folder, script) = half_damaged();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let session = Session::builder().base(folder.path()).build().expect("a session");
+    let text = std::fs::read_to_string(&script).expect("it was written");
+    let of = |session: &Session, name: &str| match session.open(name, &FeedOptions::default()) {
+        Ok(_) => None,
+        Err(error) => Some((error.kind(), error.message().contains("damaged/a.parquet"))),
+    };
+    runtime.block_on(session.execute_what_opens("script", &text)).expect("one table opens");
+    assert_eq!(session.pipelines(), ["good"]);
+    assert_eq!(session.broken().tables.keys().collect::<Vec<_>>(), ["damaged"]);
+    assert_eq!(of(&session, "bad"), Some((ErrorKind::Data, true)));
+    assert_eq!(of(&session, "nothing"), Some((ErrorKind::NotFound, false)));
+    // Other mistakes end the script.
+    let wrong = runtime.block_on(session.execute_what_opens("script", "CREATE PIPELINE p AS SELECT x FROM clicks;"));
+    assert_eq!(wrong.expect_err("no such column").kind(), ErrorKind::Invalid);
+    // The table is created again, now over sound files.
+    let again = "CREATE EXTERNAL TABLE damaged STORED AS CSV LOCATION 'clicks.csv';
+                 CREATE PIPELINE bad AS SELECT id FROM damaged;";
+    runtime.block_on(session.execute_what_opens("script", again)).expect("both open");
+    assert_eq!(of(&session, "bad"), None);
+    assert!(session.broken().tables.is_empty());
+}
+
+#[test]
+fn a_script_whose_tables_are_all_damaged_is_not_served() {
+    let folder = Folder::new();
+    folder.write("a.parquet", b"PAR1");
+    let script = folder.script(&everything("PARQUET", "a.parquet"));
+    wrong(&["serve", &script, "--port", "0"], &["a.parquet\" is not a readable parquet file", "script.sql:1:"]);
 }

@@ -69,6 +69,21 @@ fn a_bad_picture_is_an_error_that_names_file_and_row() {
     }
 }
 
+/// Each of these files of 33 bytes would take 800 MB, and four of them more than one array can hold.
+#[test]
+fn image_bombs_are_bad_rows() {
+    let (folder, script) = photos();
+    let bomb = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x40\0\0\0\x40\0\x08\x02\0\0\0\x12\xf0\x9b\xd7";
+    (0..4).for_each(|number| _ = folder.write(&format!("photos/b_bomb_{number}.png"), bomb));
+    let (batches, summary) = run([script.as_str(), "--on-error", "skip", "--ids", "path", "--batch-size", "10"]);
+    let good = ["a.jpg", "c.jpg", "f.jpg"].map(str::to_owned).to_vec();
+    assert_eq!(ids(&batches), BTreeMap::from([(0, good)]));
+    assert_eq!(summary["bad_rows"], 7);
+    std::fs::remove_file(folder.path().join("photos/b_empty.jpg")).expect("it was written");
+    let limit = "an image of 16384 x 16384 is over the limit of 67108864 pixels; set max_pixels => 268435456";
+    wrong(&["run", &script], &["b_bomb_0.png", limit]);
+}
+
 #[test]
 fn a_bad_picture_that_is_left_out_keeps_its_offset() {
     let (_folder, script) = photos();

@@ -49,6 +49,9 @@ pub(crate) struct Transformed {
     pub(crate) bad: Vec<BadRow>,
 }
 
+/// The most bytes of results of rows whose results do not fit into one array, such as images of gigabytes.
+const SPLIT_RESULT_BYTES_MAX: usize = 4 << 30;
+
 /// The most characters of a bad row's reason.
 const REASON_CHARS_MAX: usize = 2000;
 
@@ -222,15 +225,26 @@ impl Stage {
         let mut done = Transformed { batches: Vec::new(), bad: Vec::new() };
         let mut todo: Vec<Range<usize>> = Vec::new();
         todo.push(0..rows.sample_ids.len());
+        // Why the rows were split, if their results were too large, and the bytes of the results since then.
+        let (mut too_large, mut bytes) = (None, 0);
         while let Some(range) = todo.pop() {
             match self.run_range(plan, read, rows, range.start, range.len()).await {
-                Ok(batches) => done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0)),
+                Ok(batches) => {
+                    bytes += batches.iter().map(RecordBatch::get_array_memory_size).sum::<usize>();
+                    done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0));
+                    if let Some(error) = too_large.take_if(|_| bytes > SPLIT_RESULT_BYTES_MAX) {
+                        return Err(error);
+                    }
+                }
                 Err(error) if error.stopped().is_some() => return Err(error),
                 Err(error) if range.len() > 1 => {
                     let middle = range.start + range.len() / 2;
                     todo.push(middle..range.end);
                     todo.push(range.start..middle);
                     tracing::debug!(rows = range.len(), %error, "bisecting rows that failed");
+                    if error.kind() == ErrorKind::Exhausted {
+                        too_large.get_or_insert(error);
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::Data => {
                     let mut reason = error.message().trim_end().to_owned();

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow::error::ArrowError;
+use forebay_arrays::{check_joined, joined};
 use forebay_delivery::{Cut, Cutter, Origin, Plan, ReadSettings, Steps, Token, WindowId};
 use forebay_protocol::{Batch, OnError};
 use futures::Stream;
@@ -265,6 +266,10 @@ impl Reader {
             batch.gaps += part.gaps;
             batch.records.extend(part.records);
             batch.bad.extend(part.bad);
+            // Tell it now, before the rest of the batch takes more memory.
+            if self.raised.is_none() {
+                self.raised = check_joined(&batch.records).map_err(unjoinable).err();
+            }
             if batch.missing == 0 {
                 waiting.next();
             }
@@ -284,11 +289,8 @@ impl Reader {
             several => {
                 let (schema, several) = (core.stage.schema(), several.to_vec());
                 // Copying a large batch would block the thread that serves it for too long.
-                let joined = core.executor.spawn(async move { concat_batches(&schema, &several) }).join().await?;
-                joined.map_err(|error| {
-                    Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
-                        .with_hint("lower the batch size")
-                })?
+                let whole = core.executor.spawn(async move { joined(&schema, &several) }).join().await?;
+                whole.map_err(unjoinable)?
             }
         };
         let Assembly { batch, token, gaps, .. } = self.assembling.pop_front().expect("looked at above");
@@ -302,6 +304,11 @@ impl Reader {
             token,
         })
     }
+}
+
+/// The error of a batch that one array cannot hold.
+fn unjoinable(error: ArrowError) -> Error {
+    Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}")).with_hint("lower the batch size")
 }
 
 /// Computes a piece and splits the result into its parts.

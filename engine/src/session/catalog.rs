@@ -18,18 +18,30 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::function::{Function, FunctionUdf};
 use crate::pipeline::Pipeline;
 
+/// Tables of a script that could not be opened, and the pipelines that read them: see
+/// [`Session::execute_what_opens`](super::Session::execute_what_opens).
+#[derive(Clone, Debug, Default)]
+pub struct Broken {
+    /// The error of each table, by name.
+    pub tables: BTreeMap<String, Error>,
+    /// The error of the table that each pipeline reads, by the pipeline's name.
+    pub pipelines: BTreeMap<String, Error>,
+}
+
 /// Tables and pipelines by name.
 pub(crate) struct Catalog {
     context: SessionContext,
     tables: RwLock<BTreeMap<String, Dataset>>,
     pipelines: RwLock<BTreeMap<String, Arc<Pipeline>>>,
+    broken: RwLock<Broken>,
     /// The number of holders of each unnamed table in memory.
     unnamed: Mutex<BTreeMap<String, usize>>,
 }
 
 impl Catalog {
     pub(super) fn new(context: SessionContext) -> Self {
-        Self { context, tables: RwLock::default(), pipelines: RwLock::default(), unnamed: Mutex::default() }
+        let (tables, pipelines, broken) = (RwLock::default(), RwLock::default(), RwLock::default());
+        Self { context, tables, pipelines, broken, unnamed: Mutex::default() }
     }
 
     /// DataFusion, which plans over these tables.
@@ -75,6 +87,7 @@ impl Catalog {
         // Pipelines over a replaced table keep its snapshot.
         self.context.deregister_table(reference(name))?;
         self.context.register_table(reference(name), Arc::new(provider))?;
+        self.broken.write().tables.remove(name);
         let replaced = self.tables.write().insert(name.to_owned(), dataset);
         // Drop after releasing the lock, because this may free many rows.
         drop(replaced);
@@ -105,8 +118,9 @@ impl Catalog {
     /// Removes the table `name`. Returns whether it existed.
     pub(super) fn remove_table(&self, name: &str) -> Result<bool> {
         let removed = self.tables.write().remove(name);
+        let broken = self.broken.write().tables.remove(name);
         self.context.deregister_table(reference(name))?;
-        Ok(removed.is_some())
+        Ok(removed.is_some() || broken.is_some())
     }
 
     pub(super) fn has_table(&self, name: &str) -> bool {
@@ -127,12 +141,38 @@ impl Catalog {
         found.ok_or_else(|| self.unknown_table(name))
     }
 
+    /// What could not be opened.
+    pub(super) fn broken(&self) -> Broken {
+        self.broken.read().clone()
+    }
+
+    /// Records that the table `name` cannot be opened. Pipelines over a table that it would replace keep that one.
+    pub(super) fn break_table(&self, name: &str, error: Error) -> Result<()> {
+        self.remove_table(name)?;
+        self.broken.write().tables.insert(name.to_owned(), error);
+        Ok(())
+    }
+
+    /// Records that the pipeline `name` cannot be created, if one of the `names` in its query is that of a table that
+    /// cannot be opened. Returns whether one is.
+    pub(super) fn break_pipeline(&self, name: &str, names: &[String]) -> bool {
+        let mut broken = self.broken.write();
+        let Some(error) = names.iter().find_map(|table| broken.tables.get(table)).cloned() else { return false };
+        broken.pipelines.insert(name.to_owned(), error);
+        self.pipelines.write().remove(name);
+        true
+    }
+
     pub(super) fn unknown_table(&self, name: &str) -> Error {
+        if let Some(error) = self.broken.read().tables.get(name) {
+            return error.clone();
+        }
         unknown("table", name, self.tables.read().keys().cloned().collect())
     }
 
     /// Adds or replaces the pipeline `name`.
     pub(super) fn add_pipeline(&self, name: &str, pipeline: Pipeline) {
+        self.broken.write().pipelines.remove(name);
         let replaced = self.pipelines.write().insert(name.to_owned(), Arc::new(pipeline));
         // Drop after releasing the lock, because this may free many rows.
         drop(replaced);
@@ -140,8 +180,9 @@ impl Catalog {
 
     /// Removes the pipeline `name`. Returns whether it existed.
     pub(super) fn remove_pipeline(&self, name: &str) -> bool {
+        let broken = self.broken.write().pipelines.remove(name);
         let removed = self.pipelines.write().remove(name);
-        removed.is_some()
+        removed.is_some() || broken.is_some()
     }
 
     pub(super) fn has_pipeline(&self, name: &str) -> bool {
@@ -156,8 +197,11 @@ impl Catalog {
     /// The pipeline `name`.
     ///
     /// # Errors
-    /// `NotFound`, with the nearest name.
+    /// `NotFound`, with the nearest name, and the error of a table that could not be opened.
     pub(super) fn pipeline(&self, name: &str) -> Result<Arc<Pipeline>> {
+        if let Some(error) = self.broken.read().pipelines.get(name) {
+            return Err(error.clone());
+        }
         let pipelines = self.pipelines.read();
         let found = pipelines.get(name).map(Arc::clone);
         found.ok_or_else(|| unknown("pipeline", name, pipelines.keys().cloned().collect()))

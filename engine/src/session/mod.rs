@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 pub use build::build;
 pub use builder::SessionBuilder;
+pub use catalog::Broken;
 use catalog::Catalog;
 use forebay_protocol::{FeedOptions, FeedSettings};
 pub use outputs::Output;
@@ -80,10 +81,16 @@ impl Session {
         self.catalog.pipelines().into_keys().collect()
     }
 
+    /// The tables that could not be opened, and the pipelines that read them. They are not among the
+    /// [`tables`](Self::tables) and [`pipelines`](Self::pipelines).
+    pub fn broken(&self) -> Broken {
+        self.catalog.broken()
+    }
+
     /// The pipeline `name`.
     ///
     /// # Errors
-    /// `NotFound`, with the nearest name.
+    /// `NotFound`, with the nearest name, and the error of a table that could not be opened.
     pub fn pipeline(&self, name: &str) -> Result<Arc<Pipeline>> {
         self.catalog.pipeline(name)
     }
@@ -96,7 +103,8 @@ impl Session {
     /// Opens pipeline `name` as a feed.
     ///
     /// # Errors
-    /// `NotFound` for an unknown pipeline, `Invalid` for contradictory options or a dataset without rows.
+    /// `NotFound` for an unknown pipeline, `Invalid` for contradictory options or a dataset without rows, and the error
+    /// of a table that could not be opened.
     pub fn open(&self, name: &str, options: &FeedOptions) -> Result<Feed> {
         self.open_pipeline(self.pipeline(name)?, options)
     }

@@ -20,24 +20,50 @@ impl Session {
     /// # Errors
     /// The error of the first statement that fails, with its place in the text. Earlier statements stay executed.
     pub async fn execute(&self, name: &str, text: &str) -> Result<Vec<Output>> {
-        let placed = |kind, error: &forebay_sql::Error| Error::new(kind, error.render(name, text).trim_end());
+        let script = Script { name, text };
         let _executing = self.executing.lock().await;
-        let statements = forebay_sql::parse(text).map_err(|error| placed(ErrorKind::Invalid, &error))?;
         let mut outputs = Vec::new();
-        for statement in statements {
-            outputs.push(self.statement(statement).await.map_err(|failure| match failure {
-                Failure::Refused(Refusal::Placed(error)) => placed(ErrorKind::Invalid, &error),
-                Failure::Refused(Refusal::Whole(error)) => error,
-                Failure::At(place, error) => {
-                    let mut whole = forebay_sql::Error::new(error.message()).with_place(place);
-                    if let Some(hint) = error.hint() {
-                        whole = whole.with_hint(hint);
-                    }
-                    placed(error.kind(), &whole)
-                }
-            })?);
+        for statement in script.statements()? {
+            outputs.push(self.statement(statement).await.map_err(|failure| script.error(failure))?);
         }
         Ok(outputs)
+    }
+
+    /// Like [`execute`](Self::execute), for a server of several pipelines: a table that cannot be opened, such as one
+    /// over a damaged file, fails only the pipelines that read it. [`open`](Self::open) answers with its error, and
+    /// [`broken`](Self::broken) lists them. Their queries are not checked.
+    ///
+    /// # Errors
+    /// The first error of the text, and the first table's error if no pipeline can be opened.
+    pub async fn execute_what_opens(&self, name: &str, text: &str) -> Result<()> {
+        let script = Script { name, text };
+        let _executing = self.executing.lock().await;
+        let mut first = None;
+        for statement in script.statements()? {
+            let pipeline = match &statement {
+                Statement::CreatePipeline(pipeline) => Some((pipeline.name.clone(), pipeline.names())),
+                _ => None,
+            };
+            let broken = self.catalog.broken();
+            let is_broken = match &statement {
+                Statement::DescribeTable { name, .. } => broken.tables.contains_key(name),
+                Statement::DescribePipeline { name, .. } | Statement::ExplainPipeline { name, .. } => {
+                    broken.pipelines.contains_key(name)
+                }
+                _ => false,
+            };
+            let Err(failure) = self.statement(statement).await else { continue };
+            let reads_broken = pipeline.is_some_and(|(name, names)| self.catalog.break_pipeline(&name, &names));
+            match failure {
+                Failure::Unopened { table, place, error } => {
+                    self.catalog.break_table(&table, error.clone())?;
+                    first.get_or_insert(script.error(Failure::At(place, error)));
+                }
+                failure if !reads_broken && !is_broken => return Err(script.error(failure)),
+                _ => {}
+            }
+        }
+        first.filter(|_| self.catalog.pipelines().is_empty()).map_or(Ok(()), Err)
     }
 
     /// Creates or replaces the pipeline `name` from `query`. Errors show lines of the query only.
@@ -150,9 +176,11 @@ impl Session {
         }
         let format = format_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
         let spec = DatasetSpec { location: table.location.clone(), format, schema: table.columns.clone() };
-        let dataset = Dataset::open(&self.stores, &spec)
-            .await
-            .map_err(|error| Failure::At(table.location_place, misplaced(Error::from(error))))?;
+        let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| Failure::Unopened {
+            table: table.name.clone(),
+            place: table.location_place,
+            error: misplaced(Error::from(error)),
+        })?;
         let snapshot = Arc::clone(dataset.snapshot());
         self.catalog.add_table(&table.name, dataset).map_err(|error| Failure::At(table.location_place, error))?;
         let done =
@@ -165,6 +193,43 @@ impl Session {
 enum Failure {
     Refused(Refusal),
     At(Place, Error),
+    /// The files of a table cannot be read.
+    Unopened {
+        table: String,
+        place: Place,
+        error: Error,
+    },
+}
+
+/// A text with the name by which errors refer to it.
+struct Script<'a> {
+    name: &'a str,
+    text: &'a str,
+}
+
+impl Script<'_> {
+    fn statements(&self) -> Result<Vec<Statement>> {
+        forebay_sql::parse(self.text).map_err(|error| self.placed(ErrorKind::Invalid, &error))
+    }
+
+    fn placed(&self, kind: ErrorKind, error: &forebay_sql::Error) -> Error {
+        Error::new(kind, error.render(self.name, self.text).trim_end())
+    }
+
+    /// The error of a statement, with its place in the text.
+    fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Refused(Refusal::Placed(error)) => self.placed(ErrorKind::Invalid, &error),
+            Failure::Refused(Refusal::Whole(error)) => error,
+            Failure::At(place, error) | Failure::Unopened { place, error, .. } => {
+                let mut whole = forebay_sql::Error::new(error.message()).with_place(place);
+                if let Some(hint) = error.hint() {
+                    whole = whole.with_hint(hint);
+                }
+                self.placed(error.kind(), &whole)
+            }
+        }
+    }
 }
 
 /// Adds a hint about relative paths if a location does not exist.

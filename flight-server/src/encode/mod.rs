@@ -11,10 +11,10 @@ mod frames;
 mod layout;
 
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use forebay_engine::arrays::joined;
 use forebay_engine::{Batch, Error, ErrorKind, Result, WindowRows};
 use forebay_flight_client::BatchMetadata;
 use forebay_flight_client::wire::PieceMetadata;
@@ -55,11 +55,11 @@ pub(crate) async fn piece(piece: WindowRows, schema: &SchemaRef) -> Result<Outgo
     let schema = SchemaRef::clone(schema);
     // Copying a batch into a message takes longer than a serving thread may block.
     let encoded = tokio::task::spawn_blocking(move || {
-        let joined = concat_batches(&schema, &records).map_err(|error| {
+        let records = joined(&schema, &records).map_err(|error| {
             Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}"))
                 .with_hint("lower the batch size")
         })?;
-        message(&joined, &metadata).map(OutgoingMessage::from)
+        message(&records, &metadata).map(OutgoingMessage::from)
     });
     encoded.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the server is shutting down")))
 }

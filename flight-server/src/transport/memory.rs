@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::WorkerId;
+use forebay_engine::arrays::joined;
 use forebay_engine::{Error, ErrorKind, WindowRows};
 use forebay_flight_client::wire::{PieceMetadata, WindowRequest};
 use forebay_flight_client::{SliceError, SliceRows, SliceStream, SliceTransport};
@@ -53,7 +53,7 @@ async fn rows(piece: WindowRows, schema: SchemaRef) -> Result<SliceRows, SliceEr
     let records = match piece.records.is_empty() {
         // All of the rows may have been bad.
         true => RecordBatch::new_empty(schema),
-        false => concat_batches(&schema, &piece.records).map_err(|error| {
+        false => joined(&schema, &piece.records).map_err(|error| {
             SliceError::Failed(Error::new(ErrorKind::Exhausted, format!("cannot put a batch together: {error}")))
         })?,
     };

@@ -7,6 +7,7 @@ mod files;
 mod image_format;
 mod image_header;
 mod jpeg;
+mod limits;
 mod orientation;
 mod other;
 mod png;
@@ -28,12 +29,13 @@ use crate::operator::{Arguments, Operator};
 pub(crate) use files::Files;
 use image_format::{ImageFormat, format};
 pub(crate) use image_header::ImageHeader;
+pub(crate) use limits::Limits;
 
 pub(crate) const NAME: &str = "decode_image";
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
-    version: 3,
+    version: 4,
     category: "image",
     summary: "Decodes JPEG, PNG, WebP, GIF, BMP and TIFF files to RGB pixels",
     parameters: &[
@@ -44,6 +46,18 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "Whether a large JPEG file may be decoded at a reduced size if the query shrinks the image",
         )
         .or("false"),
+        Parameter::constant(
+            "max_side",
+            ConstantKind::PositiveInteger,
+            "The greatest height and width of an image, at most 65535; a larger image is an error",
+        )
+        .or("16384"),
+        Parameter::constant(
+            "max_pixels",
+            ConstantKind::PositiveInteger,
+            "The greatest number of pixels in an image, at most 715827882; a larger image is an error",
+        )
+        .or("67108864"),
     ],
     returns: "a uint8 tensor of variable shape height x width x 3",
     docs: "The first bytes determine the format. Greyscale, palette, CMYK and YCCK images become RGB. 16-bit samples \
@@ -51,13 +65,17 @@ static DESCRIPTOR: Descriptor = Descriptor {
            animation gives its first image. EXIF orientation is applied for JPEG, PNG, WebP and TIFF, so images are \
            upright as in a viewer. TIFF and BMP files with CMYK or more than 16 bits are refused.\n\nA truncated or \
            damaged file is an error; for JPEG and PNG, a missing end marker is enough. Only the first image of a GIF \
-           is read. Other formats, sides over 16384 pixels and images over 2^28 pixels are errors, too. The images of \
-           one batch may hold 2^31 - 1 bytes; beyond that the query fails with resources exhausted and asks for \
-           smaller batches. With fast, a JPEG file is decoded at 1/2, 1/4 or 1/8 of its size under three conditions: \
-           the call is a direct argument of `resize` or `random_resized_crop` with antialias, the used part of the \
-           reduced image is still twice as high and wide as the result, and the file is stored upright. Otherwise fast \
-           changes nothing. Over the sample photographs, the result then differs from the exact one by at most 2 \
-           levels on average for each image, and by at most 24 for each value.\n\nNull in, null out. A struct with \
+           is read. Other formats are errors, too.\n\nA file of a few kilobytes may hold an image of a gigabyte. So \
+           an image with more than `max_pixels` pixels, 3 bytes each, or with a side of more than `max_side` is an \
+           error that names its size, and none of its pixels are decoded. The limits hold for the size in the file, \
+           also where the query shrinks the image. A progressive JPEG file with over 100 scans, or with scans that \
+           visit its blocks over 30 times on average, is an error. The images of one batch may hold 2^31 - 1 bytes; \
+           beyond that the query fails with resources exhausted and asks for smaller batches.\n\nWith fast, a JPEG \
+           file is decoded at 1/2, 1/4 or 1/8 of its size under three conditions: the call is a direct argument of \
+           `resize` or `random_resized_crop` with antialias, the used part of the reduced image is still twice as high \
+           and wide as the result, and the file is stored upright. Otherwise fast changes nothing. Over the sample \
+           photographs, the result then differs from the exact one by at most 2 levels on average for each image, and \
+           by at most 24 for each value.\n\nNull in, null out. A struct with \
            null bytes gives null; its path is not opened.",
     source: "the formats' specifications, implemented by forebay-jpeg, png and image; tested against Pillow",
     examples: &[
@@ -82,6 +100,7 @@ impl Operator for DecodeImage {
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         let nullable = is_nullable(arguments.field("bytes")?);
+        Limits::checked(arguments)?;
         Ok(image_column::variable_field("image", DataType::UInt8, nullable))
     }
 
@@ -89,9 +108,12 @@ impl Operator for DecodeImage {
         let files = Files::try_new(arguments.array("bytes")?)?;
         let named = |problem| exec_datafusion_err!("{}: {problem}", DESCRIPTOR.name);
 
-        let headers = (0..files.len()).map(|row| files.get(row).map(|file| header(file).map_err(named)).transpose());
+        let limits = Limits::of(arguments)?;
+        let headers = (0..files.len())
+            .map(|row| files.get(row).map(|file| limited_header(file, limits).map_err(named)).transpose());
         let headers = headers.collect::<Result<Vec<_>>>()?;
         let layout = ImageLayout::variable(NAME, headers.iter().map(|header| Ok(header.map(ImageHeader::shown))))?;
+        layout.reserve(NAME, 1)?;
         let mut pixels = pool::outputs().take_filled(layout.values());
         let mut scratch = DecodeScratch::default();
         for (row, header) in headers.into_iter().enumerate() {
@@ -102,7 +124,7 @@ impl Operator for DecodeImage {
     }
 
     fn image_step(&self, arguments: &Arguments) -> Result<Option<Step>> {
-        Ok(Some(Step::Decode { fast: arguments.flag("fast")? }))
+        Ok(Some(Step::Decode { fast: arguments.flag("fast")?, limits: Limits::of(arguments)? }))
     }
 }
 
@@ -136,8 +158,15 @@ impl DecodeScratch {
     }
 }
 
-/// Reads a file's header and checks the size against the limits.
-pub(crate) fn header(file: &[u8]) -> std::result::Result<ImageHeader, String> {
+/// Reads the header of a file that is to be decoded, and checks the size against the call's limits.
+pub(crate) fn limited_header(file: &[u8], limits: Limits) -> std::result::Result<ImageHeader, String> {
+    let header = header(file)?;
+    limits.check(header.stored)?;
+    Ok(header)
+}
+
+/// Reads a file's header. The size is within [`Limits::MOST`].
+fn header(file: &[u8]) -> std::result::Result<ImageHeader, String> {
     let format = format(file)?;
     let header = guarded(|| match format {
         ImageFormat::Jpeg => jpeg::header(file),
@@ -148,7 +177,7 @@ pub(crate) fn header(file: &[u8]) -> std::result::Result<ImageHeader, String> {
     if size.height == 0 || size.width == 0 {
         return Err(format!("an image of {} x {} has no pixels", size.height, size.width));
     }
-    image_column::check_size(size.height, size.width)?;
+    Limits::MOST.check(size)?;
     Ok(header)
 }
 
@@ -471,7 +500,14 @@ mod tests {
     fn sizes_are_limited_before_memory_is_taken() {
         let mut png = file("rgba.png");
         png[16..24].copy_from_slice(&[0, 0, 0x40, 1, 0, 0, 0, 1]);
-        let expect = "decode_image: an image of 1 x 16385 is over the limit of 16384 per side and 268435456 pixels";
+        let expect = "decode_image: an image of 1 x 16385 is over the limit of 16384 per side; set max_side => 16385";
+        assert_eq!(one(&png).err().as_deref(), Some(expect));
+        png[16..24].copy_from_slice(&[0, 0, 0x40, 0, 0, 0, 0x40, 0]);
+        let expect = "decode_image: an image of 16384 x 16384 is over the limit of 67108864 pixels; \
+                      set max_pixels => 268435456";
+        assert_eq!(one(&png).err().as_deref(), Some(expect));
+        png[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
+        let expect = "decode_image: an image of 65536 x 65536 is over the limit of 65535 per side";
         assert_eq!(one(&png).err().as_deref(), Some(expect));
         png[16..24].fill(0);
         assert_eq!(one(&png).err().as_deref(), Some("decode_image: an image of 0 x 0 has no pixels"));

@@ -10,7 +10,7 @@ use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
 use super::{Frame, KEPT_BYTES_MAX, PixelChange, Step, TakenPart};
-use crate::decode_image::{self, Files, ImageHeader, sized};
+use crate::decode_image::{self, Files, ImageHeader, Limits, sized};
 use crate::image_column::{self, Image, ImageLayout, Images, Shape, Size};
 use crate::keyed::Draws;
 use crate::resample::Resampler;
@@ -18,7 +18,8 @@ use crate::resample::Resampler;
 /// Steps in the order in which they run, each with its call site if it is random.
 #[derive(Debug)]
 pub(super) struct Chain {
-    decodes: bool,
+    /// The largest image to decode, if the chain begins with files.
+    decodes: Option<Limits>,
     is_fast: bool,
     /// The changes before the first frame.
     lead: Vec<AtSite<PixelChange>>,
@@ -67,13 +68,13 @@ impl Chain {
     ///
     /// The chain moves a frame that copies before pixelwise changes. The result is the same, and fewer pixels change.
     pub(super) fn new(steps: Vec<AtSite<Step>>) -> Option<Self> {
-        let mut chain = Self { decodes: false, is_fast: false, lead: Vec::new(), frames: Vec::new(), widen: None };
+        let mut chain = Self { decodes: None, is_fast: false, lead: Vec::new(), frames: Vec::new(), widen: None };
         for (at, AtSite { step, site }) in steps.into_iter().enumerate() {
             if chain.widen.is_some() {
                 return None;
             }
             match step {
-                Step::Decode { fast } if at == 0 => (chain.decodes, chain.is_fast) = (true, fast),
+                Step::Decode { fast, limits } if at == 0 => (chain.decodes, chain.is_fast) = (Some(limits), fast),
                 Step::Decode { .. } => return None,
                 Step::Frame(frame) => {
                     let before = chain.changes();
@@ -99,11 +100,11 @@ impl Chain {
 
     /// Runs over a column of files or of images. `keys` is present if any step is random.
     pub(super) fn run(&self, field: &Field, column: &ArrayRef, keys: Option<&UInt64Array>) -> Result<ArrayRef> {
-        if self.decodes {
+        if let Some(limits) = self.decodes {
             let files = Files::try_new(column)?;
             let named = |problem| exec_datafusion_err!("{}: {problem}", decode_image::NAME);
             let picture = |row| match files.get(row) {
-                Some(file) => Ok(Some(Picture::File(file, decode_image::header(file).map_err(named)?))),
+                Some(file) => Ok(Some(Picture::File(file, decode_image::limited_header(file, limits).map_err(named)?))),
                 None => Ok(None),
             };
             return self.run_over(files.len(), None, files.nulls(), picture, keys);
@@ -135,6 +136,7 @@ impl Chain {
         };
         let mut scratch = SCRATCH.take().unwrap_or_default();
         let size = if self.widen.is_some() { size_of::<f32>() } else { 1 };
+        layout.reserve(self.name(), size)?;
         let mut out = pool::outputs().take_filled(layout.values() * size);
         for row in 0..rows {
             let key = keys.map_or(0, |keys| keys.value(row));
@@ -199,7 +201,7 @@ impl Chain {
     }
 
     fn name(&self) -> &'static str {
-        if self.decodes { decode_image::NAME } else { "images" }
+        if self.decodes.is_some() { decode_image::NAME } else { "images" }
     }
 }
 

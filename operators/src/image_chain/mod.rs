@@ -19,6 +19,7 @@ use datafusion::common::Result;
 use forebay_arrays::{Widen, pool};
 use forebay_jpeg::Scale;
 
+use crate::decode_image::Limits;
 use crate::image_column::{self, CHANNELS, Image, ImageLayout, Images, Rectangle, Size};
 use crate::keyed::Draws;
 use crate::operator::Arguments;
@@ -37,6 +38,8 @@ pub enum Step {
     Decode {
         /// Whether a frame that shrinks the image may use a reduced image.
         fast: bool,
+        /// The largest image that is decoded.
+        limits: Limits,
     },
     /// Makes an image of a fixed size from a part of the image.
     Frame(Frame),

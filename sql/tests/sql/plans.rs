@@ -30,9 +30,8 @@ fn arguments_become_positions() {
     ] {
         check(
             &format!("SELECT {call} AS image FROM photos"),
-            "Projection: resize(decode_image(photos.bytes, Boolean(false)), Int64(224), Int64(112), \
-             Utf8(\"bilinear\"), \
-             Boolean(true)) AS image\n  TableScan: photos",
+            "Projection: resize(decode_image(photos.bytes, Boolean(false), Int64(16384), Int64(67108864)), \
+             Int64(224), Int64(112), Utf8(\"bilinear\"), Boolean(true)) AS image\n  TableScan: photos",
         );
     }
 }
@@ -58,8 +57,8 @@ fn arrays_of_literals_are_literals() {
     );
     check(
         "SELECT normalize(decode_image(bytes), mean => [0.5, 0.5, 0], std => [1, 1, 1]) AS image FROM photos",
-        "Projection: normalize(decode_image(photos.bytes, Boolean(false)), List([0.5, 0.5, 0.0]), List([1, 1, 1])) AS \
-         image\n  \
+        "Projection: normalize(decode_image(photos.bytes, Boolean(false), Int64(16384), Int64(67108864)), \
+         List([0.5, 0.5, 0.0]), List([1, 1, 1])) AS image\n  \
          TableScan: photos",
     );
 }

@@ -20,6 +20,7 @@ use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
+use super::checks::check_pages;
 use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result};
@@ -42,7 +43,7 @@ pub(super) async fn decode(
         true => (range.rows.saturating_mul(LIST_BYTES_AT_A_TIME) / range.bytes.max(1)).min(range.rows).max(1),
         false => range.rows,
     };
-    let reader = PinnedReader(file.clone());
+    let reader = PinnedReader { file: file.clone(), group_bytes: group.bytes };
     let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
         .with_projection(mask)
         .with_row_groups(vec![range.group as usize])
@@ -80,24 +81,36 @@ pub(super) fn damaged(file: &PinnedFile, what: &str) -> Error {
     Error::data(format!("\"{}\" is not a readable parquet file: {what}", file.path()))
 }
 
-/// Passes the pinned file's bytes to the decoder. Our errors pass through it as external errors.
-pub(super) struct PinnedReader(pub(super) PinnedFile);
+/// Passes the pinned file's bytes to the decoder, after checking the headers of their pages. Our errors pass through it
+/// as external errors.
+struct PinnedReader {
+    file: PinnedFile,
+    /// The memory that the row group claims.
+    group_bytes: u64,
+}
 
 fn external(error: Error) -> ParquetError {
     ParquetError::External(Box::new(error))
 }
 
 impl AsyncFileReader for PinnedReader {
-    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
-        async move { self.0.get_range(range).await.map_err(external) }.boxed()
+    fn get_bytes(&mut self, _range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
+        let unused = ParquetError::General("pages are read as several ranges".to_owned());
+        async move { Err(unused) }.boxed()
     }
 
+    /// Reads column chunks, or pages of them. Each range begins with the header of a page.
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
         async move {
             // Column chunks and pages are close together, so a few large requests are faster than many small ones.
-            let fetch = |range| self.0.get_range(range);
-            let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await;
-            fetched.map_err(external)
+            let fetch = |range| self.file.get_range(range);
+            let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await.map_err(external)?;
+            for (range, pages) in ranges.iter().zip(&fetched) {
+                check_pages(pages, self.group_bytes).map_err(|problem| {
+                    external(damaged(&self.file, &format!("the pages from byte {}: {problem}", range.start)))
+                })?;
+            }
+            Ok(fetched)
         }
         .boxed()
     }

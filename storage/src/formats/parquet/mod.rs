@@ -1,10 +1,12 @@
 //! Parquet: reads footers once, and row groups as ranges of rows.
 
+mod checks;
 mod columns;
 mod decode;
 mod footer;
 mod sample;
 mod texts;
+mod thrift;
 mod write;
 
 use std::ops::Range;
