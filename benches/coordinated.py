@@ -15,8 +15,9 @@ gradients are summed). The step is a sleep, so that the ranks need no cores. Eve
 Both deliver the same rows in the same number of steps, and each run checks that every row came once. With p = 0.1, a
 coordinated step has length 1 + 7p on average, and an uncoordinated one of m ranks 1 + 7(1 - (1 - p)^m). `arithmetic` is
 the ratio of these. `of_these_steps` is the ratio of the lengths of the steps that were delivered: what the measured
-ratio would be if waiting for batches took no time. `steps_share` is the part of the measured time in which ranks
-compute or wait for the slowest rank, not for data.
+ratio would be if waiting for batches took no time. `of_one_length` is the share of the coordinated steps whose batches
+have one length on all ranks. `steps_share` is the part of the measured time in which ranks compute or wait for the
+slowest rank, not for data.
 
 Prints one JSON line per number of ranks, medians of `--rounds` rounds, then a table.
 """
@@ -104,6 +105,10 @@ class Steps:
             raise
         return lengths, rows
 
+    def of_one_length(self) -> float:
+        """The share of steps whose batches have one padded length on all ranks."""
+        return sum(len(set(lengths)) == 1 for lengths in self.lengths) / len(self.lengths)
+
     def longest(self) -> int:
         """The sum of the lengths of all steps, each as long as on its slowest rank."""
         return sum(map(max, self.lengths))
@@ -143,6 +148,7 @@ def measure(forebay: str, ranks: int, steps: int, batch: int, unit: float, round
         "ratios": [rounded(alone.seconds / together.seconds) for together, alone in runs],
         "of_these_steps": rounded(median(lambda together, alone: alone.longest() / together.longest())),
         "arithmetic": rounded(arithmetic(ranks)),
+        "of_one_length": rounded(median(lambda together, _: together.of_one_length())),
         "steps_share": rounded(median(lambda together, _: together.longest() * unit / together.seconds)),
     }
 

@@ -44,6 +44,7 @@ def test_coordinated_reads_give_all_ranks_steps_of_one_length():
     lines = of_processes("coordinated.py", "--ranks", "2", "4", *options)
     assert [(line["ranks"], line["steps"]) for line in lines] == [(2, 20), (4, 20)]
     # The lengths of the steps do not depend on time.
+    assert [line["of_one_length"] for line in lines] == [1, 1]
     assert all(line["of_these_steps"] > 1.1 for line in lines), lines
     assert [line["arithmetic"] for line in lines] == [1.371, 2.004]
 
