@@ -72,7 +72,9 @@ def reader(forebay: str, uri: str, *more: str, output: str = "json") -> subproce
     return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, pipesize=4096)
 
 
-def cluster(stack: contextlib.ExitStack, forebay: str, script: pathlib.Path, workers: int, *options: str, log: str = ""):
+def cluster(
+    stack: contextlib.ExitStack, forebay: str, script: pathlib.Path, workers: int, *options: str, log: str = ""
+) -> tuple[Process, list[Process]]:
     """A dispatcher, and workers that have joined it."""
     dispatcher = stack.enter_context(Process(forebay, "serve", str(script), "--no-worker"))
     arguments = ("worker", "--dispatcher", dispatcher.uri, *options)
