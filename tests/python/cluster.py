@@ -120,15 +120,22 @@ def check(ranks: Sequence[Sequence[Delivered]], expected: dict[tuple[int, int], 
             f"{missing.total()} samples were never trained on, and {surplus.total()} once too often: (epoch, id) "
             f"{sorted(missing)[:5]} and {sorted(surplus)[:5]} among them"
         )
+    steps = {}
+    for epoch in {epoch for epoch, _ in expected}:
+        steps |= {place: step for step, place in enumerate(sorted(place for place in expected if place[0] == epoch))}
     for number, batches in enumerate(ranks):
         for batch in batches:
             if batch.place not in expected:
                 raise Failure(f"rank {number} got a batch at {batch.place}, where no batch begins")
             if batch.content != expected[batch.place].content:
                 raise Failure(f"rank {number} got other bytes than the undisturbed run at {batch.place}")
-        places = [batch.place for batch in batches]
-        if delivery == "ordered" and places != sorted(places):
-            raise Failure(f"rank {number} got its batches out of order")
+        if delivery == "ordered":
+            places = [batch.place for batch in batches]
+            if places != sorted(places):
+                raise Failure(f"rank {number} got its batches out of order")
+            foreign = [place for place in places if steps[place] % len(ranks) != number]
+            if foreign:
+                raise Failure(f"rank {number} got the batches of other ranks at {foreign[:5]}")
 
 
 class Cluster:

@@ -19,6 +19,7 @@ from cluster import (
     PATIENCE_SECONDS,
     Cluster,
     Delivered,
+    Failure,
     Job,
     check,
     tail,
@@ -60,6 +61,38 @@ def wait_for_end(process: subprocess.Popen, job: Job, what: str) -> int:
         job.hear(0.2)
     assert process.poll() is not None, f"waited {PATIENCE_SECONDS} s for the end of {what}"
     return process.returncode
+
+
+# ---------------------------------------------------------------- the check itself
+
+
+def test_the_check_finds_what_was_lost_doubled_changed_or_given_to_another_rank():
+    def batch(offset: int, ids: str, digest: str = "d") -> Delivered:
+        return Delivered(0, offset, digest, tuple(ids), "token")
+
+    first, second, third, fourth = whole = [batch(0, "ab"), batch(2, "cd"), batch(4, "ef"), batch(6, "gh")]
+    expected = {batch.place: batch for batch in whole}
+    check([[first, third], [second, fourth]], expected, "ordered")
+    check([[second, first], [fourth, third]], expected, "dynamic")
+    for ranks, delivery, reason in [
+        ([[first, third], [second]], "ordered", r"2 samples were never trained on"),
+        ([[first, third], [second, third, fourth]], "dynamic", r"and 2 once too often.*\(0, 'e'\)"),
+        (
+            [[first, third], [second, batch(6, "gg")]],
+            "dynamic",
+            r"1 samples were never trained on, and 1 once too often",
+        ),
+        ([[first, third], [second, batch(6, "gh", "e")]], "dynamic", r"rank 1 got other bytes .* at \(0, 6\)"),
+        (
+            [[first, third], [second, batch(7, "gh")]],
+            "dynamic",
+            r"rank 1 got a batch at \(0, 7\), where no batch begins",
+        ),
+        ([[third, first], [second, fourth]], "ordered", r"rank 0 got its batches out of order"),
+        ([[first, second], [third, fourth]], "ordered", r"rank 0 got the batches of other ranks at \[\(0, 2\)\]"),
+    ]:
+        with pytest.raises(Failure, match=reason):
+            check(ranks, expected, delivery)
 
 
 # ---------------------------------------------------------------- rounds
