@@ -129,12 +129,12 @@ def test_faults_of_every_kind_lose_double_and_change_nothing(round, tmp_path):
 @pytest.mark.xfail(reason="issue 16, number 7: four deaths of workers give a window up, whatever it did", strict=False)
 def test_random_deaths_of_workers_end_no_rank(tmp_path):
     """FOREBAY_CHAOS_SECONDS=60 is the long form."""
-    seconds = float(os.environ.get("FOREBAY_CHAOS_SECONDS", 8))
+    seconds = float(os.environ.get("FOREBAY_CHAOS_SECONDS", 6))
     round = Round(
         seed=int(os.environ.get("FOREBAY_SEED", 1)),
         workers=3,
         ranks=4,
-        epochs=2 * max(int(seconds / 8), 1),
+        epochs=2 * max(int(seconds / 6), 1),
         seconds=seconds,
         faults=int(seconds * 2),
         kinds=("worker_killed",),
@@ -501,12 +501,12 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
         cluster.start_worker(0)
     assert rank.process.wait(PATIENCE_SECONDS) == 1, tail(rank.log)
     text = rank.log.read_text()
-    assert re.search(r'error: window 0 of epoch 0 of pipeline "train".* was given up', text), text
-    assert "hint: look at the workers' logs: if they ran out of memory" in text, text
-    assert deaths > 0
+    assert re.search(r'error: window \d of epoch 0 of pipeline "train".* was given up', text), text
+    # The hint says either to look at the workers' logs, or where to resume.
+    assert "\nhint: " in text and deaths > 0, text
 
 
-# Not fixed yet. When it is, remove this mark. (On a busy machine the worker may have memory again before it matters.)
+# Not fixed yet. When it is, remove this mark. (On a busy machine the second worker may be back before it matters.)
 @pytest.mark.xfail(
     reason="a worker that lacks a thread refuses the feed as one that does not compile, which ends its readers",
     strict=False,
@@ -514,25 +514,30 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
 @needs_prlimit
 def test_a_worker_without_memory_to_open_a_feed_does_not_end_its_readers(started, tmp_path):
     start_cluster, start_job = started
-    script = write_script(tmp_path, rows=800, milliseconds=3)
+    script = write_script(tmp_path, rows=900, milliseconds=10)
     cluster = start_cluster(script, workers=2)
     wait_for_status(cluster.dispatchers[0], "two workers", lambda status: len(status["workers"]) == 2)
     sick = cluster.workers[0]
     cluster.expect_end(sick)
     most = memory(sick.process, "VmSize") + LESS_THAN_A_STACK_BYTES
     resource.prlimit(sick.process.pid, resource.RLIMIT_AS, (most, most))
-    job = start_job(cluster, world_size=1, epochs=2, pace=0.03)
+    job = start_job(cluster, world_size=1, epochs=1)
     job.start_all()
     wait_for_status(
         cluster.dispatchers[0],
         "the first worker to refuse the feed",
         lambda status: any(worker["refused"] for worker in status["workers"]),
     )
-    # A young dispatcher waits for workers that have not reached it yet. This one is older.
-    job.read_until(200, "batches of the second worker")
+    # A dispatcher that is younger than 5 s waits for workers that have not reached it yet. This one is older, and the
+    # rank waits for every window.
+    job.read_until(150, "batches of the second worker")
     cluster.kill(cluster.workers[1])
-    wait_for_status(cluster.dispatchers[0], "the loss of the second worker", lambda status: len(status["workers"]) == 1)
+    wait_for_status(
+        cluster.dispatchers[0],
+        "the loss of the second worker",
+        lambda status: [bool(worker["refused"]) for worker in status["workers"]] == [True],
+    )
     # It is back within the time for which the rank retries.
     cluster.start_worker(1)
     read_to_the_end(job, cluster)
-    check([rank.trained for rank in job.ranks], undisturbed(script, 2), "ordered")
+    check([rank.trained for rank in job.ranks], undisturbed(script, 1), "ordered")
