@@ -7,11 +7,14 @@ import json
 import os
 import select
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.flight as flight
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PHOTOS_SQL = REPOSITORY / "examples" / "photos.sql"
@@ -34,13 +37,50 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("FOREBAY_")}
 
 
-class Process:
-    """A subcommand that serves, on a free port of this machine."""
+def limited(limits: str) -> list[str]:
+    """Returns the beginning of a command line that runs a program under limits, such as `ulimit -n 256`."""
+    return ["sh", "-c", f'{limits} && exec "$@"', "sh"]
 
-    def __init__(self, *arguments: str | Path):
-        command = [binary(), *arguments, "--port", "0", "--output", "json"]
+
+def with_small_folders(folders: dict[Path, str]) -> list[str]:
+    """Returns the beginning of a command line that runs a program in which each folder is a file system of its own, of
+    a size such as "1m". Only the program and its children see it. Skips the test where the kernel does not permit
+    that."""
+    mounts = [f"mount -t tmpfs -o size={size},mode=1777 none '{folder}'" for folder, size in folders.items()]
+    command = ["unshare", "--user", "--map-root-user", "--mount", *limited(" && ".join(mounts))]
+    try:
+        tried = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=STARTED_WITHIN_SECONDS)
+        reason = tried.stderr.strip() if tried.returncode else ""
+    except FileNotFoundError as error:
+        reason = str(error)
+    if reason:
+        pytest.skip(f"this machine permits no file systems in a user namespace: {reason}")
+    return command
+
+
+class Process:
+    """A subcommand that serves, on a free port of this machine unless another is given.
+
+    `before` is the beginning of its command line, such as [`limited`]; `variables` are added to its environment; and
+    `stderr` is an open file for its log.
+    """
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        port: int = 0,
+        before: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        stderr: IO[str] | None = None,
+    ):
+        command = [*before, binary(), *arguments, "--port", str(port), "--output", "json"]
         self.process = subprocess.Popen(
-            command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            command,
+            env=environment() | dict(variables or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
         )
         try:
             started = json.loads(self._first_line())
@@ -49,6 +89,7 @@ class Process:
             self.process.wait()
             raise
         self.uri: str = started["uri"]
+        self.port = int(self.uri.rsplit(":", 1)[1])
         self.started: dict = started
 
     def _first_line(self) -> str:
@@ -72,6 +113,7 @@ class Process:
         """Kills the server. It cannot tell its peers that it leaves."""
         self.process.kill()
         self.process.wait()
+        self.process.stdout.close()
 
     def __enter__(self):
         return self
@@ -83,16 +125,16 @@ class Process:
 class Server(Process):
     """`forebay serve` over a script."""
 
-    def __init__(self, script: Path, *options: str):
-        super().__init__("serve", script, *options)
+    def __init__(self, script: Path, *options: str, **more):
+        super().__init__("serve", script, *options, **more)
         self.pipelines: list[str] = self.started["pipelines"]
 
 
 class Worker(Process):
     """`forebay worker` for a dispatcher."""
 
-    def __init__(self, dispatcher: Server, *options: str):
-        super().__init__("worker", "--dispatcher", dispatcher.uri, *options)
+    def __init__(self, dispatcher: Server, *options: str, **more):
+        super().__init__("worker", "--dispatcher", dispatcher.uri, *options, **more)
 
 
 @dataclass(frozen=True)
