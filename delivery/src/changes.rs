@@ -45,12 +45,14 @@ pub(crate) struct Kept<K, V> {
     by_number: BTreeMap<u64, K>,
     newest: u64,
     pass: u64,
+    /// The changes of this pass that a follower has known. Another follower may lack removals among them.
+    followed: u64,
 }
 
 impl<K: Clone + Ord, V: Clone + PartialEq> Kept<K, V> {
     /// Creates an empty map whose passes have numbers greater than `first`, which no other keeper's passes have.
     pub(crate) fn new(first: u64) -> Self {
-        Self { values: BTreeMap::new(), by_number: BTreeMap::new(), newest: 0, pass: first + 1 }
+        Self { values: BTreeMap::new(), by_number: BTreeMap::new(), newest: 0, pass: first + 1, followed: 0 }
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
@@ -94,14 +96,16 @@ impl<K: Clone + Ord, V: Clone + PartialEq> Kept<K, V> {
     /// Returns the changes after those that the follower knows, or the first part of them. Forgets the removals that
     /// it knows.
     pub(crate) fn since(&mut self, known: Known) -> Changes<K, V> {
-        let follows = known.pass == self.pass && known.upto <= self.newest;
+        let follows = known.pass == self.pass && (self.followed..=self.newest).contains(&known.upto);
         let before = match follows {
             true => known,
             false => {
                 self.pass += 1;
+                self.followed = 0;
                 Known { pass: self.pass, upto: 0 }
             }
         };
+        self.followed = before.upto;
         // The whole map has no removed keys.
         self.forget(if follows { known.upto } else { self.newest });
         let mut rest = self.by_number.range(before.upto + 1..);
@@ -155,12 +159,14 @@ impl<K: Clone + Ord, V: Clone> Followed<K, V> {
         &self.values
     }
 
-    /// Takes changes. Returns whether they follow what is known. If not, others are missing, and these change nothing.
+    /// Takes changes. Returns whether they follow what is known. If not, others are missing: the
+    /// map stays as it is until a pass.
     pub(crate) fn take(&mut self, changes: &Changes<K, V>) -> bool {
         let (before, after) = changes.known;
         if before.upto == 0 {
             self.parts = Some(BTreeMap::new());
         } else if (before.pass != self.known.pass || before.upto > self.known.upto) && holds(Rule::ChangesHaveNoGaps) {
+            self.parts = Some(BTreeMap::new());
             return false;
         }
         let values = self.parts.as_mut().unwrap_or(&mut self.values);

@@ -272,11 +272,13 @@ impl<P: Plan> Dispatcher<P> {
         })
     }
 
-    /// Returns the number of windows that a worker has named, if the message is its newest and it has named all.
+    /// Returns the number of windows that a worker has named, if the message is its newest, and it should be known to
+    /// have named all.
     #[cfg(test)]
     pub(crate) fn named(&self, sync: &WorkerSync) -> Option<usize> {
         let worker = self.workers.get(&sync.worker).filter(|it| it.seq == sync.seq && it.held.is_whole())?;
-        Some(worker.held.values().len())
+        let is_end_or_begin = sync.held.is_all || sync.held.known.0.upto == 0;
+        is_end_or_begin.then(|| worker.held.values().len())
     }
 
     /// Returns the windows of a worker's leases as of the last answer.
