@@ -80,6 +80,12 @@ pub(crate) enum Rule {
     EndedRanksAreNotAwaited,
     /// A rank ends when a dispatcher knows that it takes no more claims.
     EndsAreAcknowledged,
+    /// A row is bad only because of its data: a worker that runs short of a resource leaves no row out.
+    ShortagesAreNoBadRows,
+    /// A stream that ends because its worker ran short is asked for again.
+    ShortagesPass,
+    /// A worker whose build computes other bytes is refused.
+    OtherBuildsAreRefused,
     /// Tokens that lack a claim or name one twice are not of one checkpoint.
     TokensAreOfOneHistory,
 }
@@ -113,7 +119,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 30] = [
+    pub(crate) const ALL: [Rule; 33] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -144,6 +150,9 @@ mod broken {
         Rule::SharesAreDisjoint,
         Rule::OldProcessesAreNotHeard,
         Rule::EndedRanksAreNotAwaited,
+        Rule::ShortagesAreNoBadRows,
+        Rule::ShortagesPass,
+        Rule::OtherBuildsAreRefused,
     ];
 
     /// Rules that the simulation finds broken within some thousand seeds, because finding them needs two dispatchers,

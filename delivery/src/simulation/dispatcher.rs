@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::content::{BUILD, probe};
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
 use super::world::{NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
 use crate::messages::WorkerReply;
+use crate::rules::{Rule, holds};
 use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
 
 /// The time after which a message is answered without news.
@@ -94,7 +96,13 @@ impl DispatcherNode {
                 dispatcher.suspect(worker);
                 return self.answer(world);
             }
-            NodeMessage::WorkerSync(sync) => {
+            NodeMessage::WorkerSync { probe: there, .. }
+                if there != probe(BUILD) && holds(Rule::OtherBuildsAreRefused) =>
+            {
+                world.send(self.process, from.node, Some(from.generation), NodeMessage::OtherBuild);
+                return;
+            }
+            NodeMessage::WorkerSync { sync, .. } => {
                 let adoptable = sync.known != 0 && !sync.held.is_empty();
                 if adoptable && dispatcher.status(now).workers.iter().all(|it| it.worker != sync.worker) {
                     world.faults.fired(Fault::Adopted);

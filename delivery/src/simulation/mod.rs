@@ -10,6 +10,7 @@
 
 mod cluster;
 mod contact;
+mod content;
 mod dispatcher;
 mod faults;
 mod job;

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::contact::Contact;
+use super::content::{BUILD, content, probe};
 use super::faults::Fault;
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
-use crate::{Ended, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
+use crate::rules::{Rule, holds};
+use crate::{Ended, ErrorKind, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
 
 /// The most windows that a worker computes at a time.
 pub(super) const COMPUTING_MAX: usize = 3;
@@ -15,6 +17,9 @@ pub(super) const COMPUTING_MAX: usize = 3;
 const IDLE_MS: Millis = 4_000;
 /// A draining worker leaves after this time at the latest.
 const DRAIN_MS: Millis = 5_000;
+
+/// What a worker that runs short says.
+pub(super) const SHORT: &str = "no room for a row";
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TaskStage {
@@ -53,6 +58,8 @@ struct WorkerState {
     /// The newest message that was answered, the version of its newest answer, and that answer's leases.
     newest: ((u64, u64), Vec<Lease>),
     refuses: Option<usize>,
+    build: u64,
+    probe: u64,
 }
 
 pub(super) struct WorkerNode {
@@ -71,8 +78,8 @@ pub(super) fn at_address(address: &str) -> usize {
     address[1..].parse().expect("an address of `address`")
 }
 
-fn report(message: &str, retry: bool) -> Report {
-    Report { kind: crate::ErrorKind::Data, message: message.into(), hint: None, retry }
+fn report(kind: ErrorKind, message: &str) -> Report {
+    Report { kind, message: message.into(), hint: None, retry: kind.may_pass() }
 }
 
 impl WorkerNode {
@@ -98,6 +105,7 @@ impl WorkerNode {
         let computing = world.random.between(1, COMPUTING_MAX as u64) as usize;
         let worker = world.random.next() >> 1;
         let refuses = may_refuse && world.strikes(world.faults.rates.refused, Fault::Refused);
+        let build = if world.strikes(world.faults.rates.other_build, Fault::OtherBuild) { 1 } else { BUILD };
         self.state = Some(WorkerState {
             worker: Worker::new(WorkerProfile { worker, address: address(self.address), memory_bytes, computing }),
             contact: Contact::new(world),
@@ -108,6 +116,8 @@ impl WorkerNode {
             draining_since: None,
             newest: ((0, 0), Vec::new()),
             refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
+            build,
+            probe: probe(build),
         });
         self.sync(world);
     }
@@ -144,14 +154,16 @@ impl WorkerNode {
         let Some(state) = &mut self.state else { return };
         let sync = state.worker.sync();
         state.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
+        let message = NodeMessage::WorkerSync { probe: state.probe, sync };
+        world.send(self.process, state.contact.dispatcher(), None, message);
     }
 
     /// Sends the last message, and ends the process.
     fn leave(&mut self, world: &mut World) {
         if let Some(state) = &mut self.state {
             let sync = WorkerSync { leaving: true, ..state.worker.sync() };
-            world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
+            let message = NodeMessage::WorkerSync { probe: state.probe, sync };
+            world.send(self.process, state.contact.dispatcher(), None, message);
         }
         self.kill(world, true);
     }
@@ -200,6 +212,7 @@ impl WorkerNode {
                 world.faults.fired(Fault::SentAway);
                 self.kill(world, true);
             }
+            NodeMessage::OtherBuild => self.kill(world, true),
             NodeMessage::Unreachable => {
                 state.contact.rotate(world);
                 self.sync(world);
@@ -240,7 +253,7 @@ impl WorkerNode {
             match action {
                 WorkerAction::Start(key) => {
                     if state.refuses == Some(world.feed(&key.0)) {
-                        state.worker.refuse(Arc::clone(&key.0), report("an older build", false));
+                        state.worker.refuse(Arc::clone(&key.0), report(ErrorKind::Unsupported, "an older build"));
                         refused = true;
                     } else {
                         let before = state.tasks.insert(key, WindowTask { id: world.id(), stage: TaskStage::Queued });
@@ -301,16 +314,16 @@ impl WorkerNode {
         let Some(held) = state.tasks.get_mut(&key).filter(|held| held.id == task) else { return };
         let (rows, bytes) = (plan.rows(key.1), plan.computed_bytes(key.1));
         let failure = if world.strikes(world.faults.rates.failed, Fault::Failed) {
-            Some(true)
+            Some(ErrorKind::Unavailable)
         } else if world.strikes(world.faults.rates.failed_for_good, Fault::FailedForGood) {
-            Some(false)
+            Some(ErrorKind::Data)
         } else {
             None
         };
         let said = match (failure, held.stage) {
-            (Some(retry), _) => {
+            (Some(kind), _) => {
                 held.stage = TaskStage::Failed;
-                HeldState::Failed(report("a file could not be read", retry))
+                HeldState::Failed(report(kind, "a file could not be read"))
             }
             (None, TaskStage::Computing) => {
                 held.stage = TaskStage::Counted;
@@ -357,10 +370,13 @@ impl WorkerNode {
             if room == 0 && open.slice.run(*row).is_some() {
                 return;
             }
+            let is_short = world.strikes(rates.shortage, Fault::Shortage);
             let ended = if world.strikes(rates.stream_broken, Fault::StreamBroken) {
                 Some(Ended::Lost)
             } else if world.strikes(rates.stream_failed, Fault::StreamFailed) {
-                Some(Ended::Failed(report("a row could not be decoded", false)))
+                Some(Ended::of(report(ErrorKind::Data, "a row could not be decoded")))
+            } else if is_short && holds(Rule::ShortagesAreNoBadRows) {
+                Some(Ended::of(report(ErrorKind::Exhausted, SHORT)))
             } else {
                 None
             };
@@ -389,7 +405,12 @@ impl WorkerNode {
                 *row = rows.end;
             }
             let feed = world.feed(&key.0);
-            let records = SimulatedRows { feed, window: key.1, rows: rows.clone() };
+            let compute = |row| Some((row, content(&world.plans[feed], key.1, row, state.build)?));
+            let mut contents: Vec<_> = rows.clone().filter_map(compute).collect();
+            if is_short {
+                contents.pop();
+            }
+            let records = SimulatedRows { feed, window: key.1, rows: rows.clone(), contents };
             let bytes = (rows.end - rows.start) * ROW_BYTES;
             let fragment = Fragment { bytes, rows, records };
             if !world.stream(self.process, *to, clock, NodeMessage::Rows { stream, fragment }) {

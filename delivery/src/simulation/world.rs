@@ -8,6 +8,7 @@ use super::faults::{Fault, Faults};
 use super::random::{SeededRandom, hash};
 use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
+use super::worker::SHORT;
 use crate::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
@@ -53,18 +54,24 @@ pub(super) struct Process {
     pub(super) generation: u32,
 }
 
-/// Rows, as they are sent, identified by their place.
+/// Rows, as they are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SimulatedRows {
     pub(super) feed: usize,
     pub(super) window: WindowId,
     pub(super) rows: std::ops::Range<u64>,
+    /// Each row with its [content](super::content), without bad rows.
+    pub(super) contents: Vec<(u64, u64)>,
 }
 
 /// Messages between nodes.
 #[derive(Clone, Debug)]
 pub(super) enum NodeMessage {
-    WorkerSync(WorkerSync),
+    /// A worker's message, with the digest of what its build computes.
+    WorkerSync {
+        probe: u64,
+        sync: WorkerSync,
+    },
     /// The answer to message `call`. It may name a newer message in `reply.seq`.
     WorkerReply {
         call: u64,
@@ -72,6 +79,8 @@ pub(super) enum NodeMessage {
     },
     /// Another worker took the address.
     Replaced,
+    /// The worker is of another build.
+    OtherBuild,
     ReaderSync(ReaderSync),
     ReaderReply {
         call: u64,
@@ -155,6 +164,8 @@ pub(super) struct SimulatedPlan {
     pub(super) rows_max: u64,
     /// How many of ten windows are empty.
     pub(super) empty: u64,
+    /// How many of sixteen rows are bad.
+    pub(super) bad: u64,
 }
 
 /// Bytes of a row.
@@ -244,6 +255,7 @@ impl World {
             windows_max: random.pick(if has_many_streams { &[24] } else { &[1, 2, 4, 6, 8, 12, 12] }),
             rows_max: random.pick(&[1, 5, 20, 40]),
             empty: random.pick(&[0, 0, 1, 3, 7]),
+            bad: random.pick(&[0, 0, 1, 8]),
         };
         let plans: Vec<SimulatedPlan> = feeds.iter().map(|_| plan(&mut random)).collect();
         // Rows that come one at a time would take long in large windows.
@@ -445,6 +457,9 @@ impl World {
         let is_late = self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000;
         if is_late && !self.is_cut && report.message.starts_with("no rows of window") {
             self.violated(|| format!("stuck: {}", report.message));
+        }
+        if report.message == SHORT {
+            self.violated(|| "a shortage, which passes, ended a reader".to_owned());
         }
     }
 
