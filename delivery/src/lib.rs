@@ -36,7 +36,7 @@ mod worker;
 
 pub use claim::{Claim, CompletedPrefix, Granted};
 pub use claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
-pub use claimer::Claimer;
+pub use claimer::{Claimer, home};
 pub use clock::Millis;
 pub use cutter::{Cut, Cutter};
 pub use dispatcher::claiming::Unanswered;

@@ -80,6 +80,8 @@ pub(crate) enum Rule {
     EndedRanksAreNotAwaited,
     /// A rank ends when a dispatcher knows that it takes no more claims.
     EndsAreAcknowledged,
+    /// All ranks stay longest at the same dispatcher, whatever the order of their lists.
+    RanksAgreeOnAHome,
     /// A row is bad only because of its data: a worker that runs short of a resource leaves no row out.
     ShortagesAreNoBadRows,
     /// A stream that ends because its worker ran short is asked for again.
@@ -160,6 +162,11 @@ mod broken {
     ///
     /// Unit tests break `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged` and
     /// `FewClaimsAreRead`, which random seeds are too unlikely to reveal.
-    pub(crate) const RARE: [Rule; 4] =
-        [Rule::ReturnsAreWhole, Rule::AVisitBeginsAnEra, Rule::TokensAreOfOneHistory, Rule::ClaimsShareTheBuffer];
+    pub(crate) const RARE: [Rule; 5] = [
+        Rule::ReturnsAreWhole,
+        Rule::AVisitBeginsAnEra,
+        Rule::TokensAreOfOneHistory,
+        Rule::ClaimsShareTheBuffer,
+        Rule::RanksAgreeOnAHome,
+    ];
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::SchemaRef;
-use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token};
+use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token, home};
 use forebay_protocol::{Batch, Error, ErrorKind, Result, random_bytes, random_id};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -236,8 +236,8 @@ type AnsweredClaim = (String, u64, Result<ClaimAnswer>);
 struct ClaimDriver {
     rank: Arc<SharedRank>,
     dispatch: Arc<dyn Dispatch>,
-    /// The first of the dispatchers.
-    first: String,
+    /// The dispatcher at which ranks that wait for others meet.
+    home: String,
     request: StreamRequest,
     calls: FuturesUnordered<BoxFuture<'static, AnsweredClaim>>,
     /// Whether the log has named the awaited ranks.
@@ -246,8 +246,10 @@ struct ClaimDriver {
 
 impl ClaimDriver {
     fn new(rank: Arc<SharedRank>, dispatch: Arc<dyn Dispatch>, request: StreamRequest) -> Self {
-        let first = dispatch.name();
-        Self { rank, dispatch, first, request, calls: FuturesUnordered::new(), has_said: false }
+        let mut names: Vec<String> = dispatch.others().iter().map(|other| other.name()).collect();
+        names.push(dispatch.name());
+        let home = home(names.iter().map(String::as_str)).unwrap_or_default().to_owned();
+        Self { rank, dispatch, home, request, calls: FuturesUnordered::new(), has_said: false }
     }
 
     /// Runs until the loop leaves or a dispatcher refuses permanently. Also announces the rank to the `others`, since
@@ -301,7 +303,7 @@ impl ClaimDriver {
                 let is_awaiting = !answer.reply.awaited.is_empty();
                 let (must_turn, awaiting) = {
                     let mut trainer = self.rank.trainer.lock();
-                    (trainer.reply(seq, answer, asked, asked == self.first, now), trainer.awaiting())
+                    (trainer.reply(seq, answer, asked, asked == self.home, now), trainer.awaiting())
                 };
                 if let Some((_, report)) = awaiting.filter(|(since, _)| now - since > SILENCE_MS) {
                     if !std::mem::replace(&mut self.has_said, true) {

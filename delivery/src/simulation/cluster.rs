@@ -91,7 +91,7 @@ impl SimulatedCluster {
         let jobs: Vec<_> =
             (readers.len()..readers.len() + jobs).map(|index| DynamicJob::draw(&mut world, index)).collect();
         if !jobs.is_empty() && world.random.chance(500) {
-            world.dispatchers = DISPATCHERS;
+            world.dispatchers = world.random.pick(&[2, DISPATCHERS]);
         }
         let dispatchers = (0..DISPATCHERS).map(DispatcherNode::new).collect();
         let workers = (0..WORKERS).map(|worker| WorkerNode::new(worker_node(worker), worker % WORKERS_USUAL)).collect();
@@ -361,7 +361,7 @@ impl SimulatedCluster {
     /// Ends the faults, and starts enough nodes to finish.
     fn heal(&mut self) {
         self.world.heal();
-        // A second dispatcher may stay down.
+        // All dispatchers but one may stay down.
         let stays_down = self.world.dispatchers > 1 && self.world.random.chance(500);
         for node in 0..self.world.dispatchers {
             let others_up = self.dispatchers.iter().enumerate().any(|(other, it)| other != node && it.is_up());

@@ -105,8 +105,8 @@ impl Member {
         match message {
             NodeMessage::ClaimAnswer { call, answer } => {
                 self.asked.remove(&call);
-                let is_first = self.contact.dispatcher() == 0;
-                if self.trainer.reply(call, *answer, "d", is_first, world.now) {
+                let is_home = self.contact.is_at_home();
+                if self.trainer.reply(call, *answer, "d", is_home, world.now) {
                     self.rotate(world);
                 }
                 let latest = self.trainer.claimer().latest();

@@ -14,7 +14,7 @@ use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, Wind
 
 /// Index of a node: dispatchers first, then workers, then trainers.
 pub(super) type NodeId = usize;
-pub(super) const DISPATCHERS: usize = 2;
+pub(super) const DISPATCHERS: usize = 3;
 pub(super) const WORKERS: usize = 8;
 pub(super) const READERS: usize = 3;
 pub(super) const RANKS: usize = 4;
@@ -214,6 +214,8 @@ pub(super) struct World {
     pub(super) dispatchers_started: u64,
     /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
+    /// Whether each process lists the dispatchers in an order of its own.
+    pub(super) has_own_lists: bool,
     /// Whether ranks have many streams to few workers: windows are many, and computed far ahead.
     pub(super) has_many_streams: bool,
     /// The bytes in flight of all streams.
@@ -265,7 +267,8 @@ impl World {
             now: 0,
             named: BTreeMap::new(),
             dispatchers_started: 0,
-            dispatchers: 1 + usize::from(random.chance(400)),
+            dispatchers: random.pick(&[1, 1, 1, 2, 2, DISPATCHERS]),
+            has_own_lists: random.chance(500),
             has_many_streams,
             is_cut: false,
             flow: FlowControl::new(window_rows * ROW_BYTES),
