@@ -323,6 +323,7 @@ impl Claimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::break_rule;
     use crate::window::WindowId;
 
     fn settings() -> ReadSettings {
@@ -346,6 +347,16 @@ mod tests {
             failed: None,
         };
         ClaimAnswer { version: 10 * seq, seq, clock_ms: 0, reply }
+    }
+
+    #[test]
+    fn ranks_agree_on_a_home_whatever_the_order_of_their_lists() {
+        let homes = || [["b:1", "a:1", "c:1"], ["c:1", "b:1", "a:1"]].map(|list| home(list.into_iter()));
+        assert_eq!(homes(), [Some("a:1"); 2]);
+        break_rule(Some(Rule::RanksAgreeOnAHome));
+        let [first, second] = homes();
+        break_rule(None);
+        assert_ne!(first, second);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod dynamic;
 mod error;
 pub mod messages;
 mod position;
+mod reader_sessions;
 mod rules;
 mod runs;
 mod sequencer;
@@ -46,6 +47,7 @@ pub use dispatcher::{Dispatcher, DispatcherSettings, Replaced};
 pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use error::{Error, ErrorKind};
 pub use position::{ClaimMarks, EndedRank, RankMarks, Start, Token};
+pub use reader_sessions::{ReaderSessions, RefusedReader, session_of};
 pub use runs::ClaimSet;
 pub use sequencer::{
     Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,

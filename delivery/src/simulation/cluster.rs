@@ -3,6 +3,7 @@
 use super::dispatcher::DispatcherNode;
 use super::faults::{Blow, Fault};
 use super::job::DynamicJob;
+use super::liar::Liar;
 use super::reader::{OrderedJob, ResumeChange};
 use super::worker::WorkerNode;
 use super::world::{
@@ -39,6 +40,7 @@ struct SimulatedCluster {
     readers: Vec<OrderedJob>,
     /// Jobs with dynamic delivery. Their nodes come after those of the ordered jobs.
     jobs: Vec<DynamicJob>,
+    liar: Option<Liar>,
 }
 
 /// Runs a seed to its end.
@@ -120,7 +122,8 @@ impl SimulatedCluster {
             world.schedule(at, WorldEvent::Blow);
         }
         world.schedule(until, WorldEvent::Heal);
-        Self { world, dispatchers, workers, workers_wanted, readers, jobs }
+        let liar = world.random.chance(200).then(|| Liar::draw(&mut world));
+        Self { world, dispatchers, workers, workers_wanted, readers, jobs, liar }
     }
 
     fn handle(&mut self, event: WorldEvent) {
@@ -135,6 +138,7 @@ impl SimulatedCluster {
                         self.revive(index);
                     }
                 }
+                Role::Liar => self.liar.iter_mut().for_each(|liar| liar.handle(message.clone())),
                 Role::Trainer(reader, _) => {
                     let process = Process { node: to, generation: generation.unwrap_or(0) };
                     if let Some(it) = self.readers.get_mut(reader) {
@@ -161,6 +165,7 @@ impl SimulatedCluster {
                         self.revive(index);
                     }
                 }
+                Role::Liar => self.liar.iter_mut().for_each(|liar| liar.lie(world)),
                 Role::Trainer(reader, _) => match self.readers.get_mut(reader) {
                     Some(reader) => reader.timer(world, process, timer),
                     None => self.jobs[reader - self.readers.len()].timer(world, process, timer),
@@ -192,6 +197,7 @@ impl SimulatedCluster {
                     self.workers[index].start(world, index > 0);
                 }
             }
+            Role::Liar => {}
             Role::Trainer(reader, rank) => match self.readers.get_mut(reader) {
                 Some(reader) => reader.start(world),
                 None => self.jobs[reader - self.readers.len()].start(world, rank),
@@ -325,7 +331,7 @@ impl SimulatedCluster {
             let fault = if stays_down { Fault::DispatcherDown } else { Fault::DispatcherKilled };
             self.world.faults.fired(fault);
             self.dispatchers[index].count(&mut self.world);
-            self.dispatchers[index].kill();
+            self.dispatchers[index].kill(&mut self.world);
             let after = match stays_down {
                 true => self.world.random.between(3_000, 12_000),
                 false => self.world.random.between(1, 500),
@@ -355,7 +361,8 @@ impl SimulatedCluster {
     fn pause(&mut self, node: NodeId, fault: Fault) {
         self.world.faults.fired(fault);
         let until = self.world.now + self.world.random.pick(&[100, 1_000, 3_000, 12_000]);
-        self.world.pause(node, until);
+        // Events wait until the pause ends, so it must not outlast the faults.
+        self.world.pause(node, until.min(self.world.faults.until));
     }
 
     /// Ends the faults, and starts enough nodes to finish.

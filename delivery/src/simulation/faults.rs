@@ -72,6 +72,8 @@ faults! {
     StreamFailed,
     /// A worker ran short of a resource while it computed a row.
     Shortage,
+    /// A client said what is not so.
+    Lie,
     /// A worker of another build asked to join.
     OtherBuild,
     /// A worker was asked for a window that it did not hold.

@@ -14,6 +14,7 @@ mod content;
 mod dispatcher;
 mod faults;
 mod job;
+mod liar;
 mod member;
 mod oracle;
 mod random;

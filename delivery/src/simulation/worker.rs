@@ -9,7 +9,7 @@ use super::faults::Fault;
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::messages::{HeldState, Lease, Report, WorkerSync};
 use crate::rules::{Rule, holds};
-use crate::{Ended, ErrorKind, Fragment, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
+use crate::{Ended, ErrorKind, Fragment, Millis, Open, Plan, WindowKey, Worker, WorkerAction, WorkerProfile};
 
 /// The most windows that a worker computes at a time.
 pub(super) const COMPUTING_MAX: usize = 3;
@@ -55,6 +55,8 @@ struct WorkerState {
     tasks: BTreeMap<WindowKey, WindowTask>,
     streams: BTreeMap<u64, Serving>,
     draining_since: Option<Millis>,
+    /// Whether to tell the dispatcher at once.
+    has_news: bool,
     /// The newest message that was answered, the version of its newest answer, and that answer's leases.
     newest: ((u64, u64), Vec<Lease>),
     refuses: Option<usize>,
@@ -114,6 +116,7 @@ impl WorkerNode {
             tasks: BTreeMap::new(),
             streams: BTreeMap::new(),
             draining_since: None,
+            has_news: false,
             newest: ((0, 0), Vec::new()),
             refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
             build,
@@ -150,8 +153,21 @@ impl WorkerNode {
         }
     }
 
+    /// Tells the dispatcher the news.
     fn sync(&mut self, world: &mut World) {
+        if let Some(state) = &mut self.state {
+            state.has_news = true;
+            self.call(world);
+        }
+    }
+
+    /// Sends a message if there is room for one.
+    fn call(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
+        if !state.contact.may_call(state.has_news) {
+            return;
+        }
+        state.has_news = false;
         let sync = state.worker.sync();
         state.contact.sent(world, self.process, sync.seq);
         let message = NodeMessage::WorkerSync { probe: state.probe, sync };
@@ -170,9 +186,8 @@ impl WorkerNode {
 
     pub(super) fn unanswered(&mut self, world: &mut World, seq: u64) {
         let Some(state) = &mut self.state else { return };
-        if state.contact.awaits(seq) {
-            state.contact.rotate(world);
-            self.sync(world);
+        if state.contact.unanswered(world, seq) {
+            self.call(world);
         }
     }
 
@@ -189,7 +204,7 @@ impl WorkerNode {
         let Some(state) = &mut self.state else { return };
         match message {
             NodeMessage::WorkerReply { call, reply } => {
-                state.contact.answered(call);
+                state.contact.answered(world, call);
                 let actions = state.worker.reply(&reply);
                 let age = (reply.seq, reply.version);
                 if age >= state.newest.0 {
@@ -204,8 +219,8 @@ impl WorkerNode {
                 let is_over = |since| state.worker.is_empty() || world.now >= since + DRAIN_MS;
                 if state.draining_since.is_some_and(is_over) {
                     self.leave(world);
-                } else if state.contact.is_quiet() {
-                    self.sync(world);
+                } else {
+                    self.call(world);
                 }
             }
             NodeMessage::Replaced => {
@@ -214,8 +229,8 @@ impl WorkerNode {
             }
             NodeMessage::OtherBuild => self.kill(world, true),
             NodeMessage::Unreachable => {
-                state.contact.rotate(world);
-                self.sync(world);
+                state.contact.unreachable(world, from.node);
+                self.call(world);
             }
             NodeMessage::Open { stream, owner, feed, open } => {
                 let key = (feed, open.window);
@@ -252,6 +267,10 @@ impl WorkerNode {
         for action in actions {
             match action {
                 WorkerAction::Start(key) => {
+                    let feed = world.feed(&key.0);
+                    if !world.plans[feed].has(key.1, u64::MAX) {
+                        world.violated(|| format!("the feed has no window {:?}", key.1));
+                    }
                     if state.refuses == Some(world.feed(&key.0)) {
                         state.worker.refuse(Arc::clone(&key.0), report(ErrorKind::Unsupported, "an older build"));
                         refused = true;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
+use super::liar::Overheard;
 use super::random::{SeededRandom, hash};
 use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
@@ -18,7 +19,11 @@ pub(super) const DISPATCHERS: usize = 3;
 pub(super) const WORKERS: usize = 8;
 pub(super) const READERS: usize = 3;
 pub(super) const RANKS: usize = 4;
-const NODES: usize = DISPATCHERS + WORKERS + READERS * RANKS;
+/// The client that lies.
+pub(super) const LIAR: NodeId = DISPATCHERS + WORKERS + READERS * RANKS;
+/// No message is on its way for this long.
+const CALM_MS: Millis = 8_000;
+const NODES: usize = LIAR + 1;
 
 pub(super) fn worker_node(worker: usize) -> NodeId {
     DISPATCHERS + worker
@@ -34,6 +39,7 @@ pub(super) enum Role {
     Dispatcher(usize),
     Worker(usize),
     Trainer(usize, usize),
+    Liar,
 }
 
 pub(super) fn role(node: NodeId) -> Role {
@@ -41,6 +47,8 @@ pub(super) fn role(node: NodeId) -> Role {
         Role::Dispatcher(node)
     } else if node < DISPATCHERS + WORKERS {
         Role::Worker(node - DISPATCHERS)
+    } else if node == LIAR {
+        Role::Liar
     } else {
         let trainer = node - DISPATCHERS - WORKERS;
         Role::Trainer(trainer / RANKS, trainer % RANKS)
@@ -81,7 +89,13 @@ pub(super) enum NodeMessage {
     Replaced,
     /// The worker is of another build.
     OtherBuild,
-    ReaderSync(ReaderSync),
+    /// A reader's message, with its secret key.
+    ReaderSync {
+        secret: Arc<str>,
+        sync: ReaderSync,
+    },
+    /// The session belongs to another reader.
+    Denied,
     ReaderReply {
         call: u64,
         reply: ReaderReply,
@@ -212,6 +226,10 @@ pub(super) struct World {
     pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// How often dispatchers were started.
     pub(super) dispatchers_started: u64,
+    /// When each dispatcher was started, if it is up.
+    pub(super) up_since: [Option<Millis>; DISPATCHERS],
+    /// What a client may learn of others.
+    pub(super) overheard: Overheard,
     /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
     /// Whether each process lists the dispatchers in an order of its own.
@@ -267,6 +285,8 @@ impl World {
             now: 0,
             named: BTreeMap::new(),
             dispatchers_started: 0,
+            overheard: Overheard::default(),
+            up_since: [None; DISPATCHERS],
             dispatchers: random.pick(&[1, 1, 1, 2, 2, DISPATCHERS]),
             has_own_lists: random.chance(500),
             has_many_streams,
@@ -310,6 +330,11 @@ impl World {
     pub(super) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+
+    /// Returns a secret that no other process knows.
+    pub(super) fn secret(&mut self) -> Arc<str> {
+        format!("{:016x}", self.random.next()).into()
     }
 
     /// Returns whether faults are injected now.
@@ -463,6 +488,14 @@ impl World {
         }
         if report.message == SHORT {
             self.violated(|| "a shortage, which passes, ended a reader".to_owned());
+        }
+    }
+
+    /// Records that a call to a dispatcher failed. Calls do not fail when no fault has occurred for a while.
+    pub(super) fn call_failed(&mut self, dispatcher: NodeId) {
+        let is_up = self.up_since[dispatcher].is_some_and(|since| self.now > since + CALM_MS);
+        if is_up && self.now > self.faults.until + CALM_MS {
+            self.violated(|| format!("a call to dispatcher {dispatcher}, which is up, failed"));
         }
     }
 
