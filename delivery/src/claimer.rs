@@ -14,11 +14,17 @@ use crate::settings::ReadSettings;
 
 /// Batches in a claim: few, so that ranks end together, but enough to be worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
-/// A rank that waits for others leaves a dispatcher at multiples of this on that dispatcher's clock, and the first
-/// dispatcher at larger multiples.
+/// A rank that waits for others leaves a dispatcher at multiples of this on that dispatcher's clock, and the [`home`]
+/// at larger multiples.
 const TURN_MS: Millis = 3_000;
 /// The least time that a rank stays at a dispatcher.
 const STAY_MS: Millis = 3_000;
+
+/// Returns the dispatcher at which ranks that wait for others stay longest. It is the one with the least address: the
+/// ranks of a job must agree on it, although each may list the dispatchers in another order.
+pub fn home<'a>(mut dispatchers: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if holds(Rule::RanksAgreeOnAHome) { dispatchers.min() } else { dispatchers.next() }
+}
 
 /// The claims of one rank.
 #[derive(Debug)]
@@ -176,16 +182,15 @@ impl Claimer {
     /// Returns whether to turn to the next dispatcher now, because the awaited ranks may be there.
     ///
     /// All ranks at a dispatcher leave it at the same moments of its clock, so ranks that met mostly stay together.
-    /// They stay longer at the first dispatcher of the list (`is_first`), so all ranks that can reach it are there at
-    /// the same time.
-    pub fn should_turn(&mut self, is_first: bool, dispatchers: usize) -> bool {
+    /// They stay longer at the [`home`] (`is_home`), so all ranks that can reach it are there at the same time.
+    pub fn should_turn(&mut self, is_home: bool, dispatchers: usize) -> bool {
         let Some(clock) = self.awaits_at else {
             self.turn_at = None;
             return false;
         };
-        // A rank must be back from the other dispatchers before the ranks at the first one leave it again.
+        // A rank must be back from the other dispatchers before the ranks at the home leave it again.
         let every = match dispatchers as Millis {
-            _ if !is_first => TURN_MS,
+            _ if !is_home => TURN_MS,
             0..=2 => 3 * TURN_MS,
             more => 3 * TURN_MS * (more - 1) + STAY_MS,
         };
@@ -318,6 +323,7 @@ impl Claimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::break_rule;
     use crate::window::WindowId;
 
     fn settings() -> ReadSettings {
@@ -341,6 +347,16 @@ mod tests {
             failed: None,
         };
         ClaimAnswer { version: 10 * seq, seq, clock_ms: 0, reply }
+    }
+
+    #[test]
+    fn ranks_agree_on_a_home_whatever_the_order_of_their_lists() {
+        let homes = || [["b:1", "a:1", "c:1"], ["c:1", "b:1", "a:1"]].map(|list| home(list.into_iter()));
+        assert_eq!(homes(), [Some("a:1"); 2]);
+        break_rule(Some(Rule::RanksAgreeOnAHome));
+        let [first, second] = homes();
+        break_rule(None);
+        assert_ne!(first, second);
     }
 
     #[test]

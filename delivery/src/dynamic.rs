@@ -136,12 +136,12 @@ impl<R> DynamicTrainer<R> {
         self.unanswered.contains(&seq)
     }
 
-    /// Takes the answer to message `seq`. Errors name `dispatcher`; `is_first` says whether it is the first of the
-    /// list. Returns whether the caller must turn to the next dispatcher.
+    /// Takes the answer to message `seq`. Errors name `dispatcher`; `is_home` says whether it is the
+    /// [`home`](crate::home). Returns whether the caller must turn to the next dispatcher.
     ///
     /// `answer.seq` is the newest message that the dispatcher has heard, which may be later than `seq`.
     #[must_use]
-    pub fn reply(&mut self, seq: u64, answer: ClaimAnswer, dispatcher: &str, is_first: bool, now: Millis) -> bool {
+    pub fn reply(&mut self, seq: u64, answer: ClaimAnswer, dispatcher: &str, is_home: bool, now: Millis) -> bool {
         let seq = if holds(Rule::AnswersCountForTheirMessage) { seq } else { answer.seq };
         self.unanswered.remove(&seq);
         if !self.claimer.is_heard(seq) {
@@ -161,7 +161,7 @@ impl<R> DynamicTrainer<R> {
         self.claimer.reply(answer);
         // The awaited ranks may be at another dispatcher.
         let may_turn = self.dispatchers > 1 && holds(Rule::AwaitedRanksAreLookedFor);
-        let must_turn = is_idle || (may_turn && self.claimer.should_turn(is_first, self.dispatchers));
+        let must_turn = is_idle || (may_turn && self.claimer.should_turn(is_home, self.dispatchers));
         if must_turn {
             self.turn(now);
         }

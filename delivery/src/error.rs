@@ -31,6 +31,14 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    /// Returns whether a worker's error may pass: another worker, or a later attempt, may succeed. Such an error says
+    /// nothing about the data.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Exhausted | Self::Internal)
+    }
+}
+
 /// The error of invalid input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {

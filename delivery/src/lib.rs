@@ -22,6 +22,7 @@ mod error;
 pub mod messages;
 mod place;
 mod position;
+mod reader_sessions;
 mod rules;
 mod runs;
 mod sequencer;
@@ -39,7 +40,7 @@ mod worker;
 pub use changes::{Changes, Known};
 pub use claim::{Claim, CompletedPrefix, Granted};
 pub use claim_messages::{ClaimAnswer, ClaimMessage, ClaimReply, ClaimSync};
-pub use claimer::Claimer;
+pub use claimer::{Claimer, home};
 pub use clock::Millis;
 pub use cutter::{Cut, Cutter};
 pub use dispatcher::claiming::Unanswered;
@@ -50,6 +51,7 @@ pub use dynamic::{DynamicTrainer, STREAMS_OF_A_RANK_MAX};
 pub use error::{Error, ErrorKind};
 pub use place::Place;
 pub use position::{ClaimMarks, EndedRank, RankMarks, Start, Token};
+pub use reader_sessions::{ReaderSessions, RefusedReader, session_of};
 pub use runs::ClaimSet;
 pub use sequencer::{
     Event, LeaseId, NonDeterministicWindow, ReaderId, Replica, ReplicaState, Sequencer, WorkerId, WorkerLimits,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::SchemaRef;
-use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token};
-use forebay_protocol::{Batch, Error, ErrorKind, Result, random_bytes, random_id};
+use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token, home};
+use forebay_protocol::{Batch, Error, ErrorKind, Result, random_bytes};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::clock::Clock;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::follow::Follower;
+use crate::follow::{Follower, secret_and_session};
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece::{self, Piece};
 use crate::read_plan::ReadPlan;
@@ -45,8 +45,8 @@ pub(crate) struct DynamicReader {
     /// The followers of the claims being read. The first one is the loop's current claim.
     followers: VecDeque<(Claim, Follower)>,
     last: Option<Token>,
-    /// The session in which the next claim is read.
-    next_session: u64,
+    /// The secret and the session with which the next claim is read.
+    next: (String, u64),
     /// When the loop started waiting.
     waits_since: Option<Millis>,
     has_ended: bool,
@@ -100,7 +100,7 @@ impl DynamicReader {
             patience_ms,
             followers: VecDeque::new(),
             last: None,
-            next_session: random_id()?,
+            next: secret_and_session()?,
             waits_since: None,
             has_ended: false,
             driver,
@@ -159,15 +159,16 @@ impl DynamicReader {
     /// Starts followers for granted claims.
     fn begin_claims(&mut self) -> Result<()> {
         loop {
-            let session = self.next_session;
+            let session = self.next.1;
             let Some(claim) = self.rank.trainer.lock().begin(|| session) else { return Ok(()) };
-            self.next_session = session.wrapping_add(1);
+            let (secret, _) = std::mem::replace(&mut self.next, secret_and_session()?);
             let machine = Machine::OfClaim(Arc::clone(&self.rank.trainer), claim);
             let (feed, schema, moved) =
                 (Arc::clone(&self.feed), Arc::clone(&self.schema), Arc::clone(&self.rank.moved));
             let followed = FollowedTrainer::new(machine, feed, schema, self.rank.clock, moved);
             let (dispatch, transport) = (Arc::clone(&self.dispatch), Arc::clone(&self.transport));
-            self.followers.push_back((claim, Follower::new(followed, dispatch, transport, self.request.clone())?));
+            let follower = Follower::new(followed, dispatch, transport, self.request.clone(), secret);
+            self.followers.push_back((claim, follower));
         }
     }
 
@@ -236,8 +237,8 @@ type AnsweredClaim = (String, u64, Result<ClaimAnswer>);
 struct ClaimDriver {
     rank: Arc<SharedRank>,
     dispatch: Arc<dyn Dispatch>,
-    /// The first of the dispatchers.
-    first: String,
+    /// The dispatcher at which ranks that wait for others meet.
+    home: String,
     request: StreamRequest,
     calls: FuturesUnordered<BoxFuture<'static, AnsweredClaim>>,
     /// Whether the log has named the awaited ranks.
@@ -246,8 +247,10 @@ struct ClaimDriver {
 
 impl ClaimDriver {
     fn new(rank: Arc<SharedRank>, dispatch: Arc<dyn Dispatch>, request: StreamRequest) -> Self {
-        let first = dispatch.name();
-        Self { rank, dispatch, first, request, calls: FuturesUnordered::new(), has_said: false }
+        let mut names: Vec<String> = dispatch.others().iter().map(|other| other.name()).collect();
+        names.push(dispatch.name());
+        let home = home(names.iter().map(String::as_str)).unwrap_or_default().to_owned();
+        Self { rank, dispatch, home, request, calls: FuturesUnordered::new(), has_said: false }
     }
 
     /// Runs until the loop leaves or a dispatcher refuses permanently. Also announces the rank to the `others`, since
@@ -301,7 +304,7 @@ impl ClaimDriver {
                 let is_awaiting = !answer.reply.awaited.is_empty();
                 let (must_turn, awaiting) = {
                     let mut trainer = self.rank.trainer.lock();
-                    (trainer.reply(seq, answer, asked, asked == self.first, now), trainer.awaiting())
+                    (trainer.reply(seq, answer, asked, asked == self.home, now), trainer.awaiting())
                 };
                 if let Some((_, report)) = awaiting.filter(|(since, _)| now - since > SILENCE_MS) {
                     if !std::mem::replace(&mut self.has_said, true) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_delivery::{Millis, no_workers};
+use forebay_delivery::{Millis, no_workers, session_of};
 use forebay_protocol::{Error, ErrorKind, Result, random_bytes};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -27,6 +27,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 const STUCK: Duration = Duration::from_secs(15);
 const STUCK_MS: Millis = STUCK.as_millis() as Millis;
 
+/// Returns a secret for a reader, and the session that follows from its key.
+pub(crate) fn secret_and_session() -> Result<(String, u64)> {
+    let secret: String = random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let session = session_of(&secret_key(&secret));
+    Ok((secret, session))
+}
+
 /// A trainer and the task that follows its routes. Dropping it leaves the feed.
 pub(crate) struct Follower {
     pub(crate) followed: Arc<FollowedTrainer>,
@@ -34,16 +41,18 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Starts following. Must be called inside a Tokio runtime.
+    /// Starts following a trainer, whose session follows from the key of `secret`. Must be called inside a Tokio
+    /// runtime.
     pub(crate) fn new(
         followed: Arc<FollowedTrainer>,
         dispatch: Arc<dyn Dispatch>,
         transport: Arc<dyn SliceTransport>,
         request: StreamRequest,
-    ) -> Result<Self> {
+        secret: String,
+    ) -> Self {
         let mut driver = JoinSet::new();
-        driver.spawn(Driver::new(Arc::clone(&followed), dispatch, transport, request)?.run());
-        Ok(Self { followed, driver })
+        driver.spawn(Driver::new(Arc::clone(&followed), dispatch, transport, request, secret).run());
+        Self { followed, driver }
     }
 
     /// Waits until there may be something for a loop that has waited since `waits_since`.
@@ -110,9 +119,9 @@ impl Driver {
         dispatch: Arc<dyn Dispatch>,
         transport: Arc<dyn SliceTransport>,
         request: StreamRequest,
-    ) -> Result<Self> {
-        let secret: String = random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self {
+        secret: String,
+    ) -> Self {
+        Self {
             secret_key: secret_key(&secret),
             streams: WindowStreams::new(Arc::clone(&followed), transport, secret),
             has_others: !dispatch.others().is_empty(),
@@ -124,7 +133,7 @@ impl Driver {
             rotated: Instant::now(),
             is_held_up: false,
             gives_up_at: None,
-        })
+        }
     }
 
     /// Runs until the loop leaves or reading fails.

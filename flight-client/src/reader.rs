@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use forebay_delivery::{Millis, Next, Origin, ReceiveLimits, Token, Trainer};
-use forebay_protocol::{Batch, Error, Result, random_id};
+use forebay_protocol::{Batch, Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::follow::Follower;
+use crate::follow::{Follower, secret_and_session};
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece;
 use crate::read_plan::ReadPlan;
@@ -40,7 +40,7 @@ impl RankReader {
     ) -> Result<Self> {
         let FeedMetadata { window, window_offset, offset, .. } = what.metadata;
         let feed: Arc<str> = what.metadata.feed.as_str().into();
-        let session = random_id()?;
+        let (secret, session) = secret_and_session()?;
         let begin = Origin { window, window_offset, offset };
         let limits = ReceiveLimits::of_bytes(options.buffer_bytes()).patient_for(patience_ms(options.patience));
         let trainer = Trainer::new(Arc::clone(&feed), session, what.settings(), begin, limits);
@@ -48,7 +48,7 @@ impl RankReader {
         let followed =
             FollowedTrainer::new(machine, feed, Arc::clone(&what.schema), Clock::start(), Arc::new(Notify::new()));
         Ok(Self {
-            follower: Follower::new(followed, dispatch, transport, what.request.clone())?,
+            follower: Follower::new(followed, dispatch, transport, what.request.clone(), secret),
             patience_ms: patience_ms(options.patience),
             last: None,
             waits_since: None,

@@ -130,17 +130,11 @@ fn judge(followed: &FollowedTrainer, address: &str, error: SliceError) -> Ended 
         // A worker with a wrong address is the worker's problem, not the reader's.
         SliceError::Unreachable(error) => at(address, &error),
         SliceError::TicketRefused(error) => error,
-        SliceError::Failed(error) => match error.kind() {
-            ErrorKind::Data
-            | ErrorKind::Invalid
-            | ErrorKind::Conflict
-            | ErrorKind::Unsupported
-            | ErrorKind::Internal => {
-                return Ended::Failed(error.report());
-            }
-            // This worker accepts other tokens than the dispatcher does; other workers may accept the dispatcher's.
-            ErrorKind::Denied => at(address, &error),
-            ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Exhausted => error,
+        SliceError::Failed(error) => match Ended::of(error.report()) {
+            // This worker accepts other tokens than the dispatcher does.
+            Ended::Lost if error.kind() == ErrorKind::Denied => at(address, &error),
+            Ended::Lost => error,
+            ended => return ended,
         },
     };
     followed.stream_trouble(&error);

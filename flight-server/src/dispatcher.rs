@@ -3,11 +3,14 @@
 //! A call is answered at once if there is news for its caller, otherwise when news arrives or after half a second. So
 //! every caller calls at least that often.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forebay_delivery::{ClaimAnswer, Dispatcher, DispatcherSettings, Millis, Replaced, Status, Unanswered, WorkerId};
+use forebay_delivery::{
+    ClaimAnswer, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Replaced, Status, Unanswered,
+    WorkerId,
+};
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Result, Session, WindowPlan, build, operator_differences, operator_versions,
 };
@@ -29,9 +32,6 @@ const POLL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(250);
 /// Lifetime of a ticket. A trainer gets a new one with every answer.
 const TICKET_SECONDS: u64 = 15 * 60;
-/// Number of sessions of left readers to remember. A reader's last message may overtake the one before it, which must
-/// not bring the reader back.
-const LEFT_KEPT: usize = 1024;
 
 /// The dispatcher of a session's pipelines.
 pub(crate) struct DispatcherService {
@@ -64,10 +64,7 @@ impl Drop for HangingUp<'_> {
 struct DispatcherState {
     dispatcher: Dispatcher<WindowPlan>,
     feeds: HashMap<Arc<str>, Feed>,
-    /// Sessions of left readers.
-    left: VecDeque<u64>,
-    /// The secret key of each session. Other trainers may learn a session's number, but not its key.
-    secret_keys: HashMap<u64, String>,
+    sessions: ReaderSessions,
 }
 
 impl DispatcherService {
@@ -79,8 +76,7 @@ impl DispatcherService {
             state: Mutex::new(DispatcherState {
                 dispatcher,
                 feeds: HashMap::new(),
-                left: VecDeque::new(),
-                secret_keys: HashMap::new(),
+                sessions: ReaderSessions::default(),
             }),
             journal: Mutex::default(),
             changed: Notify::new(),
@@ -99,16 +95,12 @@ impl DispatcherService {
     pub(crate) async fn watch(&self) {
         loop {
             sleep(TICK).await;
-            let (status, failures) = self.act(|DispatcherState { dispatcher, feeds, secret_keys, .. }| {
+            let (status, failures) = self.act(|DispatcherState { dispatcher, feeds, .. }| {
                 dispatcher.tick(self.now());
                 feeds.retain(|id, _| dispatcher.has_feed(id));
                 let failures = dispatcher.failures().map(|(id, window, why)| (Arc::clone(id), window, why));
                 let failures: Vec<_> = failures.collect();
-                let status = dispatcher.status(self.now());
-                let sessions: HashSet<u64> =
-                    status.feeds.iter().flat_map(|feed| &feed.readers).map(|it| it.session).collect();
-                secret_keys.retain(|session, _| sessions.contains(session));
-                (status, failures)
+                (dispatcher.status(self.now()), failures)
             });
             self.journal.lock().look(&status, failures);
         }
@@ -152,22 +144,13 @@ impl DispatcherService {
         self.open(&call.request, &call.sync.feed)?;
         let ticket = self.ticket(&call)?;
         self.act(|state| {
-            if state.left.contains(&sync.session) {
-                return Err(has_left());
+            let admitted = state.sessions.admit(sync, &call.secret_key);
+            if admitted.is_ok() {
+                state.dispatcher.reader_sync(sync, self.now());
             }
-            let secret_key = state.secret_keys.entry(sync.session).or_insert_with(|| call.secret_key.clone());
-            if *secret_key != call.secret_key {
-                return Err(Error::new(ErrorKind::Denied, "this session belongs to another reader")
-                    .with_hint("draw a random session number for each reader"));
-            }
-            if sync.leaving {
-                state.left.push_back(sync.session);
-                let forgotten = state.left.len().saturating_sub(LEFT_KEPT);
-                state.left.drain(..forgotten);
-            }
-            state.dispatcher.reader_sync(sync, self.now());
-            Ok(())
-        })?;
+            admitted
+        })
+        .map_err(refused)?;
         self.journal.lock().reader(sync);
         let reply = self.poll(("reader", sync.session), sync.seq, |state| {
             let reply = state.dispatcher.reader_reply(&sync.feed, sync.session).ok_or_else(has_left)?;
@@ -311,6 +294,14 @@ fn rival(replaced: &Replaced) -> Error {
         .with_hint("give each worker its own option \"port\" and option \"advertise\"")
 }
 
+fn refused(why: RefusedReader) -> Error {
+    match why {
+        RefusedReader::Left => has_left(),
+        RefusedReader::Stranger => Error::new(ErrorKind::Denied, "this session belongs to another reader")
+            .with_hint("run the same version of forebay everywhere: a session follows from its secret key"),
+    }
+}
+
 fn has_left() -> Error {
     Error::new(ErrorKind::Unavailable, "the reader has left")
 }
@@ -333,7 +324,7 @@ fn check_build(call: &WorkerCall) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
-    use forebay_delivery::{Changes, Known, WindowId};
+    use forebay_delivery::{Changes, Known, WindowId, session_of};
     use forebay_flight_client::StreamRequest;
 
     use super::*;
@@ -392,7 +383,7 @@ mod tests {
             request: StreamRequest { pipeline: "p".to_owned(), ..StreamRequest::default() },
             secret_key: blake3::hash(b"secret").to_hex().to_string(),
             sync: ReaderSync {
-                session: 7,
+                session: session_of(&blake3::hash(b"secret").to_hex()),
                 seq,
                 feed: feed.id().into(),
                 rank: 0,

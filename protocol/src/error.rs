@@ -65,8 +65,8 @@ impl Error {
 
     /// The error in the form sent between the parts of a cluster.
     pub fn report(&self) -> Report {
-        let retry = matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Internal);
-        Report { kind: self.kind(), message: self.message().to_owned(), hint: self.hint().map(str::to_owned), retry }
+        let (kind, message, hint) = (self.kind(), self.message().to_owned(), self.hint().map(str::to_owned));
+        Report { kind, message, hint, retry: kind.may_pass() }
     }
 
     /// The same error with a hint.

@@ -6,6 +6,7 @@ use super::feed::{OpenFeed, ReaderContact, ToldReader};
 use super::{Dispatcher, computing};
 use crate::clock::Millis;
 use crate::messages::{ReaderReply, ReaderSync, Route};
+use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReplicaState};
 use crate::window::Plan;
 
@@ -22,7 +23,7 @@ impl<P: Plan> Dispatcher<P> {
         let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
         // Any client may have sent the message. An invalid one is ignored.
         let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
-        if sync.world_size == 0 || !is_sane {
+        if sync.world_size == 0 || (!is_sane && holds(Rule::PositionsFitTheFeed)) {
             return;
         }
         if sync.leaving {

@@ -155,6 +155,26 @@ fn a_young_dispatcher_keeps_the_windows_of_feeds_that_are_not_open_yet() {
 }
 
 #[test]
+fn a_worker_keeps_windows_that_a_new_dispatcher_has_not_heard_of() {
+    let dropped = |rule| {
+        break_rule(rule);
+        let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
+        let mut before = dispatcher(1, &["f"]);
+        ask(&mut before, &mut trainer, LATER);
+        exchange(&mut before, &mut worker, LATER);
+        exchange(&mut before, &mut worker, LATER);
+        // The message holds only what the earlier dispatcher did not know.
+        let mut after = dispatcher(2, &["f"]);
+        ask(&mut after, &mut trainer, LATER);
+        after.worker_sync(&worker.sync(), LATER).expect("its own address");
+        let actions = worker.reply(&after.worker_reply(7, LATER).expect("known"));
+        break_rule(None);
+        actions.iter().filter(|action| matches!(action, crate::WorkerAction::Drop(_))).count()
+    };
+    assert_eq!((dropped(None), dropped(Some(Rule::UnnamedWindowsAreNotRevoked))), (0, 2));
+}
+
+#[test]
 fn a_window_that_is_ready_is_not_computed_again_by_a_worker_that_joined_first() {
     let (mut first, mut second, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
     let mut before = dispatcher(1, &["f"]);
@@ -533,7 +553,7 @@ fn the_error_of_a_given_up_window_names_its_pipeline() {
     let mut dispatcher = dispatcher(1, &["f"]);
     dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
     let mut trainer = trainer("f", 1);
-    for id in 1..=13 {
+    for id in 1..=21 {
         dispatcher.reader_sync(&trainer.sync(LATER), LATER);
         // Each worker takes the address of the one before, which is lost.
         let sync = worker(id, "grpc://10.0.0.1:1", 1_000).sync();

@@ -15,7 +15,7 @@ pub(super) const LOSSES_MAX: u32 = 3;
 pub(super) const LOSSES_ALONE_MAX: u32 = 2;
 /// The number of workers that may be lost over a window in all. A window that ends its worker at once is never
 /// reported by it.
-const LOSSES_IN_ALL_MAX: u32 = 12;
+const LOSSES_IN_ALL_MAX: u32 = 20;
 /// The number of windows, of those that a lost worker would have begun next, that it may have begun since its last
 /// message.
 const UNREPORTED_MAX: usize = 2;

@@ -3,6 +3,7 @@
 use super::dispatcher::DispatcherNode;
 use super::faults::{Blow, Fault};
 use super::job::DynamicJob;
+use super::liar::Liar;
 use super::reader::{OrderedJob, ResumeChange};
 use super::worker::WorkerNode;
 use super::world::{
@@ -39,6 +40,7 @@ struct SimulatedCluster {
     readers: Vec<OrderedJob>,
     /// Jobs with dynamic delivery. Their nodes come after those of the ordered jobs.
     jobs: Vec<DynamicJob>,
+    liar: Option<Liar>,
 }
 
 /// Runs a seed to its end.
@@ -92,7 +94,7 @@ impl SimulatedCluster {
         let jobs: Vec<_> =
             (readers.len()..readers.len() + jobs).map(|index| DynamicJob::draw(&mut world, index)).collect();
         if !jobs.is_empty() && world.poison.is_none() && world.random.chance(500) {
-            world.dispatchers = DISPATCHERS;
+            world.dispatchers = world.random.pick(&[2, DISPATCHERS]);
         }
         let dispatchers = (0..DISPATCHERS).map(DispatcherNode::new).collect();
         let workers = (0..WORKERS).map(|worker| WorkerNode::new(worker_node(worker), worker % WORKERS_USUAL)).collect();
@@ -121,7 +123,8 @@ impl SimulatedCluster {
             world.schedule(at, WorldEvent::Blow);
         }
         world.schedule(until, WorldEvent::Heal);
-        Self { world, dispatchers, workers, workers_wanted, readers, jobs }
+        let liar = world.random.chance(200).then(|| Liar::draw(&mut world));
+        Self { world, dispatchers, workers, workers_wanted, readers, jobs, liar }
     }
 
     fn handle(&mut self, event: WorldEvent) {
@@ -136,6 +139,7 @@ impl SimulatedCluster {
                         self.revive(index);
                     }
                 }
+                Role::Liar => self.liar.iter_mut().for_each(|liar| liar.handle(message.clone())),
                 Role::Trainer(reader, _) => {
                     let process = Process { node: to, generation: generation.unwrap_or(0) };
                     if let Some(it) = self.readers.get_mut(reader) {
@@ -162,6 +166,7 @@ impl SimulatedCluster {
                         self.revive(index);
                     }
                 }
+                Role::Liar => self.liar.iter_mut().for_each(|liar| liar.lie(world)),
                 Role::Trainer(reader, _) => match self.readers.get_mut(reader) {
                     Some(reader) => reader.timer(world, process, timer),
                     None => self.jobs[reader - self.readers.len()].timer(world, process, timer),
@@ -193,6 +198,7 @@ impl SimulatedCluster {
                     self.workers[index].start(world, index > 0);
                 }
             }
+            Role::Liar => {}
             Role::Trainer(reader, rank) => match self.readers.get_mut(reader) {
                 Some(reader) => reader.start(world),
                 None => self.jobs[reader - self.readers.len()].start(world, rank),
@@ -326,7 +332,7 @@ impl SimulatedCluster {
             let fault = if stays_down { Fault::DispatcherDown } else { Fault::DispatcherKilled };
             self.world.faults.fired(fault);
             self.dispatchers[index].count(&mut self.world);
-            self.dispatchers[index].kill();
+            self.dispatchers[index].kill(&mut self.world);
             let after = match stays_down {
                 true => self.world.random.between(3_000, 12_000),
                 false => self.world.random.between(1, 500),
@@ -356,13 +362,14 @@ impl SimulatedCluster {
     fn pause(&mut self, node: NodeId, fault: Fault) {
         self.world.faults.fired(fault);
         let until = self.world.now + self.world.random.pick(&[100, 1_000, 3_000, 12_000]);
-        self.world.pause(node, until);
+        // Events wait until the pause ends, so it must not outlast the faults.
+        self.world.pause(node, until.min(self.world.faults.until));
     }
 
     /// Ends the faults, and starts enough nodes to finish.
     fn heal(&mut self) {
         self.world.heal();
-        // A second dispatcher may stay down.
+        // All dispatchers but one may stay down.
         let stays_down = self.world.dispatchers > 1 && self.world.random.chance(500);
         for node in 0..self.world.dispatchers {
             let others_up = self.dispatchers.iter().enumerate().any(|(other, it)| other != node && it.is_up());

@@ -1,13 +1,17 @@
 //! A dispatcher's process, with long polls: it answers news at once, and other messages after a while.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::content::{BUILD, probe};
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
-use super::world::{NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
+use super::world::{LIAR, NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
 use crate::messages::WorkerSync;
-use crate::{ClaimMessage, Dispatcher, DispatcherSettings, Millis, Unanswered, WorkerId};
+use crate::rules::{Rule, holds};
+use crate::{
+    ClaimMessage, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Unanswered, WorkerId,
+};
 
 /// The time after which a message is answered without news.
 const POLL_MS: Millis = 500;
@@ -39,6 +43,9 @@ pub(super) struct DispatcherNode {
     recomputed: u64,
     /// The newest process of each rank that this dispatcher should know.
     newest: BTreeMap<(JobName, u64), u64>,
+    sessions: ReaderSessions,
+    /// The readers that have left this dispatcher.
+    left: BTreeSet<u64>,
 }
 
 /// A job's name, world size and origin.
@@ -55,6 +62,8 @@ impl DispatcherNode {
             readers_max: 0,
             recomputed: 0,
             newest: BTreeMap::new(),
+            sessions: ReaderSessions::default(),
+            left: BTreeSet::new(),
         }
     }
 
@@ -66,15 +75,19 @@ impl DispatcherNode {
         self.process.generation += 1;
         world.dispatchers_started += 1;
         self.started = world.now;
+        world.up_since[self.process.node] = Some(world.now);
         self.readers_max = 0;
         self.recomputed = 0;
         self.newest.clear();
+        self.sessions = ReaderSessions::default();
+        self.left.clear();
         let instance = world.random.next() as u32;
         self.state = Some(Dispatcher::new(DispatcherSettings::default(), instance, world.now));
         world.timer(world.now + POLL_MS, self.process, Timer::Polls);
     }
 
-    pub(super) fn kill(&mut self) {
+    pub(super) fn kill(&mut self, world: &mut World) {
+        world.up_since[self.process.node] = None;
         self.process.generation += 1;
         self.state = None;
         self.polls.clear();
@@ -94,7 +107,13 @@ impl DispatcherNode {
                 dispatcher.suspect(worker);
                 return self.answer(world);
             }
-            NodeMessage::WorkerSync(sync) => {
+            NodeMessage::WorkerSync { probe: there, .. }
+                if there != probe(BUILD) && holds(Rule::OtherBuildsAreRefused) =>
+            {
+                world.send(self.process, from.node, Some(from.generation), NodeMessage::OtherBuild);
+                return;
+            }
+            NodeMessage::WorkerSync { sync, .. } => {
                 let adoptable = sync.known != 0 && sync.windows > 0;
                 if adoptable && dispatcher.status(now).workers.iter().all(|it| it.worker != sync.worker) {
                     world.faults.fired(Fault::Adopted);
@@ -111,15 +130,28 @@ impl DispatcherNode {
                 }
                 (Who::Worker(Box::new(sync.clone())), sync.seq, sync.known)
             }
-            NodeMessage::ReaderSync(sync) => {
+            NodeMessage::ReaderSync { secret, sync } => {
+                if let Err(why) = self.sessions.admit(&sync, &secret) {
+                    if why == RefusedReader::Stranger {
+                        world.send(self.process, from.node, Some(from.generation), NodeMessage::Denied);
+                    }
+                    return;
+                }
                 if !dispatcher.has_feed(&sync.feed) {
                     let plan = world.plans[world.feed(&sync.feed)];
                     dispatcher.open(&sync.feed, plan, now);
                 }
                 dispatcher.reader_sync(&sync, now);
-                let readers = dispatcher.status(now).feeds.iter().map(|feed| feed.readers.len()).sum();
+                let status = dispatcher.status(now);
+                let readers = status.feeds.iter().map(|feed| feed.readers.len()).sum();
                 self.readers_max = self.readers_max.max(readers);
+                let is_there =
+                    |left: &u64| status.feeds.iter().flat_map(|it| &it.readers).any(|it| it.session == *left);
+                if let Some(left) = self.left.iter().find(|left| is_there(left)) {
+                    world.violated(|| format!("reader {left:x} has left, and came back"));
+                }
                 if sync.leaving {
+                    self.left.insert(sync.session);
                     return self.answer(world);
                 }
                 (Who::Reader(sync.feed, sync.session), sync.seq, sync.known)
@@ -132,7 +164,8 @@ impl DispatcherNode {
                 let job = (message.claims.job.clone(), message.world_size, message.claims.origin);
                 let said = message.claims.sessions.iter().chain([(&message.rank, &message.session)]);
                 // A process must report the sessions of its token.
-                for (&rank, &session) in said.chain(world.named.get(&message.session).into_iter().flatten()) {
+                let said = said.chain(world.named.get(&message.session).into_iter().flatten());
+                for (&rank, &session) in said.filter(|_| from.node != LIAR) {
                     let newest = self.newest.entry((job.clone(), rank)).or_default();
                     *newest = session.max(*newest);
                 }

@@ -74,6 +74,12 @@ faults! {
     StreamGarbled,
     /// A stream brought an error.
     StreamFailed,
+    /// A worker ran short of a resource while it computed a row.
+    Shortage,
+    /// A client said what is not so.
+    Lie,
+    /// A worker of another build asked to join.
+    OtherBuild,
     /// A worker was asked for a window that it did not hold.
     Missing,
     /// A trainer refused rows of a replaced stream.
@@ -141,6 +147,8 @@ pub(super) struct Rates {
     pub(super) stream_broken: u64,
     pub(super) stream_garbled: u64,
     pub(super) stream_failed: u64,
+    pub(super) shortage: u64,
+    pub(super) other_build: u64,
 }
 
 /// Faults that are injected into nodes from time to time.
@@ -209,6 +217,8 @@ impl Faults {
             stream_broken: rate(150),
             stream_garbled: rate(100),
             stream_failed: rate(8),
+            shortage: rate(60),
+            other_build: rate(500),
         };
         let blows = BLOWS.into_iter().filter(|_| random.chance(250)).collect();
         let until = match random.chance(50) {

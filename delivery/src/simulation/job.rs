@@ -9,7 +9,7 @@ use super::oracle::{Ledger, Taken};
 use super::tokens::{OldToken, Saved, joined, marks};
 use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
 use crate::rules::{Rule, holds};
-use crate::{AssembledBatch, Claim, Claimer, ErrorKind, Millis, ReadSettings, Start};
+use crate::{AssembledBatch, Claim, Claimer, ErrorKind, Millis, ReadSettings, Start, session_of};
 
 /// A rank, across its processes.
 #[derive(Default)]
@@ -345,7 +345,7 @@ impl DynamicJob {
         let Some((place, reading)) = self.find(process) else { return };
         let Some(member) = self.member(place) else { return };
         match (reading, timer) {
-            (Some(reading), timer) => member.timer_of_claim(world, reading, timer),
+            (Some(reading), timer) => member.timer_of_claim(world, reading, &timer),
             (None, timer) => member.timer(world, &timer),
         }
         self.pump(world, place);
@@ -360,10 +360,13 @@ impl DynamicJob {
         }
         loop {
             let Some(rank) = self.member(place).map(|member| member.rank) else { return };
-            while let Some(claim) = self.member(place).and_then(|it| it.trainer.begin(|| world.random.next())) {
+            loop {
+                let secret = world.secret();
+                let begun = self.member(place).and_then(|it| it.trainer.begin(|| session_of(&secret)));
+                let Some(claim) = begun else { break };
                 let process = self.process(rank);
                 if let Some(member) = self.member(place) {
-                    member.read(world, process, claim);
+                    member.read(world, process, claim, secret);
                 }
             }
             let step_ms = place.map_or(20, |rank| self.places[rank].step_ms);

@@ -1,6 +1,7 @@
 //! A process of a rank with dynamic delivery, which asks for claims, reads them, and delivers batches.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::contact::{Contact, SharedAddress};
 use super::faults::Fault;
@@ -66,10 +67,10 @@ impl Member {
     }
 
     /// Creates the reader of a claim.
-    pub(super) fn read(&mut self, world: &mut World, process: Process, claim: Claim) {
+    pub(super) fn read(&mut self, world: &mut World, process: Process, claim: Claim, secret: Arc<str>) {
         let contact = Contact::sharing(&self.readers_at);
         let feed = self.trainer.claimer().feed().clone();
-        self.reading.push_back((claim, TrainerNode::new(world, process, self.process, &feed, contact)));
+        self.reading.push_back((claim, TrainerNode::new(world, process, self.process, &feed, secret, contact)));
     }
 
     /// Announces the process to the other dispatchers. A message may be lost.
@@ -88,6 +89,7 @@ impl Member {
             let dispatcher = self.contact.dispatcher();
             self.contact.sent(world, self.process, message.seq);
             self.asked.insert(message.seq, dispatcher);
+            world.overheard.rank = Some(message.clone());
             world.send(self.process, dispatcher, None, NodeMessage::ClaimSync(Box::new(message)));
         }
     }
@@ -105,8 +107,11 @@ impl Member {
         match message {
             NodeMessage::ClaimAnswer { call, answer } => {
                 self.asked.remove(&call);
-                let is_first = self.contact.dispatcher() == 0;
-                if self.trainer.reply(call, *answer, "d", is_first, world.now) {
+                for failed in self.contact.answered(world, call) {
+                    self.unanswered(world, failed);
+                }
+                let is_home = self.contact.is_at_home();
+                if self.trainer.reply(call, *answer, "d", is_home, world.now) {
                     self.rotate(world);
                 }
                 let latest = self.trainer.claimer().latest();
@@ -116,6 +121,7 @@ impl Member {
             NodeMessage::Unreachable => {
                 let asked = self.asked.iter().filter(|(_, at)| **at == from.node);
                 let unanswered: Vec<u64> = asked.map(|(&seq, _)| seq).collect();
+                self.contact.unreachable(world, from.node);
                 unanswered.into_iter().for_each(|seq| self.unanswered(world, seq));
             }
             _ => {}
@@ -135,16 +141,14 @@ impl Member {
         if let Timer::Unanswered(seq) = *timer
             && self.asked.contains_key(&seq)
         {
+            self.contact.unanswered(world, seq);
             self.unanswered(world, seq);
         }
     }
 
     /// Handles a timer of the reader of a claim.
-    pub(super) fn timer_of_claim(&mut self, world: &mut World, index: usize, timer: Timer) {
-        let (claim, node) = &mut self.reading[index];
-        if let Some(trainer) = self.trainer.trainer(*claim) {
-            node.timer(world, trainer, timer);
-        }
+    pub(super) fn timer_of_claim(&mut self, world: &mut World, index: usize, timer: &Timer) {
+        self.reading[index].1.timer(world, timer);
     }
 
     fn unanswered(&mut self, world: &mut World, seq: u64) {

@@ -10,9 +10,11 @@
 
 mod cluster;
 mod contact;
+mod content;
 mod dispatcher;
 mod faults;
 mod job;
+mod liar;
 mod member;
 mod oracle;
 mod poison;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::content::{BUILD, content};
 use super::faults::Fault;
 use super::world::{ROW_BYTES, SimulatedPlan, SimulatedRows, World};
 use crate::{AssembledBatch, Plan, ReadSettings, Token, WindowId};
@@ -44,6 +45,11 @@ fn wrong_rows(
             && records.rows.end <= plan.rows(records.window);
         if !is_next {
             return Some(format!("{records:?} instead of offset {at}: {delivery:?}"));
+        }
+        let rows = records.rows.clone();
+        let good = rows.filter_map(|row| Some((row, content(&plan, records.window, row, BUILD)?)));
+        if !good.eq(records.contents.iter().copied()) {
+            return Some(format!("other rows than the files have: {records:?}"));
         }
         at += records.rows.end - records.rows.start;
     }

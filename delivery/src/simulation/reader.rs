@@ -10,7 +10,9 @@ use super::worker::at_address;
 use super::world::{NodeMessage, Process, SimulatedRows, Timer, World, WorldEvent, trainer_node};
 use crate::messages::ReaderSync;
 use crate::rules::{Rule, holds};
-use crate::{Ended, Fragment, Millis, Next, Origin, ReadSettings, ReceiveLimits, Start, Token, Trainer, WindowId};
+use crate::{
+    Ended, Fragment, Millis, Next, Origin, ReadSettings, ReceiveLimits, Start, Token, Trainer, WindowId, session_of,
+};
 
 /// A trainer turns to another dispatcher when it has been told for this long that no worker computes its feed.
 const NO_WORKERS_MS: Millis = 2_000;
@@ -52,6 +54,8 @@ pub(super) struct TrainerNode {
     /// The process that owns the connections to workers: the rank's.
     owner: Process,
     feed: Arc<str>,
+    /// The key from which its session follows.
+    secret: Arc<str>,
     contact: Contact,
     streams: BTreeMap<u64, IncomingStream>,
     /// The time until which the loop computes.
@@ -170,13 +174,14 @@ impl OrderedJob {
         }
         world.say(|| format!("reader {} begins at {start} with {:?}", self.index, self.settings));
         for rank in 0..self.settings.world_size as usize {
-            let session = world.random.next();
+            let secret = world.secret();
+            let session = session_of(&secret);
             let settings = ReadSettings { rank: rank as u64, ..self.settings };
             let feed = Arc::clone(&world.feeds[self.feed]);
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
             let trainer = Trainer::new(feed, session, settings, origin, limits(self.buffer_limit));
             let contact = Contact::new(world);
-            let node = TrainerNode::new(world, process, process, trainer.feed(), contact);
+            let node = TrainerNode::new(world, process, process, trainer.feed(), secret, contact);
             self.ranks.push(OrderedRank { node, trainer });
         }
     }
@@ -226,8 +231,7 @@ impl OrderedJob {
 
     pub(super) fn timer(&mut self, world: &mut World, process: Process, timer: Timer) {
         let Some(index) = self.rank(process) else { return };
-        let OrderedRank { node, trainer } = &mut self.ranks[index];
-        node.timer(world, trainer, timer);
+        self.ranks[index].node.timer(world, &timer);
         self.pump(world, index);
     }
 
@@ -311,12 +315,20 @@ impl OrderedJob {
 }
 
 impl TrainerNode {
-    pub(super) fn new(world: &mut World, process: Process, owner: Process, feed: &Arc<str>, contact: Contact) -> Self {
+    pub(super) fn new(
+        world: &mut World,
+        process: Process,
+        owner: Process,
+        feed: &Arc<str>,
+        secret: Arc<str>,
+        contact: Contact,
+    ) -> Self {
         world.timer(world.now, process, Timer::Pump);
         Self {
             process,
             owner,
             feed: Arc::clone(feed),
+            secret,
             contact,
             streams: BTreeMap::new(),
             busy_until: 0,
@@ -343,22 +355,19 @@ impl TrainerNode {
     ) {
         match message {
             NodeMessage::ReaderReply { call, mut reply } => {
-                self.contact.answered(call);
+                self.contact.answered(world, call);
                 // Workers of another dispatcher may not refuse the feed.
                 if reply.refused && world.dispatchers > 1 {
                     reply.failed = None;
                 }
                 trainer.reply(reply);
                 self.contact.judge(world, trainer.workers() > 0, NO_WORKERS_MS);
-                if self.contact.is_quiet() && !self.ended {
-                    self.sync(world, trainer);
-                }
+            }
+            NodeMessage::Denied if !self.ended => {
+                world.violated(|| "a reader is refused its own session".to_owned());
             }
             NodeMessage::Unreachable => {
-                self.contact.rotate(world);
-                if !self.ended {
-                    self.sync(world, trainer);
-                }
+                self.contact.unreachable(world, from.node);
             }
             NodeMessage::Rows { stream, fragment } => match self.streams.get_mut(&stream) {
                 Some(reading) => {
@@ -378,19 +387,17 @@ impl TrainerNode {
         }
     }
 
-    pub(super) fn timer(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>, timer: Timer) {
-        match timer {
-            Timer::Unanswered(seq) if self.contact.awaits(seq) && !self.ended => {
-                self.contact.rotate(world);
-                self.sync(world, trainer);
-            }
-            _ => {}
+    pub(super) fn timer(&mut self, world: &mut World, timer: &Timer) {
+        if let Timer::Unanswered(seq) = *timer
+            && !self.ended
+        {
+            self.contact.unanswered(world, seq);
         }
     }
 
     /// Sends news, and sets a timer for the next thing to do.
     pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
-        if trainer.has_news() && !self.ended {
+        if self.contact.may_call(trainer.has_news()) && !self.ended {
             self.sync(world, trainer);
         }
         let retry_at = trainer.retry_at().filter(|&at| at > world.now);
@@ -412,12 +419,15 @@ impl TrainerNode {
             self.contact.rotate(world);
         }
         self.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ReaderSync(sync));
+        world.overheard.reader = Some(sync.clone());
+        let message = NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync };
+        world.send(self.process, self.contact.dispatcher(), None, message);
     }
 
     pub(super) fn end(&mut self, world: &mut World, leave: ReaderSync) {
         self.ended = true;
-        world.send(self.process, self.contact.dispatcher(), None, NodeMessage::ReaderSync(leave));
+        let message = NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync: leave };
+        world.send(self.process, self.contact.dispatcher(), None, message);
     }
 
     /// Opens the streams that the trainer asks for.

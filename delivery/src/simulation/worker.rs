@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::contact::Contact;
+use super::content::{BUILD, content, probe};
 use super::faults::Fault;
 use super::world::{NodeId, NodeMessage, Process, ROW_BYTES, SimulatedRows, Timer, World};
 use crate::changes::Followed;
 use crate::messages::{Granted, HeldState, Report, WorkerSync};
-use crate::{Ended, Fragment, Lease, Millis, Open, WindowKey, Worker, WorkerAction, WorkerProfile};
+use crate::rules::{Rule, holds};
+use crate::{Ended, ErrorKind, Fragment, Lease, Millis, Open, Plan, WindowKey, Worker, WorkerAction, WorkerProfile};
 
 /// The most windows that a worker computes at a time.
 pub(super) const COMPUTING_MAX: usize = 3;
@@ -16,6 +18,9 @@ pub(super) const COMPUTING_MAX: usize = 3;
 const IDLE_MS: Millis = 4_000;
 /// A draining worker leaves after this time at the latest.
 const DRAIN_MS: Millis = 5_000;
+
+/// What a worker that runs short says.
+pub(super) const SHORT: &str = "no room for a row";
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TaskStage {
@@ -51,9 +56,13 @@ struct WorkerState {
     tasks: BTreeMap<WindowKey, WindowTask>,
     streams: BTreeMap<u64, Serving>,
     draining_since: Option<Millis>,
+    /// Whether to tell the dispatcher at once.
+    has_news: bool,
     /// The newest message that was answered, the version of its newest answer, and what it granted.
     newest: ((u64, u64), Followed<WindowKey, Granted>),
     refuses: Option<usize>,
+    build: u64,
+    probe: u64,
 }
 
 pub(super) struct WorkerNode {
@@ -72,8 +81,8 @@ pub(super) fn at_address(address: &str) -> usize {
     address[1..].parse().expect("an address of `address`")
 }
 
-fn report(message: &str, retry: bool) -> Report {
-    Report { kind: crate::ErrorKind::Data, message: message.into(), hint: None, retry }
+fn report(kind: ErrorKind, message: &str) -> Report {
+    Report { kind, message: message.into(), hint: None, retry: kind.may_pass() }
 }
 
 impl WorkerNode {
@@ -99,6 +108,7 @@ impl WorkerNode {
         let computing = world.random.between(1, COMPUTING_MAX as u64) as usize;
         let worker = world.random.next() >> 1;
         let refuses = may_refuse && world.strikes(world.faults.rates.refused, Fault::Refused);
+        let build = if world.strikes(world.faults.rates.other_build, Fault::OtherBuild) { 1 } else { BUILD };
         self.state = Some(WorkerState {
             worker: Worker::new(WorkerProfile { worker, address: address(self.address), memory_bytes, computing }),
             contact: Contact::new(world),
@@ -107,8 +117,11 @@ impl WorkerNode {
             tasks: BTreeMap::new(),
             streams: BTreeMap::new(),
             draining_since: None,
+            has_news: false,
             newest: ((0, 0), Followed::new()),
             refuses: refuses.then(|| world.random.below(world.feeds.len() as u64) as usize),
+            build,
+            probe: probe(build),
         });
         self.sync(world);
     }
@@ -141,27 +154,41 @@ impl WorkerNode {
         }
     }
 
+    /// Tells the dispatcher the news.
     fn sync(&mut self, world: &mut World) {
+        if let Some(state) = &mut self.state {
+            state.has_news = true;
+            self.call(world);
+        }
+    }
+
+    /// Sends a message if there is room for one.
+    fn call(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
+        if !state.contact.may_call(state.has_news) {
+            return;
+        }
+        state.has_news = false;
         let sync = state.worker.sync();
         state.contact.sent(world, self.process, sync.seq);
-        world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
+        let message = NodeMessage::WorkerSync { probe: state.probe, sync };
+        world.send(self.process, state.contact.dispatcher(), None, message);
     }
 
     /// Sends the last message, and ends the process.
     fn leave(&mut self, world: &mut World) {
         if let Some(state) = &mut self.state {
             let sync = WorkerSync { leaving: true, ..state.worker.sync() };
-            world.send(self.process, state.contact.dispatcher(), None, NodeMessage::WorkerSync(sync));
+            let message = NodeMessage::WorkerSync { probe: state.probe, sync };
+            world.send(self.process, state.contact.dispatcher(), None, message);
         }
         self.kill(world, true);
     }
 
     pub(super) fn unanswered(&mut self, world: &mut World, seq: u64) {
         let Some(state) = &mut self.state else { return };
-        if state.contact.awaits(seq) {
-            state.contact.rotate(world);
-            self.sync(world);
+        if state.contact.unanswered(world, seq) {
+            self.call(world);
         }
     }
 
@@ -178,7 +205,7 @@ impl WorkerNode {
         let Some(state) = &mut self.state else { return };
         match message {
             NodeMessage::WorkerReply { call, reply } => {
-                state.contact.answered(call);
+                state.contact.answered(world, call);
                 let actions = state.worker.reply(&reply);
                 let age = (reply.seq, reply.version);
                 if age >= state.newest.0 {
@@ -192,21 +219,23 @@ impl WorkerNode {
                 }
                 state.contact.judge(world, !state.worker.is_empty(), IDLE_MS);
                 self.act(world, actions);
-                let Some(state) = &self.state else { return };
+                let Some(state) = &mut self.state else { return };
                 let is_over = |since| state.worker.is_empty() || world.now >= since + DRAIN_MS;
                 if state.draining_since.is_some_and(is_over) {
                     self.leave(world);
-                } else if state.contact.is_quiet() || state.worker.has_more() {
-                    self.sync(world);
+                } else {
+                    state.has_news |= state.worker.has_more();
+                    self.call(world);
                 }
             }
             NodeMessage::Replaced => {
                 world.faults.fired(Fault::SentAway);
                 self.kill(world, true);
             }
+            NodeMessage::OtherBuild => self.kill(world, true),
             NodeMessage::Unreachable => {
-                state.contact.rotate(world);
-                self.sync(world);
+                state.contact.unreachable(world, from.node);
+                self.call(world);
             }
             NodeMessage::Open { stream, owner, feed, open } => {
                 let key = (feed, open.window);
@@ -243,8 +272,12 @@ impl WorkerNode {
         for action in actions {
             match action {
                 WorkerAction::Start(key) => {
+                    let feed = world.feed(&key.0);
+                    if !world.plans[feed].has(key.1, u64::MAX) {
+                        world.violated(|| format!("the feed has no window {:?}", key.1));
+                    }
                     if state.refuses == Some(world.feed(&key.0)) {
-                        state.worker.refuse(Arc::clone(&key.0), report("an older build", false));
+                        state.worker.refuse(Arc::clone(&key.0), report(ErrorKind::Unsupported, "an older build"));
                         refused = true;
                     } else {
                         let before = state.tasks.insert(key, WindowTask { id: world.id(), stage: TaskStage::Queued });
@@ -314,16 +347,16 @@ impl WorkerNode {
         }
         let (rows, bytes) = (plan.rows(key.1), plan.computed_bytes(key.1));
         let failure = if world.strikes(world.faults.rates.failed, Fault::Failed) {
-            Some(true)
+            Some(ErrorKind::Unavailable)
         } else if world.strikes(world.faults.rates.failed_for_good, Fault::FailedForGood) {
-            Some(false)
+            Some(ErrorKind::Data)
         } else {
             None
         };
         let said = match (failure, held.stage) {
-            (Some(retry), _) => {
+            (Some(kind), _) => {
                 held.stage = TaskStage::Failed;
-                HeldState::Failed(report("a file could not be read", retry))
+                HeldState::Failed(report(kind, "a file could not be read"))
             }
             (None, TaskStage::Computing) => {
                 held.stage = TaskStage::Counted;
@@ -371,10 +404,13 @@ impl WorkerNode {
             if room == 0 && open.slice.run(*row).is_some() {
                 return;
             }
+            let is_short = world.strikes(rates.shortage, Fault::Shortage);
             let ended = if world.strikes(rates.stream_broken, Fault::StreamBroken) {
                 Some(Ended::Lost)
             } else if world.strikes(rates.stream_failed, Fault::StreamFailed) {
-                Some(Ended::Failed(report("a row could not be decoded", false)))
+                Some(Ended::of(report(ErrorKind::Data, "a row could not be decoded")))
+            } else if is_short && holds(Rule::ShortagesAreNoBadRows) {
+                Some(Ended::of(report(ErrorKind::Exhausted, SHORT)))
             } else {
                 None
             };
@@ -403,7 +439,12 @@ impl WorkerNode {
                 *row = rows.end;
             }
             let feed = world.feed(&key.0);
-            let records = SimulatedRows { feed, window: key.1, rows: rows.clone() };
+            let compute = |row| Some((row, content(&world.plans[feed], key.1, row, state.build)?));
+            let mut contents: Vec<_> = rows.clone().filter_map(compute).collect();
+            if is_short {
+                contents.pop();
+            }
+            let records = SimulatedRows { feed, window: key.1, rows: rows.clone(), contents };
             let bytes = (rows.end - rows.start) * ROW_BYTES;
             let fragment = Fragment { bytes, rows, records };
             if !world.stream(self.process, *to, clock, NodeMessage::Rows { stream, fragment }) {

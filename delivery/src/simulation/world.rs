@@ -5,20 +5,26 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::faults::{Fault, Faults};
+use super::liar::Overheard;
 use super::poison::Poison;
 use super::random::{SeededRandom, hash};
 use super::reader::{PATIENCE_MS, SILENCE_MS};
 use super::transport::FlowControl;
+use super::worker::SHORT;
 use crate::messages::{ReaderReply, ReaderSync, Report, WorkerReply, WorkerSync};
 use crate::{ClaimAnswer, ClaimMessage, Ended, Fragment, Millis, Open, Plan, WindowId, WindowKey, WorkerId};
 
 /// Index of a node: dispatchers first, then workers, then trainers.
 pub(super) type NodeId = usize;
-pub(super) const DISPATCHERS: usize = 2;
+pub(super) const DISPATCHERS: usize = 3;
 pub(super) const WORKERS: usize = 8;
 pub(super) const READERS: usize = 3;
 pub(super) const RANKS: usize = 4;
-const NODES: usize = DISPATCHERS + WORKERS + READERS * RANKS;
+/// The client that lies.
+pub(super) const LIAR: NodeId = DISPATCHERS + WORKERS + READERS * RANKS;
+/// No message is on its way for this long.
+const CALM_MS: Millis = 8_000;
+const NODES: usize = LIAR + 1;
 
 pub(super) fn worker_node(worker: usize) -> NodeId {
     DISPATCHERS + worker
@@ -34,6 +40,7 @@ pub(super) enum Role {
     Dispatcher(usize),
     Worker(usize),
     Trainer(usize, usize),
+    Liar,
 }
 
 pub(super) fn role(node: NodeId) -> Role {
@@ -41,6 +48,8 @@ pub(super) fn role(node: NodeId) -> Role {
         Role::Dispatcher(node)
     } else if node < DISPATCHERS + WORKERS {
         Role::Worker(node - DISPATCHERS)
+    } else if node == LIAR {
+        Role::Liar
     } else {
         let trainer = node - DISPATCHERS - WORKERS;
         Role::Trainer(trainer / RANKS, trainer % RANKS)
@@ -54,18 +63,24 @@ pub(super) struct Process {
     pub(super) generation: u32,
 }
 
-/// Rows, as they are sent, identified by their place.
+/// Rows, as they are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SimulatedRows {
     pub(super) feed: usize,
     pub(super) window: WindowId,
     pub(super) rows: std::ops::Range<u64>,
+    /// Each row with its [content](super::content), without bad rows.
+    pub(super) contents: Vec<(u64, u64)>,
 }
 
 /// Messages between nodes.
 #[derive(Clone, Debug)]
 pub(super) enum NodeMessage {
-    WorkerSync(WorkerSync),
+    /// A worker's message, with the digest of what its build computes.
+    WorkerSync {
+        probe: u64,
+        sync: WorkerSync,
+    },
     /// The answer to message `call`. It may name a newer message in `reply.seq`.
     WorkerReply {
         call: u64,
@@ -73,7 +88,15 @@ pub(super) enum NodeMessage {
     },
     /// Another worker took the address.
     Replaced,
-    ReaderSync(ReaderSync),
+    /// The worker is of another build.
+    OtherBuild,
+    /// A reader's message, with its secret key.
+    ReaderSync {
+        secret: Arc<str>,
+        sync: ReaderSync,
+    },
+    /// The session belongs to another reader.
+    Denied,
     ReaderReply {
         call: u64,
         reply: ReaderReply,
@@ -156,6 +179,8 @@ pub(super) struct SimulatedPlan {
     pub(super) rows_max: u64,
     /// How many of ten windows are empty.
     pub(super) empty: u64,
+    /// How many of sixteen rows are bad.
+    pub(super) bad: u64,
 }
 
 /// Bytes of a row.
@@ -202,8 +227,14 @@ pub(super) struct World {
     pub(super) named: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// How often dispatchers were started.
     pub(super) dispatchers_started: u64,
+    /// When each dispatcher was started, if it is up.
+    pub(super) up_since: [Option<Millis>; DISPATCHERS],
+    /// What a client may learn of others.
+    pub(super) overheard: Overheard,
     /// The number of dispatchers, one of which may be down.
     pub(super) dispatchers: usize,
+    /// Whether each process lists the dispatchers in an order of its own.
+    pub(super) has_own_lists: bool,
     /// Whether ranks have many streams to few workers: windows are many, and computed far ahead.
     pub(super) has_many_streams: bool,
     /// The bytes in flight of all streams.
@@ -247,6 +278,7 @@ impl World {
             windows_max: random.pick(if has_many_streams { &[24] } else { &[1, 2, 4, 6, 8, 12, 12] }),
             rows_max: random.pick(&[1, 5, 20, 40]),
             empty: random.pick(&[0, 0, 1, 3, 7]),
+            bad: random.pick(&[0, 0, 1, 8]),
         };
         let plans: Vec<SimulatedPlan> = feeds.iter().map(|_| plan(&mut random)).collect();
         // Rows that come one at a time would take long in large windows.
@@ -256,7 +288,10 @@ impl World {
             now: 0,
             named: BTreeMap::new(),
             dispatchers_started: 0,
-            dispatchers: 1 + usize::from(random.chance(400)),
+            overheard: Overheard::default(),
+            up_since: [None; DISPATCHERS],
+            dispatchers: random.pick(&[1, 1, 1, 2, 2, DISPATCHERS]),
+            has_own_lists: random.chance(500),
             has_many_streams,
             is_cut: false,
             poison: None,
@@ -299,6 +334,11 @@ impl World {
     pub(super) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+
+    /// Returns a secret that no other process knows.
+    pub(super) fn secret(&mut self) -> Arc<str> {
+        format!("{:016x}", self.random.next()).into()
     }
 
     /// Returns whether faults are injected now.
@@ -451,6 +491,17 @@ impl World {
         let is_late = self.now > self.faults.until + SILENCE_MS + PATIENCE_MS + 2_000;
         if is_late && !self.is_cut && report.message.starts_with("no rows of window") {
             self.violated(|| format!("stuck: {}", report.message));
+        }
+        if report.message == SHORT {
+            self.violated(|| "a shortage, which passes, ended a reader".to_owned());
+        }
+    }
+
+    /// Records that a call to a dispatcher failed. Calls do not fail when no fault has occurred for a while.
+    pub(super) fn call_failed(&mut self, dispatcher: NodeId) {
+        let is_up = self.up_since[dispatcher].is_some_and(|since| self.now > since + CALM_MS);
+        if is_up && self.now > self.faults.until + CALM_MS {
+            self.violated(|| format!("a call to dispatcher {dispatcher}, which is up, failed"));
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::clock::Millis;
+use crate::error::ErrorKind;
 use crate::messages::{Report, Route};
 use crate::rules::{Rule, holds};
 use crate::sequencer::{LeaseId, WorkerId};
@@ -41,6 +42,22 @@ pub enum Ended {
     Lost,
     /// The worker sent an error that every other worker would send, too.
     Failed(Report),
+}
+
+impl Ended {
+    /// Returns what a worker's error says about the rows that the stream has not brought.
+    pub fn of(report: Report) -> Self {
+        match report.kind {
+            ErrorKind::Data
+            | ErrorKind::Invalid
+            | ErrorKind::Conflict
+            | ErrorKind::Unsupported
+            | ErrorKind::Internal => Self::Failed(report),
+            // Another worker may accept the reader's tokens, hold the window, or have what this one lacks.
+            _ if !holds(Rule::ShortagesPass) => Self::Failed(report),
+            ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Exhausted => Self::Lost,
+        }
+    }
 }
 
 /// Consecutive rows of a window.

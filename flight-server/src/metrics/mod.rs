@@ -87,7 +87,7 @@ impl Collector for Everything {
 mod tests {
     use arrow::array::{ArrayRef, Float64Array, RecordBatch};
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
-    use forebay_delivery::{Changes, Known, WindowId, WorkerId};
+    use forebay_delivery::{Changes, Known, WindowId, WorkerId, session_of};
     use forebay_engine::{FeedOptions, ReadOptions, Session, StoredState};
     use forebay_flight_client::StreamRequest;
     use forebay_flight_client::wire::{ReaderCall, WorkerCall};
@@ -135,7 +135,7 @@ mod tests {
 
     fn reader_call(feed: &Arc<str>, seq: u64, samples: u64) -> ReaderCall {
         let sync = ReaderSync {
-            session: 7,
+            session: session_of(&"0".repeat(64)),
             seq,
             feed: Arc::clone(feed),
             rank: 0,

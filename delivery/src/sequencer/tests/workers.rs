@@ -82,7 +82,7 @@ fn a_window_that_ends_its_workers_before_they_report_it_is_given_up() {
         lose(&mut sequencer, worker);
         !sequencer.has_failed(window(0))
     });
-    assert_eq!(lost.count(), 11);
+    assert_eq!(lost.count(), 19);
 }
 
 #[test]
