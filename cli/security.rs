@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use forebay_flight_client::{ClientTls, ConnectOptions};
-use forebay_flight_server::{Access, AccessTokens, Security, ServerTls};
+use forebay_flight_server::{Access, AccessTokens, CertificateRoles, Security, ServerTls};
 
 use crate::script;
 
@@ -15,7 +15,7 @@ use crate::script;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerSecurity {
     /// File with the tokens that clients may send, one per line; without it and --worker-token-file, no token is
-    /// required.
+    /// required, and a server on loopback answers only its own user.
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKEN_FILE")]
     token_file: Option<PathBuf>,
     /// File with the tokens of the cluster's own processes; this process sends the first. With this option, tokens of
@@ -31,11 +31,16 @@ pub(crate) struct ServerSecurity {
     /// Accept only clients with a certificate that this CA signed (PEM): mutual TLS.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
+    /// File with a name (URI or DNS) of clients' certificates and its role, `worker` or `reader`, per line; others read
+    /// [default: certificates with the URI forebay://role/worker are workers'].
+    #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
+    #[arg(conflicts_with_all = ["token_file", "worker_token_file"])]
+    tls_client_roles: Option<PathBuf>,
     /// CA that signed the certificates of the other processes of the cluster (PEM) [default: the system's].
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Serve other machines without TLS, or without tokens and client certificates: anyone who can reach the port can
-    /// read the feeds.
+    /// Serve other machines without TLS, or without tokens and client certificates, and on loopback all users: anyone
+    /// who can reach the port can read the feeds, and join as a worker.
     #[arg(long)]
     insecure: bool,
 }
@@ -67,7 +72,12 @@ impl ServerSecurity {
             (Some(certificate), Some(key)) => Some(ServerTls::read(certificate, key, self.tls_client_ca.as_deref())?),
             _ => None,
         };
-        Ok(Security { access, tls })
+        let roles = self.tls_client_roles.as_deref().map(CertificateRoles::read).transpose()?;
+        let tls = match roles {
+            Some(roles) => tls.map(|tls| tls.with_roles(roles)),
+            None => tls,
+        };
+        Ok(Security { access, tls, insecure: self.insecure })
     }
 
     /// Returns how this process connects to the others of its cluster: with the first token of its file, and its own

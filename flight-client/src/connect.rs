@@ -1,7 +1,7 @@
-//! Connecting to a server: its URI, TLS, and the token in every request.
+//! Connecting to a server: its URI, TLS, and the token or the user's secret in every request.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tonic::{Request, Status};
 
 use crate::local;
 use crate::pem::PemFile;
+use crate::secret;
 use crate::status::{root_cause, tls_failure};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -145,13 +146,17 @@ impl ClientTls {
     }
 }
 
-/// Adds the token to each request.
+/// Adds the token and, on loopback, the user's secret to each request.
 #[derive(Clone)]
-pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
+pub(crate) struct Bearer {
+    token: Option<MetadataValue<Ascii>>,
+    /// The server's address, if it is on loopback.
+    server: Option<SocketAddr>,
+}
 
 impl Bearer {
     fn new(token: Option<&str>) -> Result<Self> {
-        let Some(token) = token else { return Ok(Self(None)) };
+        let Some(token) = token else { return Ok(Self { token: None, server: None }) };
         // The message must not contain the token.
         let value =
             format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
@@ -159,14 +164,20 @@ impl Bearer {
             invalid("the token has characters that a header cannot hold", "a token is visible ASCII without spaces")
         })?;
         value.set_sensitive(true);
-        Ok(Self(Some(value)))
+        Ok(Self { token: Some(value), server: None })
     }
 }
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
+        if let Some(token) = &self.token {
             request.metadata_mut().insert("authorization", token.clone());
+        }
+        // Read each time: a server that restarted at the same address has another secret.
+        let secret = self.server.and_then(secret::read).and_then(|secret| secret.parse::<MetadataValue<Ascii>>().ok());
+        if let Some(mut secret) = secret {
+            secret.set_sensitive(true);
+            request.metadata_mut().insert(secret::HEADER, secret);
         }
         Ok(request)
     }
@@ -184,21 +195,15 @@ pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<Autho
 
 /// Like [`connect`], for requests that are not made by tonic. Uses the socket `local` if it exists on this machine.
 pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOptions) -> Result<Carrier> {
-    let bearer = Bearer::new(options.token.as_deref())?;
+    let mut bearer = Bearer::new(options.token.as_deref())?;
     let (tls, address) = split(uri)?;
-    let endpoint = Endpoint::from_shared(format!("{}://{address}", if tls { "https" } else { "http" }));
-    let endpoint = endpoint.map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("\"{uri}\" is not an address: {error}"))
-            .with_hint("write grpc://HOST:PORT")
-    })?;
-    if let Some(authority) = endpoint.uri().authority()
-        && authority.port_u16().is_none()
-        && !authority.as_str().ends_with(authority.host())
-    {
-        let message = format!("\"{uri}\" is not an address: its port is not a number up to 65535");
-        return Err(invalid(&message, "write grpc://HOST:PORT"));
+    let mut endpoint = endpoint(uri, tls, address)?;
+    bearer.server = endpoint.uri().port_u16().and_then(|port| secret::address(endpoint.uri().host()?, port));
+    if let Some(server) = bearer.server.filter(|_| !tls) {
+        // Not by name, which may lead to another address than the one of the secret.
+        endpoint = self::endpoint(uri, tls, &server.to_string())?;
     }
-    let mut endpoint = endpoint
+    endpoint = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
@@ -232,6 +237,23 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
         })
     })?;
     Ok(InterceptedService::new(channel, bearer))
+}
+
+/// The endpoint at `address`, which is part of `uri`.
+fn endpoint(uri: &str, tls: bool, address: &str) -> Result<Endpoint> {
+    let endpoint = Endpoint::from_shared(format!("{}://{address}", if tls { "https" } else { "http" }));
+    let endpoint = endpoint.map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("\"{uri}\" is not an address: {error}"))
+            .with_hint("write grpc://HOST:PORT")
+    })?;
+    if let Some(authority) = endpoint.uri().authority()
+        && authority.port_u16().is_none()
+        && !authority.as_str().ends_with(authority.host())
+    {
+        let message = format!("\"{uri}\" is not an address: its port is not a number up to 65535");
+        return Err(invalid(&message, "write grpc://HOST:PORT"));
+    }
+    Ok(endpoint)
 }
 
 /// Whether `uri` selects TLS.

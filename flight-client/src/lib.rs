@@ -35,6 +35,7 @@ mod read_plan;
 mod reader;
 mod receive;
 mod remote;
+pub mod secret;
 mod snapshots;
 mod status;
 mod streams;

@@ -1,7 +1,7 @@
-//! Bearer tokens: which clients may call this server, and which may call it as a worker.
+//! Which clients may call this server, and which may call it as a worker: by token, by certificate, or by user.
 //!
-//! The token is checked before the method is looked up, so no method can forget the check. The resulting [`Caller`]
-//! travels with the request.
+//! The gate is before the lookup of the method, so no method can forget the check. The resulting [`Caller`] travels
+//! with the request.
 
 use std::fmt;
 use std::path::Path;
@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use blake3::Hash;
 use forebay_engine::{Error, ErrorKind, Result};
+use forebay_flight_client::secret;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::listen::Admission;
-use crate::status::{forbidden, status};
+use crate::caller::{Caller, Peer, Proof};
+use crate::status::status;
 
 /// Shorter tokens can be guessed.
 const TOKEN_LENGTH_MIN: usize = 16;
@@ -22,6 +23,11 @@ const TOKEN_LENGTH_MAX: usize = 4096;
 /// Advice for a refused worker. At this point the server does not know whether the caller is a worker.
 const WORKERS: &str =
     "a worker needs the option \"worker_token_file\", or the option \"token_file\" if the dispatcher has only that one";
+/// Advice for a client of another user, or of another system's container.
+const USER: &str = "run the client as that user, or give the server the option \"token_file\" and the client \
+    FOREBAY_TOKEN (a worker the same option); with the option \"insecure\" the server trusts every user of its machine";
+/// Advice for a client without a certificate, which TLS refuses earlier.
+const CERTIFICATE: &str = "give yours with the option \"tls.cert\" and the option \"tls.key\"";
 
 /// The tokens that a server accepts. Several tokens allow replacing one while both are in use.
 ///
@@ -103,7 +109,7 @@ fn check(token: &str) -> Result<(), String> {
     }
 }
 
-/// The tokens that a server requires. Without any, the server accepts everyone.
+/// The tokens that a server requires. Without any, see [`Security`](crate::Security).
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Tokens of trainers and other readers. If absent, only workers' tokens are accepted.
@@ -112,82 +118,84 @@ pub struct Access {
     pub workers: Option<AccessTokens>,
 }
 
-/// The permissions of a request's token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// May read.
-    Reader,
-    /// May also receive leases and the specs of feeds.
-    Worker,
-}
-
-impl Caller {
-    /// Refuses a caller that is not a worker.
-    pub(crate) fn check_worker(self) -> Result<(), Status> {
-        match self {
-            Self::Worker => Ok(()),
-            Self::Reader => {
-                let refused = Error::new(ErrorKind::Denied, "this call needs a worker's token, and got a trainer's");
-                let hint = "give the worker the dispatcher's tokens for workers, with the option \"worker_token_file\"";
-                Err(forbidden(&refused.with_hint(hint)))
-            }
-        }
-    }
-}
-
-/// Accepts only requests with a token that the server knows, or all requests if it has no tokens.
+/// Who may call, and as what. Each method of a server is behind one.
 #[derive(Clone)]
-pub(crate) struct Gate(Access);
-
-impl Gate {
-    pub(crate) fn new(access: Access) -> Self {
-        Self(access)
-    }
-
-    fn caller(&self, token: &[u8]) -> Option<Caller> {
-        let is_of = |tokens: &Option<AccessTokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
-        // Both sets are always checked, so that the time is the same.
-        match (is_of(&self.0.workers), is_of(&self.0.readers)) {
-            (true, _) => Some(Caller::Worker),
-            (false, true) if self.0.workers.is_none() => Some(Caller::Worker),
-            (false, true) => Some(Caller::Reader),
-            (false, false) => None,
-        }
-    }
+pub(crate) enum Gate {
+    /// Everyone, as a worker.
+    Open,
+    /// Those who send a token.
+    Tokens(Access),
+    /// Those whose certificate the TLS handshake has accepted, in the role that it has.
+    Certificates,
+    /// The server's own user: with the user's secret as a worker, otherwise as a reader. Without a hash there is no
+    /// secret, and so no worker.
+    User(Option<Hash>),
 }
 
 impl Interceptor for Gate {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let admission = request.extensions().get::<Admission>().cloned();
-        let request = self.pass(request)?;
+        let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+        let request = self.pass(request, &peer)?;
         // The connection of an accepted request may stay.
-        admission.inspect(Admission::admit);
+        peer.admission.admit();
         Ok(request)
     }
 }
 
 impl Gate {
-    fn pass(&self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        // Removed, so that no later code can log it.
-        let header = request.metadata_mut().remove("authorization");
-        if self.0.readers.is_none() && self.0.workers.is_none() {
-            request.extensions_mut().insert(Caller::Worker);
-            return Ok(request);
-        }
+    fn pass(&self, mut request: Request<()>, peer: &Peer) -> Result<Request<()>, Status> {
+        // Removed, so that no later code can log them.
+        let token = request.metadata_mut().remove("authorization");
+        let secret = request.metadata_mut().remove(secret::HEADER);
+        let caller = match self {
+            Self::Open => Caller::Worker,
+            Self::Tokens(access) => access.caller(token.as_ref().map(|token| token.as_bytes()))?,
+            Self::Certificates => peer.certificate.ok_or_else(|| denied("no certificate was shown", CERTIFICATE))?,
+            Self::User(known) => {
+                let given = secret.map(|secret| blake3::hash(secret.as_bytes()));
+                match given.is_some() && given == *known {
+                    true => Caller::Worker,
+                    false if peer.is_own_user => Caller::Reader(Proof::User),
+                    false => return Err(denied("this server answers only the user who runs it", USER)),
+                }
+            }
+        };
+        request.extensions_mut().insert(caller);
+        Ok(request)
+    }
+}
+
+impl Access {
+    /// Whether no token is required.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.readers.is_none() && self.workers.is_none()
+    }
+
+    /// The permissions of the token in this header.
+    fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Status> {
         let Some(header) = header else {
             let hint = "set FOREBAY_TOKEN, or send \"authorization: Bearer TOKEN\"";
             return Err(denied("no token was sent", &format!("{hint}; {WORKERS}")));
         };
-        let token = header.as_bytes().split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
+        let token = header.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
         let Some((_, token)) = token else {
             return Err(denied("the authorization is not a bearer token", "send \"authorization: Bearer TOKEN\""));
         };
-        let Some(caller) = self.caller(token.trim_ascii()) else {
+        self.of_token(token.trim_ascii()).ok_or_else(|| {
             let hint = format!("ask the server's operator for a current token; {WORKERS}");
-            return Err(denied("the token is not one that this server knows", &hint));
-        };
-        request.extensions_mut().insert(caller);
-        Ok(request)
+            denied("the token is not one that this server knows", &hint)
+        })
+    }
+
+    fn of_token(&self, token: &[u8]) -> Option<Caller> {
+        let is_of = |tokens: &Option<AccessTokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
+        // Both sets are always checked, so that the time is the same.
+        match (is_of(&self.workers), is_of(&self.readers)) {
+            (true, _) => Some(Caller::Worker),
+            (false, true) if self.workers.is_none() => Some(Caller::Worker),
+            (false, true) => Some(Caller::Reader(Proof::Token)),
+            (false, false) => None,
+        }
     }
 }
 
@@ -242,7 +250,7 @@ mod tests {
     #[test]
     fn the_gate_says_what_is_wrong() {
         let tokens = Some(read(&format!("{OLD}\n{NEW}")).unwrap());
-        let mut gate = Gate::new(Access { readers: tokens, workers: None });
+        let mut gate = Gate::Tokens(Access { readers: tokens, workers: None });
         let mut ask = |header: Option<&str>| {
             let mut request = Request::new(());
             if let Some(header) = header {
@@ -269,28 +277,62 @@ mod tests {
             assert_eq!(refused.code(), Code::Unauthenticated);
             assert!(refused.message().starts_with(&format!("{message}\nhint: ")), "{}", refused.message());
         }
-        let everybody = Gate::new(Access::default()).call(Request::new(())).unwrap();
-        assert_eq!(everybody.extensions().get(), Some(&Caller::Worker));
+    }
+
+    /// What the gate makes of a request with this secret from this peer.
+    fn ask(gate: &Gate, secret: Option<&str>, peer: Peer) -> Result<Caller, Status> {
+        let mut request = Request::new(());
+        if let Some(secret) = secret {
+            request.metadata_mut().insert(secret::HEADER, secret.parse().unwrap());
+        }
+        request.extensions_mut().insert(peer.clone());
+        let request = gate.clone().call(request);
+        assert_eq!(peer.admission.is_admitted(), request.is_ok());
+        let request = request?;
+        assert!(request.metadata().is_empty(), "the secret goes no further");
+        Ok(*request.extensions().get().unwrap())
+    }
+
+    #[test]
+    fn the_secret_makes_a_worker_and_the_user_a_reader() {
+        let own = || Peer { is_own_user: true, ..Peer::default() };
+        let gate = Gate::User(Some(blake3::hash(NEW.as_bytes())));
+        for peer in [own(), Peer::default()] {
+            assert_eq!(ask(&gate, Some(NEW), peer).unwrap(), Caller::Worker);
+        }
+        for (gate, secret) in [(&gate, None), (&gate, Some(OLD)), (&gate, Some("")), (&Gate::User(None), Some(NEW))] {
+            assert_eq!(ask(gate, secret, own()).unwrap(), Caller::Reader(Proof::User));
+            let refused = ask(gate, secret, Peer::default()).unwrap_err();
+            assert_eq!(refused.code(), Code::Unauthenticated);
+            let message = "this server answers only the user who runs it\nhint: run the client as that user, or give";
+            assert!(refused.message().starts_with(message), "{}", refused.message());
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_worth_its_role() {
+        for role in [Caller::Worker, Caller::Reader(Proof::Certificate)] {
+            let peer = Peer { certificate: Some(role), ..Peer::default() };
+            assert_eq!(ask(&Gate::Certificates, None, peer).unwrap(), role);
+        }
+        let own_user = Peer { is_own_user: true, ..Peer::default() };
+        assert_eq!(ask(&Gate::Certificates, None, own_user).unwrap_err().code(), Code::Unauthenticated);
+        assert_eq!(ask(&Gate::Open, None, Peer::default()).unwrap(), Caller::Worker);
     }
 
     #[test]
     fn a_token_is_worth_what_its_file_is_for() {
         let (readers, workers) = (Some(read(OLD).unwrap()), Some(read(NEW).unwrap()));
-        let both = Gate::new(Access { readers: readers.clone(), workers: workers.clone() });
-        assert_eq!(both.caller(OLD.as_bytes()), Some(Caller::Reader));
-        assert_eq!(both.caller(NEW.as_bytes()), Some(Caller::Worker));
-        assert_eq!(both.caller(b"another-token-altogether"), None);
-        let same = Gate::new(Access { readers: workers.clone(), workers: workers.clone() });
-        assert_eq!(same.caller(NEW.as_bytes()), Some(Caller::Worker));
+        let both = Access { readers: readers.clone(), workers: workers.clone() };
+        assert_eq!(both.of_token(OLD.as_bytes()), Some(Caller::Reader(Proof::Token)));
+        assert_eq!(both.of_token(NEW.as_bytes()), Some(Caller::Worker));
+        assert_eq!(both.of_token(b"another-token-altogether"), None);
+        let same = Access { readers: workers.clone(), workers: workers.clone() };
+        assert_eq!(same.of_token(NEW.as_bytes()), Some(Caller::Worker));
         for one in [Access { readers, workers: None }, Access { readers: None, workers }] {
             let known = if one.workers.is_some() { NEW } else { OLD };
-            let gate = Gate::new(one);
-            assert_eq!(gate.caller(known.as_bytes()), Some(Caller::Worker));
-            assert_eq!([OLD, NEW].iter().filter(|token| gate.caller(token.as_bytes()).is_some()).count(), 1);
+            assert_eq!(one.of_token(known.as_bytes()), Some(Caller::Worker));
+            assert_eq!([OLD, NEW].iter().filter(|token| one.of_token(token.as_bytes()).is_some()).count(), 1);
         }
-        assert!(Caller::Worker.check_worker().is_ok());
-        let refused = Caller::Reader.check_worker().unwrap_err();
-        assert_eq!(refused.code(), Code::PermissionDenied);
-        assert!(refused.message().contains("hint: ") && refused.message().contains("worker_token_file"));
     }
 }

@@ -5,8 +5,8 @@
 //! [`StreamRequest`](forebay_flight_client::StreamRequest) as command; computes nothing) and read it (`DoGet`). Each
 //! batch's `app_metadata` holds its position in the log.
 //!
-//! [`Server::secure`] sets who may connect: TLS, client certificates, tokens. [`Server::measured`] adds a port for
-//! metrics.
+//! [`Server::secure`] sets who may connect: TLS, client certificates, tokens. Without tokens and certificates, a server
+//! on loopback serves only its own user. [`Server::measured`] adds a port for metrics.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -42,7 +42,9 @@
 //! This crate computes nothing itself: a stream is an engine's reader whose batches are encoded as they are read.
 
 mod auth;
+mod caller;
 mod calls;
+mod certificate;
 mod clock;
 mod dispatcher;
 mod encode;
@@ -51,6 +53,7 @@ mod journal;
 mod limits;
 mod listen;
 mod metrics;
+mod peer_user;
 mod server;
 mod service;
 mod slots;
@@ -60,9 +63,11 @@ mod status;
 mod ticket;
 mod tls;
 mod transport;
+mod user_secret;
 mod worker;
 
 pub use auth::{Access, AccessTokens};
+pub use certificate::CertificateRoles;
 pub use metrics::MetricsEndpoint;
 pub use server::{Roles, Security, Server};
 pub use tls::ServerTls;

@@ -6,7 +6,7 @@
 use forebay_engine::{Error, ErrorKind, OnError, Result};
 use forebay_flight_client::StreamRequest;
 
-use crate::auth::Caller;
+use crate::caller::Caller;
 
 /// The most samples of a batch.
 const BATCH_SAMPLES_MAX: u64 = 1 << 24;
@@ -18,7 +18,7 @@ const WINDOW_ROWS_MAX: u64 = 1 << 26;
 /// Checks the options of a request.
 ///
 /// # Errors
-/// `Invalid` for an option above its bound, `Denied` for one that needs another token.
+/// `Invalid` for an option above its bound, `Denied` for one that a reader may not give.
 pub(crate) fn check(request: &StreamRequest, caller: Caller) -> Result<()> {
     for (name, value, most) in [
         ("batch_size", request.batch_size, BATCH_SAMPLES_MAX),
@@ -32,8 +32,8 @@ pub(crate) fn check(request: &StreamRequest, caller: Caller) -> Result<()> {
         }
     }
     // Quarantine writes files to the server's root, in a folder for each feed.
-    if request.on_error == Some(OnError::Quarantine) && caller == Caller::Reader {
-        let message = "\"on_error\" \"quarantine\" writes files on the server, which a trainer's token does not permit";
+    if request.on_error == Some(OnError::Quarantine) && matches!(caller, Caller::Reader(_)) {
+        let message = "\"on_error\" \"quarantine\" writes files on the server, which a trainer may not do";
         return Err(Error::new(ErrorKind::Denied, message)
             .with_hint("use \"skip\", or ask the server's operator to write it into the pipeline's WITH"));
     }
@@ -43,12 +43,15 @@ pub(crate) fn check(request: &StreamRequest, caller: Caller) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::Proof;
+
+    const READER: Caller = Caller::Reader(Proof::Token);
 
     #[test]
     fn options_of_clients_are_bounded() {
         let check = |request: StreamRequest, caller| check(&request, caller).map_err(|error| error.kind());
         let request = StreamRequest::default;
-        assert_eq!(check(request(), Caller::Reader), Ok(()));
+        assert_eq!(check(request(), READER), Ok(()));
         for request in [
             StreamRequest { batch_size: Some(4_000_000_000), ..request() },
             StreamRequest { global_batch_size: Some(4_000_000_000), ..request() },
@@ -58,7 +61,7 @@ mod tests {
             assert_eq!(check(request, Caller::Worker), Err(ErrorKind::Invalid));
         }
         let quarantine = || StreamRequest { on_error: Some(OnError::Quarantine), ..request() };
-        assert_eq!(check(quarantine(), Caller::Reader), Err(ErrorKind::Denied));
+        assert_eq!(check(quarantine(), READER), Err(ErrorKind::Denied));
         assert_eq!(check(quarantine(), Caller::Worker), Ok(()));
     }
 }

@@ -1,4 +1,5 @@
-//! Accepts connections, does the TLS handshake, and closes connections that only take up room.
+//! Accepts connections, does the TLS handshake, finds out who is at the other end, and closes connections that only
+//! take up room.
 //!
 //! HTTP/2's keep-alive starts only after the peer has spoken HTTP/2, and a peer that answers it may stay for ever
 //! without a token. So the TLS handshake, the first bytes and the first request that passes the
@@ -8,8 +9,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,8 +21,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use crate::caller::Peer;
+use crate::certificate::CertificateRoles;
+use crate::peer_user;
 use crate::slots::{Slot, Slots};
 
 /// Time limit for the TLS handshake, and again for the first bytes after it.
@@ -39,11 +42,21 @@ const LOCAL_BUFFER_BYTES: usize = 1 << 20;
 /// Length of the HTTP/2 connection preface (`PRI * HTTP/2.0`…), the first bytes of a client.
 const PREFACE_BYTES: usize = 24;
 
+/// How a listener finds out who is at the other end of a connection. The default does not.
+#[derive(Clone, Default)]
+pub(crate) struct Identification {
+    pub(crate) tls: Option<TlsAcceptor>,
+    /// The roles by certificate, if TLS asks for certificates.
+    pub(crate) roles: Option<CertificateRoles>,
+    /// Whether to ask the system for the user at the other end.
+    pub(crate) asks_user: bool,
+}
+
 struct Listening {
     listener: TcpListener,
     /// For trainers on this machine; never used with TLS.
     local: Option<UnixListener>,
-    tls: Option<TlsAcceptor>,
+    identification: Identification,
     patience: Duration,
     slots: Slots,
     /// Aborted when the listener is dropped.
@@ -55,11 +68,11 @@ struct Listening {
 pub(crate) fn connections(
     listener: TcpListener,
     local: Option<UnixListener>,
-    tls: Option<TlsAcceptor>,
+    identification: Identification,
     patience: Duration,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let listening =
-        Listening { listener, local, tls, patience, slots: Slots::of_process(), handshakes: JoinSet::new() };
+        Listening { listener, local, identification, patience, slots: Slots::of_process(), handshakes: JoinSet::new() };
     stream::unfold(listening, |mut listening| async move {
         let connection = listening.next().await;
         Some((Ok(connection), listening))
@@ -87,14 +100,28 @@ impl Listening {
                         tracing::debug!(%error, "a connection ended as it began");
                         continue;
                     }
-                    match &self.tls {
-                        None => return Connection::new(tcp, slot, self.patience),
-                        Some(tls) => { self.handshakes.spawn(handshake(tls.clone(), tcp, peer, slot, self.patience)); }
-                    }
+                    let Identification { tls, roles, asks_user } = &self.identification;
+                    let is_own_user =
+                        *asks_user && tcp.local_addr().is_ok_and(|server| peer_user::is_own(peer, server));
+                    let known = Peer { is_own_user, ..Peer::default() };
+                    let Some(tls) = tls.clone() else { return Connection::new(tcp, known, slot, self.patience) };
+                    let (roles, patience) = (roles.clone(), self.patience);
+                    self.handshakes.spawn(async move {
+                        let stream = handshake(&tls, tcp, peer, patience).await?;
+                        // The client's own certificate is the first.
+                        let own = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first());
+                        let certificate = roles.as_ref().zip(own).map(|(roles, own)| roles.caller(own));
+                        Some(Connection::new(stream, Peer { certificate, ..known }, slot, patience))
+                    });
                 }
                 accepted = accept(self.local.as_ref()) => match accepted {
                     Ok(stream) => match self.slots.take(None) {
-                        Some(slot) => return Connection::new(stream, slot, self.patience),
+                        Some(slot) => {
+                            let user = stream.peer_cred().map(|of| of.uid());
+                            let is_own_user = user.is_ok_and(peer_user::is_trusted);
+                            let peer = Peer { is_own_user, ..Peer::default() };
+                            return Connection::new(stream, peer, slot, self.patience);
+                        }
                         None => tracing::debug!("a local connection is closed: there are too many"),
                     },
                     Err(error) => pause(&error).await,
@@ -161,14 +188,13 @@ pub(crate) async fn pause(error: &io::Error) {
 }
 
 async fn handshake(
-    tls: TlsAcceptor,
+    tls: &TlsAcceptor,
     tcp: TcpStream,
     peer: SocketAddr,
-    slot: Slot,
     patience: Duration,
-) -> Option<Connection> {
+) -> Option<TlsStream<TcpStream>> {
     match timeout(patience, tls.accept(tcp).into_fallible()).await {
-        Ok(Ok(stream)) => Some(Connection::new(stream, slot, patience)),
+        Ok(Ok(stream)) => Some(stream),
         Ok(Err((error, tcp))) => {
             tracing::debug!(%peer, %error, "TLS handshake failed");
             let _ = timeout(patience, part(tcp)).await;
@@ -193,26 +219,11 @@ trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
-/// Whether a connection has made a request that the gate accepted. Requests carry it as an extension.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Admission(Arc<AtomicBool>);
-
-impl Admission {
-    /// Lets the connection stay.
-    pub(crate) fn admit(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_admitted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// A plain or TLS connection. It fails if its peer does not speak HTTP/2 before the deadline, or makes no request that
 /// is accepted.
 pub(crate) struct Connection {
     io: Pin<Box<dyn Duplex>>,
-    admission: Admission,
+    peer: Peer,
     probation: Option<Probation>,
     /// Kept for as long as the connection lives.
     _slot: Slot,
@@ -237,17 +248,17 @@ impl Probation {
 }
 
 impl Connection {
-    fn new(io: impl Duplex + 'static, slot: Slot, patience: Duration) -> Self {
+    fn new(io: impl Duplex + 'static, peer: Peer, slot: Slot, patience: Duration) -> Self {
         let probation = Some(Probation { deadline: Box::pin(sleep(patience)), patience, heard: 0 });
-        Self { io: Box::pin(io), admission: Admission::default(), probation, _slot: slot }
+        Self { io: Box::pin(io), peer, probation, _slot: slot }
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Admission;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> Admission {
-        self.admission.clone()
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
     }
 }
 
@@ -255,7 +266,7 @@ impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = self.io.as_mut().poll_read(cx, buffer);
-        if self.admission.is_admitted() {
+        if self.peer.admission.is_admitted() {
             self.probation = None;
         }
         if let Some(probation) = &mut self.probation {
@@ -323,7 +334,7 @@ mod tests {
     async fn a_silent_connection_ends() {
         for said in [&b""[..], &b"PRI * HTTP/2.0"[..]] {
             let (listener, mut client) = listener().await;
-            let mut connections = std::pin::pin!(connections(listener, None, None, SHORT));
+            let mut connections = std::pin::pin!(connections(listener, None, Identification::default(), SHORT));
             let mut connection = connections.next().await.unwrap().unwrap();
             client.write_all(said).await.unwrap();
             let mut heard = Vec::new();
@@ -336,12 +347,12 @@ mod tests {
     async fn a_connection_without_an_accepted_request_ends_and_an_admitted_one_may_be_silent() {
         for admitted in [false, true] {
             let (listener, mut client) = listener().await;
-            let mut connections = std::pin::pin!(connections(listener, None, None, SHORT));
+            let mut connections = std::pin::pin!(connections(listener, None, Identification::default(), SHORT));
             let mut connection = connections.next().await.unwrap().unwrap();
             client.write_all(&[b' '; PREFACE_BYTES]).await.unwrap();
             connection.read_exact(&mut [0; PREFACE_BYTES]).await.unwrap();
             if admitted {
-                connection.connect_info().admit();
+                connection.connect_info().admission.admit();
             }
             let waited = timeout(2 * ADMISSION_FACTOR * SHORT, connection.read_u8()).await;
             match waited {
@@ -358,7 +369,7 @@ mod tests {
         let local = local(worker).unwrap();
         let socket = forebay_flight_client::local::socket(worker);
         let mut locally = UnixStream::connect(&socket).await.unwrap();
-        let mut connections = std::pin::pin!(connections(listener, Some(local), None, SHORT));
+        let mut connections = std::pin::pin!(connections(listener, Some(local), Identification::default(), SHORT));
         let mut heard = Vec::new();
         by_port.write_all(&[b'p'; PREFACE_BYTES]).await.unwrap();
         locally.write_all(&[b'l'; PREFACE_BYTES]).await.unwrap();
@@ -366,6 +377,8 @@ mod tests {
             let mut connection = connections.next().await.unwrap().unwrap();
             let mut bytes = [0; PREFACE_BYTES];
             connection.read_exact(&mut bytes).await.unwrap();
+            // A local socket names the user at its other end without being asked.
+            assert_eq!(connection.connect_info().is_own_user, bytes[0] == b'l');
             heard.push(bytes[0]);
         }
         heard.sort_unstable();
@@ -375,10 +388,23 @@ mod tests {
     }
 
     #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn a_listener_that_asks_for_users_knows_its_own() {
+        for asks_user in [false, true] {
+            let (listener, _client) = listener().await;
+            let identification = Identification { asks_user, ..Identification::default() };
+            let mut connections = std::pin::pin!(connections(listener, None, identification, PATIENCE));
+            let connection = connections.next().await.unwrap().unwrap();
+            assert_eq!(connection.connect_info().is_own_user, asks_user);
+        }
+    }
+
+    #[tokio::test]
     async fn a_silent_tls_handshake_ends() {
         let (listener, mut client) = listener().await;
         let address = listener.local_addr().unwrap();
-        let mut connections = std::pin::pin!(connections(listener, None, Some(tls()), SHORT));
+        let identification = Identification { tls: Some(tls()), ..Identification::default() };
+        let mut connections = std::pin::pin!(connections(listener, None, identification, SHORT));
         // A peer that does not speak TLS gets an alert at once, and its connection is closed.
         let mut other = TcpStream::connect(address).await.unwrap();
         other.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();

@@ -15,10 +15,11 @@ use tonic::transport::Server as TonicServer;
 use crate::auth::{Access, Gate};
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
-use crate::listen::{self, connections};
+use crate::listen::{self, Identification, connections};
 use crate::metrics::{Metrics, MetricsEndpoint};
 use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
+use crate::user_secret::UserSecret;
 use crate::worker::{Link, WorkerService};
 
 /// How long open streams may continue after the server was told to stop.
@@ -33,13 +34,19 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Requests are small JSON.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Which clients are served, and how. The default serves everyone in plain text.
+/// Which clients are served, and how. The default speaks plain text, and serves its own user on loopback, or everyone
+/// elsewhere.
+///
+/// The first of these that is given decides what a client may do: the tokens, its certificate, its user.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     /// The tokens. If any are set, every request must send one of them.
     pub access: Access,
     /// The certificates. Without them, the server speaks plain text.
     pub tls: Option<ServerTls>,
+    /// Lets every user of this machine read, and join as a worker, if the server listens on loopback without tokens
+    /// and client certificates.
+    pub insecure: bool,
 }
 
 /// The roles of a process in a cluster. The default has all of them.
@@ -75,6 +82,10 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     security: Security,
+    /// Made by `secure`, or when the server begins to serve.
+    gate: Option<Gate>,
+    /// Kept until the server ends, for workers and other processes of this user.
+    secret: Option<UserSecret>,
     metrics: Option<MetricsEndpoint>,
 }
 
@@ -85,13 +96,32 @@ impl Server {
     /// `Conflict` for a port in use, `Invalid` for an address that is not of this machine.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
         let (listener, address) = listen::bind(address, "port").await?;
-        Ok(Self { listener, address, security: Security::default(), metrics: None })
+        Ok(Self { listener, address, security: Security::default(), gate: None, secret: None, metrics: None })
     }
 
     /// The same server, serving only the clients that `security` allows.
+    ///
+    /// A server for its own user leaves a secret for other processes of this user at once, so that it is there before
+    /// they hear of the address. If no folder can hold the secret, they can read, and none can join as a worker.
     #[must_use]
-    pub fn secure(self, security: Security) -> Self {
-        Self { security, ..self }
+    pub fn secure(mut self, security: Security) -> Self {
+        let has_roles = security.tls.as_ref().is_some_and(|tls| tls.roles().is_some());
+        let is_for_user = self.address.ip().to_canonical().is_loopback() && !security.insecure;
+        // An earlier secret goes before a new one comes.
+        self.secret = None;
+        let gate = if !security.access.is_empty() {
+            Gate::Tokens(security.access.clone())
+        } else if has_roles {
+            Gate::Certificates
+        } else if is_for_user {
+            let secret = UserSecret::create(self.address);
+            let hint = "workers on this machine need the option \"token_file\" here and there";
+            self.secret = secret.inspect_err(|error| tracing::warn!(%error, hint, "no secret for workers")).ok();
+            Gate::User(self.secret.as_ref().map(UserSecret::hash))
+        } else {
+            Gate::Open
+        };
+        Self { security, gate: Some(gate), ..self }
     }
 
     /// The same server, with a metrics port.
@@ -201,13 +231,22 @@ impl Server {
         local: Option<UnixListener>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
+        let Self { listener, security, gate, secret: _secret, .. } = match self.gate {
+            Some(_) => self,
+            None => self.secure(Security::default()),
+        };
+        let gate = gate.expect("a secured server has a gate");
         let (stopped, told) = tokio::sync::oneshot::channel();
         let stop = async move {
             stop.await;
             let _ = stopped.send(());
         };
-        let tls = self.security.tls.as_ref().map(ServerTls::acceptor);
-        let incoming = connections(self.listener, local, tls, listen::PATIENCE);
+        let identification = Identification {
+            tls: security.tls.as_ref().map(ServerTls::acceptor),
+            roles: security.tls.as_ref().and_then(ServerTls::roles).cloned(),
+            asks_user: matches!(gate, Gate::User(_)),
+        };
+        let incoming = connections(listener, local, identification, listen::PATIENCE);
         let service = FlightServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
         let service = RawBodyService(service);
         let serving = TonicServer::builder()
@@ -215,7 +254,7 @@ impl Server {
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .http2_max_header_list_size(HEADER_BYTES_MAX)
-            .add_service(InterceptedService::new(service, Gate::new(self.security.access)))
+            .add_service(InterceptedService::new(service, gate))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
             // An error means that serving ended by itself. The other branch reports that.
@@ -298,11 +337,54 @@ mod tests {
     #[tokio::test]
     async fn every_method_asks_for_the_token() {
         let access = Access { readers: Some(tokens()), workers: None };
-        let security = Security { access, tls: None };
+        let security = Security { access, ..Security::default() };
         let codes_with_tokens = with_server(security, async |mut client| codes(&mut client).await).await;
         assert_eq!(codes_with_tokens, [Some(Code::Unauthenticated); 10]);
         let codes = with_server(Security::default(), async |mut client| codes(&mut client).await).await;
         assert!(!codes.contains(&Some(Code::Unauthenticated)), "{codes:?}");
+    }
+
+    /// A socket of another user needs root. Without it, this test checks nothing.
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn on_loopback_every_method_asks_for_the_user() {
+        let connect_as_other = |address: SocketAddr| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+            std::os::unix::fs::fchown(&socket, Some(54_321), None)?;
+            socket.connect(&address.into())?;
+            socket.set_nonblocking(true)?;
+            tokio::net::TcpStream::from_std(socket.into())
+        };
+        for insecure in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let session = Session::builder().base(folder.path()).root(folder.path().to_str().unwrap()).build().unwrap();
+            let security = Security { insecure, ..Security::default() };
+            let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap().secure(security);
+            let address = server.address;
+            let stream = match connect_as_other(address) {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return,
+                stream => hyper_util::rt::TokioIo::new(stream.unwrap()),
+            };
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let testing = async {
+                let mut stream = Some(stream);
+                let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+                let connector = tower::service_fn(move |_| {
+                    std::future::ready(stream.take().ok_or(std::io::Error::from(std::io::ErrorKind::NotConnected)))
+                });
+                let channel = endpoint.connect_with_connector(connector).await.unwrap();
+                let codes = codes(&mut FlightServiceClient::new(channel)).await;
+                drop(stop);
+                codes
+            };
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            let (served, codes) = tokio::join!(server.serve(Arc::new(session), stopped), testing);
+            served.unwrap();
+            let refused = codes.iter().filter(|code| **code == Some(Code::Unauthenticated)).count();
+            assert_eq!(refused, if insecure { 0 } else { 10 }, "{codes:?}");
+        }
     }
 
     #[tokio::test]

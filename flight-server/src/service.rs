@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::auth::Caller;
+use crate::caller::{Caller, Proof};
 use crate::dispatcher::DispatcherService;
 use crate::in_process::{Here, metadata};
 use crate::metrics::streams::StreamCounts;
@@ -193,7 +193,7 @@ fn encoded<T: Send + 'static>(
 
 /// The permissions of a request. Every request that passed the gate has a caller.
 fn caller<T>(request: &Request<T>) -> Caller {
-    request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader)
+    request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader(Proof::Token))
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
@@ -241,8 +241,9 @@ impl FlightService for ProcessService {
     type ListActionsStream = ReplyStream<ActionType>;
     type DoExchangeStream = ReplyStream<FlightData>;
 
-    async fn list_flights(&self, _: Request<Criteria>) -> Reply<Self::ListFlightsStream> {
+    async fn list_flights(&self, criteria: Request<Criteria>) -> Reply<Self::ListFlightsStream> {
         self.dispatcher()?;
+        let caller = caller(&criteria);
         let infos: Vec<_> = self
             .session
             .pipelines()
@@ -251,7 +252,7 @@ impl FlightService for ProcessService {
             .filter(|name| !name.starts_with('_'))
             .filter_map(|name| {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
-                let info = request(&descriptor).and_then(|request| self.info(descriptor, request, Caller::Reader));
+                let info = request(&descriptor).and_then(|request| self.info(descriptor, request, caller));
                 // A pipeline that cannot be opened must not hide the others. Opening it reports the error.
                 info.inspect_err(|error| tracing::warn!(pipeline = %name, %error, "pipeline left out of the list")).ok()
             })

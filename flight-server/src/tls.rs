@@ -11,12 +11,19 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
+use crate::certificate::CertificateRoles;
+
 /// A server's TLS configuration, read and checked.
 #[derive(Clone)]
-pub struct ServerTls(Arc<ServerConfig>);
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    /// The roles of clients by certificate, if it asks for certificates.
+    roles: Option<CertificateRoles>,
+}
 
 impl ServerTls {
-    /// Reads PEM files. With `client_ca`, the server accepts only clients with a certificate that this CA signed.
+    /// Reads PEM files. With `client_ca`, the server accepts only clients with a certificate that this CA signed. Such
+    /// a client has the role that its certificate has by default: see [`CertificateRoles`].
     ///
     /// # Errors
     /// `NotFound` or `Invalid`, naming the file that is missing, is not PEM, or does not match the others.
@@ -46,11 +53,21 @@ impl ServerTls {
         })?;
         // gRPC clients require it.
         config.alpn_protocols.push(b"h2".to_vec());
-        Ok(Self(Arc::new(config)))
+        Ok(Self { config: Arc::new(config), roles: client_ca.map(|_| CertificateRoles::default()) })
+    }
+
+    /// The same configuration with these roles of clients. Has no effect without `client_ca`.
+    #[must_use]
+    pub fn with_roles(self, roles: CertificateRoles) -> Self {
+        Self { roles: self.roles.map(|_| roles), ..self }
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(Arc::clone(&self.0))
+        TlsAcceptor::from(Arc::clone(&self.config))
+    }
+
+    pub(crate) fn roles(&self) -> Option<&CertificateRoles> {
+        self.roles.as_ref()
     }
 }
 

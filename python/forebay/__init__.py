@@ -176,7 +176,7 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
 def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:
     """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free port.
 
-    The server has neither TLS nor tokens, so only this machine can connect, unless `insecure`. `forebay serve` has
-    both.
+    The server has neither TLS nor tokens, so only this user can connect, and only from this machine, unless
+    `insecure`. `forebay serve` has both.
     """
     return default_session().serve(host=host, port=port, insecure=insecure)

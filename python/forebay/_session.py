@@ -172,21 +172,22 @@ class Session:
     def serve(self, *, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> "Server":
         """Serves this session's pipelines over Arrow Flight from this process; port 0 takes a free port.
 
-        The server has neither TLS nor tokens, so only this machine can connect, unless `insecure`. `forebay serve` has
-        both.
+        The server has neither TLS nor tokens, so only this user can connect, and only from this machine, unless
+        `insecure`. `forebay serve` has both.
         """
         if not isinstance(host, str):
             raise arguments.refuse("host", "an IP address", host)
         host = "127.0.0.1" if host == "localhost" else host
         is_here = host == "::1" or host.startswith("127.")
-        if not is_here and not arguments.boolean("insecure", insecure):
+        insecure = bool(arguments.boolean("insecure", insecure))
+        if not is_here and not insecure:
             raise InvalidError(
                 f'"host" {host} is reachable from other machines, and this server has neither TLS nor tokens',
                 "use `forebay serve` with --tls-cert and --token-file, or give insecure=True on a network you trust",
             )
         if not isinstance(port, int) or not 0 <= port < 65536:
             raise arguments.refuse("port", "from 0 to 65535", port)
-        return Server(_native.Server(self._native, host, port))
+        return Server(_native.Server(self._native, host, port, insecure))
 
     def __reduce__(self):
         raise InvalidError(

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use forebay_engine::{Error, ErrorKind};
+use forebay_flight_server::Security;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::sync::oneshot;
@@ -27,13 +28,13 @@ pub(crate) struct Server {
 
 #[pymethods]
 impl Server {
-    /// Serves the pipelines of `session` at `host`:`port`.
+    /// Serves the pipelines of `session` at `host`:`port`: to its own user on loopback, unless `insecure`.
     #[new]
-    fn new(py: Python<'_>, session: &Session, host: &str, port: u16) -> PyResult<Self> {
+    fn new(py: Python<'_>, session: &Session, host: &str, port: u16, insecure: bool) -> PyResult<Self> {
         let host = host.parse().map_err(|_| invalid(py, format!("\"host\" must be an IP address, got \"{host}\"")))?;
         let runtime = Runtime::new().or_raise(py)?;
         let bound = runtime.wait(py, forebay_flight_server::Server::bind(SocketAddr::new(host, port)))?;
-        let server = bound.or_raise(py)?;
+        let server = bound.or_raise(py)?.secure(Security { insecure, ..Security::default() });
         let uri = server.uri();
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async move {

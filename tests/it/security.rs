@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_engine::ErrorKind;
 use forebay_flight_client::wire::actions;
-use forebay_flight_client::{ConnectOptions, DispatcherClient};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use forebay_flight_client::{ClientTls, ConnectOptions, DispatcherClient};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
 use crate::support::{Folder, Server, fail, forebay, run, succeed, text, wrong};
 
@@ -35,10 +35,17 @@ impl<'a> Authority<'a> {
 
     /// Makes a certificate for a host, and its key.
     fn sign(&self, host: &str) -> (PathBuf, PathBuf) {
+        self.sign_with(host, &[])
+    }
+
+    /// Makes a certificate for a host with these URIs, and its key.
+    fn sign_with(&self, host: &str, uris: &[&str]) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().expect("a key");
-        let parameters = CertificateParams::new([host.to_owned()]).expect("a name");
+        let mut parameters = CertificateParams::new([host.to_owned()]).expect("a name");
+        let uris_of = uris.iter().map(|&uri| SanType::URI(uri.try_into().expect("a URI")));
+        parameters.subject_alt_names.extend(uris_of);
         let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
-        let name = format!("{}-{host}", self.name);
+        let name = format!("{}-{host}{}", self.name, uris.concat().replace('/', "_"));
         (
             self.folder.write(&format!("{name}.cert.pem"), certificate.pem()),
             self.folder.write(&format!("{name}.key.pem"), key.serialize_pem()),
@@ -222,13 +229,159 @@ fn mutual_tls_is_for_those_with_a_certificate() {
     );
 }
 
+/// The URI of workers' certificates.
+const WORKER_URI: &str = "forebay://role/worker";
+
+/// The options of a process that shows this certificate and trusts the CA.
+fn shows(certificate: &(PathBuf, PathBuf), ca: &Path) -> Vec<String> {
+    let (certificate, key) = certificate;
+    ["--tls-cert", text(certificate), "--tls-key", text(key), "--tls-ca", text(ca)].map(str::to_owned).to_vec()
+}
+
+/// Expects the dispatcher to refuse calls of workers to a client with these options.
+fn makes_no_worker(dispatcher: &Server, options: &ConnectOptions, phrase: &str) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for action in [actions::FEED_SPEC, actions::WORKER_SYNC, actions::SNAPSHOT] {
+        let client = DispatcherClient::new(vec![dispatcher.uri.clone()], options.clone());
+        let refused = runtime.block_on(client.call::<serde_json::Value>(action, &"0123456789abcdef"));
+        let refused = refused.expect_err("a refusal");
+        assert_eq!((refused.kind(), refused.message().contains(phrase)), (ErrorKind::Denied, true), "{refused}");
+    }
+}
+
+#[test]
+fn a_trainer_s_certificate_makes_no_worker() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let ours = Authority::new(&folder, "ours");
+    let ca = ours.path();
+    let client_ca = ["--tls-client-ca", text(&ca)];
+    let (plain, worker_s) = (ours.sign("127.0.0.1"), ours.sign_with("127.0.0.1", &[WORKER_URI]));
+    let start = |more: &[&str]| {
+        let serve = ["serve", &script, "--port", "0", "--output", "json", "--no-worker"];
+        Server::launch(forebay(serve).args(shows(&plain, &ca)).args(client_ca).args(more))
+    };
+    let dispatcher = start(&[]);
+    let join = |dispatcher: &Server, certificate: &(PathBuf, PathBuf)| {
+        let mut worker = forebay(["worker", "--dispatcher", &dispatcher.uri, "--output", "json"]);
+        worker.args(shows(certificate, &ca)).args(client_ca);
+        worker
+    };
+    let trainer = ours.sign_with("trainer", &["forebay://role/reader"]);
+    for reader in [&plain, &trainer] {
+        let message = fail(&mut join(&dispatcher, reader));
+        for phrase in ["needs a worker's certificate, and got a trainer's", "hint: ", WORKER_URI, "--tls-client-roles"]
+        {
+            assert!(message.contains(phrase), "{message}");
+        }
+    }
+    let (certificate, key) = trainer.clone();
+    let tls = ClientTls { ca: Some(ca.clone()), certificate: Some(certificate), key: Some(key), server_name: None };
+    let options = ConnectOptions { tls, ..ConnectOptions::default() };
+    makes_no_worker(&dispatcher, &options, "trainer's");
+
+    let _worker = Server::launch(&mut join(&dispatcher, &worker_s));
+    let trainer = shows(&trainer, &ca);
+    let trainer: Vec<&str> = trainer.iter().map(String::as_str).collect();
+    read(&dispatcher, &trainer);
+    // Reading is all that it may do: quarantine writes files on the server.
+    let quarantine = ["run", "--connect", &dispatcher.uri, "--pipeline", "train", "--on-error", "quarantine"];
+    wrong(&[&quarantine[..], &trainer].concat(), &["which a trainer may not do"]);
+
+    // With token files, the tokens decide, for those with a certificate.
+    let (readers, workers) = (folder.write("readers", TOKEN), folder.write("workers", WORKERS));
+    let both = ["--token-file", text(&readers), "--worker-token-file", text(&workers)];
+    let dispatcher = start(&both);
+    let message = fail(join(&dispatcher, &worker_s).args(["--token-file", text(&readers)]));
+    assert!(message.contains("needs a worker's token, and got a trainer's"), "{message}");
+    let _worker = Server::launch(join(&dispatcher, &plain).args(both));
+    read(&dispatcher, &[&trainer[..], &["--token", TOKEN]].concat());
+    wrong(&["run", "--connect", &dispatcher.uri, "--tls-ca", text(&ca), "--token", TOKEN], &["--tls-cert"]);
+}
+
+#[test]
+fn a_file_lists_the_certificates_of_workers() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    let ours = Authority::new(&folder, "ours");
+    let ca = ours.path();
+    let roles = folder.write("roles", "# SPIFFE\nspiffe://example.org/ns/feeds/sa/worker  worker\nnode-7 worker\n");
+    let (certificate, key) = ours.sign("127.0.0.1");
+    let tls = ["--tls-cert", text(&certificate), "--tls-key", text(&key), "--tls-client-ca", text(&ca)];
+    let serve = ["serve", &script, "--port", "0", "--output", "json", "--no-worker", "--tls-ca", text(&ca)];
+    let dispatcher = Server::launch(forebay(serve).args(tls).args(["--tls-client-roles", text(&roles)]));
+    let worker = |host: &str, uris: &[&str]| {
+        let mut worker = forebay(["worker", "--dispatcher", &dispatcher.uri, "--output", "json"]);
+        worker.args(shows(&ours.sign_with(host, uris), &ca)).args(["--tls-client-ca", text(&ca)]);
+        worker
+    };
+    for uri in [WORKER_URI, "spiffe://example.org/ns/feeds/sa/trainer"] {
+        let message = fail(&mut worker("127.0.0.1", &[uri]));
+        assert!(message.contains("needs a worker's certificate"), "{message}");
+    }
+    drop(Server::launch(&mut worker("node-7", &[])));
+    let _worker = Server::launch(&mut worker("127.0.0.1", &["spiffe://example.org/ns/feeds/sa/worker"]));
+    let trainer = shows(&ours.sign("trainer"), &ca);
+    read(&dispatcher, &trainer.iter().map(String::as_str).collect::<Vec<_>>());
+
+    let wrong_roles = folder.write("roles", "node-7 admin\n");
+    let arguments = [&["serve", &script][..], &tls, &["--tls-client-roles", text(&wrong_roles)]].concat();
+    wrong(&arguments, &[text(&wrong_roles), "line 1", "\"admin\"", "hint: "]);
+    let tokens = folder.write("tokens", TOKEN);
+    wrong(&[&arguments[..], &["--token-file", text(&tokens)]].concat(), &["--tls-client-roles", "cannot be used with"]);
+}
+
+#[test]
+fn on_loopback_the_own_user_s_processes_need_no_configuration_and_others_are_no_workers() {
+    let folder = Folder::new();
+    let script = folder.clicks(20);
+    // Only processes with this variable find the secret.
+    let session = folder.path().join("session");
+    std::fs::create_dir(&session).expect("a folder");
+    let with_secret = |arguments: &[&str]| {
+        let mut command = forebay(arguments);
+        command.args(["--output", "json"]).env("XDG_RUNTIME_DIR", &session);
+        command
+    };
+    let dispatcher = Server::launch(&mut with_secret(&["serve", &script, "--port", "0", "--no-worker"]));
+    let worker = ["worker", "--dispatcher", &dispatcher.uri];
+    let needs = "needs the secret of the user who runs the dispatcher";
+    wrong(&worker, &[needs, "hint: ", "--token-file"]);
+    makes_no_worker(&dispatcher, &ConnectOptions::default(), needs);
+
+    let mut joined = Server::launch(&mut with_secret(&worker));
+    // Reading needs no secret: the system says whose process a reader is.
+    read(&dispatcher, &[]);
+    read(&dispatcher, &["--token", TOKEN]);
+    let by_name = dispatcher.uri.replace("127.0.0.1", "localhost");
+    succeed(&mut with_secret(&["status", "--connect", &by_name]));
+    let name = |server: &Server| session.join("forebay").join(format!("127.0.0.1:{}", server.port()));
+    assert!(name(&dispatcher).is_file() && name(&joined).is_file());
+    // By name too, a worker finds the secret.
+    let second = Server::launch(&mut with_secret(&["worker", "--dispatcher", &by_name]));
+    assert_eq!(second.stop("TERM"), Some(0));
+
+    // The file of a server that was killed is removed by the next one.
+    joined.kill();
+    let (killed, stopped) = (name(&joined), name(&dispatcher));
+    assert_eq!(dispatcher.stop("TERM"), Some(0));
+    assert!(killed.is_file() && !stopped.exists());
+    let _next = Server::launch(&mut with_secret(&["serve", &script, "--port", "0"]));
+    assert!(!killed.exists());
+
+    let open = Server::launch(&mut with_secret(&["serve", &script, "--port", "0", "--no-worker", "--insecure"]));
+    assert!(!name(&open).exists());
+    let _worker = Server::launch(&mut forebay(["worker", "--dispatcher", &open.uri, "--output", "json"]));
+    read(&open, &[]);
+}
+
 #[test]
 fn a_cluster_speaks_mutual_tls() {
     let folder = Folder::new();
     let script = folder.clicks(20);
     let (ours, other) = (Authority::new(&folder, "ours"), Authority::new(&folder, "other"));
     let ca = ours.path();
-    let (certificate, key) = ours.sign("127.0.0.1");
+    let (certificate, key) = ours.sign_with("127.0.0.1", &[WORKER_URI]);
     let of = |certificate: &Path, key: &Path| {
         ["--tls-cert", text(certificate), "--tls-key", text(key), "--tls-ca", text(&ca)].map(str::to_owned)
     };
