@@ -21,7 +21,7 @@ mod leasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blame::Losses;
+use blame::{Losses, UNREPORTED_MAX};
 pub use event::{Event, LeaseId, ReaderId, WorkerId, WorkerLimits};
 use leasing::ReadersAt;
 
@@ -392,12 +392,45 @@ impl<P: Plan> Sequencer<P> {
         dropped
     }
 
-    /// Retries failed windows for a reader that joins, because it may have restarted after the failure.
+    fn is_suspicious(&self, window: WindowId) -> bool {
+        self.windows.get(&window).is_some_and(|held| held.losses.are_suspicious())
+    }
+
+    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
+    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
+    fn blame(&mut self, worker: WorkerId, is_shared: bool) {
+        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
+        let mut blamed = Vec::new();
+        let mut waiting = Vec::new();
+        for (window, copy) in self.copies_of(worker) {
+            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
+                blamed.push(window);
+            } else if copy.state < ReplicaState::Ready {
+                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
+            }
+        }
+        waiting.sort_unstable();
+        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
+        for window in blamed {
+            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
+            // A worker that has not reported the lease may still have computed the windows that were taken from it.
+            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
+            losses.count(!is_shared && copies.iter().any(was_alone));
+            *failed |= losses.are_too_many();
+        }
+    }
+
+    /// Retries failed windows for a reader that joins, because it may have restarted after the failure. Forgets which
+    /// windows workers were lost over.
     fn retry_failed(&mut self, from: WindowId) {
         if !holds(Rule::FailedIsTriedAgain) {
             return;
         }
-        for held in self.windows.range_mut(from..).map(|(_, held)| held).filter(|held| held.failed) {
+        for held in self.windows.range_mut(from..).map(|(_, held)| held) {
+            held.losses = Losses::default();
+            if !held.failed {
+                continue;
+            }
             *held = WindowEntry { copies: std::mem::take(&mut held.copies), ..WindowEntry::default() };
         }
     }

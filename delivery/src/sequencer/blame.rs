@@ -5,9 +5,7 @@
 //! workers becomes suspicious and is leased *alone*: its worker computes no other window meanwhile. A window is given
 //! up only when workers that computed it alone were lost too.
 
-use super::{Replica, ReplicaState, Sequencer, WindowEntry, WorkerId};
 use crate::rules::{Rule, holds};
-use crate::window::{Plan, WindowId};
 
 /// The number of workers that may be lost over a window before it is leased alone.
 pub(super) const LOSSES_MAX: u32 = 3;
@@ -18,7 +16,7 @@ pub(super) const LOSSES_ALONE_MAX: u32 = 2;
 const LOSSES_IN_ALL_MAX: u32 = 20;
 /// The number of windows, of those that a lost worker would have begun next, that it may have begun since its last
 /// message.
-const UNREPORTED_MAX: usize = 2;
+pub(super) const UNREPORTED_MAX: usize = 2;
 
 /// The workers that were lost over a window.
 ///
@@ -36,47 +34,19 @@ impl Losses {
         self.all >= LOSSES_MAX
     }
 
-    fn count(&mut self, is_alone: bool) {
+    /// Counts a worker, which was computing nothing else if the window was leased alone.
+    pub(super) fn count(&mut self, is_alone: bool) {
         if holds(Rule::LossesAreCounted) {
             self.all += 1;
             self.alone += u32::from(is_alone);
         }
     }
 
-    fn are_too_many(self) -> bool {
+    /// Returns whether the window must be given up.
+    pub(super) fn are_too_many(self) -> bool {
         match holds(Rule::BlameIsConfirmedAlone) {
             true => self.alone >= LOSSES_ALONE_MAX || self.all >= LOSSES_IN_ALL_MAX,
             false => self.are_suspicious(),
-        }
-    }
-}
-
-impl<P: Plan> Sequencer<P> {
-    pub(super) fn is_suspicious(&self, window: WindowId) -> bool {
-        self.windows.get(&window).is_some_and(|held| held.losses.are_suspicious())
-    }
-
-    /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.
-    /// With `is_shared`, it was computing windows of other feeds as well, so that none was alone.
-    pub(super) fn blame(&mut self, worker: WorkerId, is_shared: bool) {
-        let blames_all = !holds(Rule::OnlyWindowsAtWorkAreBlamed);
-        let mut blamed = Vec::new();
-        let mut waiting = Vec::new();
-        for (window, copy) in self.copies_of(worker) {
-            if copy.at_work || (blames_all && copy.state < ReplicaState::Ready) {
-                blamed.push(window);
-            } else if copy.state < ReplicaState::Ready {
-                waiting.push((self.distance(window).unwrap_or(u64::MAX), window));
-            }
-        }
-        waiting.sort_unstable();
-        blamed.extend(waiting.into_iter().take(UNREPORTED_MAX).map(|(_, window)| window));
-        for window in blamed {
-            let Some(WindowEntry { copies, losses, failed, .. }) = self.windows.get_mut(&window) else { continue };
-            // A worker that has not reported the lease may still have computed the windows that were taken from it.
-            let was_alone = |copy: &Replica| copy.worker == worker && copy.is_alone && copy.is_reported;
-            losses.count(!is_shared && copies.iter().any(was_alone));
-            *failed |= losses.are_too_many();
         }
     }
 }
