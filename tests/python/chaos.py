@@ -363,7 +363,7 @@ class Round:
         return Result(text, disturbed.fired)
 
 
-# Until the fence of ordered ranks is merged (issue 16, number 6), two processes of an ordered rank both read on.
+# Ordered ranks are not fenced: two processes of an ordered rank both read on.
 ONLY_DYNAMIC = ("rank_replaced",)
 
 
