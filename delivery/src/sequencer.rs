@@ -420,17 +420,12 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// Retries failed windows for a reader that joins, because it may have restarted after the failure. Forgets which
-    /// windows workers were lost over.
+    /// Retries failed windows for a reader that joins, because it may have restarted after the failure.
     fn retry_failed(&mut self, from: WindowId) {
         if !holds(Rule::FailedIsTriedAgain) {
             return;
         }
-        for held in self.windows.range_mut(from..).map(|(_, held)| held) {
-            held.losses = Losses::default();
-            if !held.failed {
-                continue;
-            }
+        for held in self.windows.range_mut(from..).map(|(_, held)| held).filter(|held| held.failed) {
             *held = WindowEntry { copies: std::mem::take(&mut held.copies), ..WindowEntry::default() };
         }
     }

@@ -180,6 +180,11 @@ impl Worker {
         actions
     }
 
+    /// Returns whether a pass is under way, in which a second message at a time would begin another pass.
+    pub fn is_in_pass(&self) -> bool {
+        self.heard.pass != self.said.pass || !self.granted.is_whole()
+    }
+
     /// Returns whether the next message has more to say than the newest, which could not name all windows.
     pub fn has_more(&self) -> bool {
         self.has_more
@@ -231,6 +236,7 @@ impl Worker {
 mod tests {
     use super::*;
     use crate::changes::Changes;
+    use crate::rules::break_rule;
     use crate::window::WindowId;
 
     fn worker() -> Worker {
@@ -314,17 +320,26 @@ mod tests {
 
     #[test]
     fn a_part_of_the_leases_revokes_none() {
-        let mut worker = worker();
-        worker.reply(&answer(1, &[(1, 1), (2, 2)]));
-        let mut part = answer(2, &[(2, 2)]);
-        part.leases.is_all = false;
-        assert_eq!(worker.reply(&part), []);
-        let (before, after) = (part.leases.known.1, Known { upto: 2, ..part.leases.known.1 });
-        part.leases.known = (before, after);
-        part.leases.is_all = true;
-        part.leases.changed = vec![(key(5), Some(Granted { lease: 3, shares: 1.0 }))];
-        part.version += 1;
-        assert_eq!(worker.reply(&part), [WorkerAction::Drop(key(1)), WorkerAction::Start(key(5))]);
+        let (drop, start) = (WorkerAction::Drop, WorkerAction::Start);
+        let actions = |rule| {
+            break_rule(rule);
+            let mut worker = worker();
+            worker.reply(&answer(1, &[(1, 1), (2, 2)]));
+            let mut part = answer(2, &[(2, 2)]);
+            part.leases.is_all = false;
+            let first = worker.reply(&part);
+            let before = part.leases.known.1;
+            part.leases.known = (before, Known { upto: 2, ..before });
+            part.leases.is_all = true;
+            part.leases.changed = vec![(key(5), Some(Granted { lease: 3, shares: 1.0 }))];
+            part.version += 1;
+            let second = worker.reply(&part);
+            break_rule(None);
+            (first, second)
+        };
+        assert_eq!(actions(None), (vec![], vec![drop(key(1)), start(key(5))]));
+        let broken = actions(Some(Rule::PartsRevokeNothing));
+        assert_eq!(broken, (vec![drop(key(1))], vec![start(key(5))]));
     }
 
     #[test]

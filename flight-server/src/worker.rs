@@ -201,7 +201,8 @@ impl WorkerService {
                 return self.leave(&link).await;
             }
             let is_paused = Instant::now() < pause;
-            if !is_paused && (calls.is_empty() || (has_news && calls.len() < CALLS_MAX)) {
+            let may_add = has_news && calls.len() < CALLS_MAX && !self.machine.lock().is_in_pass();
+            if !is_paused && (calls.is_empty() || may_add) {
                 has_news = false;
                 let (link, call) = (Arc::clone(&link), self.call(false));
                 calls.push(async move { (link.name(), link.sync(call).await) }.boxed());

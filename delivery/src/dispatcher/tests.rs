@@ -49,7 +49,8 @@ fn report(message: &str) -> Report {
     Report { kind: ErrorKind::Data, message: message.into(), hint: None, retry: false }
 }
 
-/// Sends one message, or all that a new dispatcher must be told, takes the answer and returns the leases. The next message reports their windows as ready.
+/// Sends one message, or all that a new dispatcher must be told, takes the answer and returns the leases. The next
+/// message reports their windows as ready.
 fn exchange(dispatcher: &mut Dispatcher<SixWindows>, worker: &mut crate::Worker, now: Millis) -> Vec<(u32, LeaseId)> {
     loop {
         let sync = worker.sync();

@@ -76,7 +76,7 @@ impl Load {
         self.held_bytes += copy.bytes;
         self.holds += 1;
         self.computing += usize::from(copy.state == ReplicaState::Leased);
-        self.is_alone |= copy.is_alone && (copy.state < ReplicaState::Ready || copy.at_work);
+        self.is_alone |= copy.is_alone && copy.state < ReplicaState::Ready;
     }
 
     /// Returns whether the worker may compute another window ahead of the readers.
@@ -99,7 +99,7 @@ impl<P: Plan> Sequencer<P> {
     pub(super) fn lease_again(&mut self, window: WindowId) -> bool {
         let Some(held) = self.windows.get(&window) else { return false };
         if let [only] = held.copies[..]
-            && (only.state < ReplicaState::Ready && !held.losses.are_suspicious() || self.is_out_of_reach(&only, held))
+            && (only.state < ReplicaState::Ready || self.is_out_of_reach(&only))
         {
             let mut loads = self.loads();
             if let Some(worker) = self.idlest(&loads, |id, _, _| id != only.worker) {
@@ -198,17 +198,14 @@ impl<P: Plan> Sequencer<P> {
         match held.copies[..] {
             _ if held.failed => false,
             [] => true,
-            // The suspected worker may still finish first.
-            [only] => self.is_out_of_reach(&only, held),
+            [only] => self.is_out_of_reach(&only),
             _ => false,
         }
     }
 
-    /// Returns whether a window needs a second copy because the worker of the first cannot be reached. Two workers
-    /// never compute a window that may end them.
-    fn is_out_of_reach(&self, only: &Replica, held: &WindowEntry) -> bool {
-        let may_be_leased = only.state == ReplicaState::Ready || !held.losses.are_suspicious();
-        may_be_leased && self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain)
+    /// Returns whether the worker of a window's only copy cannot be reached. The worker may still finish first.
+    fn is_out_of_reach(&self, only: &Replica) -> bool {
+        self.is_suspected(only.worker) && holds(Rule::UnreachableIsLeasedAgain)
     }
 
     pub(super) fn is_suspected(&self, worker: WorkerId) -> bool {

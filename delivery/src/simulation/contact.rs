@@ -1,7 +1,7 @@
 //! How workers and trainers reach a dispatcher: two calls at a time, turning to the next dispatcher when one is silent.
 //!
-//! As in HTTP/2, all calls of a process share a connection. A call ends with its trailers, after its answer. A call that
-//! its client leaves before them is reset, and after some resets the connection closes, with all calls on it.
+//! As in HTTP/2, all calls of a process share a connection. A call ends with its trailers, after its answer. A call
+//! that its client leaves before them is reset, and after some resets the connection closes, with all calls on it.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -165,7 +165,8 @@ impl WorkerNode {
     /// Sends a message if there is room for one.
     fn call(&mut self, world: &mut World) {
         let Some(state) = &mut self.state else { return };
-        if !state.contact.may_call(state.has_news) {
+        let has_news = state.has_news && !state.worker.is_in_pass();
+        if !state.contact.may_call(has_news) {
             return;
         }
         state.has_news = false;

@@ -96,6 +96,9 @@ impl Case {
     }
 }
 
+/// Greater defaults of positive integers are limits.
+const LIMITS_MIN: i64 = 1_000;
+
 /// Returns a constant other than the default. Numbers rise with the position, so a minimum stays below its maximum.
 /// Numbers with a default stay near it, since only the operator knows their range.
 pub(super) fn constant(
@@ -105,6 +108,10 @@ pub(super) fn constant(
     draws: &mut Draws,
 ) -> ScalarValue {
     match (kind, default) {
+        // A large default is a limit, which the generated values should keep.
+        (ConstantKind::PositiveInteger, Some(ScalarValue::Int64(Some(limit)))) if limit > LIMITS_MIN => {
+            ScalarValue::Int64(Some(limit - draws.below(40) as i64))
+        }
         (ConstantKind::PositiveInteger, _) => ScalarValue::Int64(Some(1 + draws.below(40) as i64)),
         (ConstantKind::Integer, None) => ScalarValue::Int32(Some(draws.below(1 << 30) as i32)),
         (ConstantKind::Boolean, _) => ScalarValue::Boolean(Some(draws.below(2) == 1)),
