@@ -16,7 +16,7 @@ pub(super) fn content(plan: &SimulatedPlan, window: WindowId, row: u64, build: u
     let is_bad = content >> 32 & 15 < plan.bad;
     // Most functions give the same bytes in both builds.
     let is_same = content & 3 != 0;
-    (!is_bad).then(|| if is_same { content } else { content ^ build })
+    (!is_bad).then_some(if is_same { content } else { content ^ build })
 }
 
 /// Returns the digest of what a build computes of fixed rows, which a worker tells when it joins.

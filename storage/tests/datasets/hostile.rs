@@ -4,7 +4,7 @@
 use forebay_storage::{Dataset, ErrorKind, Result};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
 
-use crate::support::{TestFolder, parquet_bytes_split, read_all, stored_as};
+use crate::support::{TestFolder, parquet_bytes_split, stored_as};
 
 /// A struct in Thrift's compact protocol.
 #[derive(Clone, Default)]
