@@ -29,6 +29,8 @@ from cluster import (
 )
 from support import Server, binary, environment, limited, with_small_folders
 
+pytestmark = pytest.mark.skipif("FOREBAY_CHAOS" not in os.environ, reason="FOREBAY_CHAOS=1 runs these minutes")
+
 
 @pytest.fixture
 def started(tmp_path):

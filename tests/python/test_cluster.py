@@ -13,6 +13,8 @@ from support import REPOSITORY, Batch, Server, Worker, batches, command, read
 # BLAKE3 of the secret "abc", from its test vectors: pyarrow has no BLAKE3.
 SECRET = "abc"
 SECRET_KEY = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+# The session of the reader with this key: its BLAKE3 hash for that purpose.
+SESSION = 6961125912928004705
 REQUEST_BYTES_MAX = 1 << 20
 
 
@@ -67,7 +69,7 @@ def open_window(dispatcher: Server):
         request = {"pipeline": "photos"}
         feed = json.loads(client.get_flight_info(command(**request)).app_metadata)["feed"]
         sync = {
-            "session": 1, "seq": 0, "feed": feed, "rank": 0, "world_size": 1, "at": [0, 0], "until_epoch": 1,
+            "session": SESSION, "seq": 0, "feed": feed, "rank": 0, "world_size": 1, "at": [0, 0], "until_epoch": 1,
             "known": 0, "broken": [], "waiting": None, "leaving": False, "samples": 0, "bytes": 0, "stalled_ms": 0,
         }  # fmt: skip
         call = {"request": request, "secret_key": SECRET_KEY, "sync": sync}

@@ -23,7 +23,8 @@ pub(super) struct Poison {
 }
 
 impl World {
-    /// Poisons a window of some seeds with one feed: a window is alone among those of its feed only. Such a seed has no other fault that ends workers or makes them silent.
+    /// Poisons a window of some seeds with one feed: a window is alone among those of its feed only. Such a seed has no
+    /// other fault that ends workers or makes them silent.
     pub(super) fn poison(&mut self) {
         if self.feeds.len() > 1 || !self.random.chance(60) {
             return;
