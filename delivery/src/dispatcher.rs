@@ -4,6 +4,7 @@
 
 pub(crate) mod claiming;
 mod feed;
+mod fence;
 pub(crate) mod group;
 mod reading;
 pub(crate) mod status;
@@ -322,6 +323,7 @@ impl<P: Plan> Dispatcher<P> {
             let gone: Vec<_> =
                 feed.readers.iter().filter(|(_, it)| it.contact + patience < now).map(|(&id, _)| id).collect();
             gone.into_iter().for_each(|id| feed.remove_reader(id));
+            feed.fence.forget_silent(now.saturating_sub(idle));
             feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
         }
         let open = self.feeds.len();
@@ -340,7 +342,7 @@ impl<P: Plan> Dispatcher<P> {
         if still >= self.settings.worker_contact_ms / 2 {
             self.workers.values_mut().for_each(|it| it.contact += still);
             self.feeds.values_mut().flat_map(|feed| feed.readers.values_mut()).for_each(|it| it.contact += still);
-            self.feeds.values_mut().for_each(|feed| feed.discount_pause_of_groups(still));
+            self.feeds.values_mut().for_each(|feed| feed.discount_pause_of_jobs(still));
         }
     }
 

@@ -136,6 +136,9 @@ pub struct ReaderSync {
     pub rank: u64,
     /// The number of ranks.
     pub world_size: u64,
+    /// Its place in its job, if that has a name. Trainers of claims have none.
+    #[serde(default)]
+    pub member: Option<Membership>,
     /// The first window that the trainer has not wholly received.
     pub at: WindowId,
     /// The epoch before which the trainer stops.
@@ -154,6 +157,21 @@ pub struct ReaderSync {
     pub bytes: u64,
     /// Milliseconds that the loop has waited so far.
     pub stalled_ms: u64,
+}
+
+/// The place of a rank with ordered delivery in a named job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The job's name.
+    pub job: String,
+    /// The process's number, which is greater than those of the rank's earlier processes.
+    pub process: u64,
+    /// The epoch and the offset at which it begins.
+    pub begin: (u64, u64),
+    /// The number of samples of a global step.
+    pub step_rows: u64,
+    /// Whether a dispatcher has admitted it.
+    pub is_admitted: bool,
 }
 
 /// A lease from which a trainer could not read.
@@ -260,6 +278,13 @@ mod tests {
             feed: "0f3a".into(),
             rank: 3,
             world_size: 4,
+            member: Some(Membership {
+                job: "j".into(),
+                process: u64::MAX,
+                begin: (u64::MAX, 7),
+                step_rows: 8,
+                is_admitted: true,
+            }),
             at: window,
             until_epoch: u64::MAX,
             known: 0,

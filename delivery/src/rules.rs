@@ -47,6 +47,8 @@ pub(crate) enum Rule {
     StepsBeginAtTheOffset,
     /// A broken stream resumes at the next row.
     StreamsGoOnAtTheNextRow,
+    /// Of two processes of a rank of a named job, the later reads on, and ranks whose parts do not fit are refused.
+    OrderedRanksAreFenced,
     /// No claim is granted before every rank has reported its claims.
     ClaimsWaitForAllRanks,
     /// Claims that a resumed rank does not name are granted to others.
@@ -145,7 +147,7 @@ mod broken {
     }
 
     /// Rules that the simulation finds broken within a few hundred seeds.
-    pub(crate) const ALL: [Rule; 40] = [
+    pub(crate) const ALL: [Rule; 41] = [
         Rule::OnlyTheNextRow,
         Rule::OnlyTheNewestAnswer,
         Rule::PositionIsReceived,
@@ -164,6 +166,7 @@ mod broken {
         Rule::WindowOffsetIsKept,
         Rule::StepsBeginAtTheOffset,
         Rule::StreamsGoOnAtTheNextRow,
+        Rule::OrderedRanksAreFenced,
         Rule::ClaimsWaitForAllRanks,
         Rule::DoneClaimsStayDone,
         Rule::ClaimsGoOnInTheMiddle,

@@ -22,7 +22,7 @@ pub use stream::{Ended, Fragment, Open};
 use crate::clock::Millis;
 use crate::cutter::{Cut, Cutter};
 use crate::error::ErrorKind;
-use crate::messages::{BrokenLease, ReaderReply, ReaderSync, Report, Route};
+use crate::messages::{BrokenLease, Membership, ReaderReply, ReaderSync, Report, Route};
 use crate::position::Token;
 use crate::rules::{Rule, holds};
 use crate::sequencer::LeaseId;
@@ -122,6 +122,10 @@ pub struct Trainer<R> {
     feed: Arc<str>,
     session: u64,
     settings: ReadSettings,
+    /// The job's name, and the number of this process, which is greater than those of the rank's earlier processes.
+    member: Option<(String, u64)>,
+    /// Whether a dispatcher has admitted this process to its job.
+    is_admitted: bool,
     begin: Origin,
     /// The offset in the first epoch before which to stop, if only a part is read.
     until: Option<u64>,
@@ -170,6 +174,8 @@ impl<R> Trainer<R> {
         Self {
             session,
             settings,
+            member: None,
+            is_admitted: false,
             begin,
             until: None,
             has_cut_all: false,
@@ -197,6 +203,12 @@ impl<R> Trainer<R> {
             stalled_ms: 0,
             has_news: true,
         }
+    }
+
+    /// Makes the trainer a rank of the job with this name. Draw `process` greater than in earlier processes of the rank.
+    #[must_use]
+    pub fn in_job(self, job: String, process: u64) -> Self {
+        Self { member: Some((job, process)), ..self }
     }
 
     /// Makes the trainer stop before the offset `until` of the epoch in which it begins.
@@ -250,6 +262,7 @@ impl<R> Trainer<R> {
             feed: Arc::clone(&self.feed),
             rank: self.settings.rank,
             world_size: self.settings.world_size,
+            member: self.membership(),
             at: self.at(),
             until_epoch: self.settings.epochs,
             known: self.known,
@@ -262,11 +275,23 @@ impl<R> Trainer<R> {
         }
     }
 
+    fn membership(&self) -> Option<Membership> {
+        let (job, process) = self.member.as_ref()?;
+        Some(Membership {
+            job: job.clone(),
+            process: *process,
+            begin: (self.begin.window.epoch, self.begin.offset),
+            step_rows: self.settings.batch_size.saturating_mul(self.settings.world_size),
+            is_admitted: self.is_admitted,
+        })
+    }
+
     /// Takes the dispatcher's answer. Ignores an answer that is older than the newest.
     pub fn reply(&mut self, reply: ReaderReply) {
         if (reply.seq, reply.version) < (self.answered, self.known) && holds(Rule::OnlyTheNewestAnswer) {
             return;
         }
+        self.is_admitted = true;
         self.answered = reply.seq;
         self.known = reply.version;
         self.workers = reply.workers;

@@ -45,6 +45,18 @@ pub fn no_workers(dispatcher: &str) -> Report {
     }
 }
 
+/// Returns the report of a process that a newer process of its rank replaced.
+pub(crate) fn replaced(rank: u64, job: &str) -> Report {
+    let hint =
+        "run one process for each rank; if this process is the newer one, the clock of the other's machine is ahead";
+    Report {
+        kind: ErrorKind::Conflict,
+        message: format!("a newer process reads as rank {rank} of job \"{job}\""),
+        hint: Some(hint.to_owned()),
+        retry: false,
+    }
+}
+
 /// Returns the report of a rank with dynamic delivery that waits for `ranks` of `job`.
 pub(crate) fn awaited(job: &str, ranks: &[u64]) -> Report {
     let mut names: Vec<_> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();

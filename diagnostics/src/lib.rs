@@ -15,5 +15,5 @@ mod panic;
 mod shortened;
 
 pub use nearest::nearest;
-pub use panic::panic_text;
+pub use panic::{is_thread_shortage, panic_text};
 pub use shortened::shortened;

@@ -3,14 +3,15 @@
 //! DataFusion computes inside `poll`. A runtime that also serves Flight would stall its connections while an image is
 //! decoded. So every session has its own worker threads, and every task on them has an owner that aborts it on drop.
 
+use std::any::Any;
 use std::future::Future;
 use std::time::Duration;
 
-use forebay_diagnostics::panic_text;
+use forebay_diagnostics::{is_thread_shortage, panic_text};
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The session's worker threads.
 pub(crate) struct Executor {
@@ -61,6 +62,13 @@ impl Drop for Executor {
     }
 }
 
+/// The error of kind `kind` for a caught panic; of kind `Exhausted` if the process got no thread, which may pass.
+pub(crate) fn panicked(kind: ErrorKind, what: &str, panic: &(dyn Any + Send)) -> Error {
+    let text = panic_text(panic);
+    let kind = if is_thread_shortage(text) { ErrorKind::Exhausted } else { kind };
+    Error::new(kind, format!("{what}: {text}"))
+}
+
 /// A task that is aborted when its handle is dropped.
 pub(crate) struct Task<T>(AbortOnDropHandle<T>);
 
@@ -68,8 +76,8 @@ impl<T> Task<T> {
     /// Waits for the result. Cancel-safe: the task keeps running and may be joined again.
     pub(crate) async fn join(&mut self) -> Result<T> {
         (&mut self.0).await.map_err(|error| match error.try_into_panic() {
-            Ok(panic) => Error::internal(format!("a compute task panicked: {}", panic_text(panic.as_ref()))),
-            Err(_) => Error::new(crate::ErrorKind::Unavailable, "the session is shutting down"),
+            Ok(panic) => panicked(ErrorKind::Internal, "a compute task panicked", panic.as_ref()),
+            Err(_) => Error::new(ErrorKind::Unavailable, "the session is shutting down"),
         })
     }
 }

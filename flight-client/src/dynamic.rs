@@ -217,13 +217,13 @@ fn claimer(what: &ReadPlan) -> Result<Claimer> {
         }
         Start::Offset { epoch, offset } => (Claim { epoch: *epoch, run: offset / rows }, None),
     };
-    let session = session()?;
+    let session = process_number()?;
     let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
     Ok(Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?)
 }
 
-/// A session number greater than those of earlier processes of this rank.
-fn session() -> Result<u64> {
+/// A number greater than those of earlier processes of this rank.
+pub(crate) fn process_number() -> Result<u64> {
     #[expect(clippy::disallowed_methods, reason = "only the wall clock outlives a process")]
     let now = std::time::SystemTime::now();
     let millis = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);

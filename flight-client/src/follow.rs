@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_delivery::messages::Report;
 use forebay_delivery::{Millis, no_workers, session_of};
 use forebay_protocol::{Error, ErrorKind, Result, random_bytes};
 use futures::future::BoxFuture;
@@ -203,8 +204,11 @@ impl Driver {
             Err(error) => return Err(error),
         };
         if reply.workers == 0 {
-            // Workers that refuse the feed count as none; another dispatcher's workers may accept it.
-            let refusal = if self.has_others && reply.refused { reply.failed.take() } else { None };
+            // Workers that refuse the feed count as none. Another dispatcher's workers may accept it, and a worker that
+            // lacks something tries again.
+            let lacks = |(_, why): &mut (_, Report)| matches!(why.kind, ErrorKind::Exhausted | ErrorKind::Unavailable);
+            let is_refused = reply.refused;
+            let refusal = reply.failed.take_if(|why| is_refused && (self.has_others || lacks(why)));
             let why = refusal.map_or_else(|| no_workers(asked), |(_, why)| why);
             self.held_up(asked, &Error::from(&why));
             self.dispatch.rotate(asked);

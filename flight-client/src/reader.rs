@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
+use crate::dynamic::process_number;
 use crate::follow::{Follower, secret_and_session};
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece;
@@ -44,6 +45,10 @@ impl RankReader {
         let begin = Origin { window, window_offset, offset };
         let limits = ReceiveLimits::of_bytes(options.buffer_bytes()).patient_for(patience_ms(options.patience));
         let trainer = Trainer::new(Arc::clone(&feed), session, what.settings(), begin, limits);
+        let trainer = match what.request.job.clone().filter(|job| !job.is_empty()) {
+            Some(job) => trainer.in_job(job, process_number()?),
+            None => trainer,
+        };
         let machine = Machine::OfRank(Box::new(Mutex::new(trainer)));
         let followed =
             FollowedTrainer::new(machine, feed, Arc::clone(&what.schema), Clock::start(), Arc::new(Notify::new()));

@@ -38,7 +38,9 @@ pub(crate) fn gone() -> Error {
 pub(crate) fn with_resume_hint(error: Error, last: Option<&Token>) -> Error {
     match last {
         Some(token) if error.kind() == ErrorKind::Unavailable => {
-            error.with_hint(format!("when it is back, resume from {token}"))
+            let resume = format!("when it is back, resume from {token}");
+            let hint = error.hint().map_or_else(|| resume.clone(), |hint| format!("{hint}; {resume}"));
+            error.with_hint(hint)
         }
         _ => error,
     }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use forebay_delivery::messages::Report;
 use forebay_delivery::{
     ClaimAnswer, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Replaced, Status, Unanswered,
     WorkerId,
@@ -143,17 +144,14 @@ impl DispatcherService {
         let sync = &call.sync;
         self.open(&call.request, &call.sync.feed)?;
         let ticket = self.ticket(&call)?;
+        let refusal = |why: Report| Error::from(&why);
         self.act(|state| {
-            let admitted = state.sessions.admit(sync, &call.secret_key);
-            if admitted.is_ok() {
-                state.dispatcher.reader_sync(sync, self.now());
-            }
-            admitted
-        })
-        .map_err(refused)?;
+            state.sessions.admit(sync, &call.secret_key).map_err(refused)?;
+            state.dispatcher.reader_sync(sync, self.now()).map_err(refusal)
+        })?;
         self.journal.lock().reader(sync);
         let reply = self.poll(("reader", sync.session), sync.seq, |state| {
-            let reply = state.dispatcher.reader_reply(&sync.feed, sync.session).ok_or_else(has_left)?;
+            let reply = state.dispatcher.reader_reply(sync).map_err(refusal)?;
             Ok((reply.version != sync.known || reply.seq > sync.seq, reply))
         });
         Ok(ReaderAnswer { reply: reply.await?, ticket })
@@ -388,6 +386,7 @@ mod tests {
                 feed: feed.id().into(),
                 rank: 0,
                 world_size: 1,
+                member: None,
                 at: WindowId { epoch: 0, index: 0 },
                 until_epoch: 1,
                 known: 0,

@@ -307,6 +307,7 @@ mod tests {
             feed: "f".into(),
             rank: session % 2,
             world_size: 2,
+            member: None,
             at: AT,
             until_epoch: 1,
             known: 0,

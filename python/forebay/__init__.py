@@ -107,7 +107,8 @@ def load(
     - `drop_last` (False): whether to leave out an incomplete global batch at the end of an epoch.
     - `delivery` ("ordered"): which batches a rank gets: its share of each step (ordered), or the next that no rank has
       taken (dynamic).
-    - `job`: name of the job, for dynamic delivery; all ranks of a job give the same name, and no other job does.
+    - `job`: name of the job; all its ranks give the same name, and no other job does. Dynamic delivery needs it; with
+      ordered delivery, it lets the dispatcher refuse a second process of a rank, and ranks that do not fit.
     - `seed` (0): seed of order and augmentation.
     - `shuffle` (False): whether samples come in a keyed random order; otherwise they come in the files' order.
     - `window_bytes` ("32MiB"): source bytes that are shuffled together.

@@ -89,7 +89,9 @@ class Cluster:
         """Like `forebay.load`, but reads from the workers of this cluster. The batches are the same.
 
         `delivery="dynamic"` gives each rank the next batch that no rank has taken. All ranks of a job give the same
-        name, `job`.
+        name, `job`. With `delivery="ordered"`, a name makes the dispatcher compare the ranks: of two processes that read
+        as one rank, the one that started later reads on, and ranks that do not fit together get an error. Ranks that
+        `torchrun` started have a name by default.
         """
         options = dict(locals())
         del options["self"], options["pipeline"]
@@ -97,7 +99,7 @@ class Cluster:
             offered = ", ".join(self.pipelines())
             accepted = "the name of a pipeline that the server offers"
             raise arguments.refuse("pipeline", accepted, pipeline, f"it offers: {offered}")
-        return make_loader(lambda feed, read, _: RemoteFeed(self._native, pipeline, feed, read), options)
+        return make_loader(lambda feed, read, _: RemoteFeed(self._native, pipeline, feed, read), options, True)
 
     def __reduce__(self):
         raise InvalidError("a cluster cannot be sent to another process", "call forebay.connect in that process")

@@ -1,9 +1,13 @@
-"""Finds this process's rank: from arguments, else `torch.distributed`, else RANK and WORLD_SIZE."""
+"""Finds this process's rank: from arguments, else `torch.distributed`, else RANK and WORLD_SIZE. Names its job."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
+from collections import Counter
+from typing import Any
 
 from . import _arguments as arguments
 from ._errors import InvalidError
@@ -34,6 +38,30 @@ def resolve(
             f"ranks count from 0, so the last of {world_size} is {world_size - 1}",
         )
     return rank, world_size
+
+
+_loaders: Counter[str] = Counter()
+
+
+def job_name(options: dict[str, Any]) -> str | None:
+    """Returns a name for the job of a loader with these options, as its launcher calls it. Its ranks get the same name.
+
+    Processes that start again get it too, and other jobs get others. A second loader with the same options in one
+    process is a job of its own: neither ends the other. Returns `None` if the launcher is unknown.
+    """
+    address = os.environ.get("MASTER_ADDR")
+    if address is None:
+        return None
+    # Every machine has this address.
+    is_loopback = address in ("localhost", "::1") or address.startswith("127.")
+    parts = ["slurm", os.environ["SLURM_JOB_ID"]] if "SLURM_JOB_ID" in os.environ else []
+    parts.append(socket.gethostname() if is_loopback else address)
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    # torchrun picks another port at each restart of a named run.
+    parts.append(os.environ.get("MASTER_PORT", "") if run == "none" else run)
+    loader = json.dumps([parts, options], sort_keys=True, default=str)
+    _loaders[loader] += 1
+    return "/".join([*parts, str(_loaders[loader])])
 
 
 def _of_torch() -> tuple[int, int] | None:

@@ -332,9 +332,14 @@ class LocalFeed:
         return self._native.trace_offsets(epoch, first, count)
 
 
-def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
-    """Checks the arguments of `load`, and returns the loader of the feed that `open_feed` opens."""
+def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False) -> Loader:
+    """Checks the arguments of `load`, and returns the loader of the feed that `open_feed` opens.
+
+    Names the job of ranks that a launcher started if `names_job`.
+    """
     feed, rest = _split(options)
+    # Several processes may share the samples of a rank that is given.
+    is_launched = all(rest.get(name) is None for name in ("rank", "world_size", "dp_rank", "dp_size"))
     rank, world_size = _ranks.resolve(
         rest.pop("rank"), rest.pop("world_size"), rest.pop("dp_rank", None), rest.pop("dp_size", None)
     )
@@ -353,6 +358,9 @@ def make_loader(open_feed: Any, options: dict[str, Any]) -> Loader:
         read["batch_size"] = arguments.share(feed.pop("global_batch_size"), world_size)
     elif global_batch_size is not None:
         arguments.share(global_batch_size, world_size)
+    if names_job and is_launched and world_size > 1 and read.get("delivery") != "dynamic":
+        job = _ranks.job_name({**feed, **read, "rank": None})
+        read |= {} if job is None else {"job": read.get("job", job)}
     loader_class = torch_loader() if format == "torch" else Loader
     return loader_class(
         open_feed(feed, read, columns),

@@ -60,7 +60,7 @@ pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -
         let thread = std::thread::Builder::new().name("forebay-parse".to_owned()).stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, work) {
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            Err(error) => Err(Error::new(format!("no thread to parse on: {error}")).with_place(Place::START)),
+            Err(error) => Err(Error::shortage(format!("no thread to parse on: {error}"))),
         }
     })
 }

@@ -1,7 +1,7 @@
 //! The only error type of this crate: what is wrong in a request's text, where, and how to fix it.
 //!
-//! Every error here is an invalid request: the caller must change the text, and a retry is useless. So errors have no
-//! kind. `Display` returns only the message, for logs and for wrapping; [`Error::render`] returns the lines for a
+//! Every error here is an invalid request, so errors have no kind: the caller must change the text, and a retry is
+//! useless. The exception is a process that got no thread to parse on, which may pass. `Display` returns only the message, for logs and for wrapping; [`Error::render`] returns the lines for a
 //! person.
 
 use std::fmt::Write as _;
@@ -54,12 +54,23 @@ pub struct Error {
     message: String,
     place: Option<Place>,
     hint: Option<String>,
+    is_shortage: bool,
 }
 
 impl Error {
     /// An error with a message: lower case, no final period, names in double quotes.
     pub fn new(message: impl Into<String>) -> Self {
-        Error { message: message.into(), place: None, hint: None }
+        Error { message: message.into(), place: None, hint: None, is_shortage: false }
+    }
+
+    /// The error for a text that could not be parsed because the process lacks something, and not because it is wrong.
+    pub(crate) fn shortage(message: impl Into<String>) -> Self {
+        Error { is_shortage: true, ..Self::new(message) }
+    }
+
+    /// Whether the process lacked something. A retry may succeed.
+    pub fn is_shortage(&self) -> bool {
+        self.is_shortage
     }
 
     /// Sets the place of the cause in the text.

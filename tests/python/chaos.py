@@ -303,7 +303,9 @@ class Round:
         # Not among the last batches, so that each finds somebody who reads.
         times = sorted(draws.uniform(0.01, 0.9) for _ in range(self.faults))
         # Every kind once before any kind again.
-        kinds = [kind for kind in self.kinds if self.delivery == "dynamic" or kind not in ONLY_DYNAMIC]
+        # A dispatcher compares only the ordered ranks that it hears.
+        is_fenced = self.delivery == "dynamic" or self.dispatchers == 1
+        kinds = [kind for kind in self.kinds if is_fenced or kind != "rank_replaced"]
         drawn = [kind for _ in range(0, self.faults, len(kinds)) for kind in draws.sample(kinds, len(kinds))]
         return [Fault(at, kind, draws.random(), draws.random(), draws.random()) for at, kind in zip(times, drawn)]
 
@@ -361,10 +363,6 @@ class Round:
             f"{job.longest_wait:.1f} s, {seconds:.0f} s in all"
         )
         return Result(text, disturbed.fired)
-
-
-# Ordered ranks are not fenced: two processes of an ordered rank both read on.
-ONLY_DYNAMIC = ("rank_replaced",)
 
 
 def describe(fired: Counter[str]) -> str:

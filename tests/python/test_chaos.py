@@ -142,6 +142,46 @@ def test_random_deaths_of_workers_end_no_rank(tmp_path):
     print(round.run(tmp_path))
 
 
+# ---------------------------------------------------------------- ordered ranks are fenced
+
+REPLACED = r"error: a newer process reads as rank 0"
+OTHER_WORLD_SIZE = r"error: .*world size"
+
+
+def test_of_two_processes_of_an_ordered_rank_the_later_wins(started, tmp_path):
+    start_cluster, start_job = started
+    script = write_script(tmp_path, rows=800, milliseconds=2)
+    cluster = start_cluster(script)
+    job = start_job(cluster, world_size=2, epochs=2, pace=0.02, options=["--job", "fenced"])
+    job.start_all()
+    job.read_until(10, "first batches of both ranks")
+    old, log = job.replace(job.ranks[0])
+    code = wait_for_end(old, job, "the earlier process, which was replaced")
+    assert code == 1, f"it ended with {code}:\n{tail(log)}"
+    assert re.search(REPLACED, log.read_text()), tail(log)
+    read_to_the_end(job, cluster)
+    check([rank.trained for rank in job.ranks], undisturbed(script, 2), "ordered")
+
+
+def test_ranks_of_one_job_with_other_world_sizes_are_refused(started, tmp_path):
+    start_cluster, start_job = started
+    script = write_script(tmp_path, rows=800, milliseconds=2)
+    cluster = start_cluster(script)
+    job = start_job(cluster, world_size=2, epochs=2, pace=0.02, options=["--job", "fenced"])
+    job.start_all()
+    job.read_until(10, "first batches of both ranks")
+    other = start_job(cluster, world_size=3, epochs=2, pace=0.02, options=["--job", "fenced"])
+    rank = other.ranks[2]
+    other.start(rank)
+    code = wait_for_end(rank.process, job, "the third rank, which is to be refused")
+    assert code == 1, f"it ended with {code}:\n{tail(rank.log)}"
+    assert re.search(OTHER_WORLD_SIZE, rank.log.read_text()), tail(rank.log)
+    assert re.search(r"\b2\b", rank.log.read_text()) and re.search(r"\b3\b", rank.log.read_text()), tail(rank.log)
+    # The job that was there first does not notice.
+    read_to_the_end(job, cluster)
+    check([rank.trained for rank in job.ranks], undisturbed(script, 2), "ordered")
+
+
 # ---------------------------------------------------------------- final ends
 
 
@@ -458,3 +498,39 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
     assert re.search(r'error: window \d of epoch 0 of pipeline "train".* was given up', text), text
     # The hint says either to look at the workers' logs, or where to resume.
     assert "\nhint: " in text and deaths > 0, text
+
+
+# The stack of the thread on which a worker parses a feed's query is larger than this.
+LESS_THAN_A_STACK_BYTES = 8 << 20
+
+
+@needs_prlimit
+def test_a_worker_without_memory_to_open_a_feed_does_not_end_its_readers(started, tmp_path):
+    start_cluster, start_job = started
+    script = write_script(tmp_path, rows=900, milliseconds=10)
+    cluster = start_cluster(script, workers=2)
+    wait_for_status(cluster.dispatchers[0], "two workers", lambda status: len(status["workers"]) == 2)
+    sick = cluster.workers[0]
+    cluster.expect_end(sick)
+    most = memory(sick.process, "VmSize") + LESS_THAN_A_STACK_BYTES
+    resource.prlimit(sick.process.pid, resource.RLIMIT_AS, (most, most))
+    job = start_job(cluster, world_size=1, epochs=1)
+    job.start_all()
+    wait_for_status(
+        cluster.dispatchers[0],
+        "the first worker to refuse the feed",
+        lambda status: any(worker["refused"] for worker in status["workers"]),
+    )
+    # A dispatcher that is younger than 5 s waits for workers that have not reached it yet. This one is older, and the
+    # rank waits for every window.
+    job.read_until(150, "batches of the second worker")
+    cluster.kill(cluster.workers[1])
+    wait_for_status(
+        cluster.dispatchers[0],
+        "the loss of the second worker",
+        lambda status: [bool(worker["refused"]) for worker in status["workers"]] == [True],
+    )
+    # It is back within the time for which the rank retries.
+    cluster.start_worker(1)
+    read_to_the_end(job, cluster)
+    check([rank.trained for rank in job.ranks], undisturbed(script, 1), "ordered")

@@ -25,6 +25,7 @@ use crate::error::ErrorKind;
 use crate::messages::Report;
 use crate::rules::{Rule, holds};
 use crate::sessions;
+use crate::trouble::replaced;
 use crate::window::Plan;
 
 const WORLD_SIZE_MAX: u64 = sessions::RANKS_MAX;
@@ -52,19 +53,12 @@ impl Unanswered {
 
     /// Returns the same as a report.
     pub fn report(&self) -> Report {
-        let (kind, message, hint) = match self {
-            Self::Invalid(message) => (ErrorKind::Invalid, message.clone(), None),
-            Self::Replaced { rank, job } => (
-                ErrorKind::Conflict,
-                format!("a newer process reads as rank {rank} of job \"{job}\""),
-                Some(
-                    "run one process for each rank; if this process is the newer one, the clock of the other's machine \
-                     is ahead",
-                ),
-            ),
-            Self::Gone => (ErrorKind::Unavailable, "the feed was closed".to_owned(), None),
+        let (kind, message) = match self {
+            Self::Invalid(message) => (ErrorKind::Invalid, message.clone()),
+            Self::Replaced { rank, job } => return replaced(*rank, job),
+            Self::Gone => (ErrorKind::Unavailable, "the feed was closed".to_owned()),
         };
-        Report { kind, message, hint: hint.map(str::to_owned), retry: false }
+        Report { kind, message, hint: None, retry: false }
     }
 }
 

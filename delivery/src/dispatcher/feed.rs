@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::fence::Fence;
 use super::group::{Group, GroupKey, JobStatus};
 use crate::clock::Millis;
 use crate::error::ErrorKind;
@@ -23,6 +24,8 @@ pub(super) struct OpenFeed<P> {
     /// The usual time to compute a window.
     pub(super) typical_ms: Millis,
     pub(super) last_read: Millis,
+    /// Named jobs with ordered delivery.
+    pub(super) fence: Fence,
     /// Jobs with dynamic delivery.
     pub(super) groups: BTreeMap<GroupKey, Group>,
     /// A description of the feed's pipeline, for errors.
@@ -61,6 +64,7 @@ impl<P: Plan> OpenFeed<P> {
             granted: BTreeMap::new(),
             typical_ms: 0,
             last_read: now,
+            fence: Fence::default(),
             groups: BTreeMap::new(),
             about: String::new(),
         }
@@ -141,7 +145,8 @@ impl<P: Plan> OpenFeed<P> {
     }
 
     /// Doesn't count this process's own pause against its jobs.
-    pub(super) fn discount_pause_of_groups(&mut self, still: Millis) {
+    pub(super) fn discount_pause_of_jobs(&mut self, still: Millis) {
+        self.fence.discount_pause(still);
         self.groups.values_mut().for_each(|group| group.contact += still);
     }
 }

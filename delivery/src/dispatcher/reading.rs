@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::feed::{OpenFeed, ReaderContact, ToldReader};
 use super::{Dispatcher, computing};
 use crate::clock::Millis;
-use crate::messages::{ReaderReply, ReaderSync, Route};
+use crate::error::ErrorKind;
+use crate::messages::{ReaderReply, ReaderSync, Report, Route};
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, ReplicaState};
 use crate::window::Plan;
@@ -17,25 +18,45 @@ const EPOCHS_MAX: u64 = 1 << 32;
 
 impl<P: Plan> Dispatcher<P> {
     /// Takes a trainer's message about an open feed. [`reader_reply`](Self::reader_reply) returns the answer.
-    pub fn reader_sync(&mut self, sync: &ReaderSync, now: Millis) {
+    ///
+    /// # Errors
+    /// Returns the reason if the trainer is a rank of a named job, and may not read beside the job's other processes.
+    pub fn reader_sync(&mut self, sync: &ReaderSync, now: Millis) -> Result<(), Report> {
         self.tick(now);
         let version = self.number();
-        let Some(feed) = self.feeds.get_mut(&sync.feed) else { return };
+        let Some(feed) = self.feeds.get_mut(&sync.feed) else { return Ok(()) };
         // Any client may have sent the message. An invalid one is ignored.
         let is_sane = sync.until_epoch <= EPOCHS_MAX && feed.sequencer.plan().has(sync.at, sync.until_epoch);
         if sync.world_size == 0 || (!is_sane && holds(Rule::PositionsFitTheFeed)) {
-            return;
+            return Ok(());
+        }
+        match feed.fence.admit(sync, version, now) {
+            Ok(None) => {}
+            Ok(Some(before)) => {
+                feed.remove_reader(before);
+                // Wakes the waiting call of the process that was replaced.
+                self.revision += 1;
+            }
+            Err(refusal) => {
+                let job = sync.member.as_ref().filter(|_| refusal.kind == ErrorKind::Exhausted);
+                for session in job.into_iter().flat_map(|member| feed.fence.sessions(&member.job)) {
+                    // Asks the job's ranks for a sign of life.
+                    feed.readers.entry(session).and_modify(|reader| reader.version = version);
+                    self.revision += 1;
+                }
+                return Err(refusal);
+            }
         }
         if sync.leaving {
             feed.remove_reader(sync.session);
-            return;
+            return Ok(());
         }
         feed.last_read = now;
         let handle = |feed: &mut OpenFeed<P>, event| {
             let _ = feed.sequencer.handle(event);
         };
         match feed.readers.get(&sync.session) {
-            Some(reader) if reader.seq >= sync.seq => return,
+            Some(reader) if reader.seq >= sync.seq => return Ok(()),
             Some(_) => handle(feed, Event::ReaderAdvanced { reader: sync.session, to: sync.at }),
             None => {
                 let until_epoch = sync.until_epoch;
@@ -82,10 +103,26 @@ impl<P: Plan> Dispatcher<P> {
         if let Some((window, _)) = sync.waiting.filter(|&(_, waited)| waited >= patience) {
             handle(feed, Event::ReaderStalled { window });
         }
+        Ok(())
     }
 
-    /// Returns the answer to a trainer. Its version changes when its content changes.
-    pub fn reader_reply(&mut self, feed: &str, session: u64) -> Option<ReaderReply> {
+    /// Returns the answer to a trainer's message. Its version changes when its content changes.
+    ///
+    /// # Errors
+    /// Returns the reason if the trainer has left, or a newer process of its rank has replaced it.
+    pub fn reader_reply(&mut self, sync: &ReaderSync) -> Result<ReaderReply, Report> {
+        if let Some(feed) = self.feeds.get(&sync.feed).filter(|_| !sync.leaving) {
+            feed.fence.check(sync)?;
+        }
+        self.routes(&sync.feed, sync.session).ok_or_else(|| Report {
+            kind: ErrorKind::Unavailable,
+            message: "the reader has left".to_owned(),
+            hint: None,
+            retry: true,
+        })
+    }
+
+    fn routes(&mut self, feed: &str, session: u64) -> Option<ReaderReply> {
         let new_version = self.number();
         let state = self.feeds.get_mut(feed)?;
         let reader = state.readers.get(&session)?;

@@ -76,8 +76,8 @@ fn windows(leases: &[(u32, LeaseId)]) -> Vec<u32> {
 
 fn ask(dispatcher: &mut Dispatcher<SixWindows>, trainer: &mut Trainer<()>, now: Millis) -> ReaderReply {
     let sync = trainer.sync(now);
-    dispatcher.reader_sync(&sync, now);
-    dispatcher.reader_reply(&sync.feed, sync.session).expect("open")
+    dispatcher.reader_sync(&sync, now).expect("admitted");
+    dispatcher.reader_reply(&sync).expect("open")
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_reader_gets_routes_to_its_windows() {
     assert_eq!((routes, reply.workers), (first, 1));
     assert!(reply.routes.iter().all(|it| it.address == "w7" && it.worker == 7 && it.rows == 5 && !it.last));
     // Without a change, the version stays the same.
-    assert_eq!(dispatcher.reader_reply("f", 1).expect("open").version, reply.version);
+    assert_eq!(dispatcher.reader_reply(&trainer.sync(LATER)).expect("open").version, reply.version);
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn an_older_message_changes_nothing() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
     let (old, new) = (trainer.sync(0), trainer.sync(0));
-    dispatcher.reader_sync(&ReaderSync { at: window(3), ..new }, LATER);
-    dispatcher.reader_sync(&old, LATER);
+    dispatcher.reader_sync(&ReaderSync { at: window(3), ..new }, LATER).expect("admitted");
+    dispatcher.reader_sync(&old, LATER).expect("admitted");
     assert_eq!(dispatcher.status(LATER).feeds[0].readers[0].at, window(3));
     let old = worker.sync();
     exchange(&mut dispatcher, &mut worker, LATER);
@@ -289,14 +289,14 @@ fn a_worker_that_a_reader_cannot_reach_gets_no_new_window() {
     let broken = BrokenLease { window: window(0), lease: leases[0].1, worker: 7, missing: false };
     let sync = ReaderSync { broken: vec![broken], ..trainer.sync(LATER) };
     exchange(&mut dispatcher, &mut good, LATER);
-    dispatcher.reader_sync(&sync, LATER);
+    dispatcher.reader_sync(&sync, LATER).expect("admitted");
     for _ in 0..10 {
         exchange(&mut dispatcher, &mut good, LATER);
     }
     // The suspected worker's window was leased a second time at once, and the route names the second worker.
     let route = ask(&mut dispatcher, &mut trainer, LATER).routes[0].clone();
     assert_eq!((route.window, route.worker), (window(0), 8));
-    dispatcher.reader_sync(&ReaderSync { at: window(1), ..trainer.sync(LATER) }, LATER);
+    dispatcher.reader_sync(&ReaderSync { at: window(1), ..trainer.sync(LATER) }, LATER).expect("admitted");
     assert_eq!(exchange(&mut dispatcher, &mut bad, LATER).len(), 1);
 }
 
@@ -493,6 +493,7 @@ fn cost_of_a_message() {
             feed: "f".into(),
             rank,
             world_size: ranks,
+            member: None,
             at: window(at),
             until_epoch: 1,
             known: 0,
@@ -508,11 +509,12 @@ fn cost_of_a_message() {
         for at in 0..WINDOWS {
             for rank in 0..ranks {
                 let before = revision(&dispatcher);
-                dispatcher.reader_sync(&sync(rank, u64::from(at) + 1, at), LATER);
+                let message = sync(rank, u64::from(at) + 1, at);
+                dispatcher.reader_sync(&message, LATER).expect("admitted");
                 messages += 1;
-                dispatcher.reader_reply("f", rank).expect("known");
+                dispatcher.reader_reply(&message).expect("known");
                 if revision(&dispatcher) != before {
-                    woken += wake(&mut dispatcher, ranks);
+                    woken += wake(&mut dispatcher, (0..ranks).map(|rank| sync(rank, 0, 0)));
                 }
             }
             for worker in &mut workers {
@@ -527,7 +529,7 @@ fn cost_of_a_message() {
                 }
                 messages += 1;
                 if revision(&dispatcher) != before {
-                    woken += wake(&mut dispatcher, ranks);
+                    woken += wake(&mut dispatcher, (0..ranks).map(|rank| sync(rank, 0, 0)));
                 }
             }
         }
@@ -539,8 +541,8 @@ fn cost_of_a_message() {
     }
 }
 
-fn wake<P: Plan>(dispatcher: &mut Dispatcher<P>, ranks: u64) -> u64 {
-    (0..ranks).for_each(|rank| drop(dispatcher.reader_reply("f", rank)));
+fn wake<P: Plan>(dispatcher: &mut Dispatcher<P>, ranks: impl Iterator<Item = ReaderSync>) -> u64 {
+    let ranks = ranks.map(|rank| dispatcher.reader_reply(&rank)).count() as u64;
     (0..32).for_each(|id| drop(dispatcher.worker_reply(id, LATER)));
     ranks + 32
 }
@@ -555,7 +557,7 @@ fn the_error_of_a_given_up_window_names_its_pipeline() {
     dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
     let mut trainer = trainer("f", 1);
     for id in 1..=21 {
-        dispatcher.reader_sync(&trainer.sync(LATER), LATER);
+        dispatcher.reader_sync(&trainer.sync(LATER), LATER).expect("admitted");
         // Each worker takes the address of the one before, which is lost.
         let sync = worker(id, "grpc://10.0.0.1:1", 1_000).sync();
         dispatcher.worker_sync(&sync, LATER).expect("its own address");

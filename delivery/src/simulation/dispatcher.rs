@@ -1,24 +1,23 @@
 //! A dispatcher's process, with long polls: it answers news at once, and other messages after a while.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
 use super::content::{BUILD, probe};
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
 use super::world::{LIAR, NodeMessage, Process, ROW_BYTES, SimulatedPlan, Timer, World};
-use crate::messages::WorkerSync;
+use crate::messages::{ReaderSync, WorkerSync};
 use crate::rules::{Rule, holds};
 use crate::{
-    ClaimMessage, Dispatcher, DispatcherSettings, Millis, ReaderSessions, RefusedReader, Unanswered, WorkerId,
+    ClaimMessage, Dispatcher, DispatcherSettings, ErrorKind, Millis, ReaderSessions, RefusedReader, Unanswered,
+    WorkerId,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The time after which a message is answered without news.
 const POLL_MS: Millis = 500;
 
 enum Who {
     Worker(Box<WorkerSync>),
-    Reader(Arc<str>, u64),
+    Reader(Box<ReaderSync>),
     Claims(Box<ClaimMessage>),
 }
 
@@ -43,6 +42,8 @@ pub(super) struct DispatcherNode {
     recomputed: u64,
     /// The newest process of each rank that this dispatcher should know.
     newest: BTreeMap<(JobName, u64), u64>,
+    /// The newest process of each rank of a named job with ordered delivery that was answered.
+    answered: BTreeMap<(String, u64), u64>,
     sessions: ReaderSessions,
     /// The readers that have left this dispatcher.
     left: BTreeSet<u64>,
@@ -62,6 +63,7 @@ impl DispatcherNode {
             readers_max: 0,
             recomputed: 0,
             newest: BTreeMap::new(),
+            answered: BTreeMap::new(),
             sessions: ReaderSessions::default(),
             left: BTreeSet::new(),
         }
@@ -79,6 +81,7 @@ impl DispatcherNode {
         self.readers_max = 0;
         self.recomputed = 0;
         self.newest.clear();
+        self.answered.clear();
         self.sessions = ReaderSessions::default();
         self.left.clear();
         let instance = world.random.next() as u32;
@@ -141,7 +144,18 @@ impl DispatcherNode {
                     let plan = world.plans[world.feed(&sync.feed)];
                     dispatcher.open(&sync.feed, plan, now);
                 }
-                dispatcher.reader_sync(&sync, now);
+                if let Err(why) = dispatcher.reader_sync(&sync, now) {
+                    let message = match why.kind {
+                        ErrorKind::Conflict => NodeMessage::Superseded,
+                        _ => NodeMessage::Wait { call: sync.seq },
+                    };
+                    if matches!(message, NodeMessage::Wait { .. }) {
+                        world.faults.fired(Fault::MisfitWaited);
+                    }
+                    world.say(|| format!("a rank is refused: {why:?}"));
+                    world.send(self.process, from.node, Some(from.generation), message);
+                    return self.answer(world);
+                }
                 let status = dispatcher.status(now);
                 let readers = status.feeds.iter().map(|feed| feed.readers.len()).sum();
                 self.readers_max = self.readers_max.max(readers);
@@ -154,7 +168,8 @@ impl DispatcherNode {
                     self.left.insert(sync.session);
                     return self.answer(world);
                 }
-                (Who::Reader(sync.feed, sync.session), sync.seq, sync.known)
+                let (seq, known) = (sync.seq, sync.known);
+                (Who::Reader(Box::new(sync)), seq, known)
             }
             NodeMessage::ClaimSync(message) => {
                 if !dispatcher.has_feed(&message.feed) {
@@ -194,7 +209,7 @@ impl DispatcherNode {
     fn answer(&mut self, world: &mut World) {
         let Some(dispatcher) = &mut self.state else { return };
         let (process, now, started) = (self.process, world.now, self.started);
-        let (readers_max, newest) = (self.readers_max, &self.newest);
+        let (readers_max, newest, answered) = (self.readers_max, &self.newest, &mut self.answered);
         self.polls.retain(|poll| {
             let call = poll.seq;
             let mut is_urgent = false;
@@ -205,8 +220,18 @@ impl DispatcherNode {
                     is_urgent = reply.is_urgent(sync);
                     (reply.seq, reply.version, NodeMessage::WorkerReply { call, reply })
                 }
-                Who::Reader(feed, session) => {
-                    let Some(reply) = dispatcher.reader_reply(feed, *session) else { return false };
+                Who::Reader(sync) => {
+                    let reply = match dispatcher.reader_reply(sync) {
+                        Ok(reply) => reply,
+                        Err(why) => {
+                            if why.kind == ErrorKind::Conflict {
+                                let client = poll.client;
+                                world.send(process, client.node, Some(client.generation), NodeMessage::Superseded);
+                            }
+                            return false;
+                        }
+                    };
+                    check_fence(world, answered, sync);
                     (reply.seq, reply.version, NodeMessage::ReaderReply { call, reply })
                 }
                 Who::Claims(message) => match dispatcher.claim_answer(message, now) {
@@ -248,6 +273,16 @@ impl DispatcherNode {
         }
         self.recomputed = recomputed;
     }
+}
+
+/// Checks that no process is answered after a newer one of its rank was.
+fn check_fence(world: &mut World, answered: &mut BTreeMap<(String, u64), u64>, sync: &ReaderSync) {
+    let Some(member) = &sync.member else { return };
+    let newest = answered.entry((member.job.clone(), sync.rank)).or_insert(member.process);
+    if *newest > member.process {
+        world.violated(|| format!("an old process of an ordered rank gets an answer: {sync:?}"));
+    }
+    *newest = member.process;
 }
 
 /// Checks that a worker's leases fit its memory, apart from readers' current windows and the few windows that it may

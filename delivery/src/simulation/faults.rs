@@ -120,6 +120,14 @@ faults! {
     Zombie,
     /// A rank's old process was told that a newer one replaced it.
     Superseded,
+    /// A process of a job with ordered delivery kept running beside the restarted job.
+    OrderedZombie,
+    /// It was told that a newer one replaced it.
+    OrderedSuperseded,
+    /// The restarted job was refused beside an old process with other settings.
+    MisfitRefused,
+    /// A restarted job waited for the silence of its old processes.
+    MisfitWaited,
     /// The old process's token was refused together with the tokens of the other ranks.
     OldTokensRefused,
     /// A rank resumed from before the claims that others remembered.

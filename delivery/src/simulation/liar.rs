@@ -80,7 +80,14 @@ impl Liar {
     /// Returns a message about its own session or another's.
     fn read(&self, world: &mut World) -> Option<NodeMessage> {
         let victim = world.overheard.reader.clone()?;
-        let own = ReaderSync { session: self.session, seq: self.seq, known: 0, leaving: false, ..victim.clone() };
+        let own = ReaderSync {
+            session: self.session,
+            seq: self.seq,
+            known: 0,
+            leaving: false,
+            member: None,
+            ..victim.clone()
+        };
         let absurd = |world: &mut World| world.random.pick(&ABSURD);
         let sync = match world.random.below(5) {
             0 => ReaderSync { leaving: true, seq: victim.seq + 1, ..victim },

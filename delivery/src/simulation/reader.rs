@@ -19,6 +19,10 @@ const NO_WORKERS_MS: Millis = 2_000;
 /// A trainer turns to another dispatcher when it has waited for this long: that dispatcher may know workers that it can
 /// reach.
 const STALLED_MS: Millis = 8_000;
+/// A trainer that a dispatcher asked to wait asks again after this time.
+const PAUSE_MS: Millis = 200;
+/// A refusal may arrive for this long after its reason, an old process, has ended.
+const LATE_MS: Millis = 5_000;
 /// A stream that the loop waits for, and that brings nothing for this long, is asked for again.
 pub(super) const SILENCE_MS: Millis = 3_000;
 /// A job fails when nothing has come for this long after that.
@@ -62,6 +66,8 @@ pub(super) struct TrainerNode {
     pub(super) busy_until: Millis,
     pump_at: Millis,
     rotated_at: Millis,
+    /// When the dispatcher may be asked again, after it asked to wait.
+    paused_until: Millis,
     ended: bool,
 }
 
@@ -71,8 +77,16 @@ struct OrderedRank {
     trainer: Trainer<SimulatedRows>,
 }
 
+/// An old process of a rank that does not know that its job has restarted.
+struct OrderedZombie {
+    rank: OrderedRank,
+    until: Millis,
+}
+
 pub(super) struct OrderedJob {
     index: usize,
+    /// Its name, if it has one: dispatchers then compare its ranks.
+    name: Option<String>,
     feed: usize,
     start: Start,
     settings: ReadSettings,
@@ -83,6 +97,9 @@ pub(super) struct OrderedJob {
     step_ms: Millis,
     buffer_limit: u64,
     ranks: Vec<OrderedRank>,
+    zombie: Option<OrderedZombie>,
+    /// When the last old process ended.
+    buried_at: Option<Millis>,
     /// The change of the job before it resumes.
     change: Option<ResumeChange>,
     generation: u32,
@@ -115,6 +132,7 @@ impl OrderedJob {
         }
         Self {
             index,
+            name: world.random.chance(700).then(|| format!("reader {index}")),
             feed,
             start: Start::Offset { epoch: start.0, offset: start.1 },
             settings,
@@ -124,6 +142,8 @@ impl OrderedJob {
             step_ms: world.random.pick(&[0, 5, 20, 60, 200, 400]),
             buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
             ranks: Vec::new(),
+            zombie: None,
+            buried_at: None,
             change: None,
             generation: 0,
             oracle: Oracle::new(plan, settings, start),
@@ -180,6 +200,11 @@ impl OrderedJob {
             let feed = Arc::clone(&world.feeds[self.feed]);
             let process = Process { node: trainer_node(self.index, rank), generation: self.generation };
             let trainer = Trainer::new(feed, session, settings, origin, limits(self.buffer_limit));
+            let trainer = match &self.name {
+                // A process's number begins with the time.
+                Some(name) => trainer.in_job(name.clone(), (world.now << 16) + world.id()),
+                None => trainer,
+            };
             let contact = Contact::new(world);
             let node = TrainerNode::new(world, process, process, trainer.feed(), secret, contact);
             self.ranks.push(OrderedRank { node, trainer });
@@ -207,6 +232,11 @@ impl OrderedJob {
     /// Kills all processes, which restart after a while.
     pub(super) fn kill(&mut self, world: &mut World, change: Option<ResumeChange>) {
         self.change = self.change.or(change);
+        if self.name.is_some() && self.zombie.is_none() && self.is_up() && world.random.chance(200) {
+            let rank = self.ranks.remove(world.random.below(self.ranks.len() as u64) as usize);
+            self.zombie = Some(OrderedZombie { rank, until: world.now + world.random.between(100, 8_000) });
+            world.faults.fired(Fault::OrderedZombie);
+        }
         self.ranks.drain(..).for_each(|rank| rank.node.close(world));
         let after = world.random.between(10, 1_500);
         world.schedule(world.now + after, WorldEvent::Start(trainer_node(self.index, 0)));
@@ -217,6 +247,14 @@ impl OrderedJob {
     }
 
     pub(super) fn handle(&mut self, world: &mut World, to: Process, from: Process, message: NodeMessage) {
+        if let Some(OrderedZombie { rank: OrderedRank { node, trainer }, .. }) = self.zombie_at(to) {
+            if matches!(message, NodeMessage::Superseded) {
+                world.faults.fired(Fault::OrderedSuperseded);
+                return self.bury(world);
+            }
+            node.handle(world, trainer, from, message);
+            return self.pump_zombie(world);
+        }
         let Some(index) = self.rank(to) else {
             // The process is gone, and its connections with it.
             if let NodeMessage::Rows { stream, .. } = message {
@@ -224,12 +262,59 @@ impl OrderedJob {
             }
             return;
         };
+        if matches!(message, NodeMessage::Superseded) {
+            let has_ended = self.buried_at.is_none_or(|at| at + LATE_MS < world.now);
+            if self.zombie.is_none() && has_ended {
+                world.violated(|| format!("reader {}: a rank of its only processes is refused", self.index));
+            }
+            // The old process reads with other settings. A person ends it, and restarts the job.
+            world.faults.fired(Fault::MisfitRefused);
+            self.bury(world);
+            return self.kill(world, None);
+        }
         let OrderedRank { node, trainer } = &mut self.ranks[index];
         node.handle(world, trainer, from, message);
         self.pump(world, index);
     }
 
+    fn zombie_at(&mut self, process: Process) -> Option<&mut OrderedZombie> {
+        self.zombie.as_mut().filter(|zombie| zombie.rank.node.process == process)
+    }
+
+    /// Ends the old process.
+    fn bury(&mut self, world: &mut World) {
+        if let Some(zombie) = self.zombie.take() {
+            self.buried_at = Some(world.now);
+            zombie.rank.node.close(world);
+        }
+    }
+
+    /// Does all that the old process can do now. It discards its batches.
+    fn pump_zombie(&mut self, world: &mut World) {
+        let Some(OrderedZombie { rank: OrderedRank { node, trainer }, until }) = &mut self.zombie else { return };
+        let mut is_over = *until <= world.now;
+        while !is_over {
+            node.open(world, trainer);
+            let has_taken = node.take(world, trainer);
+            let is_busy = node.busy_until > world.now;
+            match if is_busy { Next::Wait } else { trainer.next(world.now) } {
+                Next::Deliver(_) => node.busy_until = world.now + self.step_ms.max(20),
+                Next::Wait if !has_taken => break,
+                Next::Wait => {}
+                Next::End | Next::Fail(_) => is_over = true,
+            }
+        }
+        match is_over {
+            true => self.bury(world),
+            false => node.wait(world, trainer),
+        }
+    }
+
     pub(super) fn timer(&mut self, world: &mut World, process: Process, timer: Timer) {
+        if let Some(zombie) = self.zombie_at(process) {
+            zombie.rank.node.timer(world, &timer);
+            return self.pump_zombie(world);
+        }
         let Some(index) = self.rank(process) else { return };
         self.ranks[index].node.timer(world, &timer);
         self.pump(world, index);
@@ -334,6 +419,7 @@ impl TrainerNode {
             busy_until: 0,
             pump_at: 0,
             rotated_at: 0,
+            paused_until: 0,
             ended: false,
         }
     }
@@ -362,6 +448,10 @@ impl TrainerNode {
                 }
                 trainer.reply(reply);
                 self.contact.judge(world, trainer.workers() > 0, NO_WORKERS_MS);
+            }
+            NodeMessage::Wait { call } => {
+                self.contact.answered(world, call);
+                self.paused_until = world.now + PAUSE_MS;
             }
             NodeMessage::Denied if !self.ended => {
                 world.violated(|| "a reader is refused its own session".to_owned());
@@ -397,12 +487,13 @@ impl TrainerNode {
 
     /// Sends news, and sets a timer for the next thing to do.
     pub(super) fn wait(&mut self, world: &mut World, trainer: &mut Trainer<SimulatedRows>) {
-        if self.contact.may_call(trainer.has_news()) && !self.ended {
+        let is_paused = self.paused_until > world.now;
+        if self.contact.may_call(trainer.has_news()) && !self.ended && !is_paused {
             self.sync(world, trainer);
         }
         let retry_at = trainer.retry_at().filter(|&at| at > world.now);
         let gives_up_at = trainer.gives_up_at().filter(|&at| at > world.now);
-        let busy_until = Some(self.busy_until).filter(|&at| at > world.now);
+        let busy_until = [self.busy_until, self.paused_until].into_iter().filter(|&at| at > world.now);
         if let Some(at) = retry_at.into_iter().chain(busy_until).chain(gives_up_at).min()
             && (self.pump_at <= world.now || at < self.pump_at)
         {

@@ -106,7 +106,11 @@ pub(super) enum NodeMessage {
         call: u64,
         answer: Box<ClaimAnswer>,
     },
-    /// A newer process of the same rank replaced this one.
+    /// The reader may not read yet, because processes of its job's earlier life may still read.
+    Wait {
+        call: u64,
+    },
+    /// A newer process of the same rank replaced this one, or the ranks of its job do not fit.
     Superseded,
     /// A worker's connection broke.
     HungUp(WorkerId),

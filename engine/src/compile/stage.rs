@@ -13,7 +13,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::collect;
-use forebay_diagnostics::{panic_text, shortened};
+use forebay_diagnostics::shortened;
 use futures::FutureExt;
 
 use super::dictionary;
@@ -23,6 +23,7 @@ use super::lookup::LookupPlan;
 use super::source_rows::SourceRows;
 use super::window_exec::bind;
 use crate::error::{Error, ErrorKind, Result};
+use crate::executor::panicked;
 use crate::function;
 
 /// A feed stage that is ready to run over any rows of its table.
@@ -282,7 +283,7 @@ impl Stage {
                 error => Err(Error::new(ErrorKind::Data, error.message())),
             },
             Ok(batches) => Ok(batches?),
-            Err(panic) => Err(Error::new(ErrorKind::Data, format!("panicked: {}", panic_text(panic.as_ref())))),
+            Err(panic) => Err(panicked(ErrorKind::Data, "panicked", panic.as_ref())),
         }
     }
 

@@ -5,7 +5,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 
 use forebay_delivery::{Event, LeaseId, ReaderId, Sequencer, WindowId, WorkerId, WorkerLimits};
-use forebay_diagnostics::panic_text;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -13,8 +12,8 @@ use tokio::sync::Notify;
 use super::feed_core::FeedCore;
 use super::plan::WindowPlan;
 use super::window::Window;
-use crate::error::{Error, Result};
-use crate::executor::Task;
+use crate::error::{Error, ErrorKind, Result};
+use crate::executor::{Task, panicked};
 
 /// Maximum number of windows to compute ahead of the readers at a time. Reading is the bottleneck: more windows would
 /// only occupy more memory.
@@ -109,7 +108,7 @@ async fn compute(runner: Weak<Runner>, window: WindowId, lease: LeaseId) {
     // Nothing joins this task: if a panic were not reported, the readers would wait forever.
     let outcome = match AssertUnwindSafe(Window::prepare(&core, window)).catch_unwind().await {
         Ok(prepared) => prepared.map(Arc::new),
-        Err(panic) => Err(Error::internal(format!("preparing a window panicked: {}", panic_text(panic.as_ref())))),
+        Err(panic) => Err(panicked(ErrorKind::Internal, "preparing a window panicked", panic.as_ref())),
     };
     if let Some(runner) = runner.upgrade() {
         runner.report(window, lease, outcome);

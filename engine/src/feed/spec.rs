@@ -199,6 +199,9 @@ impl FeedSpec {
     }
 
     fn unreadable(&self, error: &forebay_sql::Error) -> Error {
+        if error.is_shortage() {
+            return Error::new(ErrorKind::Exhausted, error.message());
+        }
         let rendered = error.render(&self.pipeline, &self.statement);
         self.refusal([format!("its query does not compile: {}", rendered.trim_end())])
     }

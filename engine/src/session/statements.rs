@@ -91,7 +91,8 @@ impl Session {
                 Some(place) => error.clone().with_place(Place { line: place.line.saturating_sub(1).max(1), ..place }),
                 None => error.clone(),
             };
-            Error::new(ErrorKind::Invalid, error.render("query", query).trim_end())
+            let kind = if error.is_shortage() { ErrorKind::Exhausted } else { ErrorKind::Invalid };
+            Error::new(kind, error.render("query", query).trim_end())
         };
         let mut statements = forebay_sql::parse(&text).map_err(|error| placed(&error))?;
         let (Some(Statement::CreatePipeline(definition)), true) = (statements.pop(), statements.is_empty()) else {
@@ -213,6 +214,7 @@ impl Script<'_> {
     }
 
     fn placed(&self, kind: ErrorKind, error: &forebay_sql::Error) -> Error {
+        let kind = if error.is_shortage() { ErrorKind::Exhausted } else { kind };
         Error::new(kind, error.render(self.name, self.text).trim_end())
     }
 

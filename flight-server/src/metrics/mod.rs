@@ -140,6 +140,7 @@ mod tests {
             feed: Arc::clone(feed),
             rank: 0,
             world_size: 1,
+            member: None,
             at: WindowId { epoch: 0, index: 0 },
             until_epoch: 1,
             known: 0,

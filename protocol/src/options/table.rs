@@ -90,7 +90,8 @@ declare_options! {
             guide: Some(SEVERAL_RANKS),
         }
 
-        /// Name of the job, for dynamic delivery; all ranks of a job give the same name, and no other job does.
+        /// Name of the job; all its ranks give the same name, and no other job does. Dynamic delivery needs it; with
+        /// ordered delivery, it lets the dispatcher refuse a second process of a rank, and ranks that do not fit.
         job: String = { kind: OptionKind::Name, guide: Some(SEVERAL_RANKS), }
     }
 
