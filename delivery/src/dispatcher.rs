@@ -20,7 +20,7 @@ use crate::messages::{Granted, HeldState, Holding, Report, WorkerReply, WorkerSy
 use crate::place::Place;
 use crate::rules::{Rule, holds};
 use crate::sequencer::{Event, Sequencer, WorkerId, WorkerLimits};
-use crate::window::{Plan, WindowKey};
+use crate::window::{Plan, WindowId, WindowKey};
 
 /// The interval of checks for silent workers and trainers.
 const TICK_MS: Millis = 100;
@@ -80,6 +80,13 @@ pub struct Dispatcher<P> {
     revision: u64,
     /// The last number used for a version or lease. Each dispatcher counts from another number.
     next_number: u64,
+}
+
+/// Rounds a sum of shares, so that it does not depend on their order: a lease whose shares change is told again.
+fn exact(shares: f64) -> f64 {
+    const UNIT: f64 = (1_u64 << 32) as f64;
+    // Adding zero makes a negative zero positive.
+    (shares * UNIT).round() / UNIT + 0.0
 }
 
 #[derive(Debug)]
@@ -142,6 +149,14 @@ impl<P: Plan> Dispatcher<P> {
             let held = worker.held.values().iter().filter(|((of, _), _)| of == feed);
             let held: Vec<_> = held.map(|(key, held)| (key.clone(), held.clone())).collect();
             self.take_stock(id, held, true, now);
+        }
+    }
+
+    /// Counts the loss of a worker of an earlier life that was computing these windows of an open feed, and nothing else
+    /// if `is_alone`.
+    pub fn remember_loss(&mut self, feed: &str, windows: Vec<WindowId>, is_alone: bool) {
+        if let Some(feed) = self.feeds.get_mut(feed) {
+            feed.sequencer.remember_loss(windows, is_alone);
         }
     }
 
@@ -241,7 +256,7 @@ impl<P: Plan> Dispatcher<P> {
                 if !sequencer.is_ready(window, lease) {
                     granted.entry((window, lease)).or_insert(now);
                 }
-                let shares = sequencer.shares(window);
+                let shares = exact(sequencer.shares(window));
                 leases.insert((Arc::clone(feed), window), Granted { lease, shares });
             }
             if !held.is_empty() {

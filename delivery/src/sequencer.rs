@@ -109,6 +109,8 @@ pub struct Sequencer<P> {
     places: BTreeMap<(WindowId, u64), ReadersAt>,
     /// Windows that were evicted or lost after they were counted, although a reader needs them.
     evicted: BTreeSet<WindowId>,
+    /// Losses that were counted in an earlier life, of windows that were not leased since.
+    remembered: BTreeMap<WindowId, Losses>,
     /// Whether to keep all windows, because readers may not have returned yet.
     keeps_all: bool,
     next_lease: LeaseId,
@@ -133,6 +135,7 @@ impl<P: Plan> Sequencer<P> {
             readers: BTreeMap::new(),
             places: BTreeMap::new(),
             evicted: BTreeSet::new(),
+            remembered: BTreeMap::new(),
             keeps_all: false,
             next_lease: first_lease,
             leased_alone: 0,
@@ -336,7 +339,21 @@ impl<P: Plan> Sequencer<P> {
 
     /// Returns whether `window` cannot be computed, which its readers must be told.
     pub fn has_failed(&self, window: WindowId) -> bool {
-        self.windows.get(&window).is_some_and(|held| held.failed)
+        let is_remembered = || self.remembered.get(&window).is_some_and(|losses| losses.are_too_many());
+        self.windows.get(&window).map_or_else(is_remembered, |held| held.failed)
+    }
+
+    /// Counts the loss of a worker of an earlier life that was computing these windows, and nothing else if `is_alone`.
+    pub fn remember_loss(&mut self, windows: impl IntoIterator<Item = WindowId>, is_alone: bool) {
+        for window in windows {
+            let losses = self.remembered.entry(window).or_default();
+            losses.count(is_alone && losses.are_suspicious());
+        }
+    }
+
+    /// Forgets the remembered losses over windows from `from` on, because their reader begins again.
+    pub fn forget_losses(&mut self, from: WindowId) {
+        self.remembered.split_off(&from);
     }
 
     /// Returns the reader's current window.
@@ -393,7 +410,8 @@ impl<P: Plan> Sequencer<P> {
     }
 
     fn is_suspicious(&self, window: WindowId) -> bool {
-        self.windows.get(&window).is_some_and(|held| held.losses.are_suspicious())
+        let remembered = || self.remembered.get(&window).copied().unwrap_or_default();
+        self.windows.get(&window).map_or_else(remembered, |held| held.losses).are_suspicious()
     }
 
     /// Counts the loss of a worker against the windows that it was computing, and gives up those that lost too many.

@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::calls::{CallerId, UnansweredCalls};
 use crate::clock::now_unix_seconds;
+use crate::crash_record::CrashRecord;
 use crate::journal::{FeedReading, Journal};
 use crate::ticket::{Signer, TicketClaims};
 
@@ -46,6 +47,8 @@ pub(crate) struct DispatcherService {
     signer: Signer,
     /// The worker in this process, if there is one, and this process's address, which no other worker may claim.
     own: OnceLock<(Option<WorkerId>, String)>,
+    /// What earlier processes computed that ended here.
+    crashes: OnceLock<Arc<CrashRecord>>,
 }
 
 /// A worker's call that waits for an answer. Dropping it early means that its connection broke.
@@ -85,6 +88,7 @@ impl DispatcherService {
             began: Instant::now(),
             signer: Signer::generate(),
             own: OnceLock::new(),
+            crashes: OnceLock::new(),
         })
     }
 
@@ -110,6 +114,11 @@ impl DispatcherService {
     /// Sets the worker in this process, if there is one, and the address of this process.
     pub(crate) fn set_own(&self, worker: Option<WorkerId>, address: &str) {
         let _ = self.own.set((worker, address.to_owned()));
+    }
+
+    /// Sets the record of earlier processes that computed here.
+    pub(crate) fn set_crashes(&self, crashes: Arc<CrashRecord>) {
+        let _ = self.crashes.set(crashes);
     }
 
     pub(crate) async fn worker_sync(&self, call: WorkerCall) -> Result<WorkerAnswer> {
@@ -241,6 +250,9 @@ impl DispatcherService {
         self.act(|state| {
             state.dispatcher.open(id, feed.plan(), self.now());
             state.dispatcher.describe(id, about(&feed));
+            for (windows, is_alone) in self.crashes.get().into_iter().flat_map(|crashes| crashes.ended(id)) {
+                state.dispatcher.remember_loss(id, windows, is_alone);
+            }
             state.feeds.insert(Arc::clone(id), feed);
         });
         Ok(())

@@ -46,6 +46,7 @@ mod caller;
 mod calls;
 mod certificate;
 mod clock;
+mod crash_record;
 mod dispatcher;
 mod encode;
 mod in_process;

@@ -13,6 +13,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
 use crate::auth::{Access, Gate};
+use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
 use crate::listen::{self, Identification, connections};
@@ -24,6 +25,8 @@ use crate::worker::{Link, WorkerService};
 
 /// How long open streams may continue after the server was told to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+/// The interval of checks that the user's secret is in its file.
+const SECRET_CHECKED: Duration = Duration::from_secs(30);
 /// A peer that is silent for longer than the sum of both is treated as lost.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -81,6 +84,8 @@ impl Default for Roles {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    /// The port that was asked for, or 0 for any free one.
+    asked_port: u16,
     security: Security,
     /// Made by `secure`, or when the server begins to serve.
     gate: Option<Gate>,
@@ -95,8 +100,17 @@ impl Server {
     /// # Errors
     /// `Conflict` for a port in use, `Invalid` for an address that is not of this machine.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
+        let asked_port = address.port();
         let (listener, address) = listen::bind(address, "port").await?;
-        Ok(Self { listener, address, security: Security::default(), gate: None, secret: None, metrics: None })
+        Ok(Self {
+            listener,
+            address,
+            asked_port,
+            security: Security::default(),
+            gate: None,
+            secret: None,
+            metrics: None,
+        })
     }
 
     /// The same server, serving only the clients that `security` allows.
@@ -168,6 +182,15 @@ impl Server {
         if let Some(dispatcher) = &dispatcher {
             dispatcher.set_own(worker.as_ref().map(|worker| worker.id()), &address);
         }
+        let crashes = match (&dispatcher, &worker) {
+            (Some(dispatcher), Some(worker)) => CrashRecord::open(session.root(), self.asked_port).map(|crashes| {
+                let crashes = Arc::new(crashes);
+                dispatcher.set_crashes(Arc::clone(&crashes));
+                worker.set_crashes(Arc::clone(&crashes));
+                crashes
+            }),
+            _ => None,
+        };
         let link = Arc::new(match &dispatcher {
             Some(dispatcher) => Link::Here(Arc::clone(dispatcher)),
             None => Link::There(Box::new(DispatcherClient::new(roles.dispatchers, roles.connect.clone()))),
@@ -213,7 +236,10 @@ impl Server {
         let mut drained = Some(drained);
         loop {
             tokio::select! {
-                served = &mut serving => return served,
+                served = &mut serving => {
+                    crashes.inspect(|crashes| crashes.remove());
+                    return served;
+                }
                 () = &mut watching => {}
                 never = &mut measuring => match never {},
                 computed = &mut computing, if drained.is_some() => {
@@ -231,7 +257,7 @@ impl Server {
         local: Option<UnixListener>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let Self { listener, security, gate, secret: _secret, .. } = match self.gate {
+        let Self { listener, security, gate, mut secret, .. } = match self.gate {
             Some(_) => self,
             None => self.secure(Security::default()),
         };
@@ -263,7 +289,14 @@ impl Server {
             }
             tokio::time::sleep(DRAIN_DEADLINE).await;
         };
+        let keeping = async {
+            loop {
+                tokio::time::sleep(SECRET_CHECKED).await;
+                secret.iter_mut().for_each(UserSecret::restore);
+            }
+        };
         tokio::select! {
+            () = keeping => Ok(()),
             served = serving => {
                 served.map_err(|error| Error::new(ErrorKind::Internal, format!("serving failed: {error}")))
             }

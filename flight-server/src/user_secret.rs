@@ -19,8 +19,8 @@ const UNFINISHED: &str = "new";
 
 /// A secret in its file, which is removed when this is dropped.
 pub(crate) struct UserSecret {
-    /// Comparing hashes takes constant time.
-    hash: Hash,
+    text: String,
+    address: SocketAddr,
     folder: PathBuf,
     path: PathBuf,
     /// Locked until the server ends, however it ends.
@@ -33,13 +33,19 @@ impl UserSecret {
     /// # Errors
     /// `Unavailable` if no folder can hold it, with the reason for the first.
     pub(crate) fn create(address: SocketAddr) -> Result<Self> {
+        let random: [u8; secret::DIGITS / 2] = random_bytes()?;
+        Self::leave(address, random.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Leaves the secret in the first folder that can hold it.
+    fn leave(address: SocketAddr, text: String) -> Result<Self> {
         let mut failed = None;
         for folder in secret::folders() {
             // A system may lack the folder of the user's sessions.
             if folder.parent().is_some_and(|parent| !parent.is_dir()) {
                 continue;
             }
-            match Self::create_in(&folder, address) {
+            match Self::leave_in(&folder, address, text.clone()) {
                 Ok(secret) => return Ok(secret),
                 Err(error) => {
                     let path = folder.display();
@@ -51,15 +57,13 @@ impl UserSecret {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    fn create_in(folder: &Path, address: SocketAddr) -> io::Result<Self> {
+    fn leave_in(folder: &Path, address: SocketAddr, text: String) -> io::Result<Self> {
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => secret::check_folder(folder)?,
         }
         let _alone = lock(folder)?;
         sweep(folder)?;
-        let random: [u8; secret::DIGITS / 2] = random_bytes().map_err(io::Error::other)?;
-        let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = folder.join(secret::file_name(address));
         // A client must never see a file that is not complete and locked.
         let unfinished = folder.join(UNFINISHED);
@@ -67,22 +71,40 @@ impl UserSecret {
         file.lock()?;
         file.write_all(text.as_bytes())?;
         std::fs::rename(&unfinished, &path)?;
-        Ok(Self { hash: blake3::hash(text.as_bytes()), folder: folder.to_owned(), path, file })
+        Ok(Self { text, address, folder: folder.to_owned(), path, file })
     }
 
-    /// The hash of the secret.
+    /// The hash of the secret: comparing hashes takes constant time.
     pub(crate) fn hash(&self) -> Hash {
-        self.hash
+        blake3::hash(self.text.as_bytes())
+    }
+
+    /// Leaves the secret again if its file is gone. The system removes the folder of a user's sessions when the last of
+    /// them ends, and servers may outlive it.
+    pub(crate) fn restore(&mut self) {
+        // A later server at the same address may have replaced the file.
+        if std::fs::symlink_metadata(&self.path).is_ok() {
+            return;
+        }
+        let here = Self::leave_in(&self.folder, self.address, self.text.clone());
+        match here.or_else(|_| Self::leave(self.address, self.text.clone())) {
+            Ok(restored) => *self = restored,
+            Err(error) => tracing::debug!(%error, "the secret for workers is gone, and cannot be left again"),
+        }
+    }
+
+    /// Whether the file is at its path. A later server at the same address may have replaced it.
+    fn is_there(&self) -> bool {
+        let id = |about: std::fs::Metadata| (about.dev(), about.ino());
+        let (own, there) = (self.file.metadata().map(id), std::fs::symlink_metadata(&self.path).map(id));
+        own.is_ok_and(|own| there.is_ok_and(|there| own == there))
     }
 }
 
 impl Drop for UserSecret {
     fn drop(&mut self) {
         let _alone = lock(&self.folder);
-        // A later server at the same address may have replaced the file.
-        let id = |about: std::fs::Metadata| (about.dev(), about.ino());
-        let (own, there) = (self.file.metadata().map(id), std::fs::symlink_metadata(&self.path).map(id));
-        if own.is_ok_and(|own| there.is_ok_and(|there| own == there)) {
+        if self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -94,7 +116,7 @@ impl fmt::Debug for UserSecret {
     }
 }
 
-/// Waits until no other process makes or removes files in the folder. Dropping the file lets others go on.
+/// Waits until no other process makes or removes files in the folder. Dropping the file lets others continue.
 fn lock(folder: &Path) -> io::Result<File> {
     let file =
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join(FOLDER_LOCK))?;
@@ -127,6 +149,11 @@ mod tests {
 
     const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7070);
 
+    fn create_in(folder: &Path, address: impl Into<SocketAddr>) -> io::Result<UserSecret> {
+        let random: [u8; secret::DIGITS / 2] = random_bytes().unwrap();
+        UserSecret::leave_in(folder, address.into(), random.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     fn names(folder: &Path) -> Vec<String> {
         let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = names.filter(|name| name != FOLDER_LOCK).collect();
@@ -138,7 +165,7 @@ mod tests {
     fn a_secret_is_its_user_s_and_ends_with_its_server() {
         let base = tempfile::tempdir().unwrap();
         let folder = base.path().join("forebay");
-        let secret = UserSecret::create_in(&folder, ADDRESS.into()).unwrap();
+        let secret = create_in(&folder, ADDRESS).unwrap();
         let path = folder.join("127.0.0.1:7070");
         let text = std::fs::read(&path).unwrap();
         assert_eq!((text.len(), blake3::hash(&text)), (secret::DIGITS, secret.hash()));
@@ -154,8 +181,8 @@ mod tests {
     fn a_new_server_at_an_address_has_a_new_secret() {
         let base = tempfile::tempdir().unwrap();
         let folder = base.path().join("forebay");
-        let first = UserSecret::create_in(&folder, ADDRESS.into()).unwrap();
-        let second = UserSecret::create_in(&folder, ADDRESS.into()).unwrap();
+        let first = create_in(&folder, ADDRESS).unwrap();
+        let second = create_in(&folder, ADDRESS).unwrap();
         assert_ne!(first.hash(), second.hash());
         drop(first);
         let text = std::fs::read(folder.join("127.0.0.1:7070")).unwrap();
@@ -163,14 +190,27 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_whose_folder_was_removed_is_left_again() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = base.path().join("forebay");
+        let mut secret = create_in(&folder, ADDRESS).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        secret.restore();
+        let text = std::fs::read(folder.join("127.0.0.1:7070")).unwrap();
+        assert_eq!(blake3::hash(&text), secret.hash());
+        drop(secret);
+        assert_eq!(names(&folder), [""; 0]);
+    }
+
+    #[test]
     fn files_of_killed_servers_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let folder = base.path().join("forebay");
-        let _running = UserSecret::create_in(&folder, ([127, 0, 0, 1], 1).into()).unwrap();
+        let _running = create_in(&folder, ([127, 0, 0, 1], 1)).unwrap();
         for left in ["127.0.0.1:2", "[::1]:3", UNFINISHED] {
             std::fs::write(folder.join(left), "5e").unwrap();
         }
-        let _new = UserSecret::create_in(&folder, ([127, 0, 0, 1], 5).into()).unwrap();
+        let _new = create_in(&folder, ([127, 0, 0, 1], 5)).unwrap();
         assert_eq!(names(&folder), ["127.0.0.1:1", "127.0.0.1:5"]);
     }
 
@@ -180,7 +220,7 @@ mod tests {
         let folder = base.path().join("forebay");
         std::fs::create_dir(&folder).unwrap();
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o750)).unwrap();
-        let refused = UserSecret::create_in(&folder, ADDRESS.into()).unwrap_err();
+        let refused = create_in(&folder, ADDRESS).unwrap_err();
         assert_eq!(refused.to_string(), "other users may enter it");
         assert_eq!(names(&folder), [""; 0]);
     }

@@ -2,14 +2,14 @@
 //! windows.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_delivery::messages::{HeldState, WorkerSync};
-use forebay_delivery::{Worker, WorkerAction, WorkerId, WorkerProfile};
+use forebay_delivery::{WindowKey, Worker, WorkerAction, WorkerId, WorkerProfile};
 use forebay_engine::{
     Error, ErrorKind, Feed, FeedSpec, Result, Session, SnapshotPieces, SnapshotSource, StoreUsage, StoredState,
-    StoredWindow, WindowKey, WindowStore, build, operator_versions,
+    StoredWindow, WindowStore, build, operator_versions,
 };
 use forebay_flight_client::DispatcherClient;
 use forebay_flight_client::wire::{SnapshotCall, WindowRequest, WorkerAnswer, WorkerCall, actions};
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::metrics::worker_counts::WorkerMetrics;
 use crate::ticket::{PublicKey, Verifier};
@@ -93,6 +94,8 @@ pub(crate) struct WorkerService {
     trust: Mutex<Trust>,
     draining: Notify,
     metrics: WorkerMetrics,
+    /// Where to write which windows it computes, if the dispatcher ends with it.
+    crashes: OnceLock<Arc<CrashRecord>>,
 }
 
 struct Trust {
@@ -116,11 +119,17 @@ impl WorkerService {
             trust: Mutex::new(Trust { verifier: Verifier::new(), clock: (Instant::now(), 0) }),
             draining: Notify::new(),
             metrics: WorkerMetrics::default(),
+            crashes: OnceLock::new(),
         })
     }
 
     pub(crate) fn id(&self) -> WorkerId {
         self.id
+    }
+
+    /// Sets where to write which windows it computes.
+    pub(crate) fn set_crashes(&self, crashes: Arc<CrashRecord>) {
+        let _ = self.crashes.set(crashes);
     }
 
     pub(crate) fn metrics(&self) -> &WorkerMetrics {
@@ -342,8 +351,15 @@ impl WorkerService {
     /// Reports the state of each window to the machine. Returns whether there is news for the dispatcher.
     fn take_stock(&self) -> bool {
         let mut has_news = false;
+        let states = self.store.states();
+        if let Some(crashes) = self.crashes.get() {
+            let (at_work, others): (Vec<_>, Vec<_>) = states.iter().partition(|(_, _, at_work)| *at_work);
+            let next = others.into_iter().filter(|(_, state, _)| matches!(state, StoredState::Computing));
+            let key = |(key, ..): &(WindowKey, _, _)| key.clone();
+            crashes.write(at_work.into_iter().map(key).collect(), next.map(key).collect());
+        }
         let mut machine = self.machine.lock();
-        for (key, state, at_work) in self.store.states() {
+        for (key, state, at_work) in states {
             self.metrics.reached(&key, &state);
             let state = match state {
                 StoredState::Computing => HeldState::Computing,

@@ -151,13 +151,16 @@ class Cluster:
         worker_options: Sequence[str] = (),
         before: Sequence[str] = (),
         of_first_worker: Sequence[str] = (),
+        computes: bool = False,
     ):
         self.folder = folder
         self.script = script
         self.worker_options = worker_options
-        # Beginnings of command lines, for limits: of all processes, or of one worker.
+        # Beginnings of command lines, for limits: of all processes, or of the first that computes.
         self.before = before
         self.of_first_worker = of_first_worker
+        # Whether dispatchers compute too.
+        self.computes = computes
         self.dispatchers: list[Process | None] = [None] * dispatchers
         self.workers: list[Process | None] = [None] * workers
         self.stopped: set[int] = set()
@@ -181,7 +184,9 @@ class Cluster:
     def start_dispatcher(self, index: int):
         """Starts a dispatcher, at the address that it had before."""
         port = self._ports[index]
-        dispatcher = self._start(f"dispatcher-{index}", "serve", self.script, "--no-worker", port=port)
+        only = [] if self.computes else ["--no-worker"]
+        limits = self.of_first_worker if self.computes and index == 0 else ()
+        dispatcher = self._start(f"dispatcher-{index}", "serve", self.script, *only, port=port, before=limits)
         self.dispatchers[index] = dispatcher
         self._ports[index] = dispatcher.port
 

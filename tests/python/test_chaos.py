@@ -500,6 +500,33 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
     assert "\nhint: " in text and deaths > 0, text
 
 
+@needs_prlimit
+def test_a_server_that_a_window_ends_gives_it_up_after_restarts(started, small):
+    start_cluster, start_job = started
+    script, before = small
+    cluster = start_cluster(script, workers=0, of_first_worker=before, computes=True)
+    # A server at any free port would remember nothing.
+    cluster.kill(cluster.dispatchers[0])
+    cluster.start_dispatcher(0)
+    job = start_job(cluster, world_size=1, epochs=1)
+    [rank] = job.ranks
+    job.start_all()
+    for deaths in range(20):
+        server = cluster.dispatchers[0]
+        cluster.expect_end(server)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while server.process.poll() is None and rank.process.poll() is None:
+            assert time.monotonic() < until, f"waited {PATIENCE_SECONDS} s for a server that dies of its window"
+            time.sleep(0.05)
+        if rank.process.poll() is not None:
+            break
+        cluster.start_dispatcher(0)
+    assert rank.process.wait(PATIENCE_SECONDS) == 1, tail(rank.log)
+    text = rank.log.read_text()
+    assert re.search(r'error: window \d of epoch 0 of pipeline "train".* was given up', text), text
+    assert "\nhint: " in text and deaths > 0, text
+
+
 # The stack of the thread on which a worker parses a feed's query is larger than this.
 LESS_THAN_A_STACK_BYTES = 8 << 20
 

@@ -63,6 +63,10 @@ impl<P: Plan> Dispatcher<P> {
                 let share = 1.0 / sync.world_size.max(1) as f64;
                 // The reader may have restarted to retry a failed window.
                 feed.failures.retain(|&window, _| window < sync.at);
+                // A reader that is new here but not new has only lost its dispatcher.
+                if sync.seq == 1 {
+                    feed.sequencer.forget_losses(sync.at);
+                }
                 handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
             }
         }

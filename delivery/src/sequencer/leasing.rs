@@ -194,7 +194,7 @@ impl<P: Plan> Sequencer<P> {
 
     /// Returns whether no reachable worker has a lease on this window.
     fn is_wanted(&self, window: WindowId) -> bool {
-        let Some(held) = self.windows.get(&window) else { return true };
+        let Some(held) = self.windows.get(&window) else { return !self.has_failed(window) };
         match held.copies[..] {
             _ if held.failed => false,
             [] => true,
@@ -354,7 +354,9 @@ impl<P: Plan> Sequencer<P> {
         let bytes = self.plan.bytes(window);
         let copy =
             Replica { worker, lease, state: ReplicaState::Leased, bytes, at_work: false, is_alone, is_reported: false };
-        let held: &mut WindowEntry = self.windows.entry(window).or_default();
+        let remembered =
+            || WindowEntry { losses: self.remembered.remove(&window).unwrap_or_default(), ..Default::default() };
+        let held: &mut WindowEntry = self.windows.entry(window).or_insert_with(remembered);
         held.copies.push(copy);
         copy
     }

@@ -351,3 +351,24 @@ fn rows_of_finished_epochs_are_forgotten() {
     assert!(most <= 3 + 3 + 4 + 3, "{most} windows");
     assert!(sequencer.windows.len() <= 3 + 4 && sequencer.evicted.len() <= 3);
 }
+
+#[test]
+fn losses_of_an_earlier_life_count_until_a_reader_begins_again() {
+    let mut sequencer = sequencer(3, 1, 1_000);
+    for losses in 1..=3 {
+        sequencer.remember_loss([window(0), window(1)], false);
+        assert_eq!(sequencer.is_suspicious(window(0)), losses == 3);
+    }
+    sequencer.remember_loss([window(0)], true);
+    assert!(!sequencer.has_failed(window(0)));
+    sequencer.remember_loss([window(0)], true);
+    // A window that ended too many is leased to no worker, and a suspicious one alone.
+    read(&mut sequencer, 1, 0);
+    assert!(sequencer.has_failed(window(0)) && !sequencer.has_failed(window(1)));
+    assert!(!held(&sequencer, 1).contains(&0));
+    sequencer.forget_losses(window(0));
+    assert!(!sequencer.has_failed(window(0)));
+    sequencer.handle(Event::ReaderLeft { reader: 1 }).expect("deterministic");
+    read(&mut sequencer, 2, 0);
+    assert!(held(&sequencer, 1).contains(&0));
+}

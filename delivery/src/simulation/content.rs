@@ -1,7 +1,7 @@
 //! What a row holds, and the bytes that workers compute of it.
 //!
 //! The content of a row follows from the feed, the epoch, the window and the row. A worker of another build computes
-//! other bytes of some rows. A bad row is left out, whoever computes it.
+//! other bytes of some rows. A bad row is left out on every worker.
 
 use super::random::hash;
 use super::world::SimulatedPlan;

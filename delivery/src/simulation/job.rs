@@ -61,7 +61,7 @@ pub(super) struct DynamicJob {
     old: Option<OldToken>,
     /// Whether no rank has resumed alone since all began.
     is_clean: bool,
-    /// Whether a rank had ended before all resumed. Until it is back, the others go on as if it had all its claims.
+    /// Whether a rank had ended before all resumed. Until it is back, the others continue as if it had all its claims.
     is_again: bool,
     /// The most claims that a rank may hold.
     held_max: u64,
