@@ -107,13 +107,19 @@ class Udf:
         else:
             self.output = pyarrow.field(name, _type(output), nullable=bool(arguments.boolean("nullable", nullable)))
         self._processes = arguments.integer("processes", processes) or 0
-        self._pool: _Pool | None = None
-        self._lock = threading.Lock()
-        self._alone = threading.Lock()
+        self._begin()
+        _functions.add(self)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
         self.__qualname__ = function.__qualname__
+
+    def _begin(self):
+        """Begins without worker processes: in a new function, and in a forked child, where a lock that another thread
+        held is never released."""
+        self._pool: _Pool | None = None
+        self._lock = threading.Lock()
+        self._alone = threading.Lock()
 
     def __call__(self, *arrays: Any) -> Any:
         return self.function(*arrays)
@@ -244,6 +250,7 @@ class _Pool:
         # The pool also closes when nothing refers to it, for example after its function was redeclared, and when Python
         # ends.
         self.close = weakref.finalize(self, _end_pool, self._pool, self._folders)
+        _pools.add(self)
 
     def call(self, function: Udf, arrays: list[Any]) -> Any:
         from concurrent.futures import CancelledError
@@ -284,6 +291,21 @@ class _Pool:
         while any(process.exitcode is None for process in self._processes) and time.monotonic() < deadline:
             time.sleep(0.01)
         return [process.exitcode for process in self._processes]
+
+
+_functions: weakref.WeakSet[Udf] = weakref.WeakSet()
+_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    # The processes and folders of the pools are the parent's.
+    for pool in list(_pools):
+        pool.close.detach()
+    for function in list(_functions):
+        function._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _end_pool(pool: Any, folders: list[str]) -> None:

@@ -204,6 +204,21 @@ def test_a_worker_that_dies_for_no_reason_of_its_rows_is_replaced(session, tmp_p
     assert (tmp_path / "died").exists()
 
 
+def test_a_forked_child_shares_no_lock_and_no_worker_processes(session):
+    column(session, "process(n)")
+    pool = process._pool
+    # As if another thread called the function during the fork.
+    with process._lock:
+        child = os.fork()
+        if child == 0:
+            is_free = process._lock.acquire(blocking=False)
+            # Otherwise the child would end the parent's processes, and remove their folders, when it ends.
+            is_apart = process._pool is None and not pool.close.alive
+            os._exit(0 if is_free and is_apart else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pool.close.alive and set(column(session, "process(n)")) == set(column(session, "process(n)"))
+
+
 @pytest.mark.parametrize("function", ["runs_out_of_memory", "runs_out_of_disk", "runs_out_of_threads", "is_killed"])
 @pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
 def test_what_the_machine_lacks_is_no_bad_row(session, function, on_error):
