@@ -1,9 +1,14 @@
 //! Parquet: reads footers once, and row groups as ranges of rows.
 
 mod checks;
+mod codec;
 mod columns;
 mod decode;
+mod delta;
 mod footer;
+mod offset_index;
+mod page_header;
+mod pages;
 mod sample;
 mod texts;
 mod thrift;
