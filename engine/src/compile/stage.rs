@@ -226,7 +226,7 @@ impl Stage {
         let mut done = Transformed { batches: Vec::new(), bad: Vec::new() };
         let mut todo: Vec<Range<usize>> = Vec::new();
         todo.push(0..rows.sample_ids.len());
-        // Why the rows were split, if their results were too large, and the bytes of the results since then. The results
+        // Why the rows were split, if their results were too large, and the bytes of the results since then. Results
         // may share buffers with each other, so only their own rows count.
         let (mut too_large, mut bytes) = (None, 0);
         while let Some(range) = todo.pop() {

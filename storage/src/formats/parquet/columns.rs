@@ -55,8 +55,8 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
     Ok(Arc::new(Schema::new(fields)))
 }
 
-/// The position in the file of each column of `schema`, or `None` unless the file has all of them with types that can be
-/// read as the schema's.
+/// The position in the file of each column of `schema`, or `None` unless the file has all of them with types that can
+/// be read as the schema's.
 pub(super) fn positions(schema: &Schema, file: &Schema) -> Option<Vec<usize>> {
     let position = |field: &FieldRef| {
         let (at, found) = file.column_with_name(field.name())?;
