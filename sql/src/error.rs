@@ -54,12 +54,13 @@ pub struct Error {
     message: String,
     place: Option<Place>,
     hint: Option<String>,
+    missing_table: Option<String>,
 }
 
 impl Error {
     /// An error with a message: lower case, no final period, names in double quotes.
     pub fn new(message: impl Into<String>) -> Self {
-        Error { message: message.into(), place: None, hint: None }
+        Error { message: message.into(), place: None, hint: None, missing_table: None }
     }
 
     /// Sets the place of the cause in the text.
@@ -73,6 +74,13 @@ impl Error {
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Sets the name of the table that does not exist.
+    #[must_use]
+    pub(crate) fn with_missing_table(mut self, name: &str) -> Self {
+        self.missing_table = Some(name.to_owned());
         self
     }
 
@@ -91,6 +99,11 @@ impl Error {
     /// The place in the text, if known.
     pub fn place(&self) -> Option<Place> {
         self.place
+    }
+
+    /// The table whose absence is all that is wrong, as far as known: without its columns, a query cannot be checked.
+    pub fn missing_table(&self) -> Option<&str> {
+        self.missing_table.as_deref()
     }
 
     /// How to fix the text, if known.
