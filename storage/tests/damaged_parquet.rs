@@ -1,8 +1,10 @@
 //! Damaged Parquet files of every compression and of many encodings are rows, or errors that name the file.
 //!
 //! The conformance suite damages files with the writer's defaults. This test bounds the memory of its whole process, so
-//! it runs in a separate process. `FOREBAY_SEED` repeats a run, and `FOREBAY_DAMAGES` sets the number of damaged files
-//! of each kind.
+//! it runs in a separate process. Each message has the seed: `FOREBAY_SEED` repeats a run, and `FOREBAY_DAMAGES` sets the
+//! number of damaged files of each kind.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 
@@ -145,7 +147,6 @@ fn memory_peak() -> u64 {
 #[tokio::test]
 async fn damaged_files_are_rows_or_errors_that_name_them() {
     let (seed, damages) = (number("FOREBAY_SEED", 1), number("FOREBAY_DAMAGES", 60));
-    println!("FOREBAY_SEED={seed}");
     let (stores, location) = (Stores::new(), "memory:///damaged/a.parquet");
     let mut errors = 0;
     for (kind, whole) in files() {

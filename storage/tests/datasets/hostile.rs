@@ -310,6 +310,16 @@ async fn pages_have_only_the_values_of_their_column() {
 }
 
 #[tokio::test]
+async fn rows_without_values_take_no_memory() {
+    let texts = page(0, 60, data(10, 0), &[2, 0, 0, 0, b'o', b'k'].repeat(10));
+    for claimed in [(10, i32::MAX as u32), (i32::MAX as u32, i32::MAX as u32)] {
+        let error = read(values(claimed, 6, element("t", 0), 0, &texts)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Data);
+        assert!(error.to_string().contains("column \"t\" has 10 values for "), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn nulls_take_as_much_memory_as_values() {
     let leaf = Thrift::default().number(1, 2).number(3, 1).text(4, "t");
     let place = TestFolder::memory();

@@ -27,6 +27,8 @@ pub(super) struct Pages {
     columns: Vec<Column>,
     /// The memory that the row group claims.
     group_bytes: u64,
+    /// The rows to read.
+    rows: u64,
 }
 
 /// The pages of a column.
@@ -54,7 +56,8 @@ impl Pages {
         selection: Option<&RowSelection>,
     ) -> Self {
         let row_group = metadata.row_group(group);
-        let rows = row_group.num_rows().max(0) as u64;
+        let group_rows = row_group.num_rows().max(0) as u64;
+        let rows = selection.map_or(group_rows, |selection| selection.row_count() as u64);
         let indexes = metadata.offset_index().and_then(|indexes| indexes.get(group)).filter(|them| !them.is_empty());
         let column = |(leaf, chunk): (usize, &ColumnChunkMetaData)| {
             let (start, length) = chunk.byte_range();
@@ -70,11 +73,11 @@ impl Pages {
                     .map(|range| Part { pages: vec![range.clone()], range })
                     .collect(),
             };
-            Column { leaf, parts, values: (chunk.num_values().max(0) as u64).max(rows) }
+            Column { leaf, parts, values: (chunk.num_values().max(0) as u64).max(group_rows) }
         };
         let leaves = row_group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
         let columns = leaves.map(column).collect();
-        Self { metadata: Arc::clone(metadata), group, columns, group_bytes }
+        Self { metadata: Arc::clone(metadata), group, columns, group_bytes, rows }
     }
 
     /// Whether the decoder asks for the bytes of these pages.
@@ -93,6 +96,12 @@ impl Pages {
             for (part, bytes) in column.parts.iter().zip(&mut fetched) {
                 let checked = part.check(group.column(column.leaf), bytes, &mut budget);
                 checked.map_err(|problem| format!("the pages from byte {}: {problem}", part.range.start))?;
+            }
+            // The decoder takes memory for all rows before it looks for their values.
+            let values = column.values - budget.values_left;
+            if values < self.rows {
+                let name = group.column(column.leaf).column_path();
+                return Err(format!("column {name} has {values} values for {} rows", self.rows));
             }
         }
         Ok(())
