@@ -1,8 +1,8 @@
 //! Damaged Parquet files of every compression and of many encodings are rows, or errors that name the file.
 //!
 //! The conformance suite damages files with the writer's defaults. This test bounds the memory of its whole process, so
-//! it runs in a separate process. Each message has the seed: `FOREBAY_SEED` repeats a run, and `FOREBAY_DAMAGES` sets the
-//! number of damaged files of each kind.
+//! it runs in a separate process. Each message has the seed: `FOREBAY_SEED` repeats a run, and `FOREBAY_DAMAGES` sets
+//! the number of damaged files of each kind.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
