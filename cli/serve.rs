@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use forebay_engine::{Error, FeedOptions, ReadOptions, Session};
+use forebay_engine::{Error, ErrorKind, FeedOptions, ReadOptions, Session};
 use forebay_flight_server::Roles;
 use serde_json::json;
 
@@ -32,7 +32,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let listening = serving.listen(port, !no_worker).await?;
     let session = script.open_what_opens().await?;
     let uri = listening.server.uri();
-    let (pipelines, failed) = opened(&session);
+    let (pipelines, failed) = opened(&session)?;
     if pipelines.is_empty() {
         let first = failed.into_values().next();
         return Err(first.map_or_else(script::no_pipeline, anyhow::Error::from));
@@ -63,19 +63,20 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
 }
 
 /// Opens every pipeline now, so that the user who starts the server sees errors, and not the first trainer. Returns the
-/// pipelines that can be read, and the errors of the others: one damaged file must not keep the others from starting.
-fn opened(session: &Session) -> (Vec<String>, BTreeMap<String, Error>) {
+/// pipelines that can be read, and the errors of those over damaged files, which must not keep the others from
+/// starting.
+fn opened(session: &Session) -> Result<(Vec<String>, BTreeMap<String, Error>)> {
     let mut failed = session.broken().pipelines;
-    let mut pipelines = session.pipelines();
-    pipelines.retain(|pipeline| {
-        let feed = session.open(pipeline, &FeedOptions::default());
+    let mut pipelines = Vec::new();
+    for pipeline in session.pipelines() {
+        let feed = session.open(&pipeline, &FeedOptions::default());
         match feed.and_then(|feed| feed.expected_samples(&ReadOptions::default())) {
-            Ok(_) => true,
-            Err(error) => {
-                failed.insert(pipeline.clone(), error);
-                false
+            Ok(_) => pipelines.push(pipeline),
+            Err(error) if error.kind() == ErrorKind::Data => {
+                failed.insert(pipeline, error);
             }
+            Err(error) => return Err(error.into()),
         }
-    });
-    (pipelines, failed)
+    }
+    Ok((pipelines, failed))
 }

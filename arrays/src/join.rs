@@ -11,32 +11,41 @@ const VALUES_MAX: u64 = i32::MAX as u64;
 /// Joins the rows of batches with this schema.
 ///
 /// # Errors
-/// Batches with other columns, and those of [`check_joined`].
+/// Batches with other columns, and those of [`JoinedSize::add`].
 pub fn joined(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<RecordBatch, ArrowError> {
-    check_joined(batches)?;
+    let mut size = JoinedSize::default();
+    batches.iter().try_for_each(|batch| size.add(batch))?;
     concat_batches(schema, batches)
 }
 
-/// Checks that one batch can hold the rows of all. Arrow panics if it cannot.
-///
-/// # Errors
-/// Texts, bytes or lists of a column that 32-bit offsets do not address. The message names the column.
-pub fn check_joined(batches: &[RecordBatch]) -> Result<(), ArrowError> {
-    let (Some(first), true) = (batches.first(), batches.len() > 1) else { return Ok(()) };
-    for (at, field) in first.schema().fields().iter().enumerate() {
-        let mut totals = Vec::new();
-        for batch in batches.iter().filter(|batch| at < batch.num_columns()) {
-            add(batch.column(at), &mut totals, &mut 0);
+/// The size of batches that will be joined, as far as 32-bit offsets bound it. Arrow panics if one batch cannot hold
+/// their rows.
+#[derive(Clone, Debug, Default)]
+pub struct JoinedSize {
+    /// The totals of each column, in the order of its type's parts.
+    columns: Vec<Vec<u64>>,
+}
+
+impl JoinedSize {
+    /// Adds a batch, which has the columns of the batches before it.
+    ///
+    /// # Errors
+    /// Texts, bytes or lists of a column that 32-bit offsets do not address. The message names the column.
+    pub fn add(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
+        self.columns.resize(batch.num_columns(), Vec::new());
+        let fields = batch.schema();
+        for ((totals, column), field) in self.columns.iter_mut().zip(batch.columns()).zip(fields.fields()) {
+            add(column, totals, &mut 0);
+            if let Some(values) = totals.iter().find(|values| **values > VALUES_MAX) {
+                let message = format!(
+                    "column \"{}\" has {values} values or bytes in one batch, over the limit of {VALUES_MAX}",
+                    field.name()
+                );
+                return Err(ArrowError::InvalidArgumentError(message));
+            }
         }
-        if let Some(values) = totals.into_iter().find(|values| *values > VALUES_MAX) {
-            let message = format!(
-                "column \"{}\" has {values} values or bytes in one batch, over the limit of {VALUES_MAX}",
-                field.name()
-            );
-            return Err(ArrowError::InvalidArgumentError(message));
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Adds the number of values of each array with 32-bit offsets inside a column to the totals, which are in the order of
@@ -110,7 +119,9 @@ mod tests {
         let expect = "Invalid argument error: column \"image\" has 2147483648 values or bytes in one batch, over the \
                       limit of 2147483647";
         assert_eq!(joined(&rows[0].schema(), &rows).unwrap_err().to_string(), expect);
-        assert!(check_joined(&rows[..2]).is_ok());
+        let mut size = JoinedSize::default();
+        assert!(rows[..2].iter().all(|batch| size.add(batch).is_ok()));
+        assert_eq!(size.add(&rows[2]).unwrap_err().to_string(), expect);
         assert_eq!(joined(&rows[0].schema(), &[image(2), image(3)]).unwrap().num_rows(), 2);
     }
 }

@@ -27,7 +27,7 @@ mod views;
 
 pub use deferred::{DeferredStep, Widen, finish_deferred, matches_when_finished};
 pub use digest::digest;
-pub use join::{check_joined, joined};
+pub use join::{JoinedSize, joined};
 pub use size::{batch_bytes, column_bytes};
 pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};
 pub use views::without_views;

@@ -62,7 +62,8 @@ use markers::{DHT, DQT, DRI, EOI, Markers, SOS};
 use scan::Scan;
 use sequential::{Mcu, PixelOutput};
 
-/// Maximum number of scans of a file, as in libjpeg-turbo's fuzzers. Encoders use about ten.
+/// Maximum number of scans of a file, as in libjpeg-turbo's fuzzers. Encoders use about ten. Within a run of
+/// blocks, a scan takes 64 steps for each block and no byte of the file, so this bounds the time for a pixel.
 const SCANS_MAX: usize = 100;
 
 /// A part of an image, in pixels of the requested scale, as stored in the file, before any orientation is applied.

@@ -8,16 +8,12 @@ use crate::geometry::{Geometry, Plane};
 use crate::header::Coding;
 use crate::huffman::Tables;
 use crate::progressive;
-use crate::scan::{Intervals, Scan, ScanComponent};
+use crate::scan::{Intervals, Scan};
 use crate::sequential::{Mcu, PixelOutput};
 use crate::standard::ZIGZAG;
 
 /// Bytes of coefficients that are kept from file to file.
 const KEPT_BYTES_MAX: usize = 64 << 20;
-
-/// Maximum number of visits of scans to a block, on average. Encoders use some ten scans of a component. Each visit
-/// within a run of blocks costs 64 steps and no byte of the file, so this bounds the time for a pixel.
-const VISITS_MAX: usize = 30;
 
 /// The coefficients of an image.
 #[derive(Debug, Default)]
@@ -28,8 +24,6 @@ pub(crate) struct Stored {
     pub(crate) lasts: Vec<u8>,
     /// The first block of each component.
     starts: [usize; 4],
-    /// Blocks that scans may still visit.
-    budget: usize,
     /// Components whose DC coefficients have been read.
     pub(crate) seen: [bool; 4],
     /// Whether a scan has been read since `prepare`.
@@ -61,7 +55,7 @@ impl Stored {
     }
 
     /// Reads a scan. The file's size bounds memory, because a block takes at least one bit. The image's size bounds
-    /// time, because scans may visit each block `VISITS_MAX` times on average.
+    /// time, because each scan visits a block at most once, and the number of scans is bounded.
     pub(crate) fn read(
         &mut self,
         cpu: crate::cpu::Cpu,
@@ -72,8 +66,6 @@ impl Stored {
         if !self.used {
             self.prepare(input.geometry, file_len)?;
         }
-        let visits: usize = input.scan.parts().iter().map(|part| self.blocks(input, part)).sum();
-        self.budget = self.budget.checked_sub(visits).ok_or(Error::Damaged("too many scans for its size"))?;
         match coding {
             Coding::Progressive => progressive::read(self, input),
             Coding::Sequential => self.sequential(cpu, input),
@@ -97,13 +89,7 @@ impl Stored {
             *place = start;
             start += plane.stored_wide * plane.stored_high;
         }
-        self.budget = blocks.saturating_mul(VISITS_MAX);
         Ok(())
-    }
-
-    fn blocks(&self, input: &ScanInput<'_>, part: &ScanComponent) -> usize {
-        let plane = input.geometry.plane(part.component);
-        plane.stored_wide * plane.stored_high
     }
 
     /// Returns the number of a component's block.

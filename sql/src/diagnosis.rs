@@ -180,7 +180,7 @@ fn no_table(name: &str, state: &SessionState) -> Error {
     let options = &state.config_options().catalog;
     let prefix = format!("{}.{}.", options.default_catalog, options.default_schema);
     let name = name.strip_prefix(&prefix).unwrap_or(name);
-    let error = Error::new(format!("table \"{name}\" not found"));
+    let error = Error::new(format!("table \"{name}\" not found")).with_missing_table(name);
     let Ok(schema) = state.schema_for_ref(name) else {
         return error.with_hint("names have one part: schemas and catalogs are not supported");
     };

@@ -55,12 +55,13 @@ pub struct Error {
     place: Option<Place>,
     hint: Option<String>,
     is_shortage: bool,
+    missing_table: Option<String>,
 }
 
 impl Error {
     /// An error with a message: lower case, no final period, names in double quotes.
     pub fn new(message: impl Into<String>) -> Self {
-        Error { message: message.into(), place: None, hint: None, is_shortage: false }
+        Error { message: message.into(), place: None, hint: None, is_shortage: false, missing_table: None }
     }
 
     /// The error for a text that could not be parsed because the process lacks something, and not because it is wrong.
@@ -87,6 +88,13 @@ impl Error {
         self
     }
 
+    /// Sets the name of the table that does not exist.
+    #[must_use]
+    pub(crate) fn with_missing_table(mut self, name: &str) -> Self {
+        self.missing_table = Some(name.to_owned());
+        self
+    }
+
     /// Sets the place unless a more exact one is already known.
     #[must_use]
     pub(crate) fn or_place(mut self, place: Option<Place>) -> Self {
@@ -102,6 +110,11 @@ impl Error {
     /// The place in the text, if known.
     pub fn place(&self) -> Option<Place> {
         self.place
+    }
+
+    /// The table whose absence is all that is wrong, as far as known: without its columns, a query cannot be checked.
+    pub fn missing_table(&self) -> Option<&str> {
+        self.missing_table.as_deref()
     }
 
     /// How to fix the text, if known.

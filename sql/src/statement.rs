@@ -2,10 +2,8 @@
 //!
 //! Statements carry only names and literal text. No name has been resolved.
 
-use std::ops::ControlFlow;
-
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::sql::sqlparser::ast::{Expr, Ident, ObjectNamePart, Query, visit_expressions, visit_relations};
+use datafusion::sql::sqlparser::ast::Query;
 
 use crate::error::Place;
 
@@ -109,29 +107,6 @@ pub struct PipelineDefinition {
     pub place: Place,
     /// Where the name is.
     pub name_place: Place,
-}
-
-impl PipelineDefinition {
-    /// The names that may be those of tables: the relations of the query, and its identifiers, because calls of table
-    /// operators take tables as arguments.
-    pub fn names(&self) -> Vec<String> {
-        let name = |ident: &Ident| match ident.quote_style {
-            Some(_) => ident.value.clone(),
-            None => ident.value.to_lowercase(),
-        };
-        let mut names = Vec::new();
-        let _ = visit_relations(&self.query, |relation| {
-            names.extend(relation.0.last().and_then(ObjectNamePart::as_ident).map(name));
-            ControlFlow::<()>::Continue(())
-        });
-        let _ = visit_expressions(&self.query, |expr| {
-            if let Expr::Identifier(ident) = expr {
-                names.push(name(ident));
-            }
-            ControlFlow::<()>::Continue(())
-        });
-        names
-    }
 }
 
 /// One `name = value` of a pipeline's `WITH (…)`.

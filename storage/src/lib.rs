@@ -55,6 +55,7 @@ mod snapshot;
 mod snapshot_text;
 mod source_file;
 mod stores;
+mod text_types;
 
 pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
 pub use detection::format_at;

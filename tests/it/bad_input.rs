@@ -303,7 +303,7 @@ fn half_damaged() -> (Folder, String) {
          CREATE PIPELINE good AS SELECT id FROM clicks;
          CREATE PIPELINE bad AS SELECT id FROM damaged;
          CREATE PIPELINE joined AS SELECT c.id FROM clicks c JOIN \"damaged\" d ON c.id = d.id;
-         CREATE PIPELINE mixed AS SELECT * FROM cutmix(damaged, images => image, labels => label);
+         CREATE PIPELINE mixed AS SELECT * FROM cutmix(damaged, num_classes => 10);
          DESCRIBE PIPELINE bad;",
     );
     (folder, script)
@@ -352,6 +352,24 @@ fn a_pipeline_over_a_damaged_table_has_the_tables_error() {
     // Other mistakes end the script.
     let wrong = runtime.block_on(session.execute_what_opens("script", "CREATE PIPELINE p AS SELECT x FROM clicks;"));
     assert_eq!(wrong.expect_err("no such column").kind(), ErrorKind::Invalid);
+    // So do mistakes in pipelines over the damaged table, and a column may have the table's name.
+    let mistakes = [
+        ("CREATE PIPELINE p AS SELECT resize(id, hight => 3) FROM damaged;", "hight"),
+        ("CREATE PIPELINE p WITH (batch_size = 0) AS SELECT id FROM damaged;", "batch_size"),
+        ("CREATE PIPELINE bad2 AS SELECT id FROM damaged; CREATE PIPELINE p AS SELECT damaged FROM clicks;", "damaged"),
+        ("CREATE PIPELINE p AS SELECT c.id FROM nothing c JOIN damaged d ON c.id = d.id;", "\"nothing\" not found"),
+    ];
+    for (text, expect) in mistakes {
+        let wrong = runtime.block_on(session.execute_what_opens("script", text)).expect_err(text);
+        assert_eq!(wrong.kind(), ErrorKind::Invalid, "{text}");
+        assert!(wrong.message().contains(expect), "{text}: {wrong}");
+        assert_eq!(of(&session, "p"), Some((ErrorKind::NotFound, false)), "{text}");
+    }
+    // Only damage breaks a table.
+    let missing = "CREATE EXTERNAL TABLE missing STORED AS PARQUET LOCATION 'nothing';";
+    let missing = runtime.block_on(session.execute_what_opens("script", missing)).expect_err("there are no files");
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert_eq!(session.broken().tables.keys().collect::<Vec<_>>(), ["damaged"]);
     // The table is created again, now over sound files.
     let again = "CREATE EXTERNAL TABLE damaged STORED AS CSV LOCATION 'clicks.csv';
                  CREATE PIPELINE bad AS SELECT id FROM damaged;";

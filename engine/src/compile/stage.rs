@@ -13,6 +13,7 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::collect;
+use forebay_arrays::batch_bytes;
 use forebay_diagnostics::shortened;
 use futures::FutureExt;
 
@@ -51,7 +52,7 @@ pub(crate) struct Transformed {
 }
 
 /// The most bytes of results of rows whose results do not fit into one array, such as images of gigabytes.
-const SPLIT_RESULT_BYTES_MAX: usize = 4 << 30;
+const SPLIT_RESULT_BYTES_MAX: u64 = 4 << 30;
 
 /// The most characters of a bad row's reason.
 const REASON_CHARS_MAX: usize = 2000;
@@ -226,12 +227,15 @@ impl Stage {
         let mut done = Transformed { batches: Vec::new(), bad: Vec::new() };
         let mut todo: Vec<Range<usize>> = Vec::new();
         todo.push(0..rows.sample_ids.len());
-        // Why the rows were split, if their results were too large, and the bytes of the results since then.
+        // Why the rows were split, if their results were too large, and the bytes of the results since then. Results
+        // may share buffers with each other, so only their own rows count.
         let (mut too_large, mut bytes) = (None, 0);
         while let Some(range) = todo.pop() {
             match self.run_range(plan, read, rows, range.start, range.len()).await {
                 Ok(batches) => {
-                    bytes += batches.iter().map(RecordBatch::get_array_memory_size).sum::<usize>();
+                    if too_large.is_some() {
+                        bytes += batches.iter().map(batch_bytes).sum::<u64>();
+                    }
                     done.batches.extend(batches.into_iter().filter(|batch| batch.num_rows() > 0));
                     if let Some(error) = too_large.take_if(|_| bytes > SPLIT_RESULT_BYTES_MAX) {
                         return Err(error);
@@ -294,5 +298,43 @@ impl Stage {
             text += &format!("select:\n{}", select.whole.display());
         }
         text + &format!("transform:\n{}", self.transform.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, BinaryArray, Int64Array};
+    use arrow::buffer::{OffsetBuffer, ScalarBuffer};
+    use arrow::datatypes::{DataType, Field};
+    use forebay_protocol::{FeedOptions, ReadOptions};
+
+    use super::*;
+    use crate::function::{CallError, Function};
+    use crate::session::Session;
+
+    #[tokio::test]
+    async fn results_that_share_a_buffer_count_once() {
+        // A byte for each row, in front of a gigabyte that is never touched.
+        let shared = BinaryArray::new(OffsetBuffer::from_lengths([1; 64]), vec![0_u8; 1 << 30].into(), None);
+        let function = Function {
+            name: "part".to_owned(),
+            version: None,
+            inputs: vec![DataType::Int64],
+            output: Arc::new(Field::new("part", DataType::Binary, true)),
+            call: Arc::new(move |columns| match columns[0].len() {
+                len @ 0..4 => Ok(Arc::new(shared.slice(0, len))),
+                _ => Err(CallError::Exhausted("too many rows".to_owned())),
+            }),
+        };
+        let session = Session::builder().threads(1).root("memory:///root").build().expect("a session");
+        session.add_function(function).expect("a function");
+        let numbers: ArrayRef = Arc::new(Int64Array::new(ScalarBuffer::from_iter(0..64), None));
+        let batch = RecordBatch::try_from_iter([("id", numbers)]).expect("a batch");
+        session.register(Some("t"), batch.schema(), vec![batch]).await.expect("a table");
+        session.define("p", "SELECT part(id) AS part FROM t").await.expect("a pipeline");
+        let feed = session.open("p", &FeedOptions::default()).expect("a feed");
+        let mut reader = feed.read(&ReadOptions { batch_size: Some(64), ..ReadOptions::default() }).expect("a reader");
+        let batch = reader.next().await.expect("a batch").expect("the rows are split");
+        assert_eq!(batch.records.num_rows(), 64);
     }
 }

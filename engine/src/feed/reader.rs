@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
-use forebay_arrays::{check_joined, joined};
+use forebay_arrays::{JoinedSize, batch_bytes, joined};
 use forebay_delivery::{Cut, Cutter, Origin, Plan, ReadSettings, Steps, Token, WindowId};
 use forebay_protocol::{Batch, OnError};
 use futures::Stream;
@@ -72,6 +72,7 @@ struct Assembly {
     missing: u64,
     gaps: u64,
     records: Vec<RecordBatch>,
+    size: JoinedSize,
     bad: Vec<BadRow>,
 }
 
@@ -202,6 +203,7 @@ impl Reader {
             token,
             gaps: 0,
             records: Vec::new(),
+            size: JoinedSize::default(),
             bad: Vec::new(),
         });
     }
@@ -264,12 +266,13 @@ impl Reader {
             let batch = waiting.peek_mut().expect("every row in flight belongs to a batch");
             batch.missing -= part.rows;
             batch.gaps += part.gaps;
+            // Tell it now, before the rest of the batch takes more memory.
+            let fits = part.records.iter().try_for_each(|records| batch.size.add(records));
+            if self.raised.is_none() {
+                self.raised = fits.map_err(unjoinable).err();
+            }
             batch.records.extend(part.records);
             batch.bad.extend(part.bad);
-            // Tell it now, before the rest of the batch takes more memory.
-            if self.raised.is_none() {
-                self.raised = check_joined(&batch.records).map_err(unjoinable).err();
-            }
             if batch.missing == 0 {
                 waiting.next();
             }
@@ -317,7 +320,8 @@ async fn compute(core: &FeedCore, piece: &[PiecePart]) -> Result<PieceResult> {
     let ranges: Vec<_> = piece.iter().map(|part| part.rows.clone()).collect();
     let raise = core.settings.on_error == OnError::Raise;
     let transformed = window.transform(core, &ranges, raise).await?;
-    let bytes = transformed.batches.iter().map(RecordBatch::get_array_memory_size).sum();
+    // Columns of the source share their buffers with other pieces.
+    let bytes = transformed.batches.iter().map(batch_bytes).sum::<u64>() as usize;
     let mut rows = RowQueue { batches: transformed.batches.into(), at: 0 };
     let mut parts = Vec::with_capacity(ranges.len());
     for (range, bad) in ranges.iter().zip(window.split_bad(&ranges, transformed.bad)) {

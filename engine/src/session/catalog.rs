@@ -153,11 +153,11 @@ impl Catalog {
         Ok(())
     }
 
-    /// Records that the pipeline `name` cannot be created, if one of the `names` in its query is that of a table that
-    /// cannot be opened. Returns whether one is.
-    pub(super) fn break_pipeline(&self, name: &str, names: &[String]) -> bool {
+    /// Records that the pipeline `name` cannot be created without `table`, if that table cannot be opened. Returns
+    /// whether this is so.
+    pub(super) fn break_pipeline(&self, name: &str, table: &str) -> bool {
         let mut broken = self.broken.write();
-        let Some(error) = names.iter().find_map(|table| broken.tables.get(table)).cloned() else { return false };
+        let Some(error) = broken.tables.get(table).cloned() else { return false };
         broken.pipelines.insert(name.to_owned(), error);
         self.pipelines.write().remove(name);
         true

@@ -29,19 +29,20 @@ impl Session {
         Ok(outputs)
     }
 
-    /// Like [`execute`](Self::execute), for a server of several pipelines: a table that cannot be opened, such as one
-    /// over a damaged file, fails only the pipelines that read it. [`open`](Self::open) answers with its error, and
-    /// [`broken`](Self::broken) lists them. Their queries are not checked.
+    /// Like [`execute`](Self::execute), for a server of several pipelines: a table over a damaged file fails only the
+    /// pipelines that read it. [`open`](Self::open) answers with its error, and [`broken`](Self::broken) lists them.
+    /// Their queries are checked only as far as this is possible without the table's columns.
     ///
     /// # Errors
-    /// The first error of the text, and the first table's error if no pipeline can be opened.
+    /// The first error of the text, and the first table's error if no pipeline can be opened. A store that cannot be
+    /// read at the moment is an error of the text.
     pub async fn execute_what_opens(&self, name: &str, text: &str) -> Result<()> {
         let script = Script { name, text };
         let _executing = self.executing.lock().await;
         let mut first = None;
         for statement in script.statements()? {
             let pipeline = match &statement {
-                Statement::CreatePipeline(pipeline) => Some((pipeline.name.clone(), pipeline.names())),
+                Statement::CreatePipeline(pipeline) => Some(pipeline.name.clone()),
                 _ => None,
             };
             let broken = self.catalog.broken();
@@ -53,9 +54,11 @@ impl Session {
                 _ => false,
             };
             let Err(failure) = self.statement(statement).await else { continue };
-            let reads_broken = pipeline.is_some_and(|(name, names)| self.catalog.break_pipeline(&name, &names));
+            let reads_broken = pipeline
+                .zip(failure.missing_table())
+                .is_some_and(|(pipeline, table)| self.catalog.break_pipeline(&pipeline, table));
             match failure {
-                Failure::Unopened { table, place, error } => {
+                Failure::Unopened { table, place, error } if error.kind() == ErrorKind::Data => {
                     self.catalog.break_table(&table, error.clone())?;
                     first.get_or_insert(script.error(Failure::At(place, error)));
                 }
@@ -200,6 +203,16 @@ enum Failure {
         place: Place,
         error: Error,
     },
+}
+
+impl Failure {
+    /// The table without which a pipeline cannot be planned.
+    fn missing_table(&self) -> Option<&str> {
+        match self {
+            Self::Refused(Refusal::Placed(error)) => error.missing_table(),
+            _ => None,
+        }
+    }
 }
 
 /// A text with the name by which errors refer to it.

@@ -68,9 +68,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
            is read. Other formats are errors, too.\n\nA file of a few kilobytes may hold an image of a gigabyte. So \
            an image with more than `max_pixels` pixels, 3 bytes each, or with a side of more than `max_side` is an \
            error that names its size, and none of its pixels are decoded. The limits hold for the size in the file, \
-           also where the query shrinks the image. A progressive JPEG file with over 100 scans, or with scans that \
-           visit its blocks over 30 times on average, is an error. The images of one batch may hold 2^31 - 1 bytes; \
-           beyond that the query fails with resources exhausted and asks for smaller batches.\n\nWith fast, a JPEG \
+           also where the query shrinks the image. A progressive JPEG file with over 100 scans is an error. The \
+           images of one batch may hold 2^31 - 1 bytes; beyond that the query fails with resources exhausted and asks for smaller batches.\n\nWith fast, a JPEG \
            file is decoded at 1/2, 1/4 or 1/8 of its size under three conditions: the call is a direct argument of \
            `resize` or `random_resized_crop` with antialias, the used part of the reduced image is still twice as high \
            and wide as the result, and the file is stored upright. Otherwise fast changes nothing. Over the sample \

@@ -207,6 +207,52 @@ async fn files_with_other_columns_are_refused() {
     check(n(), one_column("n", text()), types).await;
 }
 
+/// Texts, and the same as bytes, within a list too, in one file for each layout.
+#[tokio::test]
+async fn files_may_differ_in_the_layout_of_texts_and_bytes() {
+    let list = |item| DataType::List(Arc::new(Field::new("item", item, true)));
+    let dictionary = |keys: DataType, values: DataType| DataType::Dictionary(keys.into(), values.into());
+    let (utf8, large, view) = (DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View);
+    let category = |keys| dictionary(keys, DataType::Utf8);
+    let texts: ArrayRef =
+        Arc::new(StringArray::from(vec![Some("a"), None, Some("a text that is too long to be inlined")]));
+    let (binary, large_binary, binary_view) = (DataType::Binary, DataType::LargeBinary, DataType::BinaryView);
+    let bytes = cast(&texts, &binary).unwrap();
+    let lists = cast(&texts, &list(utf8.clone())).unwrap();
+    let checks = [
+        (&texts, vec![utf8.clone(), large.clone()], large.clone()),
+        (&texts, vec![large.clone(), utf8.clone(), view.clone()], large.clone()),
+        (&texts, vec![view.clone(), utf8.clone(), category(DataType::Int8)], utf8.clone()),
+        (&texts, vec![category(DataType::Int8), category(DataType::Int32)], utf8.clone()),
+        (&texts, vec![category(DataType::Int8), large.clone()], large.clone()),
+        (&texts, vec![category(DataType::Int8), category(DataType::Int8)], category(DataType::Int8)),
+        (&bytes, vec![binary.clone(), binary_view, large_binary.clone()], large_binary.clone()),
+        (&bytes, vec![dictionary(DataType::Int32, large_binary.clone()), binary], large_binary),
+        (&lists, vec![list(utf8), list(large.clone())], list(large)),
+    ];
+    for (values, layouts, expect) in checks {
+        let place = TestFolder::memory();
+        for (number, layout) in layouts.iter().enumerate() {
+            let column = cast(values, layout).unwrap();
+            place.put(&format!("{number}.parquet"), one_column("t", column)).await;
+        }
+        let opened = place.open("", stored_as("parquet")).await.unwrap();
+        assert_eq!(*opened.schema().field(0).data_type(), expect, "{layouts:?}");
+        let (spec, snapshot) = (opened.spec().clone(), Arc::clone(opened.snapshot()));
+        let elsewhere = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, Arc::clone(opened.schema()));
+        for dataset in [opened, elsewhere.unwrap()] {
+            for range in dataset.row_ranges(u64::MAX) {
+                for dictionaries in [&[][..], &[0]] {
+                    let rows = dataset.read_with_dictionaries(&range, &[0], dictionaries).await.unwrap().batch;
+                    assert_eq!(&cast(rows.column(0), values.data_type()).unwrap(), values, "{layouts:?}");
+                }
+                let rows = dataset.read(&range, &[0]).await.unwrap().batch;
+                assert_eq!(*rows.column(0).data_type(), expect, "{layouts:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_schema_may_not_be_given() {
     let place = TestFolder::memory();

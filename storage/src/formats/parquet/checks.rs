@@ -21,8 +21,11 @@ const NAME_BYTES: usize = size_of::<String>();
 /// Maximum number of row groups: they have 16-bit numbers.
 const ROW_GROUPS_MAX: usize = i16::MAX as usize;
 
-/// A page may always have this many bytes, whatever its row group claims.
-const PAGE_BYTES_MIN: u64 = 64 << 20;
+/// Maximum length of the values of a column of bytes of a fixed length. The decoder takes it for each null, too.
+const FIXED_LENGTH_MAX: i32 = 64 << 20;
+
+/// The number of the physical type of bytes of a fixed length.
+const FIXED_LEN_BYTE_ARRAY: i32 = 7;
 
 static FILE: Struct = Struct {
     name: "FileMetaData",
@@ -77,7 +80,7 @@ static LOGICAL_TYPE: Struct = Struct {
     ],
 };
 
-static EMPTY: Struct = Struct { name: "an empty struct", fields: &[] };
+pub(super) static EMPTY: Struct = Struct { name: "an empty struct", fields: &[] };
 static DECIMAL: Struct =
     Struct { name: "DecimalType", fields: &[("scale", Kind::Number), ("precision", Kind::Number)] };
 static TIME: Struct =
@@ -195,63 +198,6 @@ static BOUNDING_BOX: Struct = Struct {
 static KEY_VALUE: Struct = Struct { name: "KeyValue", fields: &[("key", Kind::Binary), ("value", Kind::Binary)] };
 static COLUMN_ORDER: Struct = Struct { name: "ColumnOrder", fields: &[("TYPE_ORDER", Kind::Struct(&EMPTY))] };
 
-static OFFSET_INDEX: Struct = Struct {
-    name: "OffsetIndex",
-    fields: &[
-        ("page_locations", Kind::List(&Kind::Struct(&PAGE_LOCATION))),
-        ("unencoded_byte_array_data_bytes", Kind::List(&Kind::Number)),
-    ],
-};
-
-static PAGE_LOCATION: Struct = Struct {
-    name: "PageLocation",
-    fields: &[("offset", Kind::Number), ("compressed_page_size", Kind::Number), ("first_row_index", Kind::Number)],
-};
-
-static PAGE_HEADER: Struct = Struct {
-    name: "PageHeader",
-    fields: &[
-        ("type", Kind::Number),
-        ("uncompressed_page_size", Kind::Number),
-        ("compressed_page_size", Kind::Number),
-        ("crc", Kind::Number),
-        ("data_page_header", Kind::Struct(&DATA_PAGE_HEADER)),
-        ("index_page_header", Kind::Struct(&EMPTY)),
-        ("dictionary_page_header", Kind::Struct(&DICTIONARY_PAGE_HEADER)),
-        ("data_page_header_v2", Kind::Struct(&DATA_PAGE_HEADER_V2)),
-    ],
-};
-
-static DATA_PAGE_HEADER: Struct = Struct {
-    name: "DataPageHeader",
-    fields: &[
-        ("num_values", Kind::Number),
-        ("encoding", Kind::Number),
-        ("definition_level_encoding", Kind::Number),
-        ("repetition_level_encoding", Kind::Number),
-        ("statistics", Kind::Skipped),
-    ],
-};
-
-static DICTIONARY_PAGE_HEADER: Struct = Struct {
-    name: "DictionaryPageHeader",
-    fields: &[("num_values", Kind::Number), ("encoding", Kind::Number), ("is_sorted", Kind::Bool)],
-};
-
-static DATA_PAGE_HEADER_V2: Struct = Struct {
-    name: "DataPageHeaderV2",
-    fields: &[
-        ("num_values", Kind::Number),
-        ("num_nulls", Kind::Number),
-        ("num_rows", Kind::Number),
-        ("encoding", Kind::Number),
-        ("definition_levels_byte_length", Kind::Number),
-        ("repetition_levels_byte_length", Kind::Number),
-        ("is_compressed", Kind::Bool),
-        ("statistics", Kind::Skipped),
-    ],
-};
-
 /// Checks a footer: its encoding, and the bounds on its schema and its row groups.
 pub(super) fn check_footer(footer: &[u8]) -> Result<(), Problem> {
     let mut walk = Walk::new(footer);
@@ -289,12 +235,19 @@ fn schema(walk: &mut Walk<'_>) -> Result<(), Problem> {
     let mut missing = 0;
     let mut path_bytes = 0;
     for element in 0..elements {
-        let (mut name, mut children) = (0, 0);
+        let (mut name, mut children, mut physical, mut length) = (0, 0, None, 0);
         walk.fields(&SCHEMA_ELEMENT, |walk, id| match id {
+            1 => walk.i32().map(|number| physical = Some(number)).map(|()| true),
+            2 => walk.i32().map(|number| length = number).map(|()| true),
             4 => walk.binary().map(|len| name = len).map(|()| true),
             5 => walk.i32().map(|count| children = count).map(|()| true),
             _ => Ok(false),
         })?;
+        if physical == Some(FIXED_LEN_BYTE_ARRAY) && !(0..=FIXED_LENGTH_MAX).contains(&length) {
+            return Err(format!(
+                "element {element} of the schema has values of {length} bytes, over the limit of {FIXED_LENGTH_MAX}"
+            ));
+        }
         let around = match (element, open.last_mut()) {
             (0, _) => 0,
             (_, None) => return Err(format!("element {element} of the schema belongs to no group")),
@@ -321,51 +274,6 @@ fn schema(walk: &mut Walk<'_>) -> Result<(), Problem> {
             return Err(format!("the names of the schema's columns and their groups exceed {PATH_BYTES_MAX} bytes"));
         }
         while open.pop_if(|group| group.missing == 0).is_some() {}
-    }
-    Ok(())
-}
-
-/// Checks an offset index.
-pub(super) fn check_offset_index(index: &[u8]) -> Result<(), Problem> {
-    let mut walk = Walk::new(index);
-    walk.structure(&OFFSET_INDEX).map_err(|problem| walk.placed(&problem))
-}
-
-/// Checks the headers of adjacent pages, of which the first begins the bytes. A page that is larger than `group_bytes`,
-/// the memory that its row group claims, would take memory that nothing accounts for.
-pub(super) fn check_pages(mut pages: &[u8], group_bytes: u64) -> Result<(), Problem> {
-    let bytes_max = group_bytes.max(PAGE_BYTES_MIN);
-    // The decoder stops at an empty header.
-    while pages.first().is_some_and(|first| *first > 0) {
-        let mut walk = Walk::new(pages);
-        let (mut decoded, mut encoded, mut values) = (None, None, None);
-        let checked = walk.fields(&PAGE_HEADER, |walk, id| match id {
-            2 => walk.i32().map(|size| decoded = Some(size)).map(|()| true),
-            3 => walk.i32().map(|size| encoded = Some(size)).map(|()| true),
-            7 => {
-                let value = |walk: &mut Walk<'_>, id| match id {
-                    1 => walk.i32().map(|count| values = Some(count)).map(|()| true),
-                    _ => Ok(false),
-                };
-                walk.fields(&DICTIONARY_PAGE_HEADER, value).map(|()| true)
-            }
-            _ => Ok(false),
-        });
-        checked.map_err(|problem| walk.placed(&problem))?;
-        let size = |size: Option<i32>| size.and_then(|size| u64::try_from(size).ok());
-        let (Some(decoded), Some(encoded)) = (size(decoded), size(encoded)) else {
-            return Err("a page header without sizes".to_owned());
-        };
-        if decoded > bytes_max {
-            return Err(format!("a page of {decoded} bytes in a row group of {group_bytes} bytes"));
-        }
-        // Each value of a dictionary takes at least a byte.
-        if values.is_some_and(|values| !(0..=decoded).contains(&(values.max(-1) as u64))) {
-            return Err(format!("a dictionary of {} values in {decoded} bytes", values.unwrap_or_default()));
-        }
-        let header = pages.len() - walk.left();
-        let rest = usize::try_from(encoded).ok().and_then(|encoded| pages.get(header.checked_add(encoded)?..));
-        pages = rest.ok_or_else(|| format!("a page of {encoded} bytes with {} bytes after its header", walk.left()))?;
     }
     Ok(())
 }

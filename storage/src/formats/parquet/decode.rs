@@ -20,7 +20,7 @@ use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::checks::check_pages;
+use super::pages::Pages;
 use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result};
@@ -43,16 +43,21 @@ pub(super) async fn decode(
         true => (range.rows.saturating_mul(LIST_BYTES_AT_A_TIME) / range.bytes.max(1)).min(range.rows).max(1),
         false => range.rows,
     };
-    let reader = PinnedReader { file: file.clone(), group_bytes: group.bytes };
-    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
-        .with_projection(mask)
-        .with_row_groups(vec![range.group as usize])
-        .with_batch_size(at_a_time as usize);
-    if range.rows < group.rows {
-        builder = builder.with_row_selection(RowSelection::from(vec![
+    let selection = (range.rows < group.rows).then(|| {
+        RowSelection::from(vec![
             RowSelector::skip((range.first_row - group.first_row) as usize),
             RowSelector::select(range.rows as usize),
-        ]));
+        ])
+    });
+    let number = range.group as usize;
+    let pages = Pages::new(&metadata, number, group.bytes, &mask, selection.as_ref());
+    let reader = PinnedReader { file: file.clone(), pages };
+    let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
+        .with_projection(mask)
+        .with_row_groups(vec![number])
+        .with_batch_size(at_a_time as usize);
+    if let Some(selection) = selection {
+        builder = builder.with_row_selection(selection);
     }
     let stream = builder.build()?;
     let schema = Arc::clone(stream.schema());
@@ -81,12 +86,12 @@ pub(super) fn damaged(file: &PinnedFile, what: &str) -> Error {
     Error::data(format!("\"{}\" is not a readable parquet file: {what}", file.path()))
 }
 
-/// Passes the pinned file's bytes to the decoder, after checking the headers of their pages. Our errors pass through it
+/// Passes the pinned file's bytes to the decoder, after checking their pages. Our errors pass through it
 /// as external errors.
 struct PinnedReader {
     file: PinnedFile,
-    /// The memory that the row group claims.
-    group_bytes: u64,
+    /// The pages that the decoder asks for.
+    pages: Pages,
 }
 
 fn external(error: Error) -> ParquetError {
@@ -99,17 +104,17 @@ impl AsyncFileReader for PinnedReader {
         async move { Err(unused) }.boxed()
     }
 
-    /// Reads column chunks, or pages of them. Each range begins with the header of a page.
+    /// Reads column chunks, or pages of them.
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
         async move {
+            if !self.pages.are(&ranges) {
+                let path = self.file.path();
+                return Err(external(Error::internal(format!("pages of \"{path}\" are read that were not planned"))));
+            }
             // Column chunks and pages are close together, so a few large requests are faster than many small ones.
             let fetch = |range| self.file.get_range(range);
             let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await.map_err(external)?;
-            for (range, pages) in ranges.iter().zip(&fetched) {
-                check_pages(pages, self.group_bytes).map_err(|problem| {
-                    external(damaged(&self.file, &format!("the pages from byte {}: {problem}", range.start)))
-                })?;
-            }
+            self.pages.check(&fetched).map_err(|problem| external(damaged(&self.file, &problem)))?;
             Ok(fetched)
         }
         .boxed()

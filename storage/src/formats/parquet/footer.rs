@@ -1,24 +1,20 @@
 //! A file's footer: its row groups, its columns, and the types for reading them.
 
-use std::future::ready;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::{DataType, FieldRef, Schema};
 use bytes::Bytes;
 use forebay_arrays::without_views;
-use futures::future::{BoxFuture, FutureExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::arrow::async_reader::MetadataFetch;
 use parquet::basic::{Compression, ConvertedType, Encoding, Type as PhysicalType};
 use parquet::errors::ParquetError;
 use parquet::file::FOOTER_SIZE;
-use parquet::file::metadata::{
-    ColumnChunkMetaData, FooterTail, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
-};
+use parquet::file::metadata::{ColumnChunkMetaData, FooterTail, ParquetMetaData, ParquetMetaDataReader};
 
-use super::checks::{check_footer, check_offset_index};
+use super::checks::check_footer;
 use super::decode::{damaged, guarded};
+use super::offset_index;
 use crate::Result;
 use crate::dictionary::retyped;
 use crate::pinned::PinnedFile;
@@ -28,8 +24,6 @@ use crate::source_file::{RowGroup, RowRange};
 const FOOTER_BYTES_GUESS: u64 = 64 << 10;
 /// Maximum bytes of a footer. Decoded, it takes up to about twenty times as many.
 const FOOTER_BYTES_MAX: u64 = 256 << 20;
-/// Maximum bytes of all offset indexes with what lies between them. A file with more is read without them.
-const INDEX_BYTES_MAX: u64 = 256 << 20;
 /// Maximum rows of a row group, because decoders allocate memory according to the claimed number.
 pub(super) const GROUP_ROWS_MAX: i64 = i32::MAX as i64;
 
@@ -137,60 +131,30 @@ impl Tail {
         Ok(footer)
     }
 
-    /// The metadata with the offset indexes, if there are any.
-    async fn with_offset_indexes(&self, file: &PinnedFile, metadata: ParquetMetaData) -> Result<ParquetMetaData> {
-        let chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
-        let ranges: Vec<Range<u64>> = chunks.filter_map(offset_index).collect();
-        let (start, end) = (ranges.iter().map(|range| range.start).min(), ranges.iter().map(|range| range.end).max());
-        let (Some(start), Some(end)) = (start, end) else { return Ok(metadata) };
-        if end - start > INDEX_BYTES_MAX {
+    /// The footer with the offset indexes, if there are any that can be read.
+    async fn metadata(&self, file: &PinnedFile) -> Result<ParquetMetaData> {
+        let footer = self.footer(file).await?;
+        let decoded = || guarded(file, async { ParquetMetaDataReader::decode_metadata(&footer) });
+        let metadata = decoded().await?;
+        let Some(extent) = offset_index::extent(&metadata, file.size()) else { return Ok(metadata) };
+        let start = extent.start;
+        let bytes = self.range(file, extent).await?;
+        if !offset_index::are_sound(&metadata, start, &bytes) {
             return Ok(metadata);
         }
-        let bytes = self.range(file, start..end).await?;
-        for range in ranges {
-            let index = &bytes[(range.start - start) as usize..(range.end - start) as usize];
-            check_offset_index(index)
-                .map_err(|problem| damaged(file, &format!("its offset index is damaged: {problem}")))?;
+        match guarded(file, offset_index::load(metadata, start, bytes)).await {
+            Ok(metadata) => Ok(metadata),
+            Err(_) => decoded().await,
         }
-        let decoding = async {
-            let mut reader = ParquetMetaDataReader::new_with_metadata(metadata)
-                .with_column_index_policy(PageIndexPolicy::Skip)
-                .with_offset_index_policy(PageIndexPolicy::Optional);
-            reader.load_page_index(Fetched { start, bytes }).await?;
-            reader.finish()
-        };
-        guarded(file, decoding).await
-    }
-}
-
-/// The range of a column chunk's offset index, as the decoder computes it.
-fn offset_index(chunk: &ColumnChunkMetaData) -> Option<Range<u64>> {
-    let start = u64::try_from(chunk.offset_index_offset()?).ok()?;
-    let length = u64::try_from(chunk.offset_index_length()?).ok()?;
-    Some(start..start.saturating_add(length))
-}
-
-/// Bytes of a file that the decoder will ask for.
-struct Fetched {
-    start: u64,
-    bytes: Bytes,
-}
-
-impl MetadataFetch for Fetched {
-    fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
-        let offset = |at: u64| at.checked_sub(self.start).map(|at| at as usize).filter(|at| *at <= self.bytes.len());
-        let found = offset(range.start).zip(offset(range.end)).map(|(start, end)| self.bytes.slice(start..end));
-        ready(found.ok_or_else(|| ParquetError::General("its offset indexes lie elsewhere".to_owned()))).boxed()
     }
 }
 
 pub(super) async fn read_footer(file: &PinnedFile) -> Result<ArrowReaderMetadata> {
     let tail = Tail::read(file).await?;
-    let footer = tail.footer(file).await?;
-    let metadata = guarded(file, async { ParquetMetaDataReader::decode_metadata(&footer) }).await?;
-    let metadata = Arc::new(tail.with_offset_indexes(file, metadata).await?);
+    let metadata = Arc::new(tail.metadata(file).await?);
     guarded(file, async {
         let footer = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
+        check_lists(footer.schema(), &metadata)?;
         let plain = |field: &FieldRef| {
             let data_type = without_views(field.data_type(), false);
             Arc::new(field.as_ref().clone().with_data_type(data_type))
@@ -220,7 +184,12 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
         groups.push(RowGroup {
             first_row,
             rows: rows as u64,
-            bytes: group.columns().iter().map(decoded_bytes).fold(0, u64::saturating_add).min(i64::MAX as u64),
+            bytes: group
+                .columns()
+                .iter()
+                .map(|chunk| decoded_bytes(chunk, rows))
+                .fold(0, u64::saturating_add)
+                .min(i64::MAX as u64),
             offset: 0,
             length: 0,
             // Without an offset index, reading a later part requires decoding all pages before it.
@@ -244,9 +213,40 @@ fn fixed_bytes(chunk: &ColumnChunkMetaData, rows: i64) -> u64 {
     }
 }
 
+/// Checks the columns of lists of a fixed length, which only the Arrow schema in the footer declares. The decoder takes
+/// memory for each null list, of which a file stores nothing.
+fn check_lists(schema: &Schema, metadata: &ParquetMetaData) -> Result<(), ParquetError> {
+    let rows = metadata.row_groups().iter().map(|group| group.num_rows()).max().unwrap_or(0).max(0) as u64;
+    let bytes = |field: &FieldRef| rows.saturating_mul(list_bytes(field.data_type()));
+    match schema.fields().iter().find(|field| bytes(field) > FIXED_BYTES_MAX) {
+        Some(field) => Err(ParquetError::General(format!(
+            "{rows} lists of \"{}\" claim {} bytes of values of a fixed length, over the limit of {FIXED_BYTES_MAX}",
+            field.name(),
+            bytes(field)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The least memory of the lists of a fixed length in a value of this type.
+fn list_bytes(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::FixedSizeList(item, length) => {
+            let item = item.data_type();
+            let bytes = item.primitive_width().map_or(1, |width| width as u64).max(list_bytes(item));
+            bytes.saturating_mul((*length).max(0) as u64)
+        }
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| list_bytes(field.data_type())).fold(0, u64::saturating_add)
+        }
+        _ => 0,
+    }
+}
+
 /// The approximate memory of a column's values, with a separate copy of a dictionary's value for each row.
-fn decoded_bytes(chunk: &ColumnChunkMetaData) -> u64 {
-    let values = chunk.num_values().max(0) as u64;
+fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: i64) -> u64 {
+    // A null takes as much memory as a value, and the file may claim fewer values than rows.
+    let values = chunk.num_values().max(rows).max(0) as u64;
     let encoded = chunk.uncompressed_size().max(0) as u64;
     let decoded = match chunk.column_type() {
         PhysicalType::BOOLEAN => values / 8,

@@ -1,9 +1,14 @@
 //! Parquet: reads footers once, and row groups as ranges of rows.
 
 mod checks;
+mod codec;
 mod columns;
 mod decode;
+mod delta;
 mod footer;
+mod offset_index;
+mod page_header;
+mod pages;
 mod sample;
 mod texts;
 mod thrift;
@@ -20,7 +25,7 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 
 pub use self::write::write_parquet;
 
-use self::columns::{merge_schemas, positions};
+use self::columns::{merge_schemas, positions, with_types_of};
 use self::decode::{damaged, decode, guarded};
 use self::footer::{Footer, GROUP_ROWS_MAX, read_footer, row_groups};
 use self::texts::texts_as_dictionary;
@@ -74,11 +79,13 @@ async fn open(request: OpenRequest<'_>) -> Result<Opened> {
     let schema = merge_schemas(files, &footers)?;
     let groups = files.iter().zip(&footers).map(|(file, footer)| row_groups(file, footer.metadata()));
     let groups = groups.collect::<Result<_>>()?;
-    let footer = |metadata: ArrowReaderMetadata| {
+    let mut lazy = Vec::with_capacity(files.len());
+    for (file, metadata) in files.iter().zip(footers) {
         let columns = positions(&schema, metadata.schema()).expect("merge_schemas found all columns in all files");
-        LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() }
-    };
-    let footers = footers.into_iter().map(footer).collect();
+        let metadata = guarded(file, async { with_types_of(&schema, &columns, metadata) }).await?;
+        lazy.push(LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() });
+    }
+    let footers = lazy;
     Ok(Opened { schema, groups, reader: Box::new(ParquetReader { footers }) })
 }
 
@@ -117,7 +124,8 @@ impl ParquetReader {
         let metadata = read_footer(file).await?;
         match positions(request.schema, metadata.schema()) {
             Some(columns) if row_groups(file, metadata.metadata())? == request.groups => {
-                Ok(lazy.footer.get_or_init(|| Footer::new(columns, metadata)))
+                let typed = guarded(file, async { with_types_of(request.schema, &columns, metadata) }).await?;
+                Ok(lazy.footer.get_or_init(|| Footer::new(columns, typed)))
             }
             _ => Err(Error::conflict(format!(
                 "the columns and row groups of \"{}\" do not match the feed's snapshot; create its table again \

@@ -81,11 +81,13 @@ pub(super) struct Walk<'a> {
     depth: usize,
     /// The struct and the field that are being read, for messages.
     place: Option<(&'static Struct, i16)>,
+    /// The type on the wire of the field that is being read.
+    wire: u8,
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, depth: 0, place: None }
+        Self { rest: bytes, depth: 0, place: None, wire: STOP }
     }
 
     /// Names the field that a problem is about.
@@ -133,6 +135,7 @@ impl<'a> Walk<'a> {
             if !kind.fits(wire) {
                 return Err("it has the wrong type".to_owned());
             }
+            self.wire = wire;
             if !own(self, id)? {
                 self.value(kind, wire)?;
             }
@@ -155,6 +158,11 @@ impl<'a> Walk<'a> {
     pub(super) fn i32(&mut self) -> Result<i32, Problem> {
         let number = self.number()?;
         i32::try_from(number).map_err(|_| format!("{number} is no 32-bit number"))
+    }
+
+    /// Reads a boolean, which is the value of a field of a struct.
+    pub(super) fn bool(&self) -> bool {
+        self.wire == TRUE
     }
 
     /// Reads a text or bytes, and returns their length.

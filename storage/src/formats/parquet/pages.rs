@@ -1,0 +1,145 @@
+//! The pages of one read, checked before the decoder trusts them.
+//!
+//! The decoder takes the memory that a page's header claims or that its content unpacks to, and a value for each level
+//! that a header claims. All of them together are bounded by what the row group claims in the footer, because that is
+//! what the rest of the program accounts for.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::RowSelection;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::page_index::offset_index::PageLocation;
+
+use super::page_header::{Budget, header};
+use super::thrift::Problem;
+
+/// The pages of a read may always have this many bytes more than their row group claims.
+const PAGE_BYTES_MIN: u64 = 64 << 20;
+
+/// The pages that a read asks for.
+pub(super) struct Pages {
+    metadata: Arc<ParquetMetaData>,
+    group: usize,
+    /// The columns, in the order of the file.
+    columns: Vec<Column>,
+    /// The memory that the row group claims.
+    group_bytes: u64,
+    /// The rows to read.
+    rows: u64,
+}
+
+/// The pages of a column.
+struct Column {
+    leaf: usize,
+    parts: Vec<Part>,
+    /// The values that its pages may claim.
+    values: u64,
+}
+
+/// Bytes that the decoder asks for at once.
+struct Part {
+    range: Range<u64>,
+    /// Where the decoder expects pages. Without them, the next page begins where one ends.
+    pages: Vec<Range<u64>>,
+}
+
+impl Pages {
+    /// The pages of the columns `mask` of a row group, whole or with some rows selected.
+    pub(super) fn new(
+        metadata: &Arc<ParquetMetaData>,
+        group: usize,
+        group_bytes: u64,
+        mask: &ProjectionMask,
+        selection: Option<&RowSelection>,
+    ) -> Self {
+        let row_group = metadata.row_group(group);
+        let group_rows = row_group.num_rows().max(0) as u64;
+        let rows = selection.map_or(group_rows, |selection| selection.row_count() as u64);
+        let indexes = metadata.offset_index().and_then(|indexes| indexes.get(group)).filter(|them| !them.is_empty());
+        let column = |(leaf, chunk): (usize, &ColumnChunkMetaData)| {
+            let (start, length) = chunk.byte_range();
+            let range = start..start.saturating_add(length);
+            let locations = indexes.map(|indexes| &indexes[leaf].page_locations()[..]);
+            let parts = match (locations, selection) {
+                (None, _) => vec![Part { range, pages: Vec::new() }],
+                (Some(pages), None) => {
+                    let pages = with_dictionary(start, pages, pages.iter().map(place)).collect();
+                    vec![Part { range, pages }]
+                }
+                (Some(pages), Some(selection)) => with_dictionary(start, pages, selection.scan_ranges(pages))
+                    .map(|range| Part { pages: vec![range.clone()], range })
+                    .collect(),
+            };
+            Column { leaf, parts, values: (chunk.num_values().max(0) as u64).max(group_rows) }
+        };
+        let leaves = row_group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+        let columns = leaves.map(column).collect();
+        Self { metadata: Arc::clone(metadata), group, columns, group_bytes, rows }
+    }
+
+    /// Whether the decoder asks for the bytes of these pages.
+    pub(super) fn are(&self, ranges: &[Range<u64>]) -> bool {
+        self.columns.iter().flat_map(|column| &column.parts).map(|part| &part.range).eq(ranges)
+    }
+
+    /// Checks the bytes of all pages. The error names the page's place in the file.
+    pub(super) fn check(&self, fetched: &[Bytes]) -> Result<(), Problem> {
+        let group = self.metadata.row_group(self.group);
+        let bytes_max = self.group_bytes.saturating_add(PAGE_BYTES_MIN);
+        let mut budget = Budget { group_bytes: self.group_bytes, bytes_max, bytes_left: bytes_max, values_left: 0 };
+        let mut fetched = fetched.iter();
+        for column in &self.columns {
+            budget.values_left = column.values;
+            for (part, bytes) in column.parts.iter().zip(&mut fetched) {
+                let checked = part.check(group.column(column.leaf), bytes, &mut budget);
+                checked.map_err(|problem| format!("the pages from byte {}: {problem}", part.range.start))?;
+            }
+            // The decoder takes memory for all rows before it looks for their values.
+            let values = column.values - budget.values_left;
+            if values < self.rows {
+                let name = group.column(column.leaf).column_path();
+                return Err(format!("column {name} has {values} values for {} rows", self.rows));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages of a column chunk that begins at `start`, after the dictionary, which lies before the first page of all.
+fn with_dictionary(
+    start: u64,
+    all: &[PageLocation],
+    pages: impl IntoIterator<Item = Range<u64>>,
+) -> impl Iterator<Item = Range<u64>> {
+    let first = all.first().map(|page| page.offset as u64);
+    first.filter(|first| *first != start).map(|first| start..first).into_iter().chain(pages)
+}
+
+fn place(page: &PageLocation) -> Range<u64> {
+    let start = page.offset as u64;
+    start..start.saturating_add(page.compressed_page_size as u64)
+}
+
+impl Part {
+    fn check(&self, chunk: &ColumnChunkMetaData, bytes: &[u8], budget: &mut Budget) -> Result<(), Problem> {
+        for page in &self.pages {
+            let at = |byte: u64| byte.checked_sub(self.range.start).and_then(|at| usize::try_from(at).ok());
+            let page = at(page.start).zip(at(page.end)).and_then(|(start, end)| bytes.get(start..end));
+            let (header, content) = header(page.ok_or_else(|| "its offset index leaves its column".to_owned())?)?;
+            header.content(content)?;
+            header.check(chunk, content, budget)?;
+        }
+        let mut pages = if self.pages.is_empty() { bytes } else { &[] };
+        // The decoder stops at an empty header.
+        while pages.first().is_some_and(|first| *first > 0) {
+            let (header, rest) = header(pages)?;
+            let content = header.content(rest)?;
+            header.check(chunk, content, budget)?;
+            pages = &rest[content.len()..];
+        }
+        Ok(())
+    }
+}
