@@ -48,6 +48,9 @@ mod certificate;
 mod clock;
 mod dispatcher;
 mod encode;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod in_process;
 mod journal;
 mod limits;
