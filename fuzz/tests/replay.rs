@@ -2,6 +2,9 @@
 //!
 //! `FOREBAY_SEED` chooses the mutations, and `FOREBAY_FUZZ_MUTATIONS` multiplies their number.
 
+#![allow(clippy::print_stdout)]
+
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -64,10 +67,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn replay(target: &Target) {
-    let seed = number("FOREBAY_SEED").unwrap_or_else(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock after 1970");
-        since.as_nanos() as u64
-    });
+    let seed = number("FOREBAY_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish());
     println!("{}: FOREBAY_SEED={seed}", target.name);
     let corpus = corpus(target);
     assert!(!corpus.is_empty(), "{} has no corpus", target.name);
