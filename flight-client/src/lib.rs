@@ -26,6 +26,9 @@ mod dispatcher;
 mod dynamic;
 mod follow;
 mod followed;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod local;
 mod messages;
 pub mod pem;

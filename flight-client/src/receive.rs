@@ -38,7 +38,7 @@ pub(crate) struct Receiving {
 
 /// State from earlier messages that later ones need.
 #[derive(Default)]
-struct Decoder {
+pub(crate) struct Decoder {
     schema: Option<SchemaRef>,
 }
 
@@ -125,7 +125,7 @@ impl Receiving {
 }
 
 impl Decoder {
-    fn decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, BrokenStream> {
+    pub(crate) fn decode(&mut self, message: ReceivedMessage) -> Result<Option<Received>, BrokenStream> {
         // arrow's readers panic on some malformed input.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.try_decode(message)));
         decoded.unwrap_or_else(|_| Err(unreadable("arrow cannot decode it")))

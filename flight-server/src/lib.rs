@@ -49,6 +49,9 @@ mod clock;
 mod crash_record;
 mod dispatcher;
 mod encode;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod in_process;
 mod journal;
 mod limits;

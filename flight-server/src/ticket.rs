@@ -211,7 +211,7 @@ impl Verifier {
         Ok(claims)
     }
 
-    fn genuine(&self, text: &str) -> Result<TicketClaims, TicketError> {
+    pub(crate) fn genuine(&self, text: &str) -> Result<TicketClaims, TicketError> {
         let malformed = || TicketError::Malformed;
         let ticket = URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed())?;
         let version = *ticket.first().ok_or_else(malformed)?;
@@ -233,7 +233,7 @@ fn signed(ticket: &[u8]) -> Vec<u8> {
 }
 
 /// Parses the bytes between the key's id and the signature.
-fn claims(mut bytes: &[u8]) -> Option<TicketClaims> {
+pub(crate) fn claims(mut bytes: &[u8]) -> Option<TicketClaims> {
     let expires_unix_seconds = u64::from_be_bytes(take(&mut bytes)?);
     let reader_key = take(&mut bytes)?;
     let mut text = || {

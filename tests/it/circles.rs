@@ -17,6 +17,7 @@ const ROOTS: &[&str] = &[
     "engine/src/lib.rs",
     "flight-client/src/lib.rs",
     "flight-server/src/lib.rs",
+    "fuzz/src/lib.rs",
     "jpeg/src/lib.rs",
     "operators/src/lib.rs",
     "protocol/src/lib.rs",

@@ -13,6 +13,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("forebay", &["forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     ("forebay-python", &["forebay-arrays", "forebay-engine", "forebay-flight-client", "forebay-flight-server"]),
     (
+        "forebay-fuzz",
+        &[
+            "forebay-arrays",
+            "forebay-delivery",
+            "forebay-engine",
+            "forebay-flight-client",
+            "forebay-flight-server",
+            "forebay-jpeg",
+            "forebay-protocol",
+            "forebay-sql",
+            "forebay-storage",
+        ],
+    ),
+    (
         "forebay-flight-server",
         &["forebay-delivery", "forebay-diagnostics", "forebay-engine", "forebay-flight-client", "forebay-protocol"],
     ),

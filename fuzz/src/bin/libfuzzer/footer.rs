@@ -1,0 +1,6 @@
+//! Searches for inputs that break the target `footer`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(init: forebay_fuzz::catch_panics(), |data: &[u8]| {
+    forebay_fuzz::run(forebay_fuzz::footer, data);
+});
