@@ -164,13 +164,13 @@ pub struct ReaderSync {
 pub struct Membership {
     /// The job's name.
     pub job: String,
-    /// The process's number, which is greater than those of the rank's earlier processes.
+    /// The reader's number, which is greater than those of the rank's earlier readers, in this process or another.
     pub process: u64,
     /// The epoch and the offset at which it begins.
     pub begin: (u64, u64),
     /// The number of samples of a global step.
     pub step_rows: u64,
-    /// Whether a dispatcher has admitted it.
+    /// Whether its process reads on: a dispatcher has admitted it, or an earlier reader of the process came before.
     pub is_admitted: bool,
 }
 

@@ -122,9 +122,9 @@ pub struct Trainer<R> {
     feed: Arc<str>,
     session: u64,
     settings: ReadSettings,
-    /// The job's name, and the number of this process, which is greater than those of the rank's earlier processes.
+    /// The job's name, and the number of this reader, which is greater than those of the rank's earlier ones.
     member: Option<(String, u64)>,
-    /// Whether a dispatcher has admitted this process to its job.
+    /// Whether a dispatcher has admitted this process to its job, or an earlier reader of it came before.
     is_admitted: bool,
     begin: Origin,
     /// The offset in the first epoch before which to stop, if only a part is read.
@@ -205,10 +205,11 @@ impl<R> Trainer<R> {
         }
     }
 
-    /// Makes the trainer a rank of the job with this name. Draw `process` greater than in earlier processes of the rank.
+    /// Makes the trainer a rank of the job with this name. Draw `process` greater than for earlier readers of the rank.
+    /// `is_first` is whether this process has had no reader of the job's rank before.
     #[must_use]
-    pub fn in_job(self, job: String, process: u64) -> Self {
-        Self { member: Some((job, process)), ..self }
+    pub fn in_job(self, job: String, process: u64, is_first: bool) -> Self {
+        Self { member: Some((job, process)), is_admitted: !is_first, ..self }
     }
 
     /// Makes the trainer stop before the offset `until` of the epoch in which it begins.

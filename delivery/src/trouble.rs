@@ -47,8 +47,8 @@ pub fn no_workers(dispatcher: &str) -> Report {
 
 /// Returns the report of a process that a newer process of its rank replaced.
 pub(crate) fn replaced(rank: u64, job: &str) -> Report {
-    let hint =
-        "run one process for each rank; if this process is the newer one, the clock of the other's machine is ahead";
+    let hint = "run one process for each rank, and give each loader of a process its own job; if this process is the \
+                newer one, the clock of the other's machine is ahead";
     Report {
         kind: ErrorKind::Conflict,
         message: format!("a newer process reads as rank {rank} of job \"{job}\""),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::SchemaRef;
 use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token, home};
-use forebay_protocol::{Batch, Error, ErrorKind, Result, random_bytes};
+use forebay_protocol::{Batch, Error, ErrorKind, Result};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
@@ -24,6 +24,7 @@ use crate::dispatcher::Dispatch;
 use crate::follow::{Follower, secret_and_session};
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece::{self, Piece};
+use crate::process_number::process_number;
 use crate::read_plan::ReadPlan;
 use crate::transport::SliceTransport;
 use crate::waiting::{FAREWELL, gone, moved, patience_ms, with_resume_hint};
@@ -220,14 +221,6 @@ fn claimer(what: &ReadPlan) -> Result<Claimer> {
     let session = process_number()?;
     let job = what.request.job.clone().unwrap_or_else(|| format!("{session:016x}"));
     Ok(Claimer::new(what.metadata.feed.as_str().into(), job, session, settings, begin, marks)?)
-}
-
-/// A number greater than those of earlier processes of this rank.
-pub(crate) fn process_number() -> Result<u64> {
-    #[expect(clippy::disallowed_methods, reason = "only the wall clock outlives a process")]
-    let now = std::time::SystemTime::now();
-    let millis = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    Ok(millis << 16 | u64::from(u16::from_le_bytes(random_bytes()?)))
 }
 
 /// The dispatcher's name, the number of the message, and its answer.

@@ -34,6 +34,7 @@ mod messages;
 pub mod pem;
 mod piece;
 mod probe;
+mod process_number;
 mod read_plan;
 mod reader;
 mod receive;

@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::connect::ConnectOptions;
 use crate::dispatcher::Dispatch;
-use crate::dynamic::process_number;
 use crate::follow::{Follower, secret_and_session};
 use crate::followed::{FollowedTrainer, Machine};
 use crate::piece;
+use crate::process_number::{is_first, process_number};
 use crate::read_plan::ReadPlan;
 use crate::transport::SliceTransport;
 use crate::waiting::{patience_ms, with_resume_hint};
@@ -46,7 +46,10 @@ impl RankReader {
         let limits = ReceiveLimits::of_bytes(options.buffer_bytes()).patient_for(patience_ms(options.patience));
         let trainer = Trainer::new(Arc::clone(&feed), session, what.settings(), begin, limits);
         let trainer = match what.request.job.clone().filter(|job| !job.is_empty()) {
-            Some(job) => trainer.in_job(job, process_number()?),
+            Some(job) => {
+                let is_first = is_first(&feed, &job, what.settings().rank);
+                trainer.in_job(job, process_number()?, is_first)
+            }
             None => trainer,
         };
         let machine = Machine::OfRank(Box::new(Mutex::new(trainer)));

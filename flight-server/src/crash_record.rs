@@ -4,7 +4,11 @@
 //! against the windows that they were computing. A dispatcher that computes in its own process ends with its worker,
 //! and so leaves this record. A process that stops as it is told leaves none.
 
+use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 
 use forebay_delivery::{WindowId, WindowKey};
 use parking_lot::Mutex;
@@ -18,10 +22,14 @@ const UNWRITTEN_MAX: usize = 2;
 /// The record of one serving process.
 pub(crate) struct CrashRecord {
     path: PathBuf,
-    content: Mutex<Content>,
+    content: Arc<Mutex<Content>>,
+    /// Tells the thread that writes that the content has changed. A folder on a network may be slow or hang.
+    changed: Sender<()>,
+    /// Locked until the process ends: another server must not take its record for that of an ended one.
+    _lock: File,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Content {
     /// The windows that each earlier process was computing when it ended.
     ended: Vec<Vec<WindowKey>>,
@@ -30,16 +38,29 @@ struct Content {
 }
 
 impl CrashRecord {
-    /// Opens the record of the processes that serve at `port` with this root. Returns `None` if the root is no local
-    /// folder, or if each process has another port.
-    pub(crate) fn open(root: &str, port: u16) -> Option<Self> {
-        if root.contains("://") || port == 0 {
+    /// Opens the record of the processes that serve at `address` with this root. Returns `None` if the root is no local
+    /// folder, or if another process holds the record.
+    pub(crate) fn open(root: &str, address: SocketAddr) -> Option<Self> {
+        if root.contains("://") {
             return None;
         }
-        let path = Path::new(root).join(format!("serving-{port}.json"));
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        // The process may have ended while it wrote.
-        let mut content: Content = serde_json::from_str(&text).unwrap_or_default();
+        let opened = Self::open_in(Path::new(root), address);
+        opened.inspect_err(|error| tracing::debug!(root, %error, "no record of crashes")).ok()
+    }
+
+    fn open_in(root: &Path, address: SocketAddr) -> std::io::Result<Self> {
+        std::fs::create_dir_all(root)?;
+        // Machines may share the folder.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = format!("serving-{}-{}-{}", host.trim(), address.ip(), address.port()).replace(['/', ':'], "_");
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).open(root.join(format!("{name}.lock")))?;
+        lock.try_lock().map_err(std::io::Error::from)?;
+        let path = root.join(format!("{name}.json"));
+        let mut content: Content = match std::fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).unwrap_or_default(),
+            Err(_) => Content::default(),
+        };
         let computing = std::mem::take(&mut content.computing);
         if !computing.is_empty() {
             tracing::warn!(windows = computing.len(), "an earlier process ended while it computed windows");
@@ -47,7 +68,19 @@ impl CrashRecord {
         }
         let forgotten = content.ended.len().saturating_sub(ENDED_MAX);
         content.ended.drain(..forgotten);
-        Some(Self { path, content: Mutex::new(content) })
+        let content = Arc::new(Mutex::new(content));
+        let (changed, changes) = channel();
+        let (written, to) = (Arc::clone(&content), path.clone());
+        std::thread::Builder::new().name("forebay-record".to_owned()).spawn(move || {
+            while changes.recv().is_ok() {
+                while changes.try_recv().is_ok() {}
+                let content = written.lock().clone();
+                if let Err(error) = write(&to, &content) {
+                    tracing::debug!(path = %to.display(), %error, "the record of crashes cannot be written");
+                }
+            }
+        })?;
+        Ok(Self { path, content, changed, _lock: lock })
     }
 
     /// Returns the windows of a feed that each earlier process was computing, and whether it computed nothing else.
@@ -60,52 +93,72 @@ impl CrashRecord {
         content.ended.iter().map(of_feed).collect()
     }
 
-    /// Writes which windows the process is computing, and those that it will compute next, in order.
-    pub(crate) fn write(&self, at_work: Vec<WindowKey>, next: Vec<WindowKey>) {
-        let computing: Vec<_> = at_work.into_iter().chain(next.into_iter().take(UNWRITTEN_MAX)).collect();
+    /// Forgets what ended over a feed's windows from `from` on, because their reader begins again.
+    pub(crate) fn forget(&self, feed: &str, from: WindowId) {
         let mut content = self.content.lock();
-        if content.computing == computing {
-            return;
-        }
-        content.computing = computing;
-        let text = serde_json::to_string(&*content).expect("plain data becomes JSON");
-        let folder = self.path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let Err(error) = folder.and_then(|()| std::fs::write(&self.path, text)) {
-            tracing::debug!(path = %self.path.display(), %error, "the crash record cannot be written");
+        content.ended.iter_mut().for_each(|keys| keys.retain(|(of, window)| **of != *feed || *window < from));
+        content.ended.retain(|keys| !keys.is_empty());
+    }
+
+    /// Records which windows the process is computing, and those that it will compute next, in order.
+    pub(crate) fn record(&self, at_work: Vec<WindowKey>, next: impl Iterator<Item = WindowKey>) {
+        let mut computing = at_work;
+        computing.sort_unstable();
+        computing.extend(next.take(UNWRITTEN_MAX));
+        let mut content = self.content.lock();
+        if content.computing != computing {
+            content.computing = computing;
+            let _ = self.changed.send(());
         }
     }
 
     /// Removes the record: the process stops as it was told.
     pub(crate) fn remove(&self) {
+        *self.content.lock() = Content::default();
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Writes a file as a whole: the process may end at any moment.
+fn write(path: &Path, content: &Content) -> std::io::Result<()> {
+    let unfinished = path.with_extension("new");
+    std::fs::write(&unfinished, serde_json::to_string(content).expect("plain data becomes JSON"))?;
+    std::fs::rename(&unfinished, path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7070);
+
     #[test]
     fn the_next_process_learns_what_an_ended_one_computed() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
-        let open = || CrashRecord::open(root.to_str().unwrap(), 7070).unwrap();
+        let root = root.to_str().unwrap();
+        let open = || CrashRecord::open(root, ADDRESS.into()).unwrap();
         let key = |feed: &str, index| (feed.into(), WindowId { epoch: 1, index });
         let window = |index| WindowId { epoch: 1, index };
-        assert!(open().ended("f").is_empty());
-        open().write(vec![key("f", 3), key("g", 4)], vec![key("f", 5), key("f", 6), key("f", 7)]);
+        // The thread's last write, and the end of the process.
+        let end = |record: CrashRecord| write(&record.path, &record.content.lock()).unwrap();
+        let first = open();
+        assert!(CrashRecord::open(root, ADDRESS.into()).is_none(), "another process holds it");
+        assert!(first.ended("f").is_empty());
+        first.record(vec![key("f", 3), key("g", 4)], [key("f", 5), key("f", 6), key("f", 7)].into_iter());
+        end(first);
         let second = open();
         assert_eq!(second.ended("f"), [(vec![window(3), window(5), window(6)], false)]);
-        second.write(vec![key("f", 3)], Vec::new());
+        second.record(vec![key("f", 3)], [].into_iter());
+        end(second);
         let third = open();
         assert_eq!(third.ended("f")[1..], [(vec![window(3)], true)]);
         assert_eq!(third.ended("g"), [(vec![window(4)], false), (vec![], true)]);
-        // It ends while it writes, or is told to stop.
-        std::fs::write(root.join("serving-7070.json"), "{\"ended\":[[").unwrap();
-        assert!(open().ended("f").is_empty());
+        third.forget("f", window(4));
+        assert_eq!(third.ended("f"), [(vec![window(3)], false), (vec![window(3)], true)]);
         third.remove();
+        end(third);
         assert!(open().ended("f").is_empty());
-        assert!(CrashRecord::open("s3://bucket/root", 7070).is_none());
-        assert!(CrashRecord::open(root.to_str().unwrap(), 0).is_none());
+        assert!(CrashRecord::open("s3://bucket/root", ADDRESS.into()).is_none());
     }
 }

@@ -152,6 +152,9 @@ impl DispatcherService {
     pub(crate) async fn reader_sync(&self, call: ReaderCall) -> Result<ReaderAnswer> {
         let sync = &call.sync;
         self.open(&call.request, &call.sync.feed)?;
+        if let Some(crashes) = self.crashes.get().filter(|_| sync.seq == 1) {
+            crashes.forget(&sync.feed, sync.at);
+        }
         let ticket = self.ticket(&call)?;
         let refusal = |why: Report| Error::from(&why);
         self.act(|state| {
@@ -247,10 +250,11 @@ impl DispatcherService {
                 .with_hint("the pipeline's query, files or operators have changed since the reader began"));
         }
         self.journal.lock().opened(id, feed.pipeline());
+        let ended = self.crashes.get().map_or(Vec::new(), |crashes| crashes.ended(id));
         self.act(|state| {
             state.dispatcher.open(id, feed.plan(), self.now());
             state.dispatcher.describe(id, about(&feed));
-            for (windows, is_alone) in self.crashes.get().into_iter().flat_map(|crashes| crashes.ended(id)) {
+            for (windows, is_alone) in ended {
                 state.dispatcher.remember_loss(id, windows, is_alone);
             }
             state.feeds.insert(Arc::clone(id), feed);

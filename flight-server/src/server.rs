@@ -183,7 +183,7 @@ impl Server {
             dispatcher.set_own(worker.as_ref().map(|worker| worker.id()), &address);
         }
         let crashes = match (&dispatcher, &worker) {
-            (Some(dispatcher), Some(worker)) => CrashRecord::open(session.root(), self.asked_port).map(|crashes| {
+            (Some(dispatcher), Some(worker)) => self.crashes(&session).map(|crashes| {
                 let crashes = Arc::new(crashes);
                 dispatcher.set_crashes(Arc::clone(&crashes));
                 worker.set_crashes(Arc::clone(&crashes));
@@ -250,6 +250,11 @@ impl Server {
         }
     }
 
+    /// What earlier processes computed that ended here. Servers at any free port have no successor.
+    fn crashes(&self, session: &Session) -> Option<CrashRecord> {
+        if self.asked_port > 0 { CrashRecord::open(session.root(), self.address) } else { None }
+    }
+
     /// Serves any Flight service, like [`Server::serve`].
     pub(crate) async fn answer(
         self,
@@ -292,11 +297,16 @@ impl Server {
         let keeping = async {
             loop {
                 tokio::time::sleep(SECRET_CHECKED).await;
-                secret.iter_mut().for_each(UserSecret::restore);
+                // Another process may hold the folder's lock.
+                let restored = tokio::task::spawn_blocking(move || {
+                    secret.iter_mut().for_each(UserSecret::restore);
+                    secret
+                });
+                secret = restored.await.unwrap_or_default();
             }
         };
         tokio::select! {
-            () = keeping => Ok(()),
+            never = keeping => match never {},
             served = serving => {
                 served.map_err(|error| Error::new(ErrorKind::Internal, format!("serving failed: {error}")))
             }

@@ -353,10 +353,11 @@ impl WorkerService {
         let mut has_news = false;
         let states = self.store.states();
         if let Some(crashes) = self.crashes.get() {
-            let (at_work, others): (Vec<_>, Vec<_>) = states.iter().partition(|(_, _, at_work)| *at_work);
-            let next = others.into_iter().filter(|(_, state, _)| matches!(state, StoredState::Computing));
-            let key = |(key, ..): &(WindowKey, _, _)| key.clone();
-            crashes.write(at_work.into_iter().map(key).collect(), next.map(key).collect());
+            let at_work = states.iter().filter(|(_, _, at_work)| *at_work).map(|(key, ..)| key.clone()).collect();
+            let is_next = |(_, state, at_work): &&_| matches!(state, StoredState::Computing) && !at_work;
+            let next: HashSet<&WindowKey> = states.iter().filter(is_next).map(|(key, ..)| key).collect();
+            let leases = self.machine.lock().leases().to_vec();
+            crashes.record(at_work, leases.into_iter().map(|lease| lease.key).filter(|key| next.contains(key)));
         }
         let mut machine = self.machine.lock();
         for (key, state, at_work) in states {

@@ -114,8 +114,8 @@ impl Cluster {
     /// Sessions follow from secrets by a hash, which the input need not guess: each session may be its sender's.
     fn reader(&mut self, call: &ReaderCall) {
         let _ = self.sessions.admit(&call.sync, &call.secret_key);
-        self.dispatcher.reader_sync(&call.sync, self.now);
-        if let Some(reply) = self.dispatcher.reader_reply(&call.sync.feed, call.sync.session) {
+        let admitted = self.dispatcher.reader_sync(&call.sync, self.now);
+        if let Ok(reply) = admitted.and_then(|()| self.dispatcher.reader_reply(&call.sync)) {
             readable(&reply);
         }
         self.wait(10);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -44,10 +45,9 @@ _loaders: Counter[str] = Counter()
 
 
 def job_name(options: dict[str, Any]) -> str | None:
-    """Returns a name for the job of a loader with these options, as its launcher calls it. Its ranks get the same name.
-
-    Processes that start again get it too, and other jobs get others. A second loader with the same options in one
-    process is a job of its own: neither ends the other. Returns `None` if the launcher is unknown.
+    """Returns a name for the job of a loader with these options, from what its launcher says. Its ranks get the same
+    name, and so do processes that start again at the same address and port. A second loader of a process is a job of
+    its own: neither ends the other. Returns `None` if the launcher is unknown.
     """
     address = os.environ.get("MASTER_ADDR")
     if address is None:
@@ -56,12 +56,10 @@ def job_name(options: dict[str, Any]) -> str | None:
     is_loopback = address in ("localhost", "::1") or address.startswith("127.")
     parts = ["slurm", os.environ["SLURM_JOB_ID"]] if "SLURM_JOB_ID" in os.environ else []
     parts.append(socket.gethostname() if is_loopback else address)
-    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    # torchrun picks another port at each restart of a named run.
-    parts.append(os.environ.get("MASTER_PORT", "") if run == "none" else run)
-    loader = json.dumps([parts, options], sort_keys=True, default=str)
+    parts += [os.environ.get("MASTER_PORT", ""), os.environ.get("TORCHELASTIC_RUN_ID", "")]
+    loader = hashlib.blake2b(json.dumps([parts, options], sort_keys=True).encode(), digest_size=6).hexdigest()
     _loaders[loader] += 1
-    return "/".join([*parts, str(_loaders[loader])])
+    return "/".join([*parts, loader, str(_loaders[loader])])
 
 
 def _of_torch() -> tuple[int, int] | None:

@@ -1,8 +1,8 @@
 //! The only error type of this crate: what is wrong in a request's text, where, and how to fix it.
 //!
 //! Every error here is an invalid request, so errors have no kind: the caller must change the text, and a retry is
-//! useless. The exception is a process that got no thread to parse on, which may pass. `Display` returns only the message, for logs and for wrapping; [`Error::render`] returns the lines for a
-//! person.
+//! useless. The exception is a process that got no thread to parse on, which may pass. `Display` returns only the
+//! message, for logs and for wrapping; [`Error::render`] returns the lines for a person.
 
 use std::fmt::Write as _;
 

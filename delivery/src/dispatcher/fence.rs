@@ -2,8 +2,8 @@
 //!
 //! Ranks do not wait for each other, so nothing but the fence notices two processes that read as one rank, or ranks
 //! whose parts do not make up the global steps. Of two processes of a rank, the one that started later reads on. A
-//! process whose parts do not fit those of the other ranks is refused. If these are silent, the job has restarted, and
-//! they are forgotten.
+//! process whose parts do not fit those of other ranks waits until these have left or are silent, because the job may
+//! be restarting. Otherwise its patience ends, and it fails with the difference.
 //!
 //! A dispatcher knows the ranks that it has heard. Ranks that read from different dispatchers are not compared.
 
@@ -13,11 +13,14 @@ use crate::clock::Millis;
 use crate::error::ErrorKind;
 use crate::messages::{Membership, ReaderSync, Report};
 use crate::rules::{Rule, holds};
+use crate::sessions::RANKS_MAX;
 use crate::trouble::replaced;
 
 /// A rank that has been silent for longer does not keep its job from restarting with other settings. Ranks are heard
 /// twice a second.
 const CONTACT_MS: Millis = 3_000;
+/// The most bytes of a job's name.
+const NAME_BYTES_MAX: usize = 512;
 
 /// The named jobs of a feed.
 #[derive(Debug, Default)]
@@ -31,9 +34,6 @@ struct Crew {
     ranks: BTreeMap<u64, Member>,
     /// The number of processes that have joined.
     joined: u64,
-    /// Processes that do not fit: when each was last heard, and the version from which on answers prove by their
-    /// acknowledgement that a rank lives beside it.
-    misfits: BTreeMap<u64, (Millis, u64)>,
 }
 
 /// The newest process of a rank.
@@ -43,27 +43,32 @@ struct Member {
     process: u64,
     begin: (u64, u64),
     contact: Millis,
-    /// The version of the newest answer that it knows.
-    known: u64,
     /// The number of processes that had joined before it.
     joined: u64,
     /// The number of processes that had joined when it was last heard.
     heard: u64,
-    /// Whether this dispatcher admitted it first.
+    /// Whether its process began to read here: neither another dispatcher nor an earlier reader of it came before.
     is_fresh: bool,
     has_left: bool,
 }
 
 impl Fence {
-    /// Takes a rank's message. Returns the session of the process that this one replaces, if there is one.
+    /// Takes a rank's message. Returns the session of the reader that this one replaces, if there is one.
     ///
     /// # Errors
-    /// Returns the reason if the process may not read: `Conflict` for good, `Exhausted` if it should ask again. In that
-    /// case, the caller gives the answers of the job's ranks a version of at least `version`.
-    pub(super) fn admit(&mut self, sync: &ReaderSync, version: u64, now: Millis) -> Result<Option<u64>, Report> {
+    /// Returns the reason if the process may not read: `Conflict` for good, `Exhausted` if it should ask again.
+    pub(super) fn admit(&mut self, sync: &ReaderSync, now: Millis) -> Result<Option<u64>, Report> {
         let Some(member) = sync.member.as_ref().filter(|_| holds(Rule::OrderedRanksAreFenced)) else {
             return Ok(None);
         };
+        if member.job.len() > NAME_BYTES_MAX || sync.rank >= sync.world_size || sync.world_size > RANKS_MAX {
+            let message = format!(
+                "\"rank\" must be below \"world_size\", \"world_size\" at most {RANKS_MAX}, and \"job\" at most \
+                 {NAME_BYTES_MAX} bytes, got rank {} of {}",
+                sync.rank, sync.world_size
+            );
+            return Err(Report { kind: ErrorKind::Invalid, message, hint: None, retry: false });
+        }
         if !self.0.contains_key(&member.job) {
             if sync.leaving {
                 return Ok(None);
@@ -75,12 +80,9 @@ impl Fence {
             return Ok(None);
         }
         if let Some((misfit, others)) = crew.misfit(sync, member) {
-            if crew.lives(&others, sync, member, version, now) {
+            let gives_way = |rank| crew.ranks.get(rank).is_none_or(|it| it.gives_way(member, now));
+            if !others.iter().all(gives_way) {
                 return Err(misfit);
-            }
-            let is_silent = |rank| crew.ranks.get(rank).is_none_or(|it| it.has_left || it.contact + CONTACT_MS < now);
-            if !others.iter().all(is_silent) {
-                return Err(Report { kind: ErrorKind::Exhausted, retry: true, ..misfit });
             }
             crew.ranks.retain(|rank, _| !others.contains(rank));
             (crew.world_size, crew.step_rows) = (sync.world_size, member.step_rows);
@@ -98,34 +100,36 @@ impl Fence {
         };
         let newest = self.0.get(&member.job).and_then(|crew| crew.ranks.get(&sync.rank));
         match newest {
-            Some(newest) if newest.session == sync.session => Ok(()),
-            _ => Err(replaced(sync.rank, &member.job)),
+            Some(newest) if newest.session != sync.session => Err(replaced(sync.rank, &member.job)),
+            _ => Ok(()),
         }
     }
 
-    /// Returns the sessions of a job's ranks.
-    pub(super) fn sessions(&self, job: &str) -> impl Iterator<Item = u64> {
-        self.0.get(job).into_iter().flat_map(|crew| crew.ranks.values()).map(|member| member.session)
-    }
-
-    /// Forgets jobs that have been silent since `since`.
+    /// Forgets ranks that have been silent since `since`, and jobs without ranks.
     pub(super) fn forget_silent(&mut self, since: Millis) {
-        self.0.retain(|_, crew| crew.ranks.values().any(|member| member.contact >= since));
+        self.0.values_mut().for_each(|crew| crew.ranks.retain(|_, member| member.contact >= since));
+        self.0.retain(|_, crew| !crew.ranks.is_empty());
     }
 
     /// Doesn't count the dispatcher's own pause against ranks.
     pub(super) fn discount_pause(&mut self, still: Millis) {
         for crew in self.0.values_mut() {
             crew.ranks.values_mut().for_each(|member| member.contact += still);
-            crew.misfits.values_mut().for_each(|(contact, _)| *contact += still);
         }
+    }
+}
+
+impl Member {
+    /// Returns whether a process that does not fit may take this one's place: it has left, or is older and silent.
+    fn gives_way(&self, to: &Membership, now: Millis) -> bool {
+        self.has_left || (self.contact + CONTACT_MS < now && self.process < to.process)
     }
 }
 
 impl Crew {
     fn new(sync: &ReaderSync) -> Self {
         let step_rows = sync.member.as_ref().map_or(0, |member| member.step_rows);
-        Self { world_size: sync.world_size, step_rows, ranks: BTreeMap::new(), joined: 0, misfits: BTreeMap::new() }
+        Self { world_size: sync.world_size, step_rows, ranks: BTreeMap::new(), joined: 0 }
     }
 
     /// Takes the message of a process that has joined. Returns `false` if it has not.
@@ -136,12 +140,11 @@ impl Crew {
         match self.ranks.get_mut(&sync.rank) {
             Some(known) if known.session == sync.session => {
                 known.contact = now;
-                known.known = sync.known;
                 known.heard = self.joined;
                 known.has_left |= sync.leaving;
                 Ok(true)
             }
-            Some(known) if known.process > member.process => Err(replaced(sync.rank, &member.job)),
+            Some(known) if !known.has_left && known.process > member.process => Err(replaced(sync.rank, &member.job)),
             _ => Ok(false),
         }
     }
@@ -149,10 +152,10 @@ impl Crew {
     /// Returns the difference between a process and the ranks whose parts do not fit its own, and these ranks.
     fn misfit(&self, sync: &ReaderSync, member: &Membership) -> Option<(Report, Vec<u64>)> {
         let report = |what: String, rank, other: String, hint: &str| Report {
-            kind: ErrorKind::Conflict,
+            kind: ErrorKind::Exhausted,
             message: format!("rank {} {what} in job \"{}\", and rank {rank} {other}", sync.rank, member.job),
             hint: Some(hint.to_owned()),
-            retry: false,
+            retry: true,
         };
         let rank = *self.ranks.keys().next()?;
         let all = || self.ranks.keys().copied().collect();
@@ -182,17 +185,6 @@ impl Crew {
         Some((report, others.into_iter().map(|(&rank, _)| rank).collect()))
     }
 
-    /// Returns whether one of the ranks `others` lives beside a misfit: it is newer, or knows an answer that was given
-    /// after the misfit was first heard. A mere message may be a late one of a process that is gone.
-    fn lives(&mut self, others: &[u64], sync: &ReaderSync, member: &Membership, version: u64, now: Millis) -> bool {
-        self.misfits.retain(|_, (contact, _)| *contact + CONTACT_MS >= now);
-        let misfit = self.misfits.entry(sync.session).or_insert((now, version));
-        misfit.0 = now;
-        let proof = misfit.1..version;
-        let lives = |it: &Member| it.process > member.process || (proof.contains(&it.known) && !it.has_left);
-        others.iter().filter_map(|rank| self.ranks.get(rank)).any(lives)
-    }
-
     /// Adds a process, and returns the session of the one that it replaces.
     fn join(&mut self, sync: &ReaderSync, member: &Membership, now: Millis) -> Option<u64> {
         let joins = Member {
@@ -200,7 +192,6 @@ impl Crew {
             process: member.process,
             begin: member.begin,
             contact: now,
-            known: sync.known,
             joined: self.joined,
             heard: self.joined + 1,
             is_fresh: !member.is_admitted,
@@ -250,13 +241,13 @@ mod tests {
     /// A fence with ranks 0 and 1 of 2, which began at the first sample, as processes 10 and 11.
     fn two() -> Fence {
         let mut fence = Fence::default();
-        assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), 1, 0), Ok(None));
-        assert_eq!(fence.admit(&rank(1, 2, 11, (0, 0)), 2, 0), Ok(None));
+        assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), 0), Ok(None));
+        assert_eq!(fence.admit(&rank(1, 2, 11, (0, 0)), 0), Ok(None));
         fence
     }
 
-    fn refusal(fence: &mut Fence, sync: &ReaderSync, version: u64, now: Millis) -> (ErrorKind, String) {
-        let report = fence.admit(sync, version, now).expect_err("a misfit");
+    fn refusal(fence: &mut Fence, sync: &ReaderSync, now: Millis) -> (ErrorKind, String) {
+        let report = fence.admit(sync, now).expect_err("a misfit");
         (report.kind, report.message)
     }
 
@@ -265,37 +256,35 @@ mod tests {
         let mut fence = two();
         let (old, new) = (rank(0, 2, 10, (0, 0)), rank(0, 2, 12, (0, 0)));
         assert_eq!(fence.check(&old), Ok(()));
-        assert_eq!(fence.admit(&new, 3, 1), Ok(Some(old.session)));
+        assert_eq!(fence.admit(&new, 1), Ok(Some(old.session)));
         assert_eq!(fence.check(&new), Ok(()));
         let replaced = "a newer process reads as rank 0 of job \"j\"";
         assert_eq!(fence.check(&old).expect_err("replaced").message, replaced);
-        assert_eq!(refusal(&mut fence, &old, 4, 2), (ErrorKind::Conflict, replaced.to_owned()));
+        assert_eq!(refusal(&mut fence, &old, 2), (ErrorKind::Conflict, replaced.to_owned()));
         // Other jobs, and ranks without a job, are not compared.
         let member = Membership { job: "k".into(), ..old.member.clone().expect("of a job") };
-        assert_eq!(fence.admit(&ReaderSync { member: Some(member), ..old.clone() }, 5, 2), Ok(None));
-        assert_eq!(fence.admit(&ReaderSync { member: None, ..old }, 6, 2), Ok(None));
+        assert_eq!(fence.admit(&ReaderSync { member: Some(member), ..old.clone() }, 2), Ok(None));
+        assert_eq!(fence.admit(&ReaderSync { member: None, ..old }, 2), Ok(None));
     }
 
     #[test]
-    fn a_misfit_is_refused_as_soon_as_the_others_show_that_they_live() {
+    fn a_misfit_waits_as_long_as_those_live_that_it_does_not_fit() {
         let sizes = "rank 2 has world size 3 in job \"j\", and rank 0 has world size 2";
         let begin = "rank 1 begins at 0:8 in job \"j\", and rank 0 began at 0:0";
+        let member = rank(1, 2, 12, (0, 0)).member.expect("of a job");
         let batches =
-            Membership { job: "j".into(), process: 12, begin: (0, 0), step_rows: 2 * STEP, is_admitted: false };
-        let batches = ReaderSync { member: Some(batches), ..rank(1, 2, 12, (0, 0)) };
+            ReaderSync { member: Some(Membership { step_rows: 2 * STEP, ..member }), ..rank(1, 2, 12, (0, 0)) };
         for (misfit, said) in [
             (rank(2, 3, 12, (0, 0)), sizes),
             (rank(1, 2, 12, (0, 8)), begin),
             (batches, "rank 1 has batches of 8 in job \"j\", and rank 0 has batches of 4"),
         ] {
             let mut fence = Fence::default();
-            assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), 1, 0), Ok(None));
-            assert_eq!(refusal(&mut fence, &misfit, 5, 1), (ErrorKind::Exhausted, said.to_owned()));
-            // A late message proves nothing.
-            assert_eq!(fence.admit(&ReaderSync { known: 4, ..rank(0, 2, 10, (0, 0)) }, 6, 2), Ok(None));
-            assert_eq!(refusal(&mut fence, &misfit, 7, 3).0, ErrorKind::Exhausted);
-            assert_eq!(fence.admit(&ReaderSync { known: 5, ..rank(0, 2, 10, (0, 0)) }, 8, 4), Ok(None));
-            assert_eq!(refusal(&mut fence, &misfit, 9, 5), (ErrorKind::Conflict, said.to_owned()));
+            for now in [0, CONTACT_MS, 2 * CONTACT_MS] {
+                assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), now), Ok(None));
+                assert_eq!(refusal(&mut fence, &misfit, now + CONTACT_MS), (ErrorKind::Exhausted, said.to_owned()));
+            }
+            assert_eq!(fence.admit(&misfit, 3 * CONTACT_MS + 1), Ok(None));
         }
     }
 
@@ -303,37 +292,54 @@ mod tests {
     fn a_job_restarts_with_other_settings_when_its_ranks_are_silent_or_have_left() {
         let mut fence = two();
         let new = rank(0, 3, 12, (0, 40));
-        assert_eq!(refusal(&mut fence, &new, 3, CONTACT_MS).0, ErrorKind::Exhausted);
-        assert_eq!(fence.admit(&new, 4, CONTACT_MS + 1), Ok(None));
-        // An old process that wakes is refused at once.
-        let zombie = refusal(&mut fence, &rank(1, 2, 11, (0, 0)), 5, CONTACT_MS + 1);
-        assert_eq!(zombie.1, "rank 1 has world size 2 in job \"j\", and rank 0 has world size 3");
-        assert_eq!(zombie.0, ErrorKind::Conflict);
-        assert_eq!(fence.admit(&rank(1, 3, 13, (0, 40)), 6, CONTACT_MS + 1), Ok(None));
+        assert_eq!(refusal(&mut fence, &new, CONTACT_MS).0, ErrorKind::Exhausted);
+        assert_eq!(fence.admit(&new, CONTACT_MS + 1), Ok(None));
+        assert_eq!(fence.admit(&rank(1, 3, 13, (0, 40)), CONTACT_MS + 1), Ok(None));
+        // An old process that wakes is refused, however long the new ones are silent.
+        let woken = refusal(&mut fence, &rank(1, 2, 11, (0, 0)), 9 * CONTACT_MS);
+        assert_eq!(woken, (ErrorKind::Conflict, "a newer process reads as rank 1 of job \"j\"".to_owned()));
+        let woken = refusal(&mut fence, &rank(2, 4, 8, (0, 0)), 9 * CONTACT_MS);
+        assert_eq!(woken.1, "rank 2 has world size 4 in job \"j\", and rank 0 has world size 3");
 
         let mut fence = two();
         for old in [rank(0, 2, 10, (0, 0)), rank(1, 2, 11, (0, 0))] {
-            assert_eq!(fence.admit(&ReaderSync { leaving: true, ..old }, 3, 1), Ok(None));
+            assert_eq!(fence.admit(&ReaderSync { leaving: true, ..old }, 1), Ok(None));
         }
-        assert_eq!(fence.admit(&new, 4, 2), Ok(None));
+        // Its clock may be behind.
+        assert_eq!(fence.admit(&rank(0, 3, 9, (0, 40)), 2), Ok(None));
+    }
+
+    #[test]
+    fn the_readers_of_a_process_may_be_epochs_apart() {
+        let again = |sync: ReaderSync| {
+            let member = sync.member.clone().map(|member| Membership { is_admitted: true, ..member });
+            ReaderSync { member, ..sync }
+        };
+        let mut fence = Fence::default();
+        let first = rank(0, 2, 10, (0, 0));
+        assert_eq!(fence.admit(&first, 0), Ok(None));
+        assert_eq!(fence.admit(&ReaderSync { leaving: true, ..first }, 1), Ok(None));
+        assert_eq!(fence.admit(&again(rank(0, 2, 12, (1, 0))), 2), Ok(Some(1_000)));
+        assert_eq!(fence.admit(&rank(1, 2, 11, (0, 0)), 3), Ok(None));
+        assert_eq!(fence.admit(&again(rank(1, 2, 13, (0, 2 * STEP))), 4), Ok(Some(1_101)));
     }
 
     #[test]
     fn a_rank_that_restarts_alone_begins_at_its_own_token() {
         let mut fence = two();
         // Heard after the other began, so the other did not restart with it.
-        assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), 3, 1), Ok(None));
-        assert_eq!(fence.admit(&rank(0, 2, 12, (0, 2 * STEP)), 4, 2), Ok(Some(1_000)));
+        assert_eq!(fence.admit(&rank(0, 2, 10, (0, 0)), 1), Ok(None));
+        assert_eq!(fence.admit(&rank(0, 2, 12, (0, 2 * STEP)), 2), Ok(Some(1_000)));
         // The next dispatcher hears of both what an earlier one admitted.
         let admitted = |sync: ReaderSync| {
             let member = sync.member.clone().map(|member| Membership { is_admitted: true, ..member });
             ReaderSync { member, ..sync }
         };
         let mut fence = Fence::default();
-        assert_eq!(fence.admit(&admitted(rank(0, 2, 12, (0, 2 * STEP))), 1, 0), Ok(None));
-        assert_eq!(fence.admit(&admitted(rank(1, 2, 11, (0, 0))), 2, 0), Ok(None));
+        assert_eq!(fence.admit(&admitted(rank(0, 2, 12, (0, 2 * STEP))), 0), Ok(None));
+        assert_eq!(fence.admit(&admitted(rank(1, 2, 11, (0, 0))), 0), Ok(None));
         // But not between two global steps of the others.
-        let between = refusal(&mut fence, &rank(1, 2, 13, (0, 3)), 3, 1);
+        let between = refusal(&mut fence, &rank(1, 2, 13, (0, 3)), 1);
         assert_eq!(between.1, "rank 1 begins at 0:3 in job \"j\", and rank 0 began at 0:16");
     }
 

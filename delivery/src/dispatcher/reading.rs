@@ -30,22 +30,10 @@ impl<P: Plan> Dispatcher<P> {
         if sync.world_size == 0 || (!is_sane && holds(Rule::PositionsFitTheFeed)) {
             return Ok(());
         }
-        match feed.fence.admit(sync, version, now) {
-            Ok(None) => {}
-            Ok(Some(before)) => {
-                feed.remove_reader(before);
-                // Wakes the waiting call of the process that was replaced.
-                self.revision += 1;
-            }
-            Err(refusal) => {
-                let job = sync.member.as_ref().filter(|_| refusal.kind == ErrorKind::Exhausted);
-                for session in job.into_iter().flat_map(|member| feed.fence.sessions(&member.job)) {
-                    // Asks the job's ranks for a sign of life.
-                    feed.readers.entry(session).and_modify(|reader| reader.version = version);
-                    self.revision += 1;
-                }
-                return Err(refusal);
-            }
+        if let Some(before) = feed.fence.admit(sync, now)? {
+            feed.remove_reader(before);
+            // Wakes the waiting call of the reader that was replaced.
+            self.revision += 1;
         }
         if sync.leaving {
             feed.remove_reader(sync.session);

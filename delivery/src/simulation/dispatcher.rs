@@ -1,5 +1,7 @@
 //! A dispatcher's process, with long polls: it answers news at once, and other messages after a while.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::content::{BUILD, probe};
 use super::faults::Fault;
 use super::worker::COMPUTING_MAX;
@@ -10,7 +12,6 @@ use crate::{
     ClaimMessage, Dispatcher, DispatcherSettings, ErrorKind, Millis, ReaderSessions, RefusedReader, Unanswered,
     WorkerId,
 };
-use std::collections::{BTreeMap, BTreeSet};
 
 /// The time after which a message is answered without news.
 const POLL_MS: Millis = 500;
@@ -166,6 +167,9 @@ impl DispatcherNode {
                 }
                 if sync.leaving {
                     self.left.insert(sync.session);
+                    if let Some(member) = &sync.member {
+                        self.answered.remove(&(member.job.clone(), sync.rank));
+                    }
                     return self.answer(world);
                 }
                 let (seq, known) = (sync.seq, sync.known);

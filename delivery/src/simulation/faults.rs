@@ -124,8 +124,6 @@ faults! {
     OrderedZombie,
     /// It was told that a newer one replaced it.
     OrderedSuperseded,
-    /// The restarted job was refused beside an old process with other settings.
-    MisfitRefused,
     /// A restarted job waited for the silence of its old processes.
     MisfitWaited,
     /// The old process's token was refused together with the tokens of the other ranks.

@@ -21,8 +21,6 @@ const NO_WORKERS_MS: Millis = 2_000;
 const STALLED_MS: Millis = 8_000;
 /// A trainer that a dispatcher asked to wait asks again after this time.
 const PAUSE_MS: Millis = 200;
-/// A refusal may arrive for this long after its reason, an old process, has ended.
-const LATE_MS: Millis = 5_000;
 /// A stream that the loop waits for, and that brings nothing for this long, is asked for again.
 pub(super) const SILENCE_MS: Millis = 3_000;
 /// A job fails when nothing has come for this long after that.
@@ -98,8 +96,6 @@ pub(super) struct OrderedJob {
     buffer_limit: u64,
     ranks: Vec<OrderedRank>,
     zombie: Option<OrderedZombie>,
-    /// When the last old process ended.
-    buried_at: Option<Millis>,
     /// The change of the job before it resumes.
     change: Option<ResumeChange>,
     generation: u32,
@@ -143,7 +139,6 @@ impl OrderedJob {
             buffer_limit: world.random.pick(&[1, 200, 1_000, 1 << 30]),
             ranks: Vec::new(),
             zombie: None,
-            buried_at: None,
             change: None,
             generation: 0,
             oracle: Oracle::new(plan, settings, start),
@@ -202,7 +197,7 @@ impl OrderedJob {
             let trainer = Trainer::new(feed, session, settings, origin, limits(self.buffer_limit));
             let trainer = match &self.name {
                 // A process's number begins with the time.
-                Some(name) => trainer.in_job(name.clone(), (world.now << 16) + world.id()),
+                Some(name) => trainer.in_job(name.clone(), (world.now << 16) + world.id(), true),
                 None => trainer,
             };
             let contact = Contact::new(world);
@@ -263,14 +258,7 @@ impl OrderedJob {
             return;
         };
         if matches!(message, NodeMessage::Superseded) {
-            let has_ended = self.buried_at.is_none_or(|at| at + LATE_MS < world.now);
-            if self.zombie.is_none() && has_ended {
-                world.violated(|| format!("reader {}: a rank of its only processes is refused", self.index));
-            }
-            // The old process reads with other settings. A person ends it, and restarts the job.
-            world.faults.fired(Fault::MisfitRefused);
-            self.bury(world);
-            return self.kill(world, None);
+            world.violated(|| format!("reader {}: the newest process of a rank is refused", self.index));
         }
         let OrderedRank { node, trainer } = &mut self.ranks[index];
         node.handle(world, trainer, from, message);
@@ -284,7 +272,6 @@ impl OrderedJob {
     /// Ends the old process.
     fn bury(&mut self, world: &mut World) {
         if let Some(zombie) = self.zombie.take() {
-            self.buried_at = Some(world.now);
             zombie.rank.node.close(world);
         }
     }
