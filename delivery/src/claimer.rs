@@ -14,17 +14,11 @@ use crate::settings::ReadSettings;
 
 /// Batches in a claim: few, so that ranks end together, but enough to be worth a message.
 const BATCHES_PER_CLAIM: u64 = 4;
-/// A rank that waits for others leaves a dispatcher at multiples of this on that dispatcher's clock, and the [`home`]
-/// at larger multiples.
+/// A rank that waits for others leaves a dispatcher at multiples of this on that dispatcher's clock, and its home at
+/// larger multiples.
 const TURN_MS: Millis = 3_000;
 /// The least time that a rank stays at a dispatcher.
 const STAY_MS: Millis = 3_000;
-
-/// Returns the dispatcher at which ranks that wait for others stay longest. It is the one with the least address: the
-/// ranks of a job must agree on it, although each may list the dispatchers in another order.
-pub fn home<'a>(mut dispatchers: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    if holds(Rule::RanksAgreeOnAHome) { dispatchers.min() } else { dispatchers.next() }
-}
 
 /// The claims of one rank.
 #[derive(Debug)]
@@ -182,7 +176,7 @@ impl Claimer {
     /// Returns whether to turn to the next dispatcher now, because the awaited ranks may be there.
     ///
     /// All ranks at a dispatcher leave it at the same moments of its clock, so ranks that met mostly stay together.
-    /// They stay longer at the [`home`] (`is_home`), so all ranks that can reach it are there at the same time.
+    /// They stay longer at their home ([`Meeting`](crate::Meeting)), so all ranks that can reach it are there at the same time.
     pub fn should_turn(&mut self, is_home: bool, dispatchers: usize) -> bool {
         let Some(clock) = self.awaits_at else {
             self.turn_at = None;
@@ -323,7 +317,6 @@ impl Claimer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::break_rule;
     use crate::window::WindowId;
 
     fn settings() -> ReadSettings {
@@ -347,16 +340,6 @@ mod tests {
             failed: None,
         };
         ClaimAnswer { version: 10 * seq, seq, clock_ms: 0, reply }
-    }
-
-    #[test]
-    fn ranks_agree_on_a_home_whatever_the_order_of_their_lists() {
-        let homes = || [["b:1", "a:1", "c:1"], ["c:1", "b:1", "a:1"]].map(|list| home(list.into_iter()));
-        assert_eq!(homes(), [Some("a:1"); 2]);
-        break_rule(Some(Rule::RanksAgreeOnAHome));
-        let [first, second] = homes();
-        break_rule(None);
-        assert_ne!(first, second);
     }
 
     #[test]

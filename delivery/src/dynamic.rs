@@ -137,7 +137,7 @@ impl<R> DynamicTrainer<R> {
     }
 
     /// Takes the answer to message `seq`. Errors name `dispatcher`; `is_home` says whether it is the
-    /// [`home`](crate::home). Returns whether the caller must turn to the next dispatcher.
+    /// rank's home ([`Meeting`](crate::Meeting)). Returns whether the caller must turn to the next dispatcher.
     ///
     /// `answer.seq` is the newest message that the dispatcher has heard, which may be later than `seq`.
     #[must_use]

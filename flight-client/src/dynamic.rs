@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::SchemaRef;
-use forebay_delivery::{Claim, ClaimAnswer, Claimer, DynamicTrainer, Millis, Next, ReceiveLimits, Start, Token, home};
+use forebay_delivery::{
+    Claim, ClaimAnswer, Claimer, DynamicTrainer, Meeting, Millis, Next, ReceiveLimits, Start, Token,
+};
 use forebay_protocol::{Batch, Error, ErrorKind, Result};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -230,8 +232,7 @@ type AnsweredClaim = (String, u64, Result<ClaimAnswer>);
 struct ClaimDriver {
     rank: Arc<SharedRank>,
     dispatch: Arc<dyn Dispatch>,
-    /// The dispatcher at which ranks that wait for others meet.
-    home: String,
+    meeting: Meeting,
     request: StreamRequest,
     calls: FuturesUnordered<BoxFuture<'static, AnsweredClaim>>,
     /// Whether the log has named the awaited ranks.
@@ -242,8 +243,7 @@ impl ClaimDriver {
     fn new(rank: Arc<SharedRank>, dispatch: Arc<dyn Dispatch>, request: StreamRequest) -> Self {
         let mut names: Vec<String> = dispatch.others().iter().map(|other| other.name()).collect();
         names.push(dispatch.name());
-        let home = home(names.iter().map(String::as_str)).unwrap_or_default().to_owned();
-        Self { rank, dispatch, home, request, calls: FuturesUnordered::new(), has_said: false }
+        Self { rank, dispatch, meeting: Meeting::new(names), request, calls: FuturesUnordered::new(), has_said: false }
     }
 
     /// Runs until the loop leaves or a dispatcher refuses permanently. Also announces the rank to the `others`, since
@@ -295,9 +295,11 @@ impl ClaimDriver {
         match answer {
             Ok(answer) => {
                 let is_awaiting = !answer.reply.awaited.is_empty();
+                self.meeting.heard(asked, answer.reply.workers > 0);
+                let is_home = self.meeting.is_home(asked);
                 let (must_turn, awaiting) = {
                     let mut trainer = self.rank.trainer.lock();
-                    (trainer.reply(seq, answer, asked, asked == self.home, now), trainer.awaiting())
+                    (trainer.reply(seq, answer, asked, is_home, now), trainer.awaiting())
                 };
                 if let Some((_, report)) = awaiting.filter(|(since, _)| now - since > SILENCE_MS) {
                     if !std::mem::replace(&mut self.has_said, true) {

@@ -3,14 +3,14 @@
 //! As in HTTP/2, all calls of a process share a connection. A call ends with its trailers, after its answer. A call
 //! that its client leaves before them is reset, and after some resets the connection closes, with all calls on it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::faults::Fault;
 use super::world::{NodeId, Process, Timer, World};
 use crate::rules::{Rule, holds};
-use crate::{Millis, home};
+use crate::{Meeting, Millis};
 
 /// The most unanswered calls at a time: one that waits for news, and one that brings news.
 const CALLS_MAX: usize = 2;
@@ -23,6 +23,7 @@ const UNANSWERED_MS: Millis = 1_500;
 pub(super) struct Addresses {
     list: Vec<NodeId>,
     at: Cell<NodeId>,
+    meeting: RefCell<Meeting>,
 }
 
 /// The dispatcher that a process talks to. The claims that a process reads share it.
@@ -54,7 +55,8 @@ impl Contact {
                 list.swap(last, world.random.below(last as u64 + 1) as usize);
             }
         }
-        Rc::new(Addresses { list, at })
+        let meeting = RefCell::new(Meeting::new(list.iter().map(|dispatcher| format!("d{dispatcher}")).collect()));
+        Rc::new(Addresses { list, at, meeting })
     }
 
     /// Shares the dispatcher with other contacts: when one turns to another dispatcher, all do.
@@ -66,10 +68,12 @@ impl Contact {
         self.at.at.get()
     }
 
-    /// Returns whether the process talks to the dispatcher at which ranks meet.
-    pub(super) fn is_at_home(&self) -> bool {
-        let names: Vec<String> = self.at.list.iter().map(|dispatcher| format!("d{dispatcher}")).collect();
-        home(names.iter().map(String::as_str)) == Some(&*format!("d{}", self.dispatcher()))
+    /// Records whether a dispatcher that answered has workers, and returns whether ranks meet there.
+    pub(super) fn is_home(&self, dispatcher: NodeId, has_workers: bool) -> bool {
+        let name = format!("d{dispatcher}");
+        let mut meeting = self.at.meeting.borrow_mut();
+        meeting.heard(&name, has_workers);
+        meeting.is_home(&name)
     }
 
     pub(super) fn sent(&mut self, world: &mut World, process: Process, seq: u64) {

@@ -110,7 +110,7 @@ impl Member {
                 for failed in self.contact.answered(world, call) {
                     self.unanswered(world, failed);
                 }
-                let is_home = self.contact.is_at_home();
+                let is_home = self.contact.is_home(from.node, answer.reply.workers > 0);
                 if self.trainer.reply(call, *answer, "d", is_home, world.now) {
                     self.rotate(world);
                 }
