@@ -57,6 +57,14 @@ pub(crate) fn check_query(query: &Query, place: Place) -> Result<()> {
     }
 }
 
+/// Refuses the type of a declared column that is too deep to process.
+pub(crate) fn check_type(data_type: &DataType, place: Place) -> Result<()> {
+    match type_depth(data_type) * TYPE_NESTING > NESTING_MAX {
+        true => Err(Error::new("the column's type is nested too deeply").with_place(place)),
+        false => Ok(()),
+    }
+}
+
 pub(crate) fn too_deep(place: Place) -> Error {
     Error::new("the query is nested too deeply")
         .with_place(place)
@@ -268,5 +276,13 @@ mod tests {
             let error = parse(&format!("CREATE PIPELINE p AS {many}")).unwrap_err();
             assert_eq!(error.message(), "the query is nested too deeply", "{many}");
         }
+    }
+
+    #[test]
+    fn types_of_columns_are_bounded() {
+        let table =
+            |depth| format!("CREATE EXTERNAL TABLE t (a INT{}) STORED AS JSONL LOCATION 'x'", "[]".repeat(depth));
+        assert!(parse(&table(8)).is_ok());
+        assert_eq!(parse(&table(60)).unwrap_err().message(), "the column's type is nested too deeply");
     }
 }
