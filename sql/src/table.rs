@@ -15,6 +15,7 @@ use datafusion::sql::parser::{CreateExternalTable, Statement as ParsedStatement}
 use datafusion::sql::planner::{ParserOptions, SqlToRel};
 use datafusion::sql::sqlparser::ast::{ColumnDef, ColumnOption, Ident, ObjectName, Spanned, Value};
 
+use crate::depth;
 use crate::error::{Error, Place, Result};
 use crate::statement::{Statement, TableDefinition};
 use crate::tokens::{Tokens, lower_first};
@@ -165,6 +166,7 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
     for column in columns {
         let place = Place::start(column.name.span).unwrap_or(place);
         let name = normalized(&column.name);
+        depth::check_type(&column.data_type, place)?;
         let one = planner.build_schema(vec![column]).map_err(|error| {
             let message = error.find_root().message().into_owned();
             Error::new(format!("column \"{name}\": {}", lower_first(message.trim_end_matches('.')))).with_place(place)
