@@ -84,6 +84,11 @@ impl Claimer {
             ),
         };
         let held = std::mem::take(&mut own.held);
+        let mut runs = held.iter().map(|(granted, _)| granted.claim.run).chain([base.begin.run]);
+        let ends = |run: u64| run.checked_add(1)?.checked_mul(Self::claim_rows(&settings));
+        if runs.any(|run| ends(run).is_none()) {
+            return Err(Error::new("the resume token has claims that lie beyond every epoch"));
+        }
         let known = marks.filter(|marks| marks.world_size == settings.world_size);
         let known = known.filter(|_| holds(Rule::TokensNameTheNewestProcesses));
         let mut sessions = known.map(|marks| marks.sessions.clone()).unwrap_or_default();

@@ -152,8 +152,8 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
-    /// Counts the loss of a worker of an earlier life that was computing these windows of an open feed, and nothing else
-    /// if `is_alone`.
+    /// Counts the loss of a worker of an earlier life that was computing these windows of an open feed, and nothing
+    /// else if `is_alone`.
     pub fn remember_loss(&mut self, feed: &str, windows: Vec<WindowId>, is_alone: bool) {
         if let Some(feed) = self.feeds.get_mut(feed) {
             feed.sequencer.remember_loss(windows, is_alone);

@@ -8,8 +8,8 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     formatted.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// Whether a panic with this text says that the process got no thread. The standard library, Tokio and rayon panic then,
-/// and nothing is wrong with the code or its data.
+/// Whether a panic with this text says that the process got no thread. The standard library, Tokio and rayon panic
+/// then, and nothing is wrong with the code or its data.
 pub fn is_thread_shortage(text: &str) -> bool {
     let said = ["failed to spawn thread", "OS can't spawn", "ThreadPoolBuildError"];
     said.iter().any(|said| text.contains(said))

@@ -38,9 +38,8 @@ pub(crate) fn gone() -> Error {
 pub(crate) fn with_resume_hint(error: Error, last: Option<&Token>) -> Error {
     match last {
         Some(token) if error.kind() == ErrorKind::Unavailable => {
-            let resume = format!("when it is back, resume from {token}");
-            let hint = error.hint().map_or_else(|| resume.clone(), |hint| format!("{hint}; {resume}"));
-            error.with_hint(hint)
+            let hint = error.hint().unwrap_or("wait until it is back").to_owned();
+            error.with_hint(format!("{hint}; resume from {token}"))
         }
         _ => error,
     }

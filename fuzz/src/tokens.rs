@@ -24,14 +24,6 @@ fn check(text: &str) -> bool {
     let json = serde_json::to_string(&start).expect("a start becomes JSON");
     assert_eq!(serde_json::from_str::<Start>(&json).expect("its own JSON can be read"), start);
     if let Start::Token(token) = start {
-        // Their product with the rows of a claim overflows in `Claimer`.
-        let runs = token.claims.iter().flat_map(|marks| {
-            let held = marks.ranks.values().flat_map(|rank| &rank.held).map(|(granted, _)| granted.claim.run);
-            held.chain([marks.base.begin.run])
-        });
-        if runs.max() >= Some(1 << 60) {
-            return true;
-        }
         for (rank, world_size) in [(0, 1), (1, 2), (2, 3)] {
             let settings = ReadSettings { batch_size: 3, epochs: 5, drop_last: false, rank, world_size };
             let (feed, marks) = (token.feed.clone(), token.claims.as_deref());

@@ -89,9 +89,9 @@ class Cluster:
         """Like `forebay.load`, but reads from the workers of this cluster. The batches are the same.
 
         `delivery="dynamic"` gives each rank the next batch that no rank has taken. All ranks of a job give the same
-        name, `job`. With `delivery="ordered"`, a name makes the dispatcher compare the ranks: of two processes that read
-        as one rank, the one that started later reads on, and ranks that do not fit together get an error. Ranks that
-        `torchrun` started have a name by default.
+        name, `job`. With `delivery="ordered"`, a name makes the dispatcher compare the ranks: of two processes that
+        read as one rank, the one that started later reads on, and ranks that do not fit together get an error. Ranks
+        that `torchrun` started have a name by default.
         """
         options = dict(locals())
         del options["self"], options["pipeline"]
