@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    ArrayElemTypeDef, DataType, Expr, Function, ObjectName, ObjectNamePart, Query, Select, Value, Visit, Visitor,
-    visit_expressions,
+    ArrayElemTypeDef, DataType, Expr, Function, ObjectName, ObjectNamePart, Query, Select, TypedString, Value, Visit,
+    Visitor, visit_expressions,
 };
 use datafusion::sql::sqlparser::tokenizer::Token;
 
@@ -177,7 +177,9 @@ fn nesting(expr: &Expr) -> usize {
     match expr {
         Expr::BinaryOp { .. } | Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) => OPERATOR_NESTING,
         Expr::CompoundFieldAccess { access_chain, .. } => EXPRESSION_NESTING + access_chain.len() * OPERATOR_NESTING,
-        Expr::Cast { data_type, .. } => EXPRESSION_NESTING + type_depth(data_type) * TYPE_NESTING,
+        Expr::Cast { data_type, .. }
+        | Expr::Convert { data_type: Some(data_type), .. }
+        | Expr::TypedString(TypedString { data_type, .. }) => EXPRESSION_NESTING + type_depth(data_type) * TYPE_NESTING,
         Expr::Function(function) => EXPRESSION_NESTING + named_type_depth(function) * TYPE_NESTING,
         _ => EXPRESSION_NESTING,
     }
@@ -270,6 +272,10 @@ mod tests {
             (format!("SELECT arrow_cast(x, '{}Int8{}') FROM t", "List(".repeat(8), ")".repeat(8)), {
                 format!("SELECT arrow_cast(x, '{}Int8{}') FROM t", "List(".repeat(50), ")".repeat(50))
             }),
+            (
+                format!("SELECT tags{} '5' FROM t", "[1]".repeat(8)),
+                format!("SELECT tags{} '5' FROM t", "[1]".repeat(200)),
+            ),
             (chain(16), chain(35)),
         ] {
             assert!(parse(&format!("CREATE PIPELINE p AS {few}")).is_ok(), "{few}");

@@ -298,14 +298,17 @@ class Round:
             stop_seconds=draws.choice([1.0, 4.0, 13.0]),
         )
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a second process of a rank is noticed: a dispatcher compares only the ordered ranks that it hears."""
+        return self.delivery == "dynamic" or self.dispatchers == 1
+
     def schedule(self) -> list[Fault]:
         draws = random.Random(f"faults {self.seed}")
         # Not among the last batches, so that each finds somebody who reads.
         times = sorted(draws.uniform(0.01, 0.9) for _ in range(self.faults))
         # Every kind once before any kind again.
-        # A dispatcher compares only the ordered ranks that it hears.
-        is_fenced = self.delivery == "dynamic" or self.dispatchers == 1
-        kinds = [kind for kind in self.kinds if is_fenced or kind != "rank_replaced"]
+        kinds = [kind for kind in self.kinds if self.is_fenced or kind != "rank_replaced"]
         drawn = [kind for _ in range(0, self.faults, len(kinds)) for kind in draws.sample(kinds, len(kinds))]
         return [Fault(at, kind, draws.random(), draws.random(), draws.random()) for at, kind in zip(times, drawn)]
 
@@ -323,6 +326,7 @@ class Round:
         before = [] if self.files is None else limited(f"ulimit -n {self.files}")
         memory = [] if self.memory_limit is None else ["--memory-limit", self.memory_limit]
         buffer = [] if self.buffer_limit is None else ["--buffer-limit", self.buffer_limit]
+        name = ["--job", "chaos"] if self.is_fenced and self.delivery == "ordered" else []
         with ExitStack() as stack:
             cluster = Cluster(
                 folder,
@@ -342,7 +346,7 @@ class Round:
                 checkpoint_every=self.checkpoint_every,
                 pace=self.seconds * self.ranks / len(expected),
                 slower=self.slower,
-                options=buffer,
+                options=[*buffer, *name],
                 before=before,
             )
             stack.callback(job.close)
