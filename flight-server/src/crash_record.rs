@@ -23,6 +23,8 @@ const UNWRITTEN_MAX: usize = 2;
 pub(crate) struct CrashRecord {
     path: PathBuf,
     content: Arc<Mutex<Content>>,
+    /// Locked while the file is written or removed.
+    writes: Arc<Mutex<()>>,
     /// Tells the thread that writes that the content has changed. A folder on a network may be slow or hang.
     changed: Sender<()>,
     /// Locked until the process ends: another server must not take its record for that of an ended one.
@@ -31,10 +33,13 @@ pub(crate) struct CrashRecord {
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Content {
-    /// The windows that each earlier process was computing when it ended.
-    ended: Vec<Vec<WindowKey>>,
+    /// The windows that each earlier process was computing when it ended, and whether it computed nothing else.
+    ended: Vec<(Vec<WindowKey>, bool)>,
     /// The windows that this process is computing.
     computing: Vec<WindowKey>,
+    /// Whether the process stops as it was told.
+    #[serde(skip)]
+    is_removed: bool,
 }
 
 impl CrashRecord {
@@ -64,31 +69,37 @@ impl CrashRecord {
         let computing = std::mem::take(&mut content.computing);
         if !computing.is_empty() {
             tracing::warn!(windows = computing.len(), "an earlier process ended while it computed windows");
-            content.ended.push(computing);
+            let is_alone = computing.len() == 1;
+            content.ended.push((computing, is_alone));
         }
         let forgotten = content.ended.len().saturating_sub(ENDED_MAX);
         content.ended.drain(..forgotten);
         let content = Arc::new(Mutex::new(content));
         let (changed, changes) = channel();
-        let (written, to) = (Arc::clone(&content), path.clone());
+        let writes = Arc::new(Mutex::new(()));
+        let (written, writing, to) = (Arc::clone(&content), Arc::clone(&writes), path.clone());
         std::thread::Builder::new().name("forebay-record".to_owned()).spawn(move || {
             while changes.recv().is_ok() {
                 while changes.try_recv().is_ok() {}
+                // `remove` must not come between reading and writing.
+                let _alone = writing.lock();
                 let content = written.lock().clone();
+                if content.is_removed {
+                    return;
+                }
                 if let Err(error) = write(&to, &content) {
                     tracing::debug!(path = %to.display(), %error, "the record of crashes cannot be written");
                 }
             }
         })?;
-        Ok(Self { path, content, changed, _lock: lock })
+        Ok(Self { path, content, writes, changed, _lock: lock })
     }
 
     /// Returns the windows of a feed that each earlier process was computing, and whether it computed nothing else.
     pub(crate) fn ended(&self, feed: &str) -> Vec<(Vec<WindowId>, bool)> {
         let content = self.content.lock();
-        let of_feed = |keys: &Vec<WindowKey>| {
-            let windows = keys.iter().filter(|(of, _)| **of == *feed).map(|(_, window)| *window).collect();
-            (windows, keys.len() == 1)
+        let of_feed = |(keys, is_alone): &(Vec<WindowKey>, bool)| {
+            (keys.iter().filter(|(of, _)| **of == *feed).map(|(_, window)| *window).collect(), *is_alone)
         };
         content.ended.iter().map(of_feed).collect()
     }
@@ -96,8 +107,8 @@ impl CrashRecord {
     /// Forgets what ended over a feed's windows from `from` on, because their reader begins again.
     pub(crate) fn forget(&self, feed: &str, from: WindowId) {
         let mut content = self.content.lock();
-        content.ended.iter_mut().for_each(|keys| keys.retain(|(of, window)| **of != *feed || *window < from));
-        content.ended.retain(|keys| !keys.is_empty());
+        content.ended.iter_mut().for_each(|(keys, _)| keys.retain(|(of, window)| **of != *feed || *window < from));
+        content.ended.retain(|(keys, _)| !keys.is_empty());
     }
 
     /// Records which windows the process is computing, and those that it will compute next, in order.
@@ -114,7 +125,8 @@ impl CrashRecord {
 
     /// Removes the record: the process stops as it was told.
     pub(crate) fn remove(&self) {
-        *self.content.lock() = Content::default();
+        let _alone = self.writes.lock();
+        self.content.lock().is_removed = true;
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -141,7 +153,10 @@ mod tests {
         let key = |feed: &str, index| (feed.into(), WindowId { epoch: 1, index });
         let window = |index| WindowId { epoch: 1, index };
         // The thread's last write, and the end of the process.
-        let end = |record: CrashRecord| write(&record.path, &record.content.lock()).unwrap();
+        let end = |record: CrashRecord| {
+            let _alone = record.writes.lock();
+            write(&record.path, &record.content.lock()).unwrap();
+        };
         let first = open();
         assert!(CrashRecord::open(root, ADDRESS.into()).is_none(), "another process holds it");
         assert!(first.ended("f").is_empty());
@@ -156,8 +171,10 @@ mod tests {
         assert_eq!(third.ended("g"), [(vec![window(4)], false), (vec![], true)]);
         third.forget("f", window(4));
         assert_eq!(third.ended("f"), [(vec![window(3)], false), (vec![window(3)], true)]);
+        third.forget("g", window(0));
+        assert_eq!(third.ended("f"), [(vec![window(3)], false), (vec![window(3)], true)]);
         third.remove();
-        end(third);
+        drop(third);
         assert!(open().ended("f").is_empty());
         assert!(CrashRecord::open("s3://bucket/root", ADDRESS.into()).is_none());
     }

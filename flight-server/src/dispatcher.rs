@@ -152,15 +152,16 @@ impl DispatcherService {
     pub(crate) async fn reader_sync(&self, call: ReaderCall) -> Result<ReaderAnswer> {
         let sync = &call.sync;
         self.open(&call.request, &call.sync.feed)?;
-        if let Some(crashes) = self.crashes.get().filter(|_| sync.seq == 1) {
-            crashes.forget(&sync.feed, sync.at);
-        }
         let ticket = self.ticket(&call)?;
         let refusal = |why: Report| Error::from(&why);
         self.act(|state| {
             state.sessions.admit(sync, &call.secret_key).map_err(refused)?;
             state.dispatcher.reader_sync(sync, self.now()).map_err(refusal)
         })?;
+        // A new reader tries again what ended earlier processes.
+        if let Some(crashes) = self.crashes.get().filter(|_| sync.seq == 1) {
+            crashes.forget(&sync.feed, sync.at);
+        }
         self.journal.lock().reader(sync);
         let reply = self.poll(("reader", sync.session), sync.seq, |state| {
             let reply = state.dispatcher.reader_reply(sync).map_err(refusal)?;

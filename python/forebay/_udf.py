@@ -108,7 +108,7 @@ class Udf:
             self.output = pyarrow.field(name, _type(output), nullable=bool(arguments.boolean("nullable", nullable)))
         self._processes = arguments.integer("processes", processes) or 0
         self._begin()
-        _functions.add(self)
+        _live.add(self)
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
@@ -293,7 +293,7 @@ class _Pool:
         return [process.exitcode for process in self._processes]
 
 
-_functions: weakref.WeakSet[Udf] = weakref.WeakSet()
+_live: weakref.WeakSet[Udf] = weakref.WeakSet()
 _pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
 
 
@@ -301,7 +301,7 @@ def _begin_in_child() -> None:
     # The processes and folders of the pools are the parent's.
     for pool in list(_pools):
         pool.close.detach()
-    for function in list(_functions):
+    for function in list(_live):
         function._begin()
 
 

@@ -215,7 +215,15 @@ fn named_type_depth(function: &Function) -> usize {
         if let Expr::Value(value) = expr
             && let Value::SingleQuotedString(text) = &value.value
         {
-            deepest = deepest.max(text.matches('(').count());
+            let depths = text.chars().scan(0_usize, |open, character| {
+                match character {
+                    '(' => *open += 1,
+                    ')' => *open = open.saturating_sub(1),
+                    _ => {}
+                }
+                Some(*open)
+            });
+            deepest = deepest.max(depths.max().unwrap_or(0));
         }
         ControlFlow::<()>::Continue(())
     });

@@ -27,7 +27,7 @@ from cluster import (
     wait_for_status,
     write_script,
 )
-from support import Server, binary, environment, limited, with_small_folders
+from support import Process, Server, binary, environment, limited, with_small_folders
 
 
 @pytest.fixture
@@ -450,12 +450,17 @@ def small(started, tmp_path):
     start_cluster, start_job = started
     script = write_script(tmp_path, rows=300, column=LARGE, window_rows=100, rows_per_file=10)
     cluster = start_cluster(script)
+    limit = limit_of_small_windows(start_job, cluster, cluster.workers[0])
+    cluster.close()
+    return script, limit
+
+
+def limit_of_small_windows(start_job, cluster: Cluster, computes: Process) -> list[str]:
+    """Returns the beginning of a command line with memory to compute small windows, which the process has done now."""
     job = start_job(cluster, world_size=1, epochs=1, options=["--window-rows", "1", "--steps", "3"])
     job.start_all()
     read_to_the_end(job, cluster)
-    peak = memory(cluster.workers[0].process, "VmPeak")
-    cluster.close()
-    return script, limited(f"ulimit -v {(peak + SLACK_BYTES) >> 10}")
+    return limited(f"ulimit -v {(memory(computes.process, 'VmPeak') + SLACK_BYTES) >> 10}")
 
 
 @needs_prlimit
@@ -501,8 +506,9 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
 @needs_prlimit
 def test_a_server_that_a_window_ends_gives_it_up_after_restarts(started, small):
     start_cluster, start_job = started
-    script, before = small
-    cluster = start_cluster(script, workers=0, of_first_worker=before, computes=True)
+    script, _ = small
+    cluster = start_cluster(script, workers=0, computes=True)
+    cluster.of_first_worker = limit_of_small_windows(start_job, cluster, cluster.dispatchers[0])
     # A server at any free port would remember nothing.
     cluster.kill(cluster.dispatchers[0])
     cluster.start_dispatcher(0)

@@ -105,10 +105,9 @@ impl Fence {
         }
     }
 
-    /// Forgets ranks that have been silent since `since`, and jobs without ranks.
+    /// Forgets jobs of which all ranks have been silent since `since`. A rank may take long to restart alone.
     pub(super) fn forget_silent(&mut self, since: Millis) {
-        self.0.values_mut().for_each(|crew| crew.ranks.retain(|_, member| member.contact >= since));
-        self.0.retain(|_, crew| !crew.ranks.is_empty());
+        self.0.retain(|_, crew| crew.ranks.values().any(|member| member.contact >= since));
     }
 
     /// Doesn't count the dispatcher's own pause against ranks.
@@ -144,7 +143,12 @@ impl Crew {
                 known.has_left |= sync.leaving;
                 Ok(true)
             }
-            Some(known) if !known.has_left && known.process > member.process => Err(replaced(sync.rank, &member.job)),
+            Some(known) if !known.has_left && known.process > member.process => {
+                // The newer process may be gone, and its machine's clock ahead.
+                let is_silent = known.contact + CONTACT_MS < now;
+                let report = replaced(sync.rank, &member.job);
+                Err(if is_silent { Report { kind: ErrorKind::Exhausted, retry: true, ..report } } else { report })
+            }
             _ => Ok(false),
         }
     }
@@ -295,9 +299,11 @@ mod tests {
         assert_eq!(refusal(&mut fence, &new, CONTACT_MS).0, ErrorKind::Exhausted);
         assert_eq!(fence.admit(&new, CONTACT_MS + 1), Ok(None));
         assert_eq!(fence.admit(&rank(1, 3, 13, (0, 40)), CONTACT_MS + 1), Ok(None));
-        // An old process that wakes is refused, however long the new ones are silent.
-        let woken = refusal(&mut fence, &rank(1, 2, 11, (0, 0)), 9 * CONTACT_MS);
-        assert_eq!(woken, (ErrorKind::Conflict, "a newer process reads as rank 1 of job \"j\"".to_owned()));
+        // An old process that wakes does not read, however long the new ones are silent.
+        let said = "a newer process reads as rank 1 of job \"j\"";
+        for (now, kind) in [(2 * CONTACT_MS, ErrorKind::Conflict), (9 * CONTACT_MS, ErrorKind::Exhausted)] {
+            assert_eq!(refusal(&mut fence, &rank(1, 2, 11, (0, 0)), now), (kind, said.to_owned()));
+        }
         let woken = refusal(&mut fence, &rank(2, 4, 8, (0, 0)), 9 * CONTACT_MS);
         assert_eq!(woken.1, "rank 2 has world size 4 in job \"j\", and rank 0 has world size 3");
 

@@ -3,6 +3,7 @@
 //! The decoder of the crate `parquet` gives a page the size that its header claims, and compares it with the real size
 //! afterwards. Some codecs have no bound of their own: a page of some kilobytes can become gigabytes.
 
+use std::borrow::Cow;
 use std::io::{Read, Take, copy, sink};
 
 use parquet::basic::Compression;
@@ -14,8 +15,8 @@ use super::thrift::Problem;
 const GZIP_RATIO_MAX: u64 = 1032;
 const LZ4_RATIO_MAX: u64 = 255;
 
-/// The first bytes of the frames of LZ4.
-const LZ4_FRAME: [u8; 4] = 0x184D_2204_u32.to_le_bytes();
+/// The first bytes of the frames of LZ4, and of its legacy frames.
+const LZ4_FRAMES: [[u8; 4]; 2] = [0x184D_2204_u32.to_le_bytes(), 0x184C_2102_u32.to_le_bytes()];
 /// The sizes before a frame of Hadoop's LZ4: decompressed, and compressed.
 const HADOOP_SIZES: usize = 2 * size_of::<u32>();
 
@@ -30,7 +31,7 @@ const BROTLI_BUFFER_BYTES: usize = 4096;
 pub(super) fn check_size(codec: Compression, page: &[u8], size: u64, bytes_max: u64) -> Result<(), Problem> {
     let ratio = match codec {
         Compression::GZIP(_) => GZIP_RATIO_MAX,
-        Compression::LZ4 if page.starts_with(&LZ4_FRAME) => LZ4_RATIO_MAX,
+        Compression::LZ4 if LZ4_FRAMES.iter().any(|magic| page.starts_with(magic)) => LZ4_RATIO_MAX,
         Compression::BROTLI(_) if page.first().is_some_and(|first| first & 0x7F == BROTLI_LARGE_WINDOW) => {
             return Err("a page of Brotli with a large window, which is no part of the format".to_owned());
         }
@@ -49,14 +50,14 @@ pub(super) fn check_size(codec: Compression, page: &[u8], size: u64, bytes_max: 
 }
 
 /// The content of a page of `size` bytes. `None` if it has another size or is damaged, which the decoder refuses.
-pub(super) fn decompressed(codec: Compression, page: &[u8], size: u64) -> Option<Vec<u8>> {
+pub(super) fn decompressed(codec: Compression, page: &[u8], size: u64) -> Option<Cow<'_, [u8]>> {
     let len = usize::try_from(size).ok()?;
     let whole = |write: &dyn Fn(&mut [u8]) -> Option<usize>| {
         let mut content = vec![0; len];
-        (write(&mut content)? == len).then_some(content)
+        (write(&mut content)? == len).then_some(Cow::Owned(content))
     };
     match codec {
-        Compression::UNCOMPRESSED => Some(page.to_vec()),
+        Compression::UNCOMPRESSED => (page.len() == len).then_some(Cow::Borrowed(page)),
         Compression::SNAPPY => whole(&|to| snap::raw::Decoder::new().decompress(page, to).ok()),
         Compression::LZ4_RAW => whole(&|to| lz4_flex::block::decompress_into(page, to).ok()),
         Compression::ZSTD(_) => whole(&|to| zstd::bulk::decompress_to_buffer(page, to).ok()),
@@ -67,10 +68,10 @@ pub(super) fn decompressed(codec: Compression, page: &[u8], size: u64) -> Option
     }
 }
 
-fn streamed(codec: Compression, page: &[u8], size: u64) -> Option<Vec<u8>> {
+fn streamed(codec: Compression, page: &[u8], size: u64) -> Option<Cow<'_, [u8]>> {
     let mut content = Vec::new();
     stream(codec, page, size.checked_add(1)?)?.read_to_end(&mut content).ok()?;
-    (content.len() as u64 == size).then_some(content)
+    (content.len() as u64 == size).then_some(Cow::Owned(content))
 }
 
 /// The first bytes of a page.
@@ -147,7 +148,7 @@ mod tests {
             codec(Compression::LZ4, lz4_flex::block::compress(&content)),
         ];
         for (codec, page) in pages {
-            assert_eq!(decompressed(codec, &page, 3000).as_ref(), Some(&content), "{codec}");
+            assert_eq!(decompressed(codec, &page, 3000).as_deref(), Some(&content[..]), "{codec}");
             assert_eq!(check_size(codec, &page, 3000, 0), Ok(()), "{codec}");
             if codec != Compression::UNCOMPRESSED {
                 assert_eq!(decompressed(codec, &page, 2999), None, "{codec}");

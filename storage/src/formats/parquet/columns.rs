@@ -1,5 +1,6 @@
 //! Determines the columns of a dataset from the columns of its files, and reads each file with the dataset's types.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
@@ -17,6 +18,14 @@ pub(super) fn merge_schemas(files: &[PinnedFile], footers: &[ArrowReaderMetadata
     let (Some(first_file), Some(first)) = (files.first(), footers.first()) else {
         return Ok(Arc::new(Schema::empty()));
     };
+    for (file, footer) in files.iter().zip(footers) {
+        let fields = footer.schema().fields();
+        let mut names = HashSet::with_capacity(fields.len());
+        if let Some(twice) = fields.iter().find(|field| !names.insert(field.name())) {
+            return Err(Error::data(format!("\"{}\" has two columns \"{}\"", file.path(), twice.name()))
+                .with_hint("write the file again with another name for one of them"));
+        }
+    }
     let mut fields: Vec<Field> = first.schema().fields().iter().map(|f| f.as_ref().clone()).collect();
     for (file, footer) in files.iter().zip(footers).skip(1) {
         let other = footer.schema();

@@ -79,14 +79,13 @@ async fn open(request: OpenRequest<'_>) -> Result<Opened> {
     let schema = merge_schemas(files, &footers)?;
     let groups = files.iter().zip(&footers).map(|(file, footer)| row_groups(file, footer.metadata()));
     let groups = groups.collect::<Result<_>>()?;
-    let mut lazy = Vec::with_capacity(files.len());
+    let mut lazy_footers = Vec::with_capacity(files.len());
     for (file, metadata) in files.iter().zip(footers) {
         let columns = positions(&schema, metadata.schema()).expect("merge_schemas found all columns in all files");
         let metadata = guarded(file, async { with_types_of(&schema, &columns, metadata) }).await?;
-        lazy.push(LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() });
+        lazy_footers.push(LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() });
     }
-    let footers = lazy;
-    Ok(Opened { schema, groups, reader: Box::new(ParquetReader { footers }) })
+    Ok(Opened { schema, groups, reader: Box::new(ParquetReader { footers: lazy_footers }) })
 }
 
 /// The footers of a dataset's files.

@@ -16,8 +16,8 @@ use parquet::file::page_index::offset_index::PageLocation;
 use super::page_header::{Budget, header};
 use super::thrift::Problem;
 
-/// The pages of a read may always have this many bytes more than their row group claims.
-const PAGE_BYTES_MIN: u64 = 64 << 20;
+/// The pages of a read may have this many bytes beside those that their row group claims.
+const PAGE_BYTES_BESIDE: u64 = 64 << 20;
 
 /// The pages that a read asks for.
 pub(super) struct Pages {
@@ -88,7 +88,7 @@ impl Pages {
     /// Checks the bytes of all pages. The error names the page's place in the file.
     pub(super) fn check(&self, fetched: &[Bytes]) -> Result<(), Problem> {
         let group = self.metadata.row_group(self.group);
-        let bytes_max = self.group_bytes.saturating_add(PAGE_BYTES_MIN);
+        let bytes_max = self.group_bytes.saturating_add(PAGE_BYTES_BESIDE);
         let mut budget = Budget { group_bytes: self.group_bytes, bytes_max, bytes_left: bytes_max, values_left: 0 };
         let mut fetched = fetched.iter();
         for column in &self.columns {
