@@ -173,7 +173,7 @@ impl DispatcherNode {
                     return self.answer(world);
                 }
                 let (seq, known) = (sync.seq, sync.known);
-                (Who::Reader(Box::new(sync)), seq, known)
+                (Who::Reader(sync), seq, known)
             }
             NodeMessage::ClaimSync(message) => {
                 if !dispatcher.has_feed(&message.feed) {

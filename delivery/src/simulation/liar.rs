@@ -110,7 +110,7 @@ impl Liar {
                 ReaderSync { broken: broken.collect(), ..own }
             }
         };
-        Some(NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync })
+        Some(NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync: Box::new(sync) })
     }
 
     /// Returns a rank's message with some absurd parts, for a job of its own.

@@ -498,13 +498,13 @@ impl TrainerNode {
         }
         self.contact.sent(world, self.process, sync.seq);
         world.overheard.reader = Some(sync.clone());
-        let message = NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync };
+        let message = NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync: Box::new(sync) };
         world.send(self.process, self.contact.dispatcher(), None, message);
     }
 
     pub(super) fn end(&mut self, world: &mut World, leave: ReaderSync) {
         self.ended = true;
-        let message = NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync: leave };
+        let message = NodeMessage::ReaderSync { secret: Arc::clone(&self.secret), sync: Box::new(leave) };
         world.send(self.process, self.contact.dispatcher(), None, message);
     }
 

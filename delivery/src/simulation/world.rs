@@ -93,7 +93,7 @@ pub(super) enum NodeMessage {
     /// A reader's message, with its secret key.
     ReaderSync {
         secret: Arc<str>,
-        sync: ReaderSync,
+        sync: Box<ReaderSync>,
     },
     /// The session belongs to another reader.
     Denied,
