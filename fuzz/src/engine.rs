@@ -1,7 +1,7 @@
 //! What users and clients say to a session: options and requests.
 
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use forebay_delivery::{Plan, WindowId};
 use forebay_engine::{Session, WindowPlan};
@@ -29,6 +29,12 @@ pub(crate) fn session() -> &'static Arc<Session> {
     &SESSION
 }
 
+/// Waits for the only use of the session that creates pipelines: all targets create one of the same name.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Opens a feed by a request, or creates a pipeline with options. A request is JSON; other text is the inside of
 /// `WITH`.
 ///
@@ -45,6 +51,7 @@ pub fn request(data: &[u8]) -> bool {
 
 /// Creates the pipeline `q`, and opens it.
 fn open(statement: &str) -> bool {
+    let _alone = alone();
     if !is_one_pipeline(statement) || block_on(session().execute("fuzz.sql", statement)).is_err() {
         return false;
     }

@@ -4,7 +4,7 @@ use std::thread::Builder;
 
 use forebay_sql::{Statement, parse};
 
-use crate::engine::session;
+use crate::engine::{alone, session};
 use crate::runtime::block_on;
 
 /// The stack of the threads that plan queries: that of tokio's, which `forebay_sql` counts on.
@@ -33,6 +33,7 @@ pub fn sql(data: &[u8]) -> bool {
 
 /// Creates a pipeline and removes it, unless it is one of the session's own.
 fn create(name: &str, statement: &str) -> bool {
+    let _alone = alone();
     let is_created = block_on(session().execute("fuzz.sql", statement)).is_ok();
     if is_created && !["p", "shuffled", "texts"].contains(&name) {
         session().undefine(name);
