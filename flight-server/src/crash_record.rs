@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 use forebay_delivery::{WindowId, WindowKey};
 use parking_lot::Mutex;
@@ -27,6 +28,7 @@ pub(crate) struct CrashRecord {
     writes: Arc<Mutex<()>>,
     /// Tells the thread that writes that the content has changed. A folder on a network may be slow or hang.
     changed: Sender<()>,
+    _writer: JoinHandle<()>,
     /// Locked until the process ends: another server must not take its record for that of an ended one.
     _lock: File,
 }
@@ -78,7 +80,7 @@ impl CrashRecord {
         let (changed, changes) = channel();
         let writes = Arc::new(Mutex::new(()));
         let (written, writing, to) = (Arc::clone(&content), Arc::clone(&writes), path.clone());
-        std::thread::Builder::new().name("forebay-record".to_owned()).spawn(move || {
+        let writer = std::thread::Builder::new().name("forebay-record".to_owned()).spawn(move || {
             while changes.recv().is_ok() {
                 while changes.try_recv().is_ok() {}
                 // `remove` must not come between reading and writing.
@@ -92,7 +94,7 @@ impl CrashRecord {
                 }
             }
         })?;
-        Ok(Self { path, content, writes, changed, _lock: lock })
+        Ok(Self { path, content, writes, changed, _writer: writer, _lock: lock })
     }
 
     /// Returns the windows of a feed that each earlier process was computing, and whether it computed nothing else.
@@ -152,10 +154,10 @@ mod tests {
         let open = || CrashRecord::open(root, ADDRESS.into()).unwrap();
         let key = |feed: &str, index| (feed.into(), WindowId { epoch: 1, index });
         let window = |index| WindowId { epoch: 1, index };
-        // The thread's last write, and the end of the process.
-        let end = |record: CrashRecord| {
-            let _alone = record.writes.lock();
-            write(&record.path, &record.content.lock()).unwrap();
+        // The end of the process, after its last write.
+        let end = |CrashRecord { changed, _writer, .. }: CrashRecord| {
+            drop(changed);
+            _writer.join().unwrap();
         };
         let first = open();
         assert!(CrashRecord::open(root, ADDRESS.into()).is_none(), "another process holds it");
@@ -174,7 +176,7 @@ mod tests {
         third.forget("g", window(0));
         assert_eq!(third.ended("f"), [(vec![window(3)], false), (vec![window(3)], true)]);
         third.remove();
-        drop(third);
+        end(third);
         assert!(open().ended("f").is_empty());
         assert!(CrashRecord::open("s3://bucket/root", ADDRESS.into()).is_none());
     }
