@@ -11,6 +11,7 @@ import pytest
 import forebay
 from support import REPOSITORY, binary, environment
 
+pytestmark = pytest.mark.skipif("FOREBAY_CHAOS" not in os.environ, reason="FOREBAY_CHAOS=1 runs these minutes")
 
 BENCHES = REPOSITORY / "benches"
 PACKAGE = Path(forebay.__file__).resolve().parents[1]
