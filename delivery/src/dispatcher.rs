@@ -7,6 +7,7 @@ mod feed;
 mod fence;
 pub(crate) mod group;
 mod reading;
+mod reserving;
 pub(crate) mod status;
 
 use std::collections::BTreeMap;
@@ -106,6 +107,8 @@ struct WorkerContact {
     version: u64,
     /// The windows that it holds.
     held: Followed<WindowKey, Holding>,
+    /// The feed of which it computes a window alone.
+    reserved_for: Option<Arc<str>>,
     /// Whether it has not yet named all windows that it holds. Their leases were granted by an earlier dispatcher.
     is_new: bool,
 }
@@ -207,6 +210,7 @@ impl<P: Plan> Dispatcher<P> {
             places: Vec::new(),
             version,
             held: Followed::new(),
+            reserved_for: None,
             is_new: true,
         });
         worker.seq = sync.seq;
@@ -246,6 +250,7 @@ impl<P: Plan> Dispatcher<P> {
 
     /// Returns the answer to a worker. Its version changes when its leases change.
     pub fn worker_reply(&mut self, id: WorkerId, now: Millis) -> Option<WorkerReply> {
+        self.reserve_workers();
         let worker = self.workers.get(&id)?;
         let (mut leases, mut places) = (BTreeMap::new(), Vec::new());
         for (feed, state) in &mut self.feeds {

@@ -259,6 +259,31 @@ fn feeds_share_the_memory_of_a_worker() {
 }
 
 #[test]
+fn a_worker_that_computes_a_window_alone_computes_nothing_of_other_feeds() {
+    let leased = |rule| {
+        break_rule(rule);
+        let mut dispatcher = dispatcher(1, &["f", "g"]);
+        ask(&mut dispatcher, &mut trainer("f", 1), LATER);
+        ask(&mut dispatcher, &mut trainer("g", 2), LATER);
+        (0..3).for_each(|_| dispatcher.remember_loss("g", vec![window(0)], false));
+        let mut worker = worker(7, "w", 1_000);
+        let of_feeds = |worker: &crate::Worker| -> Vec<String> {
+            worker.leases().iter().map(|it| format!("{}{}", it.key.0, it.key.1.index)).collect()
+        };
+        exchange(&mut dispatcher, &mut worker, LATER);
+        let first = of_feeds(&worker);
+        // The window is ready, so the worker is free again.
+        exchange(&mut dispatcher, &mut worker, LATER);
+        break_rule(None);
+        (first, of_feeds(&worker))
+    };
+    let (first, then) = leased(None);
+    assert_eq!(first, ["g0"]);
+    assert_eq!(then, ["f0", "g0", "f1", "g1", "g2"]);
+    assert_eq!(leased(Some(Rule::AloneIsAmongAllFeeds)).0, ["f0", "g0", "f1"]);
+}
+
+#[test]
 fn a_silent_worker_is_lost_unless_the_dispatcher_was_paused() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));

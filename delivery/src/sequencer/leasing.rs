@@ -280,9 +280,10 @@ impl<P: Plan> Sequencer<P> {
         loads
     }
 
-    /// Returns the worker with the least to do, of those that take windows, hold none alone, and satisfy `may`.
+    /// Returns the worker with the least to do, of those that take windows of this feed, hold none alone, and satisfy
+    /// `may`.
     fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &WorkerEntry, &Load) -> bool) -> Option<WorkerId> {
-        let workers = self.workers.iter().filter(|(_, worker)| !worker.draining && !worker.suspected);
+        let workers = self.workers.iter().filter(|(_, it)| !it.draining && !it.suspected && !it.reserved);
         workers
             .filter_map(|(&id, worker)| {
                 let load = loads.get(&id).copied().unwrap_or_default();

@@ -10,7 +10,7 @@ const UNTIL_MS: Millis = 25_000;
 /// The fewest workers that may be lost before a window is given up.
 const DEATHS_MIN: u32 = 5;
 /// More workers than may be lost before the window is given up. Readers that join begin the count again.
-const DEATHS_MAX: u32 = 60;
+const DEATHS_MAX: u32 = 20;
 
 /// A window that ends its workers.
 #[derive(Debug)]
@@ -23,10 +23,9 @@ pub(super) struct Poison {
 }
 
 impl World {
-    /// Poisons a window of some seeds with one feed: a window is alone among those of its feed only. Such a seed has no
-    /// other fault that ends workers or makes them silent.
+    /// Poisons a window of some seeds. Such a seed has no other fault that ends workers or makes them silent.
     pub(super) fn poison(&mut self) {
-        if self.feeds.len() > 1 || !self.random.chance(60) {
+        if !self.random.chance(60) {
             return;
         }
         let feed = self.random.below(self.feeds.len() as u64) as usize;
