@@ -10,7 +10,7 @@ const UNTIL_MS: Millis = 25_000;
 /// The fewest workers that may be lost before a window is given up.
 const DEATHS_MIN: u32 = 5;
 /// More workers than may be lost before the window is given up. Readers that join begin the count again.
-const DEATHS_MAX: u32 = 20;
+const DEATHS_MAX: u32 = 60;
 
 /// A window that ends its workers.
 #[derive(Debug)]
