@@ -39,8 +39,8 @@ pub struct DispatcherSettings {
     pub reader_contact_ms: Millis,
     /// A dispatcher younger than this keeps all windows, because readers may not have reached it yet.
     pub young_ms: Millis,
-    /// A trainer's window is computed a second time when the trainer has waited this long, and three times as long as
-    /// windows usually take.
+    /// A window for which a trainer waits is computed a second time when it has taken this long, and three times as long
+    /// as windows usually take. A worker that has nothing to do takes it after half of that, although nobody waits.
     pub stall_ms: Millis,
     /// A feed that has not been read for longer is closed.
     pub idle_feed_ms: Millis,
@@ -345,6 +345,7 @@ impl<P: Plan> Dispatcher<P> {
             gone.into_iter().for_each(|id| feed.remove_reader(id));
             feed.fence.forget_silent(now.saturating_sub(idle));
             feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
+            feed.use_idle_workers(self.settings.stall_ms, now);
         }
         let open = self.feeds.len();
         let closing = |feed: &OpenFeed<P>| feed.readers.is_empty() && feed.last_read + idle < now;

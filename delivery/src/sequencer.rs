@@ -11,8 +11,8 @@
 //!   arrives.
 //! - The windows of a lost worker are leased to others. A window that may have ended several workers is leased alone:
 //!   its worker computes nothing else. It is given up only if such workers are lost as well ([`blame`]).
-//! - A window for which a reader waits too long is leased a second time. Both copies are equal, so the first that is
-//!   ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
+//! - A window for which a reader waits too long is leased a second time, and so is a window that takes long while a
+//!   worker has nothing to do. Both copies are equal, so the first that is ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
 //! - A late or duplicate report, about a window that is not leased to the worker, changes nothing.
 
 mod blame;
@@ -229,6 +229,7 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(self.advance(reader, to));
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
+            Event::WindowLate { window } => return Ok(self.lease_to_an_idle_worker(window)),
             Event::ReaderLeft { reader } => return Ok(self.place_reader(reader, None)),
             Event::WindowAtWork { window, lease, at_work } => {
                 if let Some(copy) = self.copy_mut(window, lease) {

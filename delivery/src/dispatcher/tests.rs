@@ -341,6 +341,49 @@ fn windows_are_timed_once_from_their_grant_until_they_are_ready() {
 }
 
 #[test]
+fn a_worker_that_has_nothing_to_do_takes_windows_that_are_late() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut slow, mut fast, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    // It begins two windows, and finishes none.
+    let sync = slow.sync();
+    dispatcher.worker_sync(&sync, LATER).expect("its own address");
+    slow.reply(&dispatcher.worker_reply(7, LATER).expect("known"));
+    let late = LATER + DispatcherSettings::default().stall_ms / 2;
+    for now in [LATER, LATER, LATER, late - 1] {
+        assert!(windows(&exchange(&mut dispatcher, &mut fast, now)).iter().all(|index| *index >= 2));
+    }
+    exchange(&mut dispatcher, &mut fast, late);
+    dispatcher.tick(late + TICK_MS);
+    exchange(&mut dispatcher, &mut fast, late + TICK_MS);
+    assert_eq!(windows(&exchange(&mut dispatcher, &mut fast, late + TICK_MS)), [0, 2, 3, 4, 5]);
+    dispatcher.tick(late + 2 * TICK_MS);
+    exchange(&mut dispatcher, &mut fast, late + 2 * TICK_MS);
+    assert_eq!(windows(&exchange(&mut dispatcher, &mut fast, late + 2 * TICK_MS)), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_reader_does_not_wait_long_for_a_window_that_was_leased_long_ago() {
+    let is_leased_again_after = |age: Millis| {
+        let mut dispatcher = dispatcher(1, &["f"]);
+        let (mut slow, mut busy, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
+        ask(&mut dispatcher, &mut trainer, LATER);
+        for (worker, id) in [(&mut slow, 7), (&mut busy, 8)] {
+            dispatcher.worker_sync(&worker.sync(), LATER).expect("its own address");
+            worker.reply(&dispatcher.worker_reply(id, LATER).expect("known"));
+        }
+        let now = LATER + age;
+        let sync = ReaderSync { waiting: Some((window(0), 1)), ..trainer.sync(now) };
+        dispatcher.reader_sync(&sync, now).expect("admitted");
+        dispatcher.worker_reply(8, now);
+        dispatcher.leases(8).iter().any(|(_, leased)| *leased == window(0))
+    };
+    let stall_ms = DispatcherSettings::default().stall_ms;
+    assert!(!is_leased_again_after(stall_ms - 1));
+    assert!(is_leased_again_after(stall_ms));
+}
+
+#[test]
 fn a_worker_that_lost_a_leased_window_is_leased_it_again() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 0), trainer("f", 1));

@@ -76,6 +76,11 @@ pub enum Event {
         /// The window.
         window: WindowId,
     },
+    /// A window takes its worker much longer than windows usually take.
+    WindowLate {
+        /// The window.
+        window: WindowId,
+    },
     /// A reader is gone.
     ReaderLeft {
         /// The reader.
