@@ -84,15 +84,11 @@ class _Resume:
 
     place: Place
     is_loaded: bool = False
-    # Whether the loop is the rest of the place's epoch, even if nothing is left of it. Otherwise the end of an epoch is
-    # the beginning of the next one.
+    # Whether the loop is the rest of an epoch even if nothing is left of it. Otherwise the end of an epoch is the
+    # beginning of the next one.
     is_rest: bool = False
     # The epoch before `place`, if the loop is the rest of that epoch, of which nothing is left.
     empty_of: int | None = None
-
-    @property
-    def epoch(self) -> int:
-        return self.place.epoch if self.empty_of is None else self.empty_of
 
 
 class Loader:
@@ -265,7 +261,8 @@ class Loader:
     def _find_closed_end(self) -> None:
         """Reads on where a loop was closed, if only that shows whether it had all its batches."""
         place, self._closed_at = self._closed_at, None
-        if place is not None and self._resume is None:
+        # With dynamic delivery, reading on could take batches from other ranks.
+        if place is not None and self._resume is None and self._assumed.read.get("delivery") != "dynamic":
             loop = self._loop_at(place)
             try:
                 if loop.next_epoch() is None:
@@ -359,9 +356,7 @@ class Loader:
         """The epoch of the current loop, or of the next one."""
         if self._loop is not None and self._batches() is not None:
             return self._loop.epoch
-        if self._resume is not None and self._resume.empty_of is not None:
-            return self._resume.empty_of
-        if self._loop is None and self._resume is None:
+        if self._loop is None and (self._resume is None or self._resume.is_rest):
             return self._epoch
         return self._now().epoch
 
@@ -450,7 +445,7 @@ class Loader:
             elif place.epoch == epoch:
                 self._resume = replace(resume, place=place)
             elif resume.is_loaded and (place.epoch, place.offset) == (epoch + 1, 0):
-                self._resume = replace(resume, place=place, empty_of=epoch)
+                self._resume = replace(resume, place=place, is_rest=True, empty_of=epoch)
             elif resume.is_loaded and epoch < place.epoch:
                 raise InvalidError(
                     f"a state of epoch {place.epoch} was loaded, and set_epoch({epoch}) would give it up",
