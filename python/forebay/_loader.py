@@ -161,8 +161,8 @@ class Loader:
     # Iterating
 
     def __iter__(self) -> Iterator[Any]:
-        share = self._ranked()
-        refuse_wrappers(share.rank, share.world_size)
+        self._ranked()
+        refuse_wrappers(self)
         self._leave(is_replaced=True)
         self._find_closed_end()
         resume = self._resume or _Resume(Place(self._epoch, 0))
@@ -390,6 +390,13 @@ class Loader:
 
     # The loop's position
 
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch that the current loop received last is the last one of the loop. Where only reading shows
+        it, this waits for the next batch, and keeps it for the loop."""
+        loop = self._loop
+        return loop is not None and loop.has_received and bool(self._is_done(loop, waits=True))
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the loop's place: after the last batch that it received. After the last batch of an epoch, that is
         the beginning of the next epoch. The state is small JSON. With ordered delivery it is the same on every rank."""
@@ -434,6 +441,7 @@ class Loader:
         """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch, or at
         its end."""
         epoch = arguments.count("epoch", epoch)
+        refuse_wrappers(self)
         if self._epochs is not None and epoch >= self._epochs:
             raise InvalidError(f"the loop covers the epochs below {self._epochs}, so none is left at epoch {epoch}")
         self._leave(waits=False)
