@@ -40,7 +40,7 @@ def map_tensors(column: Any, function: Callable[[Any], Any], kind: type) -> Any:
     """Returns a column with `function` applied to its tensors, which are of the type `kind`."""
     if isinstance(column, kind):
         return function(column)
-    if isinstance(column, formats.Ragged):
+    if isinstance(column, formats.Ragged) and isinstance(column.values, kind):
         return column.map(function)
     if isinstance(column, dict):
         return {name: map_tensors(value, function, kind) for name, value in column.items()}
