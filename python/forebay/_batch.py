@@ -20,8 +20,8 @@ class Batch(dict):
         self.copied = None
 
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
-        """Returns the batch with torch's tensors on `device`, at the same place in the epoch. Other columns stay as they
-        are. Frameworks that move batches to their device call this."""
+        """Returns the batch with torch's tensors on `device`, at the same place in the epoch. Other columns stay as
+        they are. Frameworks that move batches to their device call this."""
         torch = sys.modules.get("torch")
         if torch is None:
             return self

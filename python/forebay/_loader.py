@@ -457,8 +457,8 @@ class Loader:
             elif resume.is_loaded and epoch < place.epoch:
                 raise InvalidError(
                     f"a state of epoch {place.epoch} was loaded, and set_epoch({epoch}) would give it up",
-                    f"count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch {epoch} "
-                    "again, make a new loader",
+                    "count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch "
+                    f"{epoch} again, make a new loader",
                 )
             else:
                 self._resume = None
@@ -481,7 +481,10 @@ class Loader:
         resume = self._resume or _Resume(Place(self._epoch, 0))
         if resume.empty_of is not None or running is not None and running.empty_of is not None:
             return
-        now = running.place if running is not None else resume.place if resume.is_rest else self._after_end(resume.place)
+        if running is not None:
+            now = running.place
+        else:
+            now = resume.place if resume.is_rest else self._after_end(resume.place)
         offset = now.offset + steps * share.global_batch_size
         if share.total is not None:
             offset = min(offset, share.total)

@@ -12,8 +12,8 @@ _FRAMES_MAX = 12
 
 
 def refuse_wrappers(loader: Any) -> None:
-    """Raises if a wrapper that divides batches among the ranks calls the calling method of `loader`. A wrapper that would
-    do so on several ranks is refused on one, too."""
+    """Raises if a wrapper that divides batches among the ranks calls the method of `loader` that calls this. A wrapper
+    that would do so on several ranks is refused on one, too."""
     frame = sys._getframe(2)
     for _ in range(_FRAMES_MAX):
         if frame is None:

@@ -7,8 +7,8 @@
     for batch in batches:
         ...
 
-`accelerator.prepare` divides the batches of a `DataLoader` among the processes, and a Forebay loader has only those of its
-own process. So the loader does not go through it.
+`accelerator.prepare` divides the batches of a `DataLoader` among the processes, and a Forebay loader has only those of
+its own process. So the loader does not go through it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def prepare(accelerator: Accelerator, loader: Loader, device_placement: bool | N
     """Returns the batches of `loader` on the accelerator's device, and registers the loader for `save_state` and
     `load_state`.
 
-    Gradient accumulation with `accelerator.accumulate` knows the last batch of an epoch. `device_placement` is by default
-    that of the accelerator; without it the batches stay where the loader has them. The loader may also be wrapped in
-    `DataLoader(loader, batch_size=None)`.
+    Gradient accumulation with `accelerator.accumulate` knows the last batch of an epoch. `device_placement` is by
+    default that of the accelerator; without it the batches stay where the loader has them. The loader may also be
+    wrapped in `DataLoader(loader, batch_size=None)`.
     """
     if isinstance(loader, torch.utils.data.DataLoader) and isinstance(loader.dataset, Loader):
         if loader.batch_size is not None:
@@ -84,7 +84,9 @@ class PreparedLoader:
             for batch in batches:
                 # The loader looks ahead by itself, so its state stays that of the batch that the loop has.
                 self.end_of_dataloader = self.loader.is_last_batch
-                yield batch if self.device is None else send_to_device(batch, self.device, non_blocking=self._non_blocking)
+                if self.device is not None:
+                    batch = send_to_device(batch, self.device, non_blocking=self._non_blocking)
+                yield batch
         finally:
             gradients._remove_dataloader(self)
 

@@ -82,7 +82,7 @@ def printed(code, timeout=CHILD_WITHIN_SECONDS):
 
 
 def printed_by_ranks(code, world_size=2, timeout=RANKS_WITHIN_SECONDS, **variables):
-    """Runs `code` in a process for each rank, with the environment that torchrun gives, and returns what each prints."""
+    """Runs `code` in a process for each rank, in the environment that torchrun makes, and returns what each prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Hugging Face's accelerate on two ranks: each sample once, exact resume, and wrappers that would divide batches again."""
+"""Hugging Face's accelerate on two ranks: each sample once, exact resume, and wrappers that divide batches again."""
 
 import pytest
 import torch
@@ -128,7 +128,8 @@ def test_accelerators_own_prepare_is_refused_on_one_rank_too(rows, way):
 
 def test_a_shard_of_a_loader_that_has_all_samples_is_allowed(rows):
     # The loader has everything, and the shards divide it.
-    shards = [IterableDatasetShard(rows.load(batch_size=8, dp_rank=0, dp_size=1), 1, True, 2, rank) for rank in range(2)]
+    whole = [rows.load(batch_size=8, dp_rank=0, dp_size=1) for _ in range(2)]
+    shards = [IterableDatasetShard(loader, 1, True, 2, rank) for rank, loader in enumerate(whole)]
     assert [firsts(shard) for shard in shards] == [[0, 16, 32], [8, 24, 40]]
     with pytest.raises(forebay.InvalidError, match="IterableDatasetShard keeps the batches of one process"):
         next(iter(IterableDatasetShard(rows.load(batch_size=8, dp_rank=0, dp_size=2), 1, True, 2, 0)))
@@ -199,7 +200,7 @@ def test_two_ranks_read_each_sample_once():
     assert sorted(said[0]["untouched"] + said[1]["untouched"]) == list(range(100))
     for rank, its in enumerate(said):
         only = f"this loader has the batches of rank {rank} of 2"
-        assert its["dispatched"] == f"DataLoaderDispatcher of accelerate divides the batches of rank 0 among all ranks, and {only}"
+        assert only in its["dispatched"] and "DataLoaderDispatcher of accelerate divides" in its["dispatched"]
         assert only in its["sharded"] and "IterableDatasetShard keeps the batches of one process" in its["sharded"]
         assert its["evaluated"] == [0, 1, 2]
         assert its["wrong"] == (

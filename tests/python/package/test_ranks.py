@@ -74,7 +74,9 @@ def test_torch_distributed_says_which_rank(process_group):
         ),
     ],
 )
-def test_sources_that_disagree_with_torch_distributed_are_named(monkeypatch, process_group, options, environment, message):
+def test_sources_that_disagree_with_the_process_group_are_named(
+    monkeypatch, process_group, options, environment, message
+):
     if environment:
         monkeypatch.setenv("RANK", str(environment[0]))
         monkeypatch.setenv("WORLD_SIZE", str(environment[1]))
@@ -224,7 +226,7 @@ def test_a_global_batch_and_a_batch_are_not_both_given():
         numbers(100, batch_size=8, global_batch_size=24)
 
 
-# A framework starts the process group after the loader was made, and nothing in the environment says which rank this is.
+# A framework starts the process group after the loader was made, and the environment does not say which rank this is.
 LATE = """
 import json, os
 rank, world_size = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))
