@@ -15,7 +15,9 @@ class Batch(dict):
 
     def __init__(self, *columns: Any, **named: Any):
         super().__init__(*columns, **named)
-        self.epoch = self.step = self.offset = None
+        self.epoch: int | None = None
+        self.step: int | None = None
+        self.offset: int | None = None
         # The CUDA event of the batch's copy to a device, while the copy may be running.
         self.copied = None
 

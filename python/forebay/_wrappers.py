@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from ._errors import InvalidError
@@ -14,7 +15,7 @@ _FRAMES_MAX = 12
 def refuse_wrappers(loader: Any) -> None:
     """Raises if a wrapper that divides batches among the ranks calls the method of `loader` that calls this. A wrapper
     that would do so on several ranks is refused on one, too."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return

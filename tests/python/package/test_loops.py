@@ -3,8 +3,10 @@
 Each row holds for feeds whose length is known, and for those whose length only reading shows.
 """
 
+import gc
 import itertools
 import threading
+import weakref
 
 import pytest
 
@@ -372,6 +374,42 @@ def test_a_complete_run_of_several_epochs_has_no_length_left():
     assert len(resumed) == 0 and list(resumed) == [] and len(resumed) == 14
     with pytest.raises(forebay.InvalidError, match="covers the epochs below 2"):
         resumed.set_epoch(2)
+
+
+def test_a_count_of_epochs_goes_on_after_the_end_of_an_epoch():
+    case = Case(*FEEDS["known"])
+    loader = case.loader(epochs=3)
+    WAYS["zip"](loader, case.count)
+    resumed = case.resumed(loader.state_dict(), epochs=3)
+    assert resumed.epoch == 1 and len(resumed) == 2 * case.count
+    # The rest of epoch 0 is empty, and the loop goes on.
+    resumed.set_epoch(0)
+    assert read(resumed) == [batch for epoch in case.epochs[1:3] for batch in epoch]
+    for way in WAYS:
+        assert len(WAYS[way](loader, 3 * case.count)) == 3 * case.count
+        assert loader.epoch == 0 and len(loader) == 3 * case.count
+
+
+def test_what_nothing_refers_to_is_closed_in_the_middle_of_a_loop():
+    loader = numbers(100, batch_size=8)
+    batches = iter(loader)
+    next(batches)
+    gone = weakref.ref(loader), weakref.ref(loader._loop)
+    gc.disable()
+    try:
+        del loader, batches
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_end_that_a_closed_loop_looked_for_moves_no_steps():
+    case = Case(*FEEDS["filtered"])
+    loader = case.loader()
+    with loader:
+        WAYS["zip"](loader, case.count)
+    assert read(loader) == case.epochs[1]
+    assert loader.trace(0, epoch=0) == case.loader().trace(0, epoch=0)
 
 
 def test_a_loop_without_end_has_a_state_after_each_batch():
