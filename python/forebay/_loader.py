@@ -188,7 +188,7 @@ class Loader:
     def _loop_at(self, begin: Place, empty_of: int | None = None) -> Loop:
         # A loop does not refer to its loader, which would keep both alive when nothing else does.
         open = partial(_open, self._feed, self._own.read, self._epochs, self._ahead)
-        take = partial(_take, self._columns, self._tensor, self._copy)
+        take = partial(_take, self._own, self._columns, self._tensor, self._copy)
         return Loop(begin, open, take, self._copy, self._done, empty_of)
 
     def _count_from(self, place: Place) -> None:
@@ -566,9 +566,15 @@ def _open(feed: Feed, read: dict[str, Any], epochs: int | None, ahead: int, plac
     return feed.read(_options(read, epochs, place.text, place.epoch), ahead)
 
 
-def _take(columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch) -> tuple[Any, Place]:
+def _take(
+    share: Share, columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch
+) -> tuple[Any, Place]:
     """Returns a batch for the loop, and the place after it. Without `tensor`, it is an Arrow batch."""
-    return _batch(columns, tensor, copy, taken), Place(taken.epoch, taken.next_offset, taken.token)
+    # Compute this from the batch's offset: after a resume, steps need not begin at multiples of the global batch. With
+    # dynamic delivery, a token's offset is another one.
+    step_begins = taken.offset - share.rank * share.batch_size
+    after = Place(taken.epoch, step_begins + share.global_batch_size, taken.token)
+    return _batch(columns, tensor, copy, taken), after
 
 
 def _batch(columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch) -> Any:
