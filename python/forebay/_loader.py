@@ -359,7 +359,7 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current loop's last batch as long as the loop has its iterator, else that of the next loop."""
+        """The epoch of the current loop's last batch, as long as its iterator is there, else that of the next loop."""
         loop, resume = self._loop, self._resume
         if loop is not None and self._batches() is not None:
             return loop.epoch
