@@ -17,6 +17,7 @@ import os
 from typing import Any
 
 from ._client import Cluster
+from ._batch import Batch
 from ._errors import (
     ConflictError,
     DataError,
@@ -29,7 +30,7 @@ from ._errors import (
     UnavailableError,
 )
 from ._formats import Ragged
-from ._loader import Batch, Loader
+from ._loader import Loader
 from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
 from ._table import Table
@@ -123,7 +124,9 @@ def load(
 
     - `epochs`: the number of epochs of one `for` loop, `float("inf")` for no end. Without it each loop is one epoch,
       and the next loop is the next epoch.
-    - `rank`, `world_size` (or `dp_rank`, `dp_size`): by default those of `torch.distributed`, else RANK and WORLD_SIZE.
+    - `rank`, `world_size`: by default those of `torch.distributed`, else RANK and WORLD_SIZE, at the loader's first
+      use. What disagrees with these is an error.
+    - `dp_rank`, `dp_size`: the place among the processes that share the samples, where the launcher counts others too.
     - `columns`: only these columns. In this process, functions that only other columns need do not run.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import forebay
@@ -42,6 +42,46 @@ def test_data_loader_reads_epochs(rows):
     assert isinstance(batch["parts"], forebay.Ragged)
 
 
+@pytest.mark.parametrize("wrapper", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("count", [7, 8])
+def test_data_loaders_that_are_read_by_their_length_go_on_to_the_next_epoch(rows, wrapper, count):
+    loader = rows.load(batch_size=8, shuffle=True, seed=2)
+    expected = [firsts(loader) for _ in range(4)]
+    wrapped = wrapper(rows.load(batch_size=8, shuffle=True, seed=2), batch_size=None)
+    # Exactly its length, or until its end.
+    assert [firsts(batch for _, batch in zip(range(count), wrapped)) for _ in range(3)] == expected[:3]
+    assert wrapped.dataset.state_dict()["epoch"] == 3
+    next(iter(wrapped))
+    assert firsts(wrapped) == expected[3]
+
+
+@pytest.mark.parametrize("wrapper", [DataLoader, StatefulDataLoader])
+def test_a_data_loader_zipped_with_itself_raises(rows, wrapper):
+    wrapped = wrapper(rows.load(batch_size=8), batch_size=None)
+    with pytest.raises(forebay.InvalidError, match="a newer loop over this loader began"):
+        list(zip(wrapped, wrapped))
+
+
+def test_a_sampler_that_divides_samples_is_refused(rows):
+    loader = rows.load(batch_size=8)
+    with pytest.raises(ValueError, match="expected unspecified sampler option"):
+        DataLoader(loader, batch_size=None, sampler=DistributedSampler(loader, num_replicas=2, rank=0))
+    loader = rows.load(batch_size=8, format="numpy")
+    with pytest.raises(TypeError, match="not subscriptable"):
+        next(iter(DataLoader(loader, batch_size=None, sampler=DistributedSampler(loader, num_replicas=2, rank=0))))
+
+
+def test_a_batch_moves_to_a_device_with_its_place(rows):
+    batch = next(iter(rows.load(batch_size=8)))
+    moved = batch.to("meta", non_blocking=True)
+    assert moved["n"].is_meta and moved["parts"].values.is_meta and moved["name"] == batch["name"]
+    assert (type(moved), moved.epoch, moved.step, moved.offset) == (forebay.Batch, 0, 0, 0)
+    assert not batch["n"].is_meta
+    # Tensors of other frameworks have no device of torch.
+    batch = next(iter(rows.load(batch_size=8, format="numpy")))
+    assert batch.to("meta")["n"] is batch["n"]
+
+
 @pytest.mark.parametrize("taken", [0, 1, 3, 6, 7])
 def test_stateful_data_loader_resumes_in_the_middle(rows, taken):
     def wrapped():
@@ -56,8 +96,9 @@ def test_stateful_data_loader_resumes_in_the_middle(rows, taken):
     following = [batch["n"].tolist() for batch in run]
     resumed = wrapped()
     resumed.load_state_dict(state)
-    assert [batch["n"].tolist() for batch in resumed] == rest
-    assert [batch["n"].tolist() for batch in resumed] == following
+    # After the last batch the next loop is the next epoch.
+    loops = [rest, following] if rest else [following]
+    assert [[batch["n"].tolist() for batch in resumed] for _ in loops] == loops
 
 
 @pytest.mark.parametrize("context, message", [("fork", "in a forked process"), ("spawn", "sent to another process")])
