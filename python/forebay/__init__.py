@@ -14,8 +14,9 @@ Each sample comes exactly once per epoch, in an order that depends only on the q
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
+from ._batch import Batch
 from ._client import Cluster
 from ._errors import (
     ConflictError,
@@ -29,11 +30,14 @@ from ._errors import (
     UnavailableError,
 )
 from ._formats import Ragged
-from ._loader import Batch, Loader
+from ._loader import Loader
 from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
 from ._table import Table
 from ._udf import Udf, tensor, udf
+
+if TYPE_CHECKING:
+    from ._types import ArrowBatch, JaxBatch, LoadOptions, NumpyBatch, TensorFlowBatch, TorchLoader, Unpack
 
 __all__ = [
     "Batch",
@@ -67,19 +71,31 @@ __all__ = [
 ]
 
 
+@overload
+def load(pipeline: Any, *, format: Literal["torch"] | None = None, **options: Unpack[LoadOptions]) -> TorchLoader: ...
+@overload
+def load(pipeline: Any, *, format: Literal["numpy"], **options: Unpack[LoadOptions]) -> Loader[NumpyBatch]: ...
+@overload
+def load(pipeline: Any, *, format: Literal["jax"], **options: Unpack[LoadOptions]) -> Loader[JaxBatch]: ...
+@overload
+def load(pipeline: Any, *, format: Literal["tf"], **options: Unpack[LoadOptions]) -> Loader[TensorFlowBatch]: ...
+@overload
+def load(pipeline: Any, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
+@overload
+def load(pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
 def load(
     pipeline: Any,
     *,
     # begin: options of load
     batch_size: int | None = None,
     drop_last: bool | None = None,
-    delivery: str | None = None,
+    delivery: Literal["ordered", "dynamic"] | None = None,
     job: str | None = None,
     seed: int | None = None,
     shuffle: bool | None = None,
     window_bytes: int | str | None = None,
     window_rows: int | None = None,
-    on_error: str | None = None,
+    on_error: Literal["raise", "skip", "quarantine"] | None = None,
     bucket_by_length: str | None = None,
     bucket_boundaries: list[int] | None = None,
     global_batch_size: int | None = None,
@@ -94,7 +110,7 @@ def load(
     device: Any = None,
     pin_memory: bool = False,
     prefetch_factor: int = 2,
-) -> Loader:
+) -> Loader[Any]:
     """Returns a loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a
     `Table`.
 
@@ -134,7 +150,7 @@ def load(
     """
     options = dict(locals())
     del options["pipeline"]
-    return default_session().load(pipeline, **options)
+    return cast("Loader[Any]", default_session().load(pipeline, **options))
 
 
 def connect(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, cast
 
 from . import _formats as formats
 from ._errors import InvalidError
@@ -69,18 +69,28 @@ class DeviceCopy:
             tensor = tensor.pin_memory()
         return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
 
-    def _each(self, batch: Any, function: Any) -> Any:
+    def _each(self, batch: Any, function: Callable[[Any], Any]) -> Any:
         for name, column in batch.items():
-            batch[name] = self._column(column, function)
+            batch[name] = each_tensor(column, function, self._is_tensor)
         return batch
 
-    def _column(self, column: Any, function: Any) -> Any:
-        if isinstance(column, self._torch.Tensor):
-            return function(column)
-        if isinstance(column, formats.Ragged):
-            return column.map(function)
-        if isinstance(column, dict):
-            return {name: self._column(value, function) for name, value in column.items()}
-        if isinstance(column, list) and column and isinstance(column[0], self._torch.Tensor):
-            return [function(tensor) for tensor in column]
-        return column
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, self._torch.Tensor)
+
+
+def each_tensor(column: Any, function: Callable[[Any], Any], is_tensor: Callable[[Any], bool]) -> Any:
+    """Returns the column with `function` applied to its tensors: also to those in lists, ragged columns and structs."""
+    if is_tensor(column):
+        return function(column)
+    if isinstance(column, formats.Ragged):
+        return cast("formats.Ragged[Any]", column).map(function)
+    if isinstance(column, dict):
+        fields = cast("dict[str, Any]", column)
+        return {name: each_tensor(field, function, is_tensor) for name, field in fields.items()}
+    if isinstance(column, list):
+        items = cast("list[Any]", column)
+        # The first value shows what a list holds, so that texts and numbers are not visited one by one.
+        first = next((item for item in items if item is not None), None)
+        if is_tensor(first) or isinstance(first, (list, dict, formats.Ragged)):
+            return [each_tensor(item, function, is_tensor) for item in items]
+    return column

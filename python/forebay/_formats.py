@@ -7,10 +7,14 @@ A batch's memory belongs to the loop alone, so the loop may write to it.
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Callable
+from typing import Any, Callable, Generic, Iterator, Sized, TypeVar, cast
 
 from . import _native
 from ._errors import InvalidError
+
+# The tensors of a format, such as `torch.Tensor`.
+T = TypeVar("T")
+U = TypeVar("U")
 
 FORMATS = ("torch", "numpy", "jax", "tf", "arrow")
 
@@ -48,33 +52,42 @@ def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
     return value
 
 
-class Ragged:
+class Ragged(Generic[T]):
     """Rows of different lengths: row `i` is `values[offsets[i]:offsets[i + 1]]`, or `ragged[i]`."""
 
     __slots__ = ("values", "offsets")
 
-    def __init__(self, values: Any, offsets: Any):
+    def __init__(self, values: T, offsets: T):
         self.values = values
         self.offsets = offsets
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(cast("Sized", self.offsets)) - 1
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int) -> T:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
-        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+        values, offsets = cast(Any, self.values), cast(Any, self.offsets)
+        return cast(T, values[int(offsets[row]) : int(offsets[row + 1])])
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[T]:
         return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, values={self.values!r}, offsets={self.offsets!r})"
 
-    def map(self, function: Callable[[Any], Any]) -> "Ragged":
+    def map(self, function: Callable[[T], U]) -> Ragged[U]:
         """Returns the same rows with `function` applied to both tensors. The function may be a copy to a device."""
         return Ragged(function(self.values), function(self.offsets))
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Ragged[T]:
+        """Returns the rows with their torch tensors on `device`."""
+        return self.map(lambda tensor: cast(Any, tensor).to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Ragged[T]:
+        """Returns the rows with their torch tensors in pinned memory."""
+        return self.map(lambda tensor: cast(Any, tensor).pin_memory())
 
 
 def _torch() -> Callable[[_native.Tensor], Any]:

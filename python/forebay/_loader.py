@@ -6,11 +6,12 @@ import json
 import sys
 import time
 import weakref
-from typing import Any, Callable, Iterator, Protocol
+from typing import Any, Callable, Generic, Iterator, Protocol, TypeVar
 
 from . import _arguments as arguments
 from . import _formats as formats
 from . import _native
+from ._batch import Batch
 from ._devices import DeviceCopy
 from ._errors import ConflictError, Error, InvalidError
 
@@ -18,20 +19,8 @@ STATE_VERSION = 1
 # Stands for an endless loop: far more epochs than any training run has.
 EPOCHS_MAX = 1 << 32
 
-
-class Batch(dict):
-    """A dict of columns, with its place in the epoch."""
-
-    __slots__ = ("epoch", "step", "offset", "copied")
-
-    def __init__(self, *columns: Any, **named: Any):
-        super().__init__(*columns, **named)
-        self.epoch = self.step = self.offset = None
-        # The CUDA event of the batch's copy to a device, while the copy may be running.
-        self.copied = None
-
-    def __reduce__(self):
-        return Batch, (dict(self),), (None, {"epoch": self.epoch, "step": self.step, "offset": self.offset})
+# The loader's batches: `Batch[torch.Tensor]`, or `pyarrow.RecordBatch`.
+B = TypeVar("B")
 
 
 class Feed(Protocol):
@@ -44,6 +33,7 @@ class Feed(Protocol):
 
     def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
         """Returns batch size, epochs, drop_last, and the number of this rank's remaining samples if it is known."""
+        ...
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream: ...
 
@@ -54,7 +44,7 @@ class Feed(Protocol):
     def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]: ...
 
 
-class Loader:
+class Loader(Generic[B]):
     """Iterates over one rank's batches of a feed; made by `forebay.load`.
 
     Without `epochs`, each `for` loop is one epoch, and the next loop is the next epoch. With `epochs=N` one loop is all
@@ -94,7 +84,7 @@ class Loader:
         self._stream: _native.Stream | None = None
         self._generation = 0
         # A weak reference to the loop that reads the stream.
-        self._loop: Callable[[], _Batches | None] = lambda: None
+        self._loop: Callable[[], _Batches[B] | None] = lambda: None
         # `_interrupted`: the last batch may have been lost between the stream and the loop.
         # `_failed`: the loop got an error instead of the last batch.
         self._interrupted = self._failed = False
@@ -108,7 +98,7 @@ class Loader:
 
     # Iterating
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         self._end_stream()
         place = self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
         self._resume = None
@@ -116,7 +106,7 @@ class Loader:
         self._place = place
         self._begin_at(place)
         self._open(place)
-        batches = _Batches(self, self._generation)
+        batches: _Batches[B] = _Batches(self, self._generation)
         self._loop = weakref.ref(batches)
         return batches
 
@@ -204,7 +194,7 @@ class Loader:
         """Stops computing and reading. A new loop may begin afterwards."""
         self._end_stream()
 
-    def __enter__(self) -> "Loader":
+    def __enter__(self) -> "Loader[B]":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -396,18 +386,18 @@ class _Place:
         self.epoch, self.offset, self.text = epoch, offset, text
 
 
-class _Batches:
+class _Batches(Generic[B]):
     """One loop over a loader."""
 
     __slots__ = ("_loader", "_generation", "__weakref__")
 
-    def __init__(self, loader: Loader, generation: int):
+    def __init__(self, loader: Loader[B], generation: int):
         self._loader, self._generation = loader, generation
 
-    def __iter__(self) -> "_Batches":
+    def __iter__(self) -> "_Batches[B]":
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> B:
         loader = self._loader
         # Another loop over the same loader has started.
         if loader._generation != self._generation:

@@ -9,19 +9,24 @@ import re
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from . import _arguments as arguments
 from . import _formats as formats
 from . import _native, _options, _ranks
 from ._errors import InvalidError, NotFoundError
 from ._loader import EPOCHS_MAX, Loader, check_columns
+from ._loads import Loads, LoadsNamed
 from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
 
+if TYPE_CHECKING:
+    from ._loader import Feed
+    from ._types import FeedOptions, Unpack
 
-class Session:
+
+class Session(LoadsNamed):
     """Tables, pipelines, and the threads that compute them. The functions of the module share one session.
 
     Options, as on the command line:
@@ -142,9 +147,8 @@ class Session:
         """Returns the names of the pipelines created by scripts."""
         return [name for name in self._native.pipelines() if not name.startswith("_")]
 
-    def load(self, pipeline: Any, **options: Any) -> Loader:
-        """See `forebay.load`."""
-        return self._resolve(pipeline).load(**options)
+    def _load(self, pipeline: Any, options: dict[str, Any]) -> Loader[Any]:
+        return self._resolve(pipeline)._load(options)
 
     def _resolve(self, pipeline: Any) -> "Pipeline":
         if isinstance(pipeline, Pipeline):
@@ -196,7 +200,7 @@ class Session:
         )
 
 
-class Pipeline:
+class Pipeline(Loads):
     """A checked and compiled query."""
 
     def __init__(self, session: Session, name: str):
@@ -220,20 +224,20 @@ class Pipeline:
             return schema
         return pyarrow.schema(schema)
 
-    def explain(self, **options: Any) -> "Text":
+    def explain(self, **options: Unpack[FeedOptions]) -> "Text":
         """Describes how the pipeline will run. Takes the feed options of `load`."""
         feed, rest = _split(options)
         _refuse_rest(rest)
         return Text(self.session._native.explain(self.name, json.dumps(feed)))
 
-    def preview(self, rows: int = 8, **options: Any) -> "Preview":
+    def preview(self, rows: int = 8, **options: Unpack[FeedOptions]) -> "Preview":
         """Returns the first processed rows: a table in a terminal, with pictures in a notebook. It leaves out bad rows
         and counts them."""
         feed, rest = _split(options)
         _refuse_rest(rest)
         return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.count("rows", rows, 1)))
 
-    def materialize(self, to: str | os.PathLike[str], **options: Any) -> "Materialized":
+    def materialize(self, to: str | os.PathLike[str], **options: Unpack[FeedOptions]) -> "Materialized":
         """Writes the samples of one epoch to Parquet files in the folder or URL `to`. Takes the feed options of `load`.
 
         If the same feed has already written its samples there, this method reuses them and computes nothing.
@@ -257,38 +261,11 @@ class Pipeline:
             )
         return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()
 
-    def load(
-        self,
-        *,
-        # begin: options of load
-        batch_size: int | None = None,
-        drop_last: bool | None = None,
-        delivery: str | None = None,
-        job: str | None = None,
-        seed: int | None = None,
-        shuffle: bool | None = None,
-        window_bytes: int | str | None = None,
-        window_rows: int | None = None,
-        on_error: str | None = None,
-        bucket_by_length: str | None = None,
-        bucket_boundaries: list[int] | None = None,
-        global_batch_size: int | None = None,
-        # end: options of load
-        epochs: int | float | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        dp_rank: int | None = None,
-        dp_size: int | None = None,
-        columns: list[str] | None = None,
-        format: str | None = None,
-        device: Any = None,
-        pin_memory: bool = False,
-        prefetch_factor: int = 2,
-    ) -> Loader:
-        """See `forebay.load`."""
-        options = dict(locals())
-        del options["self"]
-        return make_loader(lambda feed, _, columns: LocalFeed(self.session, self.name, feed, columns), options)
+    def _load(self, options: dict[str, Any]) -> Loader[Any]:
+        def opened(feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None) -> LocalFeed:
+            return LocalFeed(self.session, self.name, feed, columns)
+
+        return make_loader(opened, options)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {type}" for name, type in self.columns.items())
@@ -332,7 +309,7 @@ class LocalFeed:
         return self._native.trace_offsets(epoch, first, count)
 
 
-def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False) -> Loader:
+def make_loader(open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] | None], Feed], options: dict[str, Any], names_job: bool = False) -> Loader[Any]:
     """Checks the arguments of `load`, and returns the loader of the feed that `open_feed` opens.
 
     Names the job of ranks that a launcher started if `names_job`.
@@ -376,17 +353,17 @@ def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False
     )
 
 
-_torch_loader: type[Loader] | None = None
+_torch_loader: type[Loader[Any]] | None = None
 
 
-def torch_loader() -> type[Loader]:
+def torch_loader() -> type[Loader[Any]]:
     """Returns a subclass of `Loader` that is a `torch.utils.data.IterableDataset`, so that torch's own loaders accept
     it."""
     global _torch_loader
     if _torch_loader is None:
         from torch.utils.data import IterableDataset
 
-        class TorchLoader(Loader, IterableDataset):
+        class TorchLoader(Loader[Any], IterableDataset[Any]):
             __doc__ = Loader.__doc__
 
         TorchLoader.__name__ = TorchLoader.__qualname__ = "Loader"
@@ -394,7 +371,7 @@ def torch_loader() -> type[Loader]:
     return _torch_loader
 
 
-def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the checked feed options, and the other options."""
     rest = dict(options)
     return _options.checked(_options.FEED, rest), rest

@@ -1,0 +1,79 @@
+"""Types of arguments and of batches, for type checkers and editors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import jax
+    import numpy
+    import numpy.typing
+    import pyarrow
+    import torch
+    from torch.utils.data import IterableDataset
+
+    from ._batch import Batch
+    from ._loader import Loader
+    from ._table import Table
+
+    # Annotations name them; they do not exist at run time, because the frameworks need not be installed.
+    TorchBatch: TypeAlias = Batch[torch.Tensor]
+    NumpyBatch: TypeAlias = Batch[numpy.typing.NDArray[Any]]
+    JaxBatch: TypeAlias = Batch[jax.Array]
+    TensorFlowBatch: TypeAlias = Batch[Any]
+    ArrowBatch: TypeAlias = pyarrow.RecordBatch
+
+    class TorchLoader(Loader[TorchBatch], IterableDataset[TorchBatch]):
+        """A loader of torch tensors, which torch's own loaders accept as a data set."""
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack as Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+
+__all__ = ["FeedOptions", "LoadOptions", "ReadOptions", "Unpack"]
+
+
+# protocol/src/options/table.rs declares the options: see _options.py.
+class FeedOptions(TypedDict, total=False):
+    """Options that define a feed."""
+
+    # begin: options of a feed
+    seed: int | None
+    shuffle: bool | None
+    window_bytes: int | str | None
+    window_rows: int | None
+    on_error: Literal["raise", "skip", "quarantine"] | None
+    bucket_by_length: str | None
+    bucket_boundaries: list[int] | None
+    global_batch_size: int | None
+    # end: options of a feed
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options that say how a feed is read."""
+
+    # begin: options of reading
+    batch_size: int | None
+    drop_last: bool | None
+    delivery: Literal["ordered", "dynamic"] | None
+    job: str | None
+    # end: options of reading
+
+
+class LoadOptions(FeedOptions, ReadOptions, total=False):
+    """Arguments of `load`, without `format`."""
+
+    epochs: int | float | None
+    rank: int | None
+    world_size: int | None
+    dp_rank: int | None
+    dp_size: int | None
+    columns: list[str] | None
+    device: Any
+    pin_memory: bool
+    prefetch_factor: int
