@@ -176,7 +176,7 @@ def connect(
     )
 
 
-def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | None:
+def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | Any:
     """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or tables.
 
     Returns the query's pipeline, or the last pipeline that the script creates, or `None` if it creates none.

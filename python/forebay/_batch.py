@@ -7,17 +7,16 @@ from typing import Any, Callable, Generic, TypeVar, cast
 
 from ._devices import each_tensor
 from ._errors import InvalidError, NotFoundError
+from ._types import T
 
-# The tensors of a format, such as `torch.Tensor`.
-T = TypeVar("T")
 C = TypeVar("C")
 
 
 class Batch(dict[str, "T | Any"], Generic[T]):
     """A dict of columns, with its place: `epoch`, `step` (the global step in the epoch) and `offset`.
 
-    For type checkers a column is a tensor `T` of the loader's format. Columns of other kinds (`Ragged`, lists, dicts)
-    pass too; `batch.column("path", list)` checks the kind.
+    For type checkers `batch["image"]` is a tensor `T` of the loader's format, or anything. `batch.column("path", list)`
+    says what a column of another kind is, and checks it.
     """
 
     __slots__ = ("epoch", "step", "offset", "copied")

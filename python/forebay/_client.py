@@ -64,7 +64,8 @@ class Cluster(LoadsNamed):
 
     def status(self) -> dict[str, Any]:
         """The state of the dispatcher: feeds, windows, workers, readers."""
-        return json.loads(self._native.status())
+        status: dict[str, Any] = json.loads(self._native.status())
+        return status
 
     def _load(self, pipeline: Any, options: dict[str, Any]) -> Loader[Any]:
         if not isinstance(pipeline, str) or any(c.isspace() for c in pipeline):
@@ -77,7 +78,7 @@ class Cluster(LoadsNamed):
 
         return make_loader(opened, options, names_job=True)
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise InvalidError("a cluster cannot be sent to another process", "call forebay.connect in that process")
 
     def __repr__(self) -> str:
@@ -117,5 +118,5 @@ class RemoteFeed:
         return self._open({}).trace_offsets(epoch, first, count)
 
 
-def _path(value: Any) -> str | None:
+def _path(value: str | os.PathLike[str] | None) -> str | None:
     return None if value is None else os.fspath(value)

@@ -93,4 +93,4 @@ def each_tensor(column: Any, function: Callable[[Any], Any], is_tensor: Callable
         first = next((item for item in items if item is not None), None)
         if is_tensor(first) or isinstance(first, (list, dict, formats.Ragged)):
             return [each_tensor(item, function, is_tensor) for item in items]
-    return column
+    return cast(Any, column)

@@ -6,15 +6,13 @@ A batch's memory belongs to the loop alone, so the loop may write to it.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from typing import Any, Callable, Generic, Iterator, Sized, TypeVar, cast
+from typing import Any, Callable, Generic, Iterator, Sized, cast
 
 from . import _native
 from ._errors import InvalidError
-
-# The tensors of a format, such as `torch.Tensor`.
-T = TypeVar("T")
-U = TypeVar("U")
+from ._types import T, U
 
 FORMATS = ("torch", "numpy", "jax", "tf", "arrow")
 
@@ -40,7 +38,7 @@ def converter(format: str) -> Callable[[_native.Tensor], Any]:
 
 def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
     """Converts a column of the native half: replaces its native tensors with the framework's."""
-    kind = type(value)
+    kind = cast("type[Any]", type(value))
     if kind is _native.Tensor:
         return tensor(value)
     if kind is _native.Ragged:
@@ -91,9 +89,9 @@ class Ragged(Generic[T]):
 
 
 def _torch() -> Callable[[_native.Tensor], Any]:
-    import torch
+    from torch.utils.dlpack import from_dlpack
 
-    return torch.from_dlpack
+    return from_dlpack
 
 
 def _numpy(times: bool = True) -> Callable[[_native.Tensor], Any]:
@@ -123,14 +121,14 @@ def _jax() -> Callable[[_native.Tensor], Any]:
 
 
 def _tf() -> Callable[[_native.Tensor], Any]:
-    import tensorflow
-
+    tensorflow: Any = importlib.import_module("tensorflow")
+    imported = tensorflow.experimental.dlpack.from_dlpack
     numpy = _numpy(times=False)
 
     def array(tensor: _native.Tensor) -> Any:
         if tensor.is_contiguous:
             # TensorFlow aborts the process if the memory does not begin at a multiple of 64 bytes.
-            return tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__(copy=not tensor.is_aligned))
+            return imported(tensor.__dlpack__(copy=not tensor.is_aligned))
         return tensorflow.convert_to_tensor(numpy(tensor))
 
     return array

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import weakref
-from typing import Any, Callable, Generic, Iterator, Protocol, TypeVar
+from typing import Any, Callable, Generic, Iterator, Protocol, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -14,13 +13,12 @@ from . import _native
 from ._batch import Batch
 from ._devices import DeviceCopy
 from ._errors import ConflictError, Error, InvalidError
+from ._packages import installed
+from ._types import B
 
 STATE_VERSION = 1
 # Stands for an endless loop: far more epochs than any training run has.
 EPOCHS_MAX = 1 << 32
-
-# The loader's batches: `Batch[torch.Tensor]`, or `pyarrow.RecordBatch`.
-B = TypeVar("B")
 
 
 class Feed(Protocol):
@@ -72,7 +70,7 @@ class Loader(Generic[B]):
         self._rank, self._world_size = rank, world_size
         self._columns = columns
         self._format = format
-        self._tensor = None if format == "arrow" else formats.converter(format)
+        self._tensor: Any = None if format == "arrow" else formats.converter(format)
         self._ahead = prefetch_factor
         self._copy = DeviceCopy.of(device, pin_memory, format)
         self._batch_size = feed.resolve(self._options("0:0", 0))[0]
@@ -167,7 +165,7 @@ class Loader(Generic[B]):
         if self._format == "arrow":
             return _arrow(taken, self._columns)
         tensor = self._tensor
-        batch = Batch()
+        batch: Batch[Any] = Batch()
         columns = taken.columns(self._columns)
         for name in self._columns or columns:
             batch[name] = formats.convert(columns[name], tensor)
@@ -276,9 +274,10 @@ class Loader(Generic[B]):
         if isinstance(state, list) and state and all(isinstance(part, dict) and "position" in part for part in state):
             state = state[0] | {"position": ",".join(str(part["position"]) for part in state)}
         try:
-            version, identity, position = state["version"], state["feed"], state["position"]
+            given = cast("dict[str, Any]", state)
+            version, identity, position = given["version"], given["feed"], given["position"]
             feed = identity["feed"]
-            epoch, offset = arguments.count("epoch", state["epoch"]), arguments.count("offset", state["offset"])
+            epoch, offset = arguments.count("epoch", given["epoch"]), arguments.count("offset", given["offset"])
             place = _Place(epoch, offset, position)
             if not isinstance(position, str):
                 raise TypeError
@@ -326,7 +325,7 @@ class Loader(Generic[B]):
             self._end_stream()
             self._resume = place
 
-    def trace(self, step: int | Batch, epoch: int | None = None) -> list[tuple[str, int]]:
+    def trace(self, step: int | Batch[Any], epoch: int | None = None) -> list[tuple[str, int]]:
         """Returns source file and row (from 0) of each sample of a batch from this loader, or of this rank's batch of a
         global step. It reads sources and transforms nothing.
 
@@ -355,7 +354,7 @@ class Loader(Generic[B]):
         all threads of the session, and the number of batches in the queue."""
         running = self._stream.stats() if self._stream is not None else None
         parts = self._done + ([running] if running else [])
-        total = {name: sum(part[name] for part in parts) for name in _SUMMED}
+        total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in _SUMMED}
         total["first_batch_seconds"] = parts[-1]["first_batch_seconds"] if parts else 0.0
         total["queue"] = running["queue"] if running else 0
         total["queue_max"] = self._ahead
@@ -367,7 +366,7 @@ class Loader(Generic[B]):
         columns = ", ".join(f"{name}: {type}" for name, type in self.columns.items())
         return f"<forebay.Loader rank {self._rank}/{self._world_size} batch_size={self._batch_size} {{{columns}}}>"
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise InvalidError(
             "a loader cannot be sent to another process",
             "Forebay computes on threads of its own: use DataLoader(num_workers=0), or call forebay.load there",
@@ -421,7 +420,7 @@ class _Batches(Generic[B]):
             raise StopIteration
         loader._failed = False
         batch, loader._place = taken
-        return batch
+        return cast(B, batch)
 
 
 def check_columns(columns: list[str], known: list[str]) -> None:
@@ -431,20 +430,11 @@ def check_columns(columns: list[str], known: list[str]) -> None:
 
 def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:
     """Returns a pyarrow record batch if pyarrow is installed, else an object with the Arrow PyCapsule interface."""
-    pyarrow = _pyarrow()
+    pyarrow = installed("pyarrow")
     if pyarrow is None:
         return taken
     batch = pyarrow.record_batch(taken)
     return batch if columns is None else batch.select(columns)
-
-
-def _pyarrow() -> Any:
-    if "pyarrow" not in sys.modules:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            return None
-    return sys.modules["pyarrow"]
 
 
 def _shown(value: Any) -> str:
@@ -460,7 +450,8 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
             said.append(what)
     for part in ("settings", "operators"):
         # A part that is missing from one identity does not count as a difference.
-        ours, theirs = (now[part], then[part]) if part in now and part in then else ({}, {})
+        pair: tuple[dict[str, Any], dict[str, Any]] = (now[part], then[part]) if part in now and part in then else ({}, {})
+        ours, theirs = pair
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 label = f"version of {name}" if part == "operators" else name

@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -56,7 +56,7 @@ class Session(LoadsNamed):
         self._functions: dict[str, Udf] = {}
         self._native = _native.Session(json.dumps(_options.checked(_options.SESSION, given)))
 
-    def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | None":
+    def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Any":
         """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
         `Table`s.
 
@@ -124,7 +124,7 @@ class Session(LoadsNamed):
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
         """Creates or replaces a table, and returns its name."""
         if isinstance(source, (str, os.PathLike)):
-            location = os.fspath(source)
+            location = os.fspath(cast("str | os.PathLike[str]", source))
             name = name or name_of(location)
             self._native.add_files(name, location, format)
             return name
@@ -156,7 +156,7 @@ class Session(LoadsNamed):
         if isinstance(pipeline, Table):
             return pipeline.pipeline()
         if isinstance(pipeline, os.PathLike) or isinstance(pipeline, str) and pipeline.endswith(".sql"):
-            return _of_script(Path(pipeline))
+            return _of_script(Path(cast("str | os.PathLike[str]", pipeline)))
         if hasattr(pipeline, "__arrow_c_stream__"):
             return self.table(pipeline).pipeline()
         if not isinstance(pipeline, str):
@@ -193,7 +193,7 @@ class Session(LoadsNamed):
             raise arguments.refuse("port", "from 0 to 65535", port)
         return Server(_native.Server(self._native, host, port, insecure))
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise InvalidError(
             "a session cannot be sent to another process",
             "neither can its pipelines and tables: call forebay.load in that process",
@@ -338,7 +338,7 @@ def make_loader(open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] |
     if names_job and is_launched and world_size > 1 and read.get("delivery") != "dynamic":
         job = _ranks.job_name({**feed, **read, "rank": None})
         read |= {} if job is None else {"job": read.get("job", job)}
-    loader_class = torch_loader() if format == "torch" else Loader
+    loader_class: type[Loader[Any]] = torch_loader() if format == "torch" else Loader
     return loader_class(
         open_feed(feed, read, columns),
         read=read,

@@ -7,7 +7,7 @@ import math
 import numbers
 import os
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import _arguments as arguments
 from ._errors import InvalidError
@@ -265,7 +265,7 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, datetime.date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
-        return "[" + ", ".join(_literal(name, item) for item in value) + "]"
+        return "[" + ", ".join(_literal(name, item) for item in cast("list[Any]", value)) + "]"
     raise arguments.refuse(name, "a finite number, a text, a time, True, False or a list of these", value)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from ._batch import Batch
     from ._loader import Loader
-    from ._table import Table
 
     # Annotations name them; they do not exist at run time, because the frameworks need not be installed.
     TorchBatch: TypeAlias = Batch[torch.Tensor]
@@ -35,7 +33,23 @@ if sys.version_info >= (3, 11):
 elif TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
 
-__all__ = ["FeedOptions", "LoadOptions", "ReadOptions", "Unpack"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar as _TypeVar
+
+    def TypeVar(name: str, default: Any = None) -> Any:
+        """Only type checkers need the defaults of type variables, and Python has them only since 3.13."""
+        return _TypeVar(name)
+
+
+__all__ = ["B", "FeedOptions", "LoadOptions", "ReadOptions", "T", "U", "Unpack"]
+
+# The tensors of a format, such as `torch.Tensor`.
+T = TypeVar("T", default=Any)
+U = TypeVar("U")
+# A loader's batches: `Batch[torch.Tensor]`, or `pyarrow.RecordBatch`.
+B = TypeVar("B", default=Any)
 
 
 # protocol/src/options/table.rs declares the options: see _options.py.
