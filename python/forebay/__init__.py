@@ -185,8 +185,14 @@ def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | Any:
 
 
 def table(source: Any, *, name: str | None = None, format: str | None = None) -> Table:
-    """Returns a table to build a pipeline from. `source` is the name of a table, a path, glob or URL of files, or Arrow
-    data such as a pyarrow table, a Polars frame or a pandas frame."""
+    """Returns a table to build a pipeline from. `source` is one of:
+
+    - the name of a table, or a path, glob or URL of files;
+    - a list of paths of media files: a row for each file;
+    - Arrow data: a pyarrow table, a Polars frame, a pandas frame;
+    - a dict of arrays of NumPy, torch or JAX, or of lists; arrays of several dimensions are columns of tensors;
+    - a `datasets.Dataset`.
+    """
     return default_session().table(source, name=name, format=format)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, cast, overload
 
 from ._devices import each_tensor
 from ._errors import InvalidError, NotFoundError
 from ._types import T
+
+if TYPE_CHECKING:
+    from ._formats import Ragged
 
 C = TypeVar("C")
 
@@ -35,7 +38,15 @@ class Batch(dict[str, "T | Any"], Generic[T]):
     def __reduce__(self) -> Any:
         return Batch, (dict(self),), (None, {"epoch": self.epoch, "step": self.step, "offset": self.offset})
 
-    def column(self, name: str, kind: type[C]) -> C:
+    @overload
+    def column(self, name: str, kind: type[list[Any]]) -> list[Any]: ...
+    @overload
+    def column(self, name: str, kind: type[dict[str, Any]]) -> dict[str, Any]: ...
+    @overload
+    def column(self, name: str, kind: type[Ragged[Any]]) -> Ragged[T]: ...
+    @overload
+    def column(self, name: str, kind: type[C]) -> C: ...
+    def column(self, name: str, kind: type[Any]) -> Any:
         """Returns a column, or raises an error if it is not of the class `kind`: `batch.column("path", list)`."""
         if name not in self:
             raise NotFoundError(f'there is no column "{name}"', f"columns: {', '.join(self)}")

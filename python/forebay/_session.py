@@ -15,8 +15,10 @@ from . import _arguments as arguments
 from . import _formats as formats
 from . import _native, _options, _ranks
 from ._errors import InvalidError, NotFoundError
+from ._frames import are_paths, are_rows, arrow_of
 from ._loader import EPOCHS_MAX, Loader, check_columns
 from ._loads import Loads, LoadsNamed
+from ._paths import table_of
 from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
@@ -68,7 +70,9 @@ class Session(LoadsNamed):
             name, text = os.fspath(text), read_script(text)
         elif not isinstance(text, str):
             raise arguments.refuse("text", "SQL or the path of a script", text)
-        made = {table: source for table, source in tables.items() if isinstance(source, Table)}
+        made = {
+            table: self.table(source) for table, source in tables.items() if isinstance(source, Table) or are_paths(source)
+        }
         for table, source in tables.items():
             if table not in made:
                 self._register(table, source)
@@ -102,12 +106,13 @@ class Session(LoadsNamed):
         return Pipeline(self, name)
 
     def table(self, source: Any, *, name: str | None = None, format: str | None = None) -> Table:
-        """Returns a table to build a pipeline from. `source` is the name of a table, a path, glob or URL of files, or
-        Arrow data such as a pyarrow table, a Polars frame or a pandas frame."""
+        """See `forebay.table`."""
         if isinstance(source, Table):
             return source
         name = arguments.text("name", name)
         format = arguments.choice("format", format, _native.formats())
+        if are_paths(source):
+            return table_of(self, source, name, format)
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and is_name(source):
@@ -128,16 +133,11 @@ class Session(LoadsNamed):
             name = name or name_of(location)
             self._native.add_files(name, location, format)
             return name
-        if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
-            try:
-                return self._native.register(name, source)
-            except TypeError as error:
-                raise InvalidError(f"a table cannot be made of {type(source).__name__}: {error}") from None
-        raise InvalidError(
-            f"a table cannot be made of {type(source).__name__}",
-            "give a path or URL, or Arrow data: anything with __arrow_c_stream__, such as a pyarrow table, a Polars or "
-            "a pandas frame",
-        )
+        rows = arrow_of(source)
+        try:
+            return self._native.register(name, rows)
+        except TypeError as error:
+            raise InvalidError(f"a table cannot be made of {type(source).__name__}: {error}") from None
 
     def pipeline(self, name: str) -> "Pipeline":
         """Returns the pipeline `name`, created by a script."""
@@ -157,12 +157,10 @@ class Session(LoadsNamed):
             return pipeline.pipeline()
         if isinstance(pipeline, os.PathLike) or isinstance(pipeline, str) and pipeline.endswith(".sql"):
             return _of_script(Path(cast("str | os.PathLike[str]", pipeline)))
-        if hasattr(pipeline, "__arrow_c_stream__"):
+        if are_rows(pipeline):
             return self.table(pipeline).pipeline()
         if not isinstance(pipeline, str):
-            accepted = (
-                "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or Arrow data"
-            )
+            accepted = "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or rows"
             raise arguments.refuse("pipeline", accepted, pipeline)
         if re.search(r"\s", pipeline.strip()):
             made = self.sql(pipeline)

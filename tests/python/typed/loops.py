@@ -28,8 +28,7 @@ def of_each_format(table: Table, pipeline: Pipeline, session: forebay.Session, c
 def columns(batch: Batch[torch.Tensor]) -> None:
     assert_type(batch["image"], torch.Tensor | Any)
     images: torch.Tensor = batch["image"]
-    paths = batch.column("path", list)
-    assert_type(paths, list[Any])
+    paths: list[str] = batch.column("path", list)
     assert_type(batch.column("image", torch.Tensor), torch.Tensor)
     tokens: Ragged[torch.Tensor] = batch.column("tokens", Ragged)
     assert_type(tokens[3], torch.Tensor)
