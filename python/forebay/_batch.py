@@ -55,7 +55,7 @@ class Batch(dict[str, "T | Any"], Generic[T]):
             raise InvalidError(f'the column "{name}" is a {type(found).__name__}, not a {kind.__name__}')
         return found
 
-    def to(self, device: Any, *, non_blocking: bool = False) -> Batch[T]:
+    def to(self, device: Any, non_blocking: bool = False) -> Batch[T]:
         """Returns the batch with its torch tensors on `device`. The other columns stay the same.
 
         As with torch's tensors, `non_blocking=True` returns before copies from pinned memory have ended. With

@@ -79,7 +79,7 @@ class Ragged(Generic[T]):
         """Returns the same rows with `function` applied to both tensors. The function may be a copy to a device."""
         return Ragged(function(self.values), function(self.offsets))
 
-    def to(self, device: Any, *, non_blocking: bool = False) -> Ragged[T]:
+    def to(self, device: Any, non_blocking: bool = False) -> Ragged[T]:
         """Returns the rows with their torch tensors on `device`."""
         return self.map(lambda tensor: cast(Any, tensor).to(device, non_blocking=non_blocking))
 

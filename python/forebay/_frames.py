@@ -26,8 +26,8 @@ def arrow_of(source: Any) -> Any:
 
 
 def are_rows(source: Any) -> bool:
-    """Whether `forebay.table` makes a table of `source`, which is not a path or a name."""
-    return _is_arrow(source) or isinstance(source, Mapping) or _is_of_datasets(source) or are_paths(source)
+    """Whether `source` holds rows itself, and does not name them."""
+    return _is_arrow(source) or isinstance(source, Mapping) or _is_of_datasets(source)
 
 
 def are_paths(source: Any) -> bool:

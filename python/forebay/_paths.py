@@ -49,7 +49,7 @@ def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: st
 
 def _check(found: Table, given: list[str], folder: str) -> None:
     """Raises an error if files are missing. It reads no bytes of files."""
-    loader = found.load(columns=["path"], format="arrow", batch_size=4096, rank=0, world_size=1)
+    loader = found.load(columns=["path"], format="arrow", batch_size=4096, dp_rank=0, dp_size=1)
     present: set[str] = set()
     for batch in loader:
         present.update(batch["path"].to_pylist())

@@ -226,7 +226,7 @@ def test_files_of_one_folder_have_its_name_as_label(session, pictures):
 def test_a_list_of_paths_in_a_query(session, pictures):
     query = session.sql("SELECT path FROM chosen WHERE label = 'rocket'", chosen=pictures)
     assert rows(query)["path"] == ["photos/rocket/002.jpg"]
-    [batch] = session.load(pictures, columns=["label"], format="numpy")
+    [batch] = session.table(pictures).load(columns=["label"], format="numpy")
     assert len(batch["label"]) == 4
 
 
