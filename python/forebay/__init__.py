@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ._batch import Batch
 from ._client import Cluster
+from ._counts import Counts
+from ._description import Description
+from ._duplicates import Duplicates
 from ._errors import (
     ConflictError,
     DataError,
@@ -43,8 +46,11 @@ __all__ = [
     "Batch",
     "Cluster",
     "ConflictError",
+    "Counts",
     "DataError",
     "DeniedError",
+    "Description",
+    "Duplicates",
     "Error",
     "ExhaustedError",
     "InternalError",

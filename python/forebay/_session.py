@@ -18,6 +18,7 @@ from ._errors import InvalidError, NotFoundError
 from ._frames import are_paths, are_rows, arrow_of
 from ._loader import EPOCHS_MAX, Loader, check_columns
 from ._loads import Loads, LoadsNamed
+from ._looking import Looks
 from ._paths import table_of
 from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
@@ -198,7 +199,7 @@ class Session(LoadsNamed):
         )
 
 
-class Pipeline(Loads):
+class Pipeline(Loads, Looks):
     """A checked and compiled query."""
 
     def __init__(self, session: Session, name: str):
@@ -258,6 +259,9 @@ class Pipeline(Loads):
                 "random operators come after cache(); Python functions need a version",
             )
         return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()
+
+    def _looked_at(self) -> "Pipeline":
+        return self
 
     def _load(self, options: dict[str, Any]) -> Loader[Any]:
         def opened(feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None) -> LocalFeed:

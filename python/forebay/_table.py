@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from . import _arguments as arguments
 from ._errors import InvalidError
 from ._loads import Loads
+from ._looking import Looks, bucket_of, split_conditions
 
 if TYPE_CHECKING:
     from ._loader import Loader
@@ -24,7 +25,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class Table(Loads):
+class Table(Loads, Looks):
     """Rows to choose, filter and transform. Expressions are SQL; nothing is read before a loader is made."""
 
     def __init__(
@@ -129,6 +130,23 @@ class Table(Loads):
         seed = arguments.count("seed", seed)
         return self._other(f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
 
+    def split(self, *fractions: float, by: str, seed: int = 0) -> "tuple[Table, ...]":
+        """Divides the rows: `train, test = table.split(0.9, by="path")`, or `split(0.8, 0.1, 0.1, by="path")`.
+
+        A row's part depends only on its value in the column `by` and on `seed`. It stays the same when rows are added,
+        and equal values are in one part. The parts have about these fractions of the distinct values. To split a part
+        again by the same column, give another seed.
+        """
+        if arguments.choice("by", by, list(self.columns)) is None:
+            raise arguments.refuse("by", "the name of a column", by)
+        seed = arguments.count("seed", seed)
+        if bucket_of(by, seed) in self.sql:
+            raise InvalidError(
+                f'these rows were split by "{by}" and seed {seed} already, so another such split would not be random',
+                "give another seed, or all fractions at once: split(0.8, 0.1, 0.1, …)",
+            )
+        return tuple(self.filter(condition) for condition in split_conditions(by, fractions, seed))
+
     def limit(self, rows: int) -> "Table":
         """The first rows of a table of files or Arrow data."""
         return self._other(f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
@@ -227,6 +245,9 @@ class Table(Loads):
     def preview(self, rows: int = 8, **options: Unpack[FeedOptions]) -> "Preview":
         """See `Pipeline.preview`."""
         return self.pipeline().preview(rows, **options)
+
+    def _looked_at(self) -> "Pipeline":
+        return self.pipeline()
 
     def _load(self, options: dict[str, Any]) -> "Loader[Any]":
         return self.pipeline()._load(options)
