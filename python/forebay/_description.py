@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any, Iterable, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from . import _html as html
 from ._packages import required
+from ._tensors import Tensors
 
 if TYPE_CHECKING:
     from ._reading import Pass
@@ -147,19 +148,25 @@ class _Column:
         self._ends: tuple[Any, Any] | None = None
         self._trues: int | None = None
         self._distinct: set[Any] | None = None
-        self._shapes: set[tuple[int, ...]] = set()
+        # Of tensors: the only shape, or the least and the greatest sides.
+        self._shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def add(self, column: Any) -> None:
         pyarrow = required("pyarrow", "describe")
         compute = required("pyarrow.compute", "describe")
         types = pyarrow.types
         self.nulls += column.null_count
-        extension = column.type if isinstance(column, pyarrow.ExtensionArray) else None
-        values = (column.storage if extension is not None else column).drop_null()
+        tensors = Tensors.of(column)
+        if tensors is not None:
+            for shape in {shape for shape in tensors.shapes if shape is not None}:
+                self._add_shape(shape)
+            elements = tensors.elements
+            if not (elements.null_count or types.is_boolean(elements.type)):
+                self.numbers.add(elements, compute, samples=False)
+            return
+        values = column.drop_null()
         type = values.type
-        if extension is not None:
-            self._add_tensors(extension, values, compute)
-        elif types.is_boolean(type):
+        if types.is_boolean(type):
             self._trues = (self._trues or 0) + (compute.sum(values).as_py() or 0)
         elif types.is_integer(type) or types.is_floating(type) or types.is_decimal(type):
             self.is_number = True
@@ -174,7 +181,7 @@ class _Column:
             self._unit = "bytes"
             self._lengths.add(compute.binary_length(values), compute, samples=False)
         elif types.is_fixed_size_list(type):
-            self._shapes.add((type.list_size,))
+            self._add_shape((type.list_size,))
         elif types.is_list(type) or types.is_large_list(type):
             self._unit = "items"
             self._lengths.add(compute.list_value_length(values), compute, samples=False)
@@ -186,24 +193,15 @@ class _Column:
         before = self._ends or (low, high)
         self._ends = min(before[0], low), max(before[1], high)
 
+    def _add_shape(self, shape: tuple[int, ...]) -> None:
+        low, high = self._shapes or (shape, shape)
+        self._shapes = tuple(map(min, low, shape)), tuple(map(max, high, shape))
+
     def _count_distinct(self, values: Any) -> None:
         known: set[Any] = set() if self._distinct is None else self._distinct
         if len(known) <= DISTINCT_MAX:
             known.update(values.unique().slice(0, DISTINCT_MAX + 1).to_pylist())
         self._distinct = known
-
-    def _add_tensors(self, extension: Any, storage: Any, compute: Any) -> None:
-        if hasattr(extension, "shape") and not hasattr(extension, "uniform_shape"):
-            self._shapes.add(tuple(extension.shape))
-            elements = storage.flatten()
-        elif {"data", "shape"} <= {field.name for field in storage.type}:
-            if len(self._shapes) <= DISTINCT_MAX:
-                self._shapes.update(map(tuple, storage.field("shape").to_pylist()))
-            elements = storage.field("data").flatten()
-        else:
-            return
-        if not (elements.null_count or _is_boolean(elements.type)):
-            self.numbers.add(elements, compute, samples=False)
 
     def facts(self) -> dict[str, Any]:
         facts = self.numbers.facts()
@@ -217,24 +215,14 @@ class _Column:
         if self._distinct is not None:
             over = len(self._distinct) > DISTINCT_MAX
             facts["distinct"] = f"over {DISTINCT_MAX}" if over else len(self._distinct)
-        if self._shapes:
-            facts |= _of_shapes(self._shapes)
+        if self._shapes is not None:
+            low, high = self._shapes
+            facts |= {"shape": low} if low == high else {"min shape": low, "max shape": high}
         return facts
-
-
-def _of_shapes(shapes: Iterable[tuple[int, ...]]) -> dict[str, Any]:
-    shapes = list(shapes)
-    if len(shapes) == 1:
-        return {"shape": shapes[0]}
-    return {"min shape": tuple(map(min, zip(*shapes))), "max shape": tuple(map(max, zip(*shapes)))}
 
 
 def _is_float(type: Any) -> bool:
     return bool(required("pyarrow", "describe").types.is_floating(type))
-
-
-def _is_boolean(type: Any) -> bool:
-    return bool(required("pyarrow", "describe").types.is_boolean(type))
 
 
 def _shown(value: Any) -> str:

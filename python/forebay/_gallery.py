@@ -8,9 +8,11 @@ from . import _html as html
 from ._errors import Error
 from ._packages import installed
 from ._reading import Pass
+from ._tensors import Tensors
 
 if TYPE_CHECKING:
     from ._session import Pipeline, Session
+    from ._types import OnError
 
 SIDE = 128
 
@@ -28,8 +30,8 @@ class Gallery:
         return self.html
 
 
-def gallery(pipeline: Pipeline, rows: int, on_error: str | None) -> Gallery:
-    preview = pipeline.preview(rows, shuffle=False, on_error="skip" if on_error is None else on_error)
+def gallery(pipeline: Pipeline, rows: int, on_error: OnError | None) -> Gallery:
+    preview = pipeline.preview(rows, shuffle=False, on_error=on_error or "skip")
     pyarrow = installed("pyarrow")
     if pyarrow is None:
         # The preview shows decoded images, but no thumbnails of files.
@@ -48,14 +50,15 @@ def _figure(session: Session, row: Any, pyarrow: Any) -> str:
         if jpeg is not None:
             pictures.append(html.picture(jpeg, name))
         else:
-            cells.append((html.text(name, 40), _cell(column, pyarrow)))
+            cells.append((html.text(name, 40), _cell(column)))
     lines = "".join(f"<tr><th>{name}</th><td>{cell}</td></tr>" for name, cell in cells)
     return f"<figure>{''.join(pictures)}<table>{lines}</table></figure>"
 
 
-def _cell(column: Any, pyarrow: Any) -> str:
-    if isinstance(column, pyarrow.ExtensionArray):
-        return html.text(str(column.type))
+def _cell(column: Any) -> str:
+    tensors = Tensors.of(column)
+    if tensors is not None:
+        return html.text(f"{tensors.data.type.value_type} {tensors.shapes[0]}")
     value = column[0].as_py()
     return html.text(f"{len(value)} bytes" if isinstance(value, bytes) else value)
 
@@ -68,18 +71,17 @@ def thumbnail(session: Session, column: Any, pyarrow: Any) -> bytes | None:
     if types.is_binary(column.type) or types.is_large_binary(column.type) or _is_media(column.type, types):
         shape = _sides(session, column, pyarrow)
         image = "decode_image(picture, fast => true)"
-    elif isinstance(column, pyarrow.ExtensionArray):
+    else:
         column = _fixed(column, pyarrow)
         shape = None if column is None else tuple(column.type.shape)[:2]
         image = "picture"
-    else:
-        return None
     if shape is None or min(shape) == 0:
         return None
     scale = min(SIDE / max(shape), 1)
     height, width = (max(1, round(side * scale)) for side in shape)
     expression = f"encode_jpeg(resize({image}, height => {height}, width => {width}))"
-    return _of_query(session, column, expression, pyarrow)
+    jpeg: bytes | None = _of_query(session, column, expression, pyarrow)
+    return jpeg
 
 
 def _is_media(type: Any, types: Any) -> bool:
@@ -93,13 +95,10 @@ def _sides(session: Session, column: Any, pyarrow: Any) -> tuple[int, int] | Non
 
 def _fixed(column: Any, pyarrow: Any) -> Any:
     """An image tensor of one row as uint8 of a fixed shape; `None` if it is no image."""
-    storage, shape = column.storage, None
-    if hasattr(column.type, "uniform_shape"):
-        shape = storage.field("shape")[0].as_py()
-        elements = storage.field("data").flatten()
-    else:
-        shape = getattr(column.type, "shape", None)
-        elements = storage.flatten()
+    tensors = Tensors.of(column)
+    if tensors is None:
+        return None
+    elements, [shape] = tensors.elements, tensors.shapes
     if shape is None or len(shape) != 3 or shape[2] != 3 or elements.null_count:
         return None
     if elements.type != pyarrow.uint8():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from . import _arguments as arguments
 from ._counts import Counts, value_counts
@@ -13,11 +13,11 @@ from ._errors import InvalidError
 from ._gallery import gallery
 from ._packages import required
 from ._reading import Pass
+from ._tensors import Tensors
 
 if TYPE_CHECKING:
     from ._session import Pipeline
-
-    OnError = Literal["raise", "skip", "quarantine"]
+    from ._types import OnError
 
 
 class Looks:
@@ -92,13 +92,11 @@ def _name(column: Any) -> str:
 
 
 def _for_pandas(column: Any) -> Any:
-    pyarrow = required("pyarrow", "to_pandas")
-    if not isinstance(column.type, pyarrow.BaseExtensionType):
+    chunks = [Tensors.of(chunk) for chunk in column.chunks]
+    tensors = [chunk for chunk in chunks if chunk is not None]
+    if not tensors:
         return column.to_pandas().array
-    rows: list[Any] = []
-    for chunk in column.chunks:
-        rows += _arrays(chunk)
-    return _objects(rows)
+    return _objects([row for chunk in tensors for row in chunk.arrays()])
 
 
 def _objects(rows: list[Any]) -> Any:
@@ -107,18 +105,6 @@ def _objects(rows: list[Any]) -> Any:
     for index, row in enumerate(rows):
         made[index] = row
     return made
-
-
-def _arrays(chunk: Any) -> list[Any]:
-    """The rows of a column of tensors as NumPy arrays, with `None` for nulls."""
-    storage = chunk.storage
-    if hasattr(chunk.type, "uniform_shape"):
-        parts = zip(storage.field("shape").to_pylist(), storage.field("data"), chunk.is_valid().to_pylist())
-        return [data.values.to_numpy(zero_copy_only=False).reshape(shape) if valid else None for shape, data, valid in parts]
-    shape = getattr(chunk.type, "shape", None)
-    if shape is None:
-        return list(chunk.to_pylist())
-    return [row.values.to_numpy(zero_copy_only=False).reshape(shape) if row.is_valid else None for row in storage]
 
 
 def split_conditions(column: str, fractions: tuple[float, ...], seed: int) -> list[str]:

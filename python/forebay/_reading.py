@@ -40,10 +40,10 @@ class Pass:
         """The number of rows, if it is known without reading."""
         return self._feed.samples_per_epoch
 
-    def native_batches(self) -> Iterator[_native.Batch]:
+    def native_batches(self, batch_size: int | None = None) -> Iterator[_native.Batch]:
         read: dict[str, Any] = {"from": "0:0", "epochs": 1, "rank": 0, "world_size": 1, "drop_last": False}
         # With length buckets, the pipeline says how many rows a batch has.
-        read |= {} if self._feed.has_length_buckets else {"batch_size": self._batch_size}
+        read |= {} if self._feed.has_length_buckets else {"batch_size": batch_size or self._batch_size}
         stream = self._feed.read(json.dumps(read), 2)
         try:
             while (batch := stream.next()) is not None:
@@ -51,10 +51,10 @@ class Pass:
         finally:
             stream.close()
 
-    def batches(self, by: str) -> Iterator[Any]:
+    def batches(self, by: str, batch_size: int | None = None) -> Iterator[Any]:
         """Record batches of pyarrow, which the method `by` needs."""
         pyarrow = required("pyarrow", by)
-        for batch in self.native_batches():
+        for batch in self.native_batches(batch_size):
             yield pyarrow.record_batch(batch).select(self.columns)
 
     def table(self, by: str, rows: int | None = None) -> Any:
@@ -62,7 +62,8 @@ class Pass:
         pyarrow = required("pyarrow", by)
         found: list[Any] = []
         left = rows
-        for batch in self.batches(by):
+        # The rows after the first ones may be expensive, or wrong.
+        for batch in self.batches(by, None if rows is None else min(rows, self._batch_size)):
             found.append(batch if left is None else batch.slice(0, left))
             left = None if left is None else left - found[-1].num_rows
             if left == 0:

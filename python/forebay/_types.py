@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     TensorFlowBatch: TypeAlias = Batch[Any]
     ArrowBatch: TypeAlias = pyarrow.RecordBatch
 
+    OnError: TypeAlias = Literal["raise", "skip", "quarantine"]
+
     class TorchLoader(Loader[TorchBatch], IterableDataset[TorchBatch]):
         """A loader of torch tensors, which torch's own loaders accept as a data set."""
 
