@@ -54,7 +54,8 @@ class Description(dict[str, dict[str, Any]]):
             )
             for name in self
         ]
-        return html.page(f"<p>{self.rows} rows</p>", html.table(("column", "type", "nulls", "", ""), lines, numbers=(2,)))
+        table = html.table(("column", "type", "nulls", "", ""), lines, numbers=(2,))
+        return html.page(f"<p>{self.rows} rows</p>", table)
 
 
 def describe(read: Pass, types: dict[str, str]) -> Description:

@@ -90,7 +90,8 @@ def contents(column: Any) -> Iterator[bytes | None]:
         yield from storage.to_pylist()
     elif pyarrow.types.is_struct(type):
         names = [field.name for field in type]
-        for valid, fields in zip(storage.is_valid().to_pylist(), zip(*(contents(storage.field(name)) for name in names))):
+        rows = zip(*(contents(storage.field(name)) for name in names))
+        for valid, fields in zip(storage.is_valid().to_pylist(), rows):
             yield b"".join(_sized(field) for field in fields) if valid else None
     elif pyarrow.types.is_nested(type) and pyarrow.types.is_primitive(getattr(type, "value_type", type)):
         # Lists of numbers, such as the values of a tensor: the numbers as they are in memory.

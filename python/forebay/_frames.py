@@ -77,7 +77,7 @@ def _column(column: Any, pyarrow: Any) -> Any:
         # A torch tensor, perhaps on a GPU. NumPy has no bfloat16.
         column = column.detach().cpu()
         if str(column.dtype) == "torch.bfloat16":
-            raise TypeError('NumPy has no bfloat16: give column.float(), and cast_tensor(x, type => \'bfloat16\') in SQL')
+            raise TypeError("NumPy has no bfloat16: give column.float(), and cast_tensor(x, type => 'bfloat16') in SQL")
     elif hasattr(column, "to_numpy"):
         column = column.to_numpy()
     array: Any = required("numpy", "a table of arrays").asarray(column)
@@ -135,14 +135,16 @@ def _of_feature(name: str, column: Any, pyarrow: Any) -> Any:
             outside = compute.and_(outside, chunk.is_valid())
             if outside.true_count:
                 first = chunk.filter(outside)[0]["path"].as_py()
+                folder = os.path.dirname(first) or "."
                 raise InvalidError(
                     f'the column "{name}" names files whose bytes are not in the data set, such as "{first}"',
-                    f'read the files themselves: forebay.table("{os.path.dirname(first) or "."}/"), or store them in the '
-                    "data set: datasets.table.embed_table_storage(dataset.data.table)",
+                    f'read the files themselves: forebay.table("{folder}/"), or store them in the data set: '
+                    "datasets.table.embed_table_storage(dataset.data.table)",
                 )
     shape = getattr(type, "shape", None)
     if isinstance(type, pyarrow.ExtensionType) and isinstance(shape, (tuple, list)) and None not in shape:
-        return pyarrow.chunked_array([_of_lists(chunk, cast("Sequence[int]", shape), pyarrow) for chunk in column.chunks])
+        sides = cast("Sequence[int]", shape)
+        return pyarrow.chunked_array([_of_lists(chunk, sides, pyarrow) for chunk in column.chunks])
     return column
 
 

@@ -44,9 +44,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequenc
 
 def bar(share: float, width: int = 200) -> str:
     """A horizontal bar for a share of 1."""
-    return (
-        f'<svg width="{width}" height="12"><rect width="{max(1, round(share * width))}" height="12" fill="#4a7ebb"/></svg>'
-    )
+    length = max(1, round(share * width))
+    return f'<svg width="{width}" height="12"><rect width="{length}" height="12" fill="#4a7ebb"/></svg>'
 
 
 def histogram(counts: Sequence[int], width: int = 160, height: int = 36) -> str:

@@ -75,8 +75,8 @@ class Looks:
         return find_duplicates(read, compared, arguments.count("limit", limit, 1))
 
     def show(self, rows: int = 8, *, on_error: OnError | None = None) -> None:
-        """Shows the first rows: as a text in a terminal, and with thumbnails of pictures in a notebook. Rows that cannot
-        be processed are left out."""
+        """Shows the first rows: as a text in a terminal, and with thumbnails of pictures in a notebook. Rows that
+        cannot be processed are left out."""
         shown = gallery(self._looked_at(), arguments.count("rows", rows, 1), on_error)
         notebook = sys.modules.get("IPython")
         if notebook is not None and notebook.get_ipython() is not None:
@@ -116,7 +116,8 @@ def split_conditions(column: str, fractions: tuple[float, ...], seed: int) -> li
         raise InvalidError('split() needs fractions: split(0.9, by="path") or split(0.8, 0.1, 0.1, by="path")')
     shares = [*fractions, 1 - fractions[0]] if len(fractions) == 1 else list(fractions)
     if abs(sum(shares) - 1) > 1e-9:
-        raise InvalidError(f"the fractions of a split must sum to 1, and {', '.join(map(str, shares))} sum to {sum(shares)}")
+        listed = ", ".join(map(str, shares))
+        raise InvalidError(f"the fractions of a split must sum to 1, and {listed} sum to {sum(shares)}")
     # Rows whose value is null have one part too.
     bucket = f"coalesce({bucket_of(column, seed)}, 0)"
     bounds = [round(sum(shares[:index]) * BUCKETS) for index in range(len(shares))] + [BUCKETS]

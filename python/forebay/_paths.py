@@ -22,7 +22,8 @@ def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: st
     """Returns a table of media files: a row for each path, as it was given, with the file's bytes."""
     if name is not None:
         raise InvalidError(
-            '"name" does not apply to a list of paths', 'name it in a query: forebay.sql("SELECT … FROM pictures", pictures=[…])'
+            '"name" does not apply to a list of paths',
+            'name it in a query: forebay.sql("SELECT … FROM pictures", pictures=[…])',
         )
     if format not in (None, "media"):
         raise InvalidError(

@@ -19,7 +19,7 @@ _SMALL = ("Int", "UInt", "Float", "Boolean", "Utf8", "LargeUtf8", "Date", "Time"
 
 
 class Pass:
-    """The rows of a pipeline, once. It reads as one rank, whatever the environment says, and computes only `columns`."""
+    """The rows of a pipeline, once. It reads as one rank, whatever the environment says, and only `columns`."""
 
     def __init__(self, pipeline: Pipeline, columns: list[str] | None, on_error: str | None = None):
         self.pipeline = pipeline

@@ -72,7 +72,9 @@ class Session(LoadsNamed):
         elif not isinstance(text, str):
             raise arguments.refuse("text", "SQL or the path of a script", text)
         made = {
-            table: self.table(source) for table, source in tables.items() if isinstance(source, Table) or are_paths(source)
+            table: self.table(source)
+            for table, source in tables.items()
+            if isinstance(source, Table) or are_paths(source)
         }
         for table, source in tables.items():
             if table not in made:
@@ -311,7 +313,11 @@ class LocalFeed:
         return self._native.trace_offsets(epoch, first, count)
 
 
-def make_loader(open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] | None], Feed], options: dict[str, Any], names_job: bool = False) -> Loader[Any]:
+def make_loader(
+    open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] | None], Feed],
+    options: dict[str, Any],
+    names_job: bool = False,
+) -> Loader[Any]:
     """Checks the arguments of `load`, and returns the loader of the feed that `open_feed` opens.
 
     Names the job of ranks that a launcher started if `names_job`.

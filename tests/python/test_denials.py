@@ -121,10 +121,10 @@ def test_every_page_with_such_a_section_is_checked():
 @pytest.mark.parametrize(
     "item, found",
     [
-        ("no jitter <!-- absent: operator color_*, operator tokenize -->", ["operator color_jitter", "operator tokenize"]),
+        ("no jitter <!-- absent: operator color_*, operator pack -->", ["operator color_jitter", "operator pack"]),
         ("no CSV <!-- absent: format csv, scheme gs -->", ["format csv"]),
         ("no seed <!-- absent: argument seed, python Loader.skip -->", ["argument seed", "python Loader.skip"]),
-        ("no filter <!-- refused: SELECT label FROM photos WHERE size > 9 -->", ["SELECT label FROM photos WHERE size > 9"]),
+        ("no filter <!-- refused: SELECT size FROM photos WHERE size > 9 -->", ["SELECT size FROM photos WHERE size > 9"]),
     ],
 )
 def test_a_denial_of_something_that_exists_is_found(item: str, found: list[str]):

@@ -29,12 +29,13 @@ def reported_by_mypy(cache: Path) -> list[tuple[str, int, str]]:
 
 
 def reported_by_pyright() -> list[tuple[str, int, str]]:
-    command = [sys.executable, "-m", "basedpyright", "--project", PACKAGE, "--pythonpath", sys.executable, "--outputjson"]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    command = [sys.executable, "-m", "basedpyright", "--project", PACKAGE, "--pythonpath", sys.executable]
+    ended = subprocess.run([*command, "--outputjson"], cwd=REPOSITORY, capture_output=True, text=True)
     assert ended.returncode in (0, 1), ended.stdout + ended.stderr
     report = json.loads(ended.stdout)
     assert report["summary"]["filesAnalyzed"] > 20, "the examples and the package are checked"
-    return [(item["file"], item["range"]["start"]["line"] + 1, item["message"]) for item in report["generalDiagnostics"]]
+    found = report["generalDiagnostics"]
+    return [(item["file"], item["range"]["start"]["line"] + 1, item["message"]) for item in found]
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
@@ -50,9 +51,10 @@ def test_the_package_and_the_examples_have_types_and_mistakes_are_found(checker,
 def test_options_are_the_same_in_types_signatures_and_checks():
     feed, read = _types.FeedOptions.__annotations__, _types.ReadOptions.__annotations__
     assert list(feed) == list(_options.FEED) and list(read) == list(_options.READ)
-    declared = {"format": "str | None", **{name: text.__forward_arg__ for name, text in _types.LoadOptions.__annotations__.items()}}
-    functions: list[Any] = [forebay.load, forebay.Table.load, forebay.Pipeline.load, forebay.Session.load, forebay.Cluster.load]
-    for function in functions:
+    options = _types.LoadOptions.__annotations__.items()
+    declared = {"format": "str | None", **{name: text.__forward_arg__ for name, text in options}}
+    classes: list[Any] = [forebay.Table, forebay.Pipeline, forebay.Session, forebay.Cluster]
+    for function in [forebay.load, *(described.load for described in classes)]:
         parameters = inspect.signature(function).parameters.values()
         signature = {item.name: item.annotation for item in parameters if item.kind is item.KEYWORD_ONLY}
         assert signature == declared

@@ -172,7 +172,8 @@ def test_images_outside_of_the_data_set_are_refused_with_a_way_out(session, tmp_
 
 
 def test_arrays_of_a_data_set_are_tensors(session):
-    features = datasets.Features(grid=datasets.Array2D((2, 3), "float32"), pair=datasets.Sequence(datasets.Value("int32"), length=2))
+    pair = datasets.Sequence(datasets.Value("int32"), length=2)
+    features = datasets.Features(grid=datasets.Array2D((2, 3), "float32"), pair=pair)
     grids = [[[n, 1, 2], [3, 4, 5]] for n in range(4)]
     dataset = datasets.Dataset.from_dict({"grid": grids, "pair": [[1, 2]] * 4}, features=features)
     table = session.table(dataset.select([3, 0]))

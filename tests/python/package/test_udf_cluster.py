@@ -10,7 +10,8 @@ from feeds import files
 from support import Process, binary, environment
 
 FEEDS_MAX = 200
-CALLING = "CREATE PIPELINE shifted WITH (batch_size = 10, window_rows = 10) AS SELECT shift_by_nine(n) AS n FROM numbers"
+OPTIONS = "batch_size = 10, window_rows = 10"
+CALLING = f"CREATE PIPELINE shifted WITH ({OPTIONS}) AS SELECT shift_by_nine(n) AS n FROM numbers"
 
 
 @forebay.udf(input="int64", output="int64", version=1)
