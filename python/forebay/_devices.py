@@ -83,7 +83,8 @@ def each_tensor(column: Any, function: Callable[[Any], Any], is_tensor: Callable
     if is_tensor(column):
         return function(column)
     if isinstance(column, formats.Ragged):
-        return cast("formats.Ragged[Any]", column).map(function)
+        rows = cast("formats.Ragged[Any]", column)
+        return rows.map(function) if is_tensor(rows.values) else rows
     if isinstance(column, dict):
         fields = cast("dict[str, Any]", column)
         return {name: each_tensor(field, function, is_tensor) for name, field in fields.items()}

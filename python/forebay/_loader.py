@@ -88,15 +88,11 @@ class _Resume:
 
     place: Place
     is_loaded: bool = False
-    # Whether the loop is the rest of the place's epoch, even if nothing is left of it. Otherwise the end of an epoch is
-    # the beginning of the next one.
+    # Whether the loop is the rest of an epoch even if nothing is left of it. Otherwise the end of an epoch is the
+    # beginning of the next one.
     is_rest: bool = False
     # The epoch before `place`, if the loop is the rest of that epoch, of which nothing is left.
     empty_of: int | None = None
-
-    @property
-    def epoch(self) -> int:
-        return self.place.epoch if self.empty_of is None else self.empty_of
 
 
 class Loader(Generic[B]):
@@ -169,8 +165,8 @@ class Loader(Generic[B]):
     # Iterating
 
     def __iter__(self) -> Iterator[B]:
-        share = self._ranked()
-        refuse_wrappers(share.rank, share.world_size)
+        self._ranked()
+        refuse_wrappers(self)
         self._leave(is_replaced=True)
         self._find_closed_end()
         resume = self._resume or _Resume(Place(self._epoch, 0))
@@ -269,7 +265,8 @@ class Loader(Generic[B]):
     def _find_closed_end(self) -> None:
         """Reads on where a loop was closed, if only that shows whether it had all its batches."""
         place, self._closed_at = self._closed_at, None
-        if place is not None and self._resume is None:
+        # With dynamic delivery, reading on could take batches from other ranks.
+        if place is not None and self._resume is None and self._assumed.read.get("delivery") != "dynamic":
             loop = self._loop_at(place)
             try:
                 if loop.next_epoch() is None:
@@ -363,9 +360,7 @@ class Loader(Generic[B]):
         """The epoch of the current loop, or of the next one."""
         if self._loop is not None and self._batches() is not None:
             return self._loop.epoch
-        if self._resume is not None and self._resume.empty_of is not None:
-            return self._resume.empty_of
-        if self._loop is None and self._resume is None:
+        if self._loop is None and (self._resume is None or self._resume.is_rest):
             return self._epoch
         return self._now().epoch
 
@@ -398,6 +393,13 @@ class Loader(Generic[B]):
         return share.batches() * (1 if self._epochs is None else max(self._epochs - self._epoch, 0))
 
     # The loop's position
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch that the current loop received last is the last one of the loop. Where only reading shows
+        it, this waits for the next batch, and keeps it for the loop."""
+        loop = self._loop
+        return loop is not None and loop.has_received and bool(self._is_done(loop, waits=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loop's place: after the last batch that it received. After the last batch of an epoch, that is
@@ -443,6 +445,7 @@ class Loader(Generic[B]):
         """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch, or at
         its end."""
         epoch = arguments.count("epoch", epoch)
+        refuse_wrappers(self)
         if self._epochs is not None and epoch >= self._epochs:
             raise InvalidError(f"the loop covers the epochs below {self._epochs}, so none is left at epoch {epoch}")
         self._leave(waits=False)
@@ -454,12 +457,12 @@ class Loader(Generic[B]):
             elif place.epoch == epoch:
                 self._resume = replace(resume, place=place)
             elif resume.is_loaded and (place.epoch, place.offset) == (epoch + 1, 0):
-                self._resume = replace(resume, place=place, empty_of=epoch)
+                self._resume = replace(resume, place=place, is_rest=True, empty_of=epoch)
             elif resume.is_loaded and epoch < place.epoch:
                 raise InvalidError(
                     f"a state of epoch {place.epoch} was loaded, and set_epoch({epoch}) would give it up",
-                    f"count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch {epoch} "
-                    "again, make a new loader",
+                    "count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch "
+                    f"{epoch} again, make a new loader",
                 )
             else:
                 self._resume = None
@@ -482,7 +485,10 @@ class Loader(Generic[B]):
         resume = self._resume or _Resume(Place(self._epoch, 0))
         if resume.empty_of is not None or running is not None and running.empty_of is not None:
             return
-        now = running.place if running is not None else resume.place if resume.is_rest else self._after_end(resume.place)
+        if running is not None:
+            now = running.place
+        else:
+            now = resume.place if resume.is_rest else self._after_end(resume.place)
         offset = now.offset + steps * share.global_batch_size
         if share.total is not None:
             offset = min(offset, share.total)

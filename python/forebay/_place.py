@@ -34,9 +34,14 @@ class Place:
         """Returns the place of a state, or of the list of the states of all ranks. Refuses states of other feeds."""
         parts = cast("list[Any]", state) if isinstance(state, list) else []
         if parts and all(isinstance(part, dict) and "position" in part for part in parts):
-            positions = [str(part["position"]) for part in parts]
-            # Between epochs all ranks are at the same place, which is no token.
-            state = parts[0] | {"position": ",".join(dict.fromkeys(positions))}
+            # Between epochs all ranks are at the same place, and it is no token, of which each rank has its own.
+            positions = list(dict.fromkeys(str(part["position"]) for part in parts))
+            if len(positions) > 1 and any(":" in position for position in positions):
+                raise InvalidError(
+                    f"the states are of different epochs: {', '.join(positions)}",
+                    "give the states that all ranks had at one checkpoint",
+                )
+            state = parts[0] | {"position": ",".join(positions)}
         given = cast(Any, state)
         try:
             version, other, position = given["version"], given["feed"], given["position"]

@@ -73,11 +73,10 @@ def test_pinned_memory_and_asynchronous_copies(monkeypatch):
     assert offsets.calls[2:] == ["pin", ("cuda:0", False)]
 
 
-def test_only_torch_tensors_have_devices():
-    with pytest.raises(forebay.InvalidError, match="holds a ndarray") as error:
-        Batch(n=np.zeros(2)).to("cpu")
-    assert error.value.hint == 'load with format="torch"'
-    assert Batch(path=["a"], n=[1, 2]).to("cpu") == {"path": ["a"], "n": [1, 2]}
+def test_only_torch_tensors_move():
+    batch = Batch(n=np.zeros(2), words=Ragged(np.zeros(2), np.zeros(1)), path=["a"], numbers=[1, 2])
+    moved = batch.to("meta")
+    assert list(moved) == list(batch) and all(moved[name] is batch[name] for name in batch)
 
 
 def test_a_column_of_a_known_kind():
