@@ -66,8 +66,8 @@ class Ranks:
             return self.given
         of_torch = _of_torch()
         of_environment = _of_environment(decides=of_torch is None and self.given is None)
-        sayings = [("torch.distributed says", of_torch), ("RANK and WORLD_SIZE say", of_environment)]
-        sources = [(source, ranks) for source, ranks in sayings if ranks is not None]
+        said = [("torch.distributed says", of_torch), ("RANK and WORLD_SIZE say", of_environment)]
+        sources = [(source, ranks) for source, ranks in said if ranks is not None]
         if self.given is not None:
             # The arguments are compared with what would decide without them.
             sources = [('"rank" and "world_size" say', self.given), *sources[:1]]

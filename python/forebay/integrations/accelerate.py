@@ -69,7 +69,6 @@ class PreparedLoader:
     def __init__(self, loader: Loader, device: Any, non_blocking: bool):
         self.loader = loader
         self.device, self._non_blocking = device, non_blocking
-        self.dataset = _View(self)
         # accelerate reads these two through its GradientState: whether this is the last batch of the loop, and how many
         # samples the last batch repeats. Forebay repeats none.
         self.end_of_dataloader = False
@@ -89,6 +88,11 @@ class PreparedLoader:
                 yield batch
         finally:
             gradients._remove_dataloader(self)
+
+    @property
+    def dataset(self) -> torch.utils.data.IterableDataset[Any]:
+        """The batches as a dataset, of which accelerate's skip_first_batches makes a `DataLoader`."""
+        return _View(self)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -111,7 +115,6 @@ class PreparedLoader:
 
 
 class _View(torch.utils.data.IterableDataset[Any]):
-    """The batches as a dataset, for accelerate's skip_first_batches, which makes a DataLoader of it."""
 
     def __init__(self, prepared: PreparedLoader):
         self._prepared = prepared

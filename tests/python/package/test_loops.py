@@ -3,8 +3,10 @@
 Each row holds for feeds whose length is known, and for those whose length only reading shows.
 """
 
+import gc
 import itertools
 import threading
+import weakref
 
 import pytest
 
@@ -374,6 +376,42 @@ def test_a_complete_run_of_several_epochs_has_no_length_left():
         resumed.set_epoch(2)
 
 
+def test_a_count_of_epochs_goes_on_after_the_end_of_an_epoch():
+    case = Case(*FEEDS["known"])
+    loader = case.loader(epochs=3)
+    WAYS["zip"](loader, case.count)
+    resumed = case.resumed(loader.state_dict(), epochs=3)
+    assert resumed.epoch == 1 and len(resumed) == 2 * case.count
+    # The rest of epoch 0 is empty, and the loop goes on.
+    resumed.set_epoch(0)
+    assert read(resumed) == [batch for epoch in case.epochs[1:3] for batch in epoch]
+    for way in WAYS:
+        assert len(WAYS[way](loader, 3 * case.count)) == 3 * case.count
+        assert loader.epoch == 0 and len(loader) == 3 * case.count
+
+
+def test_what_nothing_refers_to_is_closed_in_the_middle_of_a_loop():
+    loader = numbers(100, batch_size=8)
+    batches = iter(loader)
+    next(batches)
+    gone = weakref.ref(loader), weakref.ref(loader._loop)
+    gc.disable()
+    try:
+        del loader, batches
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_end_that_a_closed_loop_looked_for_moves_no_steps():
+    case = Case(*FEEDS["filtered"])
+    loader = case.loader()
+    with loader:
+        WAYS["zip"](loader, case.count)
+    assert read(loader) == case.epochs[1]
+    assert loader.trace(0, epoch=0) == case.loader().trace(0, epoch=0)
+
+
 def test_a_loop_without_end_has_a_state_after_each_batch():
     loader = numbers(20, batch_size=8, epochs=float("inf"))
     batches = iter(loader)
@@ -406,6 +444,28 @@ def test_an_error_that_the_state_met_is_raised_by_the_loop():
             assert place(loader) == (0, len(got))
     assert got == [1, 2]
     assert values(WAYS["zip"](loader, 2)) == values(WAYS["zip"](loader, 2)) == [1, 2]
+
+
+@pytest.mark.parametrize("interrupted", ["state_dict", "is_last_batch", "__iter__"])
+def test_ctrl_c_while_the_loader_looks_ahead_loses_nothing(interrupted, monkeypatch):
+    case = Case(*FEEDS["filtered"])
+    loader = case.loader()
+    batches = iter(loader)
+    got = [next(batches)]
+    take = loader._loop._take
+
+    def take_and_lose():
+        monkeypatch.setattr(loader._loop, "_take", take)
+        take()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loader._loop, "_take", take_and_lose)
+    with pytest.raises(KeyboardInterrupt):
+        asked = getattr(loader, interrupted)
+        asked()
+    assert place(loader) == (0, 7)
+    got += batches
+    assert read(got) == case.epochs[0]
 
 
 def test_the_state_waits_for_no_batch_in_another_thread(tmp_path):
@@ -534,6 +594,74 @@ def test_exact_counts_from_a_cluster(tmp_path, world_size):
 def of_cluster(cluster, name, world_size):
     options = {"format": "arrow", "batch_size": 6, "shuffle": True, "world_size": world_size}
     return [cluster.load(name, **options, rank=rank) for rank in range(world_size)]
+
+
+def test_looking_for_the_last_step_leaves_the_ranks_of_a_named_job_alone(tmp_path):
+    files(tmp_path / "numbers")
+    session = forebay.Session()
+    session.sql(f"""
+        CREATE EXTERNAL TABLE numbers STORED AS PARQUET LOCATION '{tmp_path}/numbers';
+        CREATE PIPELINE filtered AS SELECT n FROM numbers WHERE n % 3 <> 0;
+    """)
+    got, failed = [[], []], []
+    with session.serve() as server:
+        cluster = forebay.connect(server.uri, retry_for=10)
+
+        def run(rank):
+            loader = cluster.load("filtered", format="arrow", batch_size=6, rank=rank, world_size=2, job="fenced")
+            try:
+                for _ in range(2):
+                    for batch in loader:
+                        # At its last batch, rank 1 reads as rank 0 to see whether there is another step.
+                        got[rank].append((batch["n"].to_pylist(), place(loader)))
+            except forebay.Error as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    expected = [n for n in range(100) if n % 3]
+    assert sorted(n for rank in got for batch, _ in rank for n in batch) == sorted(expected * 2)
+    # 66 samples are five and a half steps. The last one has samples of rank 0 alone.
+    assert [len(rank) for rank in got] == [12, 10]
+    assert [place for _, place in got[0][4:7]] == [(0, 60), (1, 0), (1, 12)]
+    assert [place for _, place in got[1][4:6]] == [(0, 60), (1, 12)]
+
+
+@pytest.mark.parametrize("name", ["known", "filtered"])
+def test_one_rank_with_dynamic_delivery_has_exact_counts(tmp_path, name):
+    files(tmp_path / "numbers")
+    session = forebay.Session()
+    session.sql(f"""
+        CREATE EXTERNAL TABLE numbers STORED AS PARQUET LOCATION '{tmp_path}/numbers';
+        CREATE PIPELINE known AS SELECT n FROM numbers;
+        CREATE PIPELINE filtered AS SELECT n FROM numbers WHERE n % 3 <> 0;
+    """)
+    with session.serve() as server:
+        cluster = forebay.connect(server.uri, retry_for=10)
+
+        def loader(job):
+            options = {"format": "arrow", "batch_size": 4, "shuffle": True, "delivery": "dynamic", "job": job}
+            return cluster.load(name, **options, rank=0, world_size=1)
+
+        plain = session.load(name, format="arrow", batch_size=4, shuffle=True)
+        epochs = [read(plain) for _ in range(3)]
+        count = len(epochs[0])
+        assert count > 16
+        counted = loader("counted")
+        for epoch in range(2):
+            assert read(WAYS["zip"](counted, count)) == epochs[epoch] and place(counted) == (epoch + 1, 0)
+        assert read(WAYS["zip"](counted, 3)) == epochs[2][:3] and read(counted) == epochs[2]
+        run, states = loader("run"), []
+        for batch in run:
+            states.append(run.state_dict())
+        for number, taken in enumerate((1, 5, count - 1, count)):
+            resumed = loader(f"resumed{number}")
+            resumed.load_state_dict(states[taken - 1])
+            assert read(resumed) == (epochs[0][taken:] or epochs[1])
 
 
 def test_dynamic_ranks_read_epoch_after_epoch(tmp_path):
