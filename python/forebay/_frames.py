@@ -103,7 +103,7 @@ def _tensors(values: Any, type: Any, shape: Sequence[int], pyarrow: Any) -> Any:
 
 
 def _is_of_datasets(source: Any) -> bool:
-    return type(source).__module__.partition(".")[0] == "datasets"
+    return any(kind.__module__.partition(".")[0] == "datasets" for kind in type(source).__mro__)
 
 
 def _of_dataset(dataset: Any) -> Any:
