@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _html as html
 from ._errors import Error
-from ._packages import installed
+from ._packages import installed, required
 from ._reading import Pass
 from ._tensors import Tensors
 
@@ -113,7 +113,7 @@ def _grey_levels(elements: Any, pyarrow: Any) -> Any:
     """Scales numbers to 0 to 255, as for a normalized image."""
     if not (pyarrow.types.is_floating(elements.type) or pyarrow.types.is_integer(elements.type)):
         return None
-    compute = pyarrow.compute
+    compute = required("pyarrow.compute", "show")
     floats = elements.cast("float32", safe=False)
     ends = compute.min_max(floats)
     low, high = ends["min"].as_py(), ends["max"].as_py()

@@ -77,12 +77,12 @@ class Looks:
     def show(self, rows: int = 8, *, on_error: OnError | None = None) -> None:
         """Shows the first rows: as a text in a terminal, and with thumbnails of pictures in a notebook. Rows that
         cannot be processed are left out."""
-        shown = gallery(self._looked_at(), arguments.count("rows", rows, 1), on_error)
+        pipeline, rows = self._looked_at(), arguments.count("rows", rows, 1)
         notebook = sys.modules.get("IPython")
         if notebook is not None and notebook.get_ipython() is not None:
-            notebook.display.display(shown)
+            notebook.display.display(gallery(pipeline, rows, on_error))
         else:
-            print(shown)
+            print(pipeline.preview(rows, shuffle=False, on_error=on_error or "skip"))
 
 
 def _name(column: Any) -> str:
