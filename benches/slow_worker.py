@@ -14,7 +14,7 @@ one computes one in 800 ms, for one of two reasons:
 Measured in turns: the epoch's seconds with `--workers` fast workers (`all_fast`), with one of these fewer (`without`),
 and with one of these replaced by the slow one (`with_slow`). `to_without` is the ratio to `without`, round by round: a
 slow worker must not make it larger than 1. `bound` is what the ratio would be if every worker was busy all the time.
-`second_copies` counts windows that were leased to a second worker, because the trainer waited too long. `longest_wait`
+`second_copies` counts windows that were leased to a second worker, because the first took too long. `longest_wait`
 is the trainer's longest wait in seconds. `slowness`, measured first, is the time of 40 windows on the slow worker
 alone, divided by that on a fast one alone. Each run checks that every row came once.
 

@@ -10,7 +10,7 @@ mod reading;
 mod reserving;
 pub(crate) mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use feed::OpenFeed;
@@ -79,6 +79,8 @@ pub struct Dispatcher<P> {
     workers_lost: u64,
     /// Counts changes of the state outside of the sequencers.
     revision: u64,
+    /// The revision after which workers were last reserved.
+    reserved_at: u64,
     /// The last number used for a version or lease. Each dispatcher counts from another number.
     next_number: u64,
 }
@@ -127,6 +129,7 @@ impl<P: Plan> Dispatcher<P> {
             replaced: Vec::new(),
             workers_lost: 0,
             revision: 0,
+            reserved_at: 0,
             next_number: u64::from(instance) << 32,
         }
     }
@@ -250,7 +253,7 @@ impl<P: Plan> Dispatcher<P> {
 
     /// Returns the answer to a worker. Its version changes when its leases change.
     pub fn worker_reply(&mut self, id: WorkerId, now: Millis) -> Option<WorkerReply> {
-        self.reserve_workers();
+        self.reserve_workers(now);
         let worker = self.workers.get(&id)?;
         let (mut leases, mut places) = (BTreeMap::new(), Vec::new());
         for (feed, state) in &mut self.feeds {
@@ -345,8 +348,8 @@ impl<P: Plan> Dispatcher<P> {
             gone.into_iter().for_each(|id| feed.remove_reader(id));
             feed.fence.forget_silent(now.saturating_sub(idle));
             feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
-            feed.use_idle_workers(self.settings.stall_ms, now);
         }
+        self.use_idle_workers(now);
         let open = self.feeds.len();
         let closing = |feed: &OpenFeed<P>| feed.readers.is_empty() && feed.last_read + idle < now;
         let closed = self.feeds.values().filter(|feed| closing(feed)).map(|feed| feed.sequencer.revision());
@@ -357,13 +360,20 @@ impl<P: Plan> Dispatcher<P> {
         }
     }
 
+    /// Has workers that compute nothing of any feed compute windows that take long.
+    fn use_idle_workers(&mut self, now: Millis) {
+        let computing: BTreeSet<WorkerId> = self.feeds.values().flat_map(|feed| feed.sequencer.computing()).collect();
+        let mut idle: Vec<WorkerId> = self.workers.keys().copied().filter(|id| !computing.contains(id)).collect();
+        self.feeds.values_mut().for_each(|feed| feed.use_idle_workers(&mut idle, self.settings.stall_ms, now));
+    }
+
     /// Doesn't count this process's own pause against its workers, trainers and jobs.
     fn discount_pause(&mut self, now: Millis) {
         let still = now.saturating_sub(std::mem::replace(&mut self.ticked, now));
         if still >= self.settings.worker_contact_ms / 2 {
             self.workers.values_mut().for_each(|it| it.contact += still);
             self.feeds.values_mut().flat_map(|feed| feed.readers.values_mut()).for_each(|it| it.contact += still);
-            self.feeds.values_mut().for_each(|feed| feed.discount_pause_of_jobs(still));
+            self.feeds.values_mut().for_each(|feed| feed.discount_pause(still));
         }
     }
 
@@ -435,7 +445,7 @@ impl<P: Plan> Dispatcher<P> {
                         feed.failures.remove(&window);
                     }
                     if let Some(granted) = feed.granted.remove(&(window, lease)) {
-                        feed.typical_ms = (3 * feed.typical_ms + now.saturating_sub(granted)) / 4;
+                        feed.took(now.saturating_sub(granted));
                     }
                 }
                 HeldState::Failed(report) => {

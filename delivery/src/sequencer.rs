@@ -12,7 +12,8 @@
 //! - The windows of a lost worker are leased to others. A window that may have ended several workers is leased alone:
 //!   its worker computes nothing else. It is given up only if such workers are lost as well ([`blame`]).
 //! - A window for which a reader waits too long is leased a second time, and so is a window that takes long while a
-//!   worker has nothing to do. Both copies are equal, so the first that is ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
+//!   worker has nothing to do. Both copies are equal, so the first that is ready is used. A window whose only worker
+//!   cannot be reached is leased a second time before any reader waits.
 //! - A late or duplicate report, about a window that is not leased to the worker, changes nothing.
 
 mod blame;
@@ -202,8 +203,9 @@ impl<P: Plan> Sequencer<P> {
             Event::WorkerReserved { worker, is_reserved } => {
                 let Some(state) = self.workers.get_mut(&worker) else { return Ok(false) };
                 let is_new = std::mem::replace(&mut state.reserved, is_reserved) != is_reserved;
-                let is_unready = |copy: &Replica| copy.worker == worker && copy.state < ReplicaState::Ready;
-                let dropped = is_reserved && self.drop_copies(is_unready);
+                // A worker whose memory is full calls a window ready, and is still at work on it when there is room.
+                let is_to_do = |copy: &Replica| copy.state < ReplicaState::Ready || copy.at_work;
+                let dropped = is_reserved && self.drop_copies(|copy| copy.worker == worker && is_to_do(copy));
                 return Ok(is_new || dropped);
             }
             Event::WorkerLost { worker, is_shared } => {
@@ -229,7 +231,7 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(self.advance(reader, to));
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
-            Event::WindowLate { window } => return Ok(self.lease_to_an_idle_worker(window)),
+            Event::WindowLate { window, idle } => return Ok(self.lease_to_idle(window, idle)),
             Event::ReaderLeft { reader } => return Ok(self.place_reader(reader, None)),
             Event::WindowAtWork { window, lease, at_work } => {
                 if let Some(copy) = self.copy_mut(window, lease) {
@@ -466,8 +468,7 @@ impl<P: Plan> Sequencer<P> {
         let is_needed = self.keeps_all || self.distance(window).is_some();
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;
         let is_open = self.windows.get(&window).is_none_or(|held| !held.failed && held.copies.iter().all(is_behind));
-        let is_free = self.workers.get(&worker).is_some_and(|state| is_computed || !state.reserved);
-        if is_needed && is_open && is_free {
+        if is_needed && is_open && self.workers.contains_key(&worker) {
             self.hold(window, worker, lease, false);
             self.revision += 1;
         }
@@ -478,9 +479,17 @@ impl<P: Plan> Sequencer<P> {
         self.copies_of(worker).any(|(_, copy)| copy.state < ReplicaState::Ready || copy.at_work)
     }
 
-    /// Returns whether `worker` has a lease of a window alone, which it has not finished.
-    pub(crate) fn is_alone_on(&self, worker: WorkerId) -> bool {
-        self.copies_of(worker).any(|(_, copy)| copy.is_alone && copy.state < ReplicaState::Ready)
+    /// Returns the leases of windows alone that are not finished.
+    pub(crate) fn alone(&self) -> impl Iterator<Item = (WorkerId, WindowId)> {
+        let all = self.windows.iter().flat_map(|(&window, held)| held.copies.iter().map(move |copy| (copy, window)));
+        let alone = all.filter(|(copy, _)| copy.is_alone && copy.state < ReplicaState::Ready);
+        alone.map(|(copy, window)| (copy.worker, window))
+    }
+
+    /// Returns the workers that have leases of windows which they have not finished. They may be named several times.
+    pub(crate) fn computing(&self) -> impl Iterator<Item = WorkerId> {
+        let all = self.windows.values().flat_map(|held| &held.copies);
+        all.filter(|copy| copy.state < ReplicaState::Ready || copy.at_work).map(|copy| copy.worker)
     }
 
     /// Returns whether the lease is in force.
@@ -504,7 +513,7 @@ impl<P: Plan> Sequencer<P> {
         self.granted
     }
 
-    /// Returns how many of those were for a second copy, because a reader waited too long or could not reach the first.
+    /// Returns how many of those were for a second copy, because the first took too long or could not be reached.
     pub fn speculative(&self) -> u64 {
         self.speculative
     }

@@ -13,6 +13,7 @@ use tonic::Status;
 
 use crate::connect::{self, AuthorizedClient, ConnectOptions};
 use crate::dispatcher::{DispatcherClient, addresses, call};
+use crate::probe;
 use crate::read_plan::ReadPlan;
 use crate::remote::RemoteReader;
 use crate::status::{not_forebay, sent_error};
@@ -25,7 +26,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct Client {
     service: AuthorizedClient,
+    /// The address in use, and its number.
     uri: String,
+    at: usize,
     addresses: Vec<String>,
     options: ConnectOptions,
 }
@@ -78,11 +81,11 @@ impl Client {
 
     async fn connect_once(addresses: &[String], first: usize, options: &ConnectOptions) -> Result<Self> {
         let mut failed = None;
-        for uri in addresses.iter().cycle().skip(first).take(addresses.len()) {
+        for (at, uri) in addresses.iter().enumerate().cycle().skip(first % addresses.len()).take(addresses.len()) {
             match connect::connect(uri, options).await {
                 Ok(service) => {
                     let (uri, addresses, options) = (uri.clone(), addresses.to_vec(), options.clone());
-                    return Ok(Self { service, uri, addresses, options });
+                    return Ok(Self { service, uri, at, addresses, options });
                 }
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -170,11 +173,15 @@ impl Client {
             if broken.kind() != ErrorKind::Unavailable || (retries == 0 && began.elapsed() >= patience) {
                 return Err(broken);
             }
+            if retries == 0
+                && let Some(mistaken) = probe::mistaken(&self.uri).await
+            {
+                return Err(mistaken);
+            }
             retries = retries.saturating_sub(1);
             sleep(RETRY_PAUSE).await;
-            let next = self.addresses.iter().position(|uri| *uri == self.uri).map_or(0, |at| at + 1);
             let patience = patience.saturating_sub(began.elapsed());
-            *self = Self::connect_from(&self.addresses, next, &self.options, patience).await?;
+            *self = Self::connect_from(&self.addresses, self.at + 1, &self.options, patience).await?;
         }
     }
 }

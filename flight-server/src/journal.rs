@@ -190,7 +190,7 @@ impl Journal {
                 feed.look_at_jobs(&now.feed, &now.jobs);
                 let second = now.leases_speculative.saturating_sub(feed.speculative);
                 if second > 0 {
-                    tracing::info!(feed = %now.feed, windows = second, "leased a second time: readers wait for them");
+                    tracing::info!(feed = %now.feed, windows = second, "leased a second time: the first worker is slow or out of reach");
                 }
                 let again = now.windows_recomputed.saturating_sub(feed.recomputed);
                 if again > 0 {

@@ -1,6 +1,6 @@
 //! An open feed: its sequencer, its readers, and its jobs with dynamic delivery.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::fence::Fence;
 use super::group::{Group, GroupKey, JobStatus};
@@ -21,8 +21,8 @@ pub(super) struct OpenFeed<P> {
     pub(super) failures: BTreeMap<WindowId, Report>,
     /// When each lease of a window that is not ready was granted.
     pub(super) granted: BTreeMap<(WindowId, LeaseId), Millis>,
-    /// The usual time to compute a window.
-    pub(super) typical_ms: Millis,
+    /// The usual time to compute a window, once one is ready.
+    pub(super) typical_ms: Option<Millis>,
     pub(super) last_read: Millis,
     /// Named jobs with ordered delivery.
     pub(super) fence: Fence,
@@ -62,7 +62,7 @@ impl<P: Plan> OpenFeed<P> {
             readers: BTreeMap::new(),
             failures: BTreeMap::new(),
             granted: BTreeMap::new(),
-            typical_ms: 0,
+            typical_ms: None,
             last_read: now,
             fence: Fence::default(),
             groups: BTreeMap::new(),
@@ -104,25 +104,37 @@ impl<P: Plan> OpenFeed<P> {
 
     /// Returns how long a window may take before a second copy is leased for a reader that waits.
     pub(super) fn patience(&self, stall_ms: Millis) -> Millis {
-        stall_ms.max(3 * self.typical_ms)
+        stall_ms.max(3 * self.typical_ms.unwrap_or_default())
     }
 
-    /// Returns the age of the oldest lease of `window`, which is not ready.
+    /// Counts the time that a window took from its lease until it was ready.
+    pub(super) fn took(&mut self, ms: Millis) {
+        self.typical_ms = Some(self.typical_ms.map_or(ms, |typical| (3 * typical + ms) / 4));
+    }
+
+    /// Returns the age of the oldest lease of `window`, if it is not ready.
     pub(super) fn age(&self, window: WindowId, now: Millis) -> Millis {
         let leases = self.granted.range((window, 0)..=(window, LeaseId::MAX));
         let leases = leases.filter(|((window, lease), _)| self.sequencer.holds(*window, *lease));
         leases.map(|(_, granted)| now.saturating_sub(*granted)).max().unwrap_or_default()
     }
 
-    /// Has idle workers compute windows that take long, the nearest epochs first. This costs nobody anything, so the
-    /// patience is shorter than for a worker that is busy.
-    pub(super) fn use_idle_workers(&mut self, stall_ms: Millis, now: Millis) {
+    /// Has idle workers compute windows that take long, those next to a reader first. Nothing else would be computed
+    /// meanwhile, so the patience is shorter than for a worker that is busy. Removes the workers that it takes.
+    pub(super) fn use_idle_workers(&mut self, idle: &mut Vec<WorkerId>, stall_ms: Millis, now: Millis) {
+        if idle.is_empty() || self.typical_ms.is_none() {
+            return;
+        }
         let patience = self.patience(stall_ms) / 2;
-        let windows: Vec<WindowId> = self.granted.keys().map(|&(window, _)| window).collect();
-        for window in windows {
-            if self.age(window, now) >= patience {
-                let _ = self.sequencer.handle(Event::WindowLate { window });
-            }
+        let late = self.granted.keys().filter(|(window, _)| self.age(*window, now) >= patience);
+        let late = late.filter_map(|&(window, _)| Some((self.sequencer.distance(window)?, window)));
+        let late: BTreeSet<_> = late.collect();
+        for (_, window) in late {
+            idle.retain(|&idle| {
+                let before = self.sequencer.granted();
+                let _ = self.sequencer.handle(Event::WindowLate { window, idle });
+                self.sequencer.granted() == before
+            });
         }
     }
 
@@ -168,9 +180,10 @@ impl<P: Plan> OpenFeed<P> {
         })
     }
 
-    /// Doesn't count this process's own pause against its jobs.
-    pub(super) fn discount_pause_of_jobs(&mut self, still: Millis) {
+    /// Doesn't count this process's own pause against its jobs and windows.
+    pub(super) fn discount_pause(&mut self, still: Millis) {
         self.fence.discount_pause(still);
+        self.granted.values_mut().for_each(|granted| *granted += still);
         self.groups.values_mut().for_each(|group| group.contact += still);
     }
 }

@@ -134,7 +134,7 @@ impl<P: Plan> Dispatcher<P> {
                 leases_granted: feed.sequencer.granted(),
                 leases_speculative: feed.sequencer.speculative(),
                 windows_recomputed: feed.sequencer.recomputed(),
-                window_ms: feed.typical_ms,
+                window_ms: feed.typical_ms.unwrap_or_default(),
                 readers: readers.collect(),
                 jobs: feed.jobs(now).collect(),
             }

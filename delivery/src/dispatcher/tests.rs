@@ -372,6 +372,8 @@ fn a_reader_does_not_wait_long_for_a_window_that_was_leased_long_ago() {
             dispatcher.worker_sync(&worker.sync(), LATER).expect("its own address");
             worker.reply(&dispatcher.worker_reply(id, LATER).expect("known"));
         }
+        // Without it, the dispatcher would take itself for paused.
+        dispatcher.tick(LATER + age / 2);
         let now = LATER + age;
         let sync = ReaderSync { waiting: Some((window(0), 1)), ..trainer.sync(now) };
         dispatcher.reader_sync(&sync, now).expect("admitted");
@@ -381,6 +383,23 @@ fn a_reader_does_not_wait_long_for_a_window_that_was_leased_long_ago() {
     let stall_ms = DispatcherSettings::default().stall_ms;
     assert!(!is_leased_again_after(stall_ms - 1));
     assert!(is_leased_again_after(stall_ms));
+}
+
+#[test]
+fn late_windows_respect_the_memory_of_idle_workers() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    // The fast worker has memory for three windows.
+    let (mut slow, mut fast, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 30), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    dispatcher.worker_sync(&slow.sync(), LATER).expect("its own address");
+    slow.reply(&dispatcher.worker_reply(7, LATER).expect("known"));
+    for step in 0..40 {
+        let now = LATER + step * TICK_MS;
+        dispatcher.tick(now);
+        dispatcher.worker_sync(&slow.sync(), now).expect("its own address");
+        assert!(exchange(&mut dispatcher, &mut fast, now).len() <= 3);
+    }
+    assert!(windows(&exchange(&mut dispatcher, &mut fast, LATER + 40 * TICK_MS)).contains(&0));
 }
 
 #[test]

@@ -76,10 +76,12 @@ pub enum Event {
         /// The window.
         window: WindowId,
     },
-    /// A window takes its worker much longer than windows usually take.
+    /// A window takes its worker much longer than windows usually take, and another worker has nothing to do.
     WindowLate {
         /// The window.
         window: WindowId,
+        /// The other worker.
+        idle: WorkerId,
     },
     /// A reader is gone.
     ReaderLeft {

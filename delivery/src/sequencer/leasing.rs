@@ -111,21 +111,25 @@ impl<P: Plan> Sequencer<P> {
         false
     }
 
-    /// Leases a second copy of a window to a worker that has nothing to do, if there is one. Returns whether it did.
-    pub(super) fn lease_to_an_idle_worker(&mut self, window: WindowId) -> bool {
-        let Some(held) = self.windows.get(&window) else { return false };
+    /// Leases a second copy of a window to worker `idle`, if it may take one as ahead of the readers. Returns whether it
+    /// did.
+    pub(super) fn lease_to_idle(&mut self, window: WindowId, idle: WorkerId) -> bool {
+        let Some(held) = self.windows.get(&window).filter(|held| !held.failed) else { return false };
         let [only] = held.copies[..] else { return false };
-        let Some(distance) = self.distance(window).filter(|_| only.state < ReplicaState::Ready && !held.failed) else {
+        // A window that may end its worker is computed by one worker at a time.
+        if only.state >= ReplicaState::Ready || only.worker == idle || self.is_suspicious(window) {
             return false;
-        };
-        let bytes = self.plan.bytes(window);
+        }
+        let Some(distance) = self.distance(window) else { return false };
+        let (bytes, beyond) = (self.plan.bytes(window), distance.saturating_mul(MUCH_NEARER));
         let mut loads = self.loads();
-        let is_idle = |id, worker: &WorkerEntry, load: &Load| {
-            id != only.worker && load.unready == 0 && load.has_time(worker) && bytes <= worker.limits.memory_bytes
-        };
-        let Some(worker) = self.idlest(&loads, is_idle) else { return false };
-        self.make_room(&mut loads, worker, bytes, distance);
-        self.grant(&mut loads, window, worker);
+        let has_room = |id, worker: &WorkerEntry, load: &Load| id == idle && load.has_room(worker, bytes);
+        let has_room = self.idlest(&loads, has_room).is_some();
+        if !has_room && self.idlest_with_room(&loads, bytes, beyond, |id| id == idle).is_none() {
+            return false;
+        }
+        self.make_room(&mut loads, idle, bytes, beyond);
+        self.grant(&mut loads, window, idle);
         true
     }
 
@@ -161,7 +165,7 @@ impl<P: Plan> Sequencer<P> {
     }
 
     /// Returns the distance of `window` from the nearest reader that still needs it.
-    pub(super) fn distance(&self, window: WindowId) -> Option<u64> {
+    pub(crate) fn distance(&self, window: WindowId) -> Option<u64> {
         self.places.iter().filter_map(|(&at, place)| place.at(at).distance(window)).min()
     }
 
@@ -261,7 +265,7 @@ impl<P: Plan> Sequencer<P> {
                 self.grant(loads, window, worker);
             } else if is_suspicious {
                 // No worker is idle. It is leased at the latest when a reader needs it.
-            } else if let Some(worker) = self.idlest_with_room(loads, bytes, beyond) {
+            } else if let Some(worker) = self.idlest_with_room(loads, bytes, beyond, |_| true) {
                 self.make_room(loads, worker, bytes, beyond);
                 self.grant(loads, window, worker);
             } else {
@@ -270,9 +274,15 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// Returns the idlest worker that has time, and room for `bytes` after evicting computed windows further than
+    /// Returns the idlest worker that satisfies `may`, and has time, and room for `bytes` after evicting computed windows further than
     /// `beyond`.
-    fn idlest_with_room(&self, loads: &Loads, bytes: u64, beyond: u64) -> Option<WorkerId> {
+    fn idlest_with_room(
+        &self,
+        loads: &Loads,
+        bytes: u64,
+        beyond: u64,
+        may: impl Fn(WorkerId) -> bool,
+    ) -> Option<WorkerId> {
         if self.keeps_all {
             return None;
         }
@@ -286,7 +296,9 @@ impl<P: Plan> Sequencer<P> {
         }
         self.idlest(loads, |id, worker, load| {
             let evicted = room.get(&id).copied().unwrap_or_default();
-            load.has_time(worker) && load.held_bytes + bytes <= worker.limits.memory_bytes.saturating_add(evicted)
+            may(id)
+                && load.has_time(worker)
+                && load.held_bytes + bytes <= worker.limits.memory_bytes.saturating_add(evicted)
         })
     }
 

@@ -77,7 +77,7 @@ fn of_feeds(page: &mut Page<'_>, feeds: &[(&FeedStatus, &FeedReading)]) -> fmt::
     )?;
     page.counter(
         "forebay_dispatcher_leases_speculative",
-        "Leases of a second copy of a window, because a reader waited too long or could not reach the first",
+        "Leases of a second copy of a window, because the first took too long or could not be reached",
         of(|feed, _| feed.leases_speculative as f64),
     )?;
     page.gauge("forebay_dispatcher_readers", "Readers, each one rank", of(|feed, _| feed.readers.len() as f64))?;
