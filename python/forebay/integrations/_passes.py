@@ -103,7 +103,7 @@ def check_epochs(loader: Loader, framework: str) -> None:
 def check_equal_steps(loader: Loader, framework: str) -> None:
     """Refuses to train where some ranks would have one step fewer than others, for which these would wait forever."""
     ranks, batch_size = loader.world_size, loader.batch_size
-    drop_last = loader._feed.resolve(loader._options("0:0", 0))[2]
+    drop_last = loader._ranked().drop_last
     if ranks == 1 or drop_last:
         return
     samples = loader.samples_per_epoch

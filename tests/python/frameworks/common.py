@@ -25,9 +25,13 @@ def table(samples: int = SAMPLES) -> pa.Table:
     return pa.table({"id": range(samples), "x": features, "y": pa.array(y, pa.float32())})
 
 
+def loader_table(samples: int = SAMPLES) -> forebay.Table:
+    return forebay.table(table(samples), name=f"rows{samples}")
+
+
 def loader(samples: int = SAMPLES, where: str | None = None, **options) -> forebay.Loader:
     """A loader of the numbered samples: by default 6 global steps of 4 samples in an epoch."""
-    rows = forebay.table(table(samples), name=f"rows{samples}")
+    rows = loader_table(samples)
     if where is not None:
         rows = rows.filter(where)
     if "batch_size" not in options:
@@ -42,8 +46,9 @@ class Report:
         self.rank = rank
         self.steps: list[dict] = []
 
-    def step(self, epoch: int, ids, loss: float) -> None:
-        self.steps.append({"epoch": int(epoch), "ids": [int(number) for number in ids], "loss": float(loss)})
+    def step(self, epoch: int | None, ids, loss: float) -> None:
+        """Reports a step, with the framework's number of the epoch if it has one."""
+        self.steps.append({"epoch": epoch, "ids": [int(number) for number in ids], "loss": float(loss)})
 
     def end(self, case: str, **more) -> None:
         print(json.dumps({"case": case, "rank": self.rank, "steps": self.steps, **more}), flush=True)

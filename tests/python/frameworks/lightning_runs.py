@@ -132,13 +132,17 @@ def one_process():
     report.refused("other-global-batch", lambda: fit("", data(global_batch_size=8), resume=saved("killed", 8)))
     report.refused("no-samples", lambda: fit("", data(global_batch_size=48)))
     plain = pl.Trainer(
-        accelerator="cpu", max_steps=2, logger=False, enable_progress_bar=False, enable_model_summary=False
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ModelCheckpoint(FOLDER / "foreign", filename="{step}", every_n_train_steps=2)],
     )
     rows = [{"id": torch.tensor([0]), "x": torch.zeros(1, 4), "y": torch.zeros(1)}] * 3
     plain.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=None))
-    plain.save_checkpoint(FOLDER / "foreign.ckpt")
     report.steps.clear()
-    report.refused("foreign-checkpoint", lambda: fit("", data(), resume=FOLDER / "foreign.ckpt"))
+    report.refused("foreign-checkpoint", lambda: fit("", data(), resume=saved("foreign", 2)))
     one = load()
     report.refused("one-loader-twice", lambda: ForebayDataModule(train=one, val=one))
 
