@@ -126,7 +126,8 @@ def one_process():
     fit("reloaded", ForebayDataModule(train=load), reload_dataloaders_every_n_epochs=1)
     fit("pairs", ForebayDataModule(train=load), max_epochs=1, checkpoint={"every_n_train_steps": 3})
 
-    report.refused("direct", lambda: fit_directly())
+    report.refused("direct", lambda: fit_directly(load()))
+    report.refused("direct-dataloader", lambda: fit_directly(torch.utils.data.DataLoader(load(), batch_size=None)))
     report.refused("epochs", lambda: fit("", data(epochs=3)))
     report.refused("other-seed", lambda: fit("", data(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: fit("", data(global_batch_size=8), resume=saved("killed", 8)))
@@ -147,9 +148,9 @@ def one_process():
     report.refused("one-loader-twice", lambda: ForebayDataModule(train=one, val=one))
 
 
-def fit_directly():
+def fit_directly(loader):
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, max_epochs=2)
-    trainer.fit(Model(), load())
+    trainer.fit(Model(), loader)
 
 
 def two_ranks():
