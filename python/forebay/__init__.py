@@ -17,6 +17,7 @@ import os
 from typing import Any
 
 from ._client import Cluster
+from ._batch import Batch
 from ._errors import (
     ConflictError,
     DataError,
@@ -29,7 +30,7 @@ from ._errors import (
     UnavailableError,
 )
 from ._formats import Ragged
-from ._loader import Batch, Loader
+from ._loader import Loader
 from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
 from ._table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _formats as formats
+from ._batch import map_tensors
 from ._errors import InvalidError
 
 
@@ -71,16 +71,5 @@ class DeviceCopy:
 
     def _each(self, batch: Any, function: Any) -> Any:
         for name, column in batch.items():
-            batch[name] = self._column(column, function)
+            batch[name] = map_tensors(column, function, self._torch.Tensor)
         return batch
-
-    def _column(self, column: Any, function: Any) -> Any:
-        if isinstance(column, self._torch.Tensor):
-            return function(column)
-        if isinstance(column, formats.Ragged):
-            return column.map(function)
-        if isinstance(column, dict):
-            return {name: self._column(value, function) for name, value in column.items()}
-        if isinstance(column, list) and column and isinstance(column[0], self._torch.Tensor):
-            return [function(tensor) for tensor in column]
-        return column

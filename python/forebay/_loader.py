@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import weakref
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Protocol
 
 from . import _arguments as arguments
 from . import _formats as formats
 from . import _native
+from ._batch import Batch
 from ._devices import DeviceCopy
-from ._errors import ConflictError, Error, InvalidError
+from ._errors import Error, InvalidError
+from ._loop import Batches, Loop
+from ._place import Place
+from ._ranks import Ranks
+from ._wrappers import refuse_wrappers
 
-STATE_VERSION = 1
 # Stands for an endless loop: far more epochs than any training run has.
 EPOCHS_MAX = 1 << 32
-
-
-class Batch(dict):
-    """A dict of columns, with its place in the epoch."""
-
-    __slots__ = ("epoch", "step", "offset", "copied")
-
-    def __init__(self, *columns: Any, **named: Any):
-        super().__init__(*columns, **named)
-        self.epoch = self.step = self.offset = None
-        # The CUDA event of the batch's copy to a device, while the copy may be running.
-        self.copied = None
-
-    def __reduce__(self):
-        return Batch, (dict(self),), (None, {"epoch": self.epoch, "step": self.step, "offset": self.offset})
 
 
 class Feed(Protocol):
@@ -54,22 +43,73 @@ class Feed(Protocol):
     def trace_offsets(self, epoch: int, first: int, count: int) -> list[tuple[str, int]]: ...
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one rank reads of a feed: its part of each global step."""
+
+    rank: int
+    world_size: int
+    # The options for reading, as the native half takes them.
+    read: dict[str, Any]
+    batch_size: int
+    drop_last: bool
+    # Offsets of an epoch over all ranks, if the rank's batches are known before reading.
+    total: int | None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether only reading shows which batches the rank gets, because other ranks may take them."""
+        return self.read.get("delivery") == "dynamic" and self.world_size > 1
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batch_size * self.world_size
+
+    def has_batch(self, step_begins: int, rank: int | None = None) -> bool:
+        """Whether a rank, by default this one, has a batch in the global step that begins at this offset, if `total` is
+        known."""
+        if self.drop_last:
+            return step_begins + self.global_batch_size <= self.total
+        return step_begins + (self.rank if rank is None else rank) * self.batch_size < self.total
+
+    def batches(self) -> int:
+        """The number of batches in an epoch, if `total` is known."""
+        steps = self.total // self.global_batch_size
+        return steps + self.has_batch(steps * self.global_batch_size)
+
+
+@dataclass(frozen=True)
+class _Resume:
+    """Where the next loop begins, if not with an epoch."""
+
+    place: Place
+    is_loaded: bool = False
+    # Whether the loop is the rest of the place's epoch, even if nothing is left of it. Otherwise the end of an epoch is
+    # the beginning of the next one.
+    is_rest: bool = False
+    # The epoch before `place`, if the loop is the rest of that epoch, of which nothing is left.
+    empty_of: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self.place.epoch if self.empty_of is None else self.empty_of
+
+
 class Loader:
     """Iterates over one rank's batches of a feed; made by `forebay.load`.
 
     Without `epochs`, each `for` loop is one epoch, and the next loop is the next epoch. With `epochs=N` one loop is all
-    N epochs, and with `epochs=float("inf")` it has no end. A new loop starts its epoch over, unless a state was loaded
-    or steps were skipped.
+    N epochs, and with `epochs=float("inf")` it has no end. A loop is over when it has handed out its last batch. A new
+    loop starts the epoch of a loop that was left earlier over, unless a state was loaded or steps were skipped.
     """
 
     def __init__(
         self,
         feed: Feed,
         *,
-        read: dict[str, Any],
+        ranks: Ranks,
+        read: Callable[[int, int], dict[str, Any]],
         epochs: int | None,
-        rank: int,
-        world_size: int,
         columns: list[str] | None,
         format: str,
         prefetch_factor: int,
@@ -77,101 +117,89 @@ class Loader:
         pin_memory: bool,
     ):
         self._feed = feed
-        self._read = read
+        # Which rank this is may be known only when the loader is used.
+        self._ranks, self._read_of = ranks, read
+        self._share: Share | None = None
         self._epochs = epochs
-        self._rank, self._world_size = rank, world_size
         self._columns = columns
         self._format = format
         self._tensor = None if format == "arrow" else formats.converter(format)
         self._ahead = prefetch_factor
         self._copy = DeviceCopy.of(device, pin_memory, format)
-        self._batch_size = feed.resolve(self._options("0:0", 0))[0]
+        # Checks the options. What a rank changes of them is not used.
+        self._assumed = self._share_of(*(ranks.used or (0, 1)))
         if columns is not None:
             check_columns(columns, [name for name, _, _ in feed.columns])
+        # Where the next loop begins: at `_resume`, else with `_epoch`.
         self._epoch = 0
-        self._place = _Place(0, 0, "0:0")
-        self._resume: _Place | None = None
-        self._stream: _native.Stream | None = None
-        self._generation = 0
-        # A weak reference to the loop that reads the stream.
-        self._loop: Callable[[], _Batches | None] = lambda: None
-        # `_interrupted`: the last batch may have been lost between the stream and the loop.
-        # `_failed`: the loop got an error instead of the last batch.
-        self._interrupted = self._failed = False
-        # With copies to a device: the batch whose copy is running, or the error of taking it.
-        self._copying: tuple[Any, _Place] | None = None
-        self._copy_failed: Exception | None = None
+        self._resume: _Resume | None = None
+        # The last loop, until it is known where the next one begins, and what it began with. Then the place of its end.
+        self._loop: Loop | None = None
+        self._began_with: _Resume | None = None
+        self._place = Place(0, 0)
+        # A weak reference to the iterator of the last loop.
+        self._batches: Callable[[], Batches | None] = lambda: None
+        # Where a loop was closed of which only reading shows whether a batch was left.
+        self._closed_at: Place | None = None
         # Epochs that a loop began in the middle, with the loop's first offset: its steps are counted from there.
         self._begins: dict[int, int] = {}
         self._done: list[dict[str, Any]] = []
         self._began: float | None = None
 
+    # Ranks
+
+    def _share_of(self, rank: int, world_size: int) -> Share:
+        read = self._read_of(rank, world_size)
+        batch_size, _, drop_last, samples = self._feed.resolve(read | {"from": "0:0", "epochs": 1})
+        share = Share(rank, world_size, read, batch_size, drop_last, self._feed.samples_per_epoch)
+        return replace(share, total=None) if samples is None or share.is_dynamic else share
+
+    def _ranked(self) -> Share:
+        """Returns what this rank reads. At its first call, it finds out which rank this is."""
+        ranks = self._ranks.resolve()
+        if self._share is None:
+            same = ranks == (self._assumed.rank, self._assumed.world_size)
+            self._share = self._assumed if same else self._share_of(*ranks)
+        return self._share
+
     # Iterating
 
     def __iter__(self) -> Iterator[Any]:
-        self._end_stream()
-        place = self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
-        self._resume = None
-        self._epoch = place.epoch
-        self._place = place
-        self._begin_at(place)
-        self._open(place)
-        batches = _Batches(self, self._generation)
-        self._loop = weakref.ref(batches)
+        share = self._ranked()
+        refuse_wrappers(share.rank, share.world_size)
+        self._leave(is_replaced=True)
+        self._find_closed_end()
+        resume = self._resume or _Resume(Place(self._epoch, 0))
+        begin = resume.place if resume.is_rest else self._after_end(resume.place)
+        loop = self._loop_at(begin, resume.empty_of)
+        self._loop, self._began_with, self._resume = loop, self._resume, None
+        self._epoch = loop.epoch
+        if self._began is None:
+            self._began = time.monotonic()
+        batches = Batches(self, loop)
+        self._batches = weakref.ref(batches)
         return batches
 
-    def _begin_at(self, place: "_Place") -> None:
+    def _loop_at(self, begin: Place, empty_of: int | None = None) -> Loop:
+        self._count_from(begin)
+        return Loop(begin, self._open, self._take, self._copy, self._done, empty_of)
+
+    def _count_from(self, place: Place) -> None:
+        """Counts the steps of an epoch from where a loop begins."""
         if place.offset:
             self._begins[place.epoch] = place.offset
         else:
             self._begins.pop(place.epoch, None)
 
-    def _open(self, place: "_Place") -> None:
-        self._generation += 1
-        self._copying = self._copy_failed = None
-        if self._began is None:
-            self._began = time.monotonic()
-        self._stream = self._feed.read(self._options(place.text, place.epoch), self._ahead)
-        self._interrupted = self._failed = False
+    def _open(self, place: Place) -> _native.Stream:
+        return self._feed.read(self._options(place.text, place.epoch), self._ahead)
 
-    def _reopen(self, place: "_Place") -> None:
-        """Continues the current loop at `place`. If this fails, the loop may try again."""
-        generation = self._generation
-        try:
-            self._end_stream()
-            self._open(place)
-        finally:
-            self._generation = generation
+    def _options(self, start: str, epoch: int, share: Share | None = None) -> dict[str, Any]:
+        share = share or self._ranked()
+        return share.read | {"from": start, "epochs": self._epochs or min(epoch + 1, EPOCHS_MAX)}
 
-    def _options(self, start: str, epoch: int) -> dict[str, Any]:
-        return self._read | {"from": start, "epochs": self._epochs or min(epoch + 1, EPOCHS_MAX)}
-
-    def _next(self) -> tuple[Any, "_Place"] | None:
-        """Returns the next batch for the loop, and the place after it."""
-        if self._copy is None or not self._copy.is_async:
-            return self._take()
-        failed, self._copy_failed = self._copy_failed, None
-        if failed is not None:
-            raise failed
-        taken = self._copying or self._take()
-        self._copying = None
-        if taken is not None:
-            try:
-                self._copying = self._take()
-            except Exception as error:
-                # The loop first gets the previous batch; the next call raises the error.
-                self._copy_failed = error
-            self._copy.wait(taken[0])
-        return taken
-
-    def _take(self) -> tuple[Any, "_Place"] | None:
-        taken = self._stream.next() if self._stream is not None else None
-        if taken is None:
-            return None
-        # Compute this from the batch's offset: after a resume, steps need not begin at multiples of the global batch.
-        step_begins = taken.offset - self._rank * self._batch_size
-        after = _Place(taken.epoch, step_begins + self._global_batch_size, taken.token)
-        return self._make(taken), after
+    def _take(self, taken: _native.Batch) -> tuple[Any, Place]:
+        return self._make(taken), Place(taken.epoch, taken.next_offset, taken.token)
 
     def _make(self, taken: _native.Batch) -> Any:
         if self._format == "arrow":
@@ -184,25 +212,117 @@ class Loader:
         batch.epoch, batch.step, batch.offset = taken.epoch, taken.step, taken.offset
         return batch if self._copy is None else self._copy(batch)
 
-    def _finish(self) -> None:
-        """Moves to the next epoch after a loop has ended."""
-        self._end_stream()
+    def _is_current(self, loop: Loop) -> bool:
+        return self._loop is loop
+
+    def _finish(self, loop: Loop) -> None:
+        """Ends a loop that has met its end."""
+        loop.close()
+        self._loop = None
+        self._advance(loop)
+
+    def _advance(self, loop: Loop) -> None:
+        """Lets the next loop begin after `loop`, which had all its batches."""
         if self._epochs is None:
-            self._epoch = self._place.epoch + 1
-            self._place = _Place(self._epoch, 0, f"{self._epoch}:0")
+            self._epoch = loop.epoch + 1
+            self._place = Place(self._epoch, 0)
         else:
             self._epoch = 0
+            self._place = Place(max(self._epochs, loop.begin.epoch), 0)
 
-    def _end_stream(self) -> None:
-        stream, self._stream = self._stream, None
-        self._generation += 1
-        if stream is not None:
-            self._done.append(stream.stats())
+    def _leave(self, is_replaced: bool = False, waits: bool = True) -> None:
+        """Ends the last loop, wherever it is, and settles where the next one begins. If it `waits`, it reads on where
+        only that shows whether the loop had all its batches."""
+        loop = self._loop
+        if loop is None:
+            return
+        is_done = self._is_done(loop, waits)
+        loop.is_replaced = is_replaced and not is_done and not loop.has_failed
+        self._loop, self._place = None, loop.place
+        loop.close()
+        if is_done:
+            self._advance(loop)
+        elif not loop.has_received:
+            # A loop that was left before its first batch has changed nothing.
+            self._resume = self._began_with
+        elif is_done is None:
+            self._closed_at = loop.place
+
+    def _is_done(self, loop: Loop, waits: bool) -> bool | None:
+        """Whether a loop has handed out its last batch; `None` if only reading shows it, and it must not wait."""
+        if loop.has_failed:
+            return False
+        if loop.empty_of is not None or self._epochs is not None and loop.begin.epoch >= self._epochs:
+            return True
+        share = self._ranked()
+        if share.total is not None:
+            is_last_epoch = self._epochs is None or loop.place.epoch == self._epochs - 1
+            return is_last_epoch and not share.has_batch(loop.place.offset)
+        if not loop.has_received:
+            return False
+        return loop.next_epoch() is None if waits else None
+
+    def _find_closed_end(self) -> None:
+        """Reads on where a loop was closed, if only that shows whether it had all its batches."""
+        place, self._closed_at = self._closed_at, None
+        if place is not None and self._resume is None:
+            loop = self._loop_at(place)
+            try:
+                if loop.next_epoch() is None:
+                    self._advance(loop)
+            finally:
+                loop.close()
+
+    def _after_end(self, place: Place) -> Place:
+        """Returns the beginning of the next epoch if this place is known to be the end of one on all ranks, else the
+        place itself."""
+        share = self._share or self._assumed
+        is_known = self._share is not None or not share.drop_last
+        if place.offset and share.total is not None and is_known and not share.has_batch(place.offset, rank=0):
+            return Place(place.epoch + 1, 0)
+        return place
+
+    def _moved_on(self, loop: Loop) -> bool:
+        """Begins the next epoch if a loop resumed at the end of one, which only its stream could show."""
+        share = self._ranked()
+        if (
+            self._epochs is not None
+            or loop.has_received
+            or loop.has_failed
+            or loop.begin.offset == 0
+            or self._began_with is not None and self._began_with.is_rest
+            or share.total is not None
+            or share.is_dynamic
+            or self._others_have_a_batch(loop.begin)
+        ):
+            return False
+        loop.begin = Place(loop.begin.epoch + 1, 0)
+        self._epoch = loop.begin.epoch
+        self._count_from(loop.begin)
+        loop.reopen(loop.begin)
+        return True
+
+    def _others_have_a_batch(self, place: Place) -> bool:
+        """Whether another rank has a batch in the global step at `place`, which begins after the last batch of this
+        rank. Only reading as rank 0 shows it, which has a batch in every step."""
+        share = self._ranked()
+        if share.rank == 0 or share.drop_last:
+            return False
+        options = self._options(place.text, place.epoch) | {"rank": 0}
+        # Without the job's name, this reader does not replace the job's own rank 0.
+        options.pop("job", None)
+        stream = self._feed.read(options, 1)
+        try:
+            batch = stream.next()
+            return batch is not None and batch.epoch == place.epoch
+        except Error:
+            return True
+        finally:
             stream.close()
 
     def close(self) -> None:
         """Stops computing and reading. A new loop may begin afterwards."""
-        self._end_stream()
+        self._leave(waits=False)
 
     def __enter__(self) -> "Loader":
         return self
@@ -215,26 +335,35 @@ class Loader:
     @property
     def batch_size(self) -> int:
         """Samples per batch of this rank."""
-        return self._batch_size
-
-    @property
-    def _global_batch_size(self) -> int:
-        return self._batch_size * self._world_size
+        if self._share is None and not self._ranks.used:
+            try:
+                # Without a global batch, each rank has the same batch size, whichever rank this is.
+                if self._share_of(0, 2).batch_size == self._assumed.batch_size:
+                    return self._assumed.batch_size
+            except Error:
+                pass
+        return self._ranked().batch_size
 
     @property
     def rank(self) -> int:
         """This rank."""
-        return self._rank
+        return self._ranked().rank
 
     @property
     def world_size(self) -> int:
         """The number of ranks that share the samples."""
-        return self._world_size
+        return self._ranked().world_size
 
     @property
     def epoch(self) -> int:
         """The epoch of the current loop, or of the next one."""
-        return self._place.epoch
+        if self._loop is not None and self._batches() is not None:
+            return self._loop.epoch
+        if self._resume is not None and self._resume.empty_of is not None:
+            return self._resume.empty_of
+        if self._loop is None and self._resume is None:
+            return self._epoch
+        return self._now().epoch
 
     @property
     def feed_id(self) -> str:
@@ -256,85 +385,110 @@ class Loader:
         """The number of batches of a whole loop: of one epoch, or of all with `epochs`."""
         if self._epochs == EPOCHS_MAX:
             raise TypeError("the loop has no end: epochs is infinite")
-        samples = self._feed.resolve(self._options(f"{self._epoch}:0", self._epoch))[3]
-        if samples is None:
+        share = self._ranked()
+        if share.total is None:
+            why = "ranks take batches as they need them" if share.is_dynamic else "the query leaves out or groups rows"
             raise TypeError(
-                "the number of batches is not known before reading: the query leaves out or groups rows; "
-                "loop without len(), or count steps yourself"
+                f"the number of batches is not known before reading: {why}; loop without len(), or count steps yourself"
             )
-        epochs = 1 if self._epochs is None else max(self._epochs - self._epoch, 1)
-        return epochs * -(-(samples // epochs) // self._batch_size)
+        return share.batches() * (1 if self._epochs is None else max(self._epochs - self._epoch, 0))
 
     # The loop's position
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the loop's place: after the last batch that it received. The state is small JSON. With ordered
-        delivery it is the same on every rank."""
-        return {
-            "version": STATE_VERSION,
-            "position": self._place.text,
-            "epoch": self._place.epoch,
-            "offset": self._place.offset,
-            "feed": self._feed.identity,
-        }
+        """Returns the loop's place: after the last batch that it received. After the last batch of an epoch, that is
+        the beginning of the next epoch. The state is small JSON. With ordered delivery it is the same on every rank."""
+        return self._now().state(self._feed.identity)
+
+    def _now(self) -> Place:
+        loop = self._loop
+        if loop is None:
+            place = self._place if self._resume is None else self._resume.place
+        else:
+            place = loop.place
+        after = self._after_end(place)
+        if (
+            after is place
+            and place.offset
+            and loop is not None
+            and loop.has_received
+            # Another thread may wait for the next batch, and must get it.
+            and loop.is_read_by_this_thread()
+            and (share := self._ranked()).total is None
+            and not share.is_dynamic
+            and loop.next_epoch() != place.epoch
+            and not self._others_have_a_batch(place)
+        ):
+            return Place(place.epoch + 1, 0)
+        return after
 
     def load_state_dict(self, state: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Makes the next loop resume from `state`, on any number of ranks.
 
         With dynamic delivery each rank has its own state: give the list of all states.
         """
-        if isinstance(state, list) and state and all(isinstance(part, dict) and "position" in part for part in state):
-            state = state[0] | {"position": ",".join(str(part["position"]) for part in state)}
-        try:
-            version, identity, position = state["version"], state["feed"], state["position"]
-            feed = identity["feed"]
-            epoch, offset = arguments.count("epoch", state["epoch"]), arguments.count("offset", state["offset"])
-            place = _Place(epoch, offset, position)
-            if not isinstance(position, str):
-                raise TypeError
-        except (KeyError, TypeError, ValueError):
-            raise InvalidError(f"this is not the state of a Forebay loader: {_shown(state)}") from None
-        if version != STATE_VERSION:
-            raise InvalidError(f"the state is of version {version!r}, and this Forebay reads version {STATE_VERSION}")
-        if feed != self._feed.id:
-            raise ConflictError(
-                "the state is of another feed: " + "; ".join(_differences(identity, self._feed.identity)),
-                "load with the settings, files and query of the run that made the state, or start over",
-            )
-        self._feed.resolve(self._options(place.text, place.epoch))
-        self._end_stream()
-        self._resume, self._place, self._epoch = place, place, place.epoch
-        self._begin_at(place)
+        place = Place.of_state(state, self._feed.identity)
+        is_dynamic = self._assumed.read.get("delivery") == "dynamic"
+        share = self._ranked() if is_dynamic else self._share or self._assumed
+        self._feed.resolve(self._options(place.text, place.epoch, share))
+        self._leave(waits=False)
+        self._resume, self._epoch, self._closed_at = _Resume(place, is_loaded=True), place.epoch, None
+        self._count_from(place)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch."""
+        """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch, or at
+        its end."""
         epoch = arguments.count("epoch", epoch)
-        if self._resume is not None and self._resume.epoch == epoch:
-            return
-        self._end_stream()
-        self._epoch, self._resume = epoch, None
-        self._place = _Place(epoch, 0, f"{epoch}:0")
+        if self._epochs is not None and epoch >= self._epochs:
+            raise InvalidError(f"the loop covers the epochs below {self._epochs}, so none is left at epoch {epoch}")
+        self._leave(waits=False)
+        resume = self._resume
+        if resume is not None:
+            place = self._after_end(resume.place)
+            if resume.place.epoch == epoch:
+                self._resume = replace(resume, is_rest=True, empty_of=None)
+            elif place.epoch == epoch:
+                self._resume = replace(resume, place=place)
+            elif resume.is_loaded and (place.epoch, place.offset) == (epoch + 1, 0):
+                self._resume = replace(resume, place=place, empty_of=epoch)
+            elif resume.is_loaded and epoch < place.epoch:
+                raise InvalidError(
+                    f"a state of epoch {place.epoch} was loaded, and set_epoch({epoch}) would give it up",
+                    f"count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch {epoch} "
+                    "again, make a new loader",
+                )
+            else:
+                self._resume = None
+        self._epoch, self._closed_at = epoch, None
+        if self._resume is None:
+            self._place = Place(epoch, 0)
 
     def skip(self, steps: int) -> None:
         """Skips `steps` global steps without computing them: the next steps of the current loop, else the first of the
         next loop."""
         steps = arguments.count("steps", steps)
-        if self._read.get("delivery") == "dynamic":
+        if self._assumed.read.get("delivery") == "dynamic":
             raise InvalidError("steps cannot be skipped with dynamic delivery", "ranks have no common steps there")
+        share = self._ranked()
         # After `break` the loop is gone, although its stream may still be open. The next loop restarts its epoch.
-        running = self._stream is not None and self._loop() is not None
-        now = self._place if running else self._resume or _Place(self._epoch, 0, f"{self._epoch}:0")
-        offset = now.offset + steps * self._global_batch_size
-        total = self._feed.samples_per_epoch
-        if total is not None:
-            offset = min(offset, total)
-        place = _Place(now.epoch, offset, f"{now.epoch}:{offset}")
-        self._place = place
-        if running:
-            self._reopen(place)
+        running = self._loop if self._batches() is not None else None
+        if running is None:
+            self._leave()
+            self._find_closed_end()
+        resume = self._resume or _Resume(Place(self._epoch, 0))
+        if resume.empty_of is not None or running is not None and running.empty_of is not None:
+            return
+        now = running.place if running is not None else resume.place if resume.is_rest else self._after_end(resume.place)
+        offset = now.offset + steps * share.global_batch_size
+        if share.total is not None:
+            offset = min(offset, share.total)
+        place = Place(now.epoch, offset)
+        if running is not None:
+            running.reopen(place)
+            if not running.has_received:
+                self._began_with = _Resume(place, is_rest=True)
         else:
-            self._end_stream()
-            self._resume = place
+            self._resume = replace(resume, place=place, is_rest=True)
 
     def trace(self, step: int | Batch, epoch: int | None = None) -> list[tuple[str, int]]:
         """Returns source file and row (from 0) of each sample of a batch from this loader, or of this rank's batch of a
@@ -346,10 +500,10 @@ class Loader:
         if isinstance(step, Batch):
             if step.offset is None:
                 raise InvalidError("this batch does not know its place: it did not come from the loader unchanged")
-            return self._feed.trace_offsets(step.epoch, step.offset, self._batch_size)
+            return self._feed.trace_offsets(step.epoch, step.offset, self._ranked().batch_size)
         step = arguments.count("step", step)
         epoch = self.epoch if epoch is None else arguments.count("epoch", epoch)
-        if self._read.get("delivery") == "dynamic":
+        if self._assumed.read.get("delivery") == "dynamic":
             raise InvalidError(
                 "with dynamic delivery a rank's batches have no steps of their own",
                 "give trace the batch: trace(batch)",
@@ -363,7 +517,7 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """Returns what loops received and where time went: the seconds that loops waited, the seconds of computation of
         all threads of the session, and the number of batches in the queue."""
-        running = self._stream.stats() if self._stream is not None else None
+        running = self._loop.stats() if self._loop is not None else None
         parts = self._done + ([running] if running else [])
         total = {name: sum(part[name] for part in parts) for name in _SUMMED}
         total["first_batch_seconds"] = parts[-1]["first_batch_seconds"] if parts else 0.0
@@ -375,7 +529,11 @@ class Loader:
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {type}" for name, type in self.columns.items())
-        return f"<forebay.Loader rank {self._rank}/{self._world_size} batch_size={self._batch_size} {{{columns}}}>"
+        # A loader that is shown is not yet used: which rank this is may still be open.
+        share = self._share or (self._assumed if self._ranks.used else None)
+        if share is None:
+            return f"<forebay.Loader {{{columns}}}>"
+        return f"<forebay.Loader rank {share.rank}/{share.world_size} batch_size={share.batch_size} {{{columns}}}>"
 
     def __reduce__(self):
         raise InvalidError(
@@ -385,53 +543,6 @@ class Loader:
 
 
 _SUMMED = ("batches", "samples", "bytes", "bad_rows", "wait_seconds")
-
-
-class _Place:
-    """A loop's place: epoch, offset of the next global step, and both as text for the native half."""
-
-    __slots__ = ("epoch", "offset", "text")
-
-    def __init__(self, epoch: int, offset: int, text: str):
-        self.epoch, self.offset, self.text = epoch, offset, text
-
-
-class _Batches:
-    """One loop over a loader."""
-
-    __slots__ = ("_loader", "_generation", "__weakref__")
-
-    def __init__(self, loader: Loader, generation: int):
-        self._loader, self._generation = loader, generation
-
-    def __iter__(self) -> "_Batches":
-        return self
-
-    def __next__(self) -> Any:
-        loader = self._loader
-        # Another loop over the same loader has started.
-        if loader._generation != self._generation:
-            raise StopIteration
-        try:
-            if loader._interrupted:
-                loader._reopen(loader._place)
-            taken = loader._next()
-        except Error:
-            loader._failed = True
-            raise
-        except BaseException:
-            # A signal's exception, such as KeyboardInterrupt, may arrive after a batch has left the stream. If the loop
-            # continues, it reads that batch again.
-            loader._interrupted = True
-            raise
-        if taken is None:
-            # After an error the stream is at its end, but the epoch is not.
-            if not loader._failed:
-                loader._finish()
-            raise StopIteration
-        loader._failed = False
-        batch, loader._place = taken
-        return batch
 
 
 def check_columns(columns: list[str], known: list[str]) -> None:
@@ -455,28 +566,3 @@ def _pyarrow() -> Any:
         except ImportError:
             return None
     return sys.modules["pyarrow"]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
-def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Describes the differences between two feeds."""
-    said = []
-    for name, what in (("query", "the query differs"), ("snapshot", "the source files differ")):
-        if name in then and name in now and then[name] != now[name]:
-            said.append(what)
-    for part in ("settings", "operators"):
-        # A part that is missing from one identity does not count as a difference.
-        ours, theirs = (now[part], then[part]) if part in now and part in then else ({}, {})
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
-                label = f"version of {name}" if part == "operators" else name
-                said.append(f"{label} was {_json(theirs.get(name))} and is {_json(ours.get(name))}")
-    return said or [f"it was {then.get('feed')} and is {now.get('feed')}"]
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value)

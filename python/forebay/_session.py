@@ -340,34 +340,41 @@ def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False
     feed, rest = _split(options)
     # Several processes may share the samples of a rank that is given.
     is_launched = all(rest.get(name) is None for name in ("rank", "world_size", "dp_rank", "dp_size"))
-    rank, world_size = _ranks.resolve(
+    ranks = _ranks.Ranks(
         rest.pop("rank"), rest.pop("world_size"), rest.pop("dp_rank", None), rest.pop("dp_size", None)
     )
-    read = _options.checked(_options.READ, rest) | {"rank": rank, "world_size": world_size}
+    given = _options.checked(_options.READ, rest)
     epochs = rest.pop("epochs")
     epochs = EPOCHS_MAX if epochs == float("inf") else arguments.positive("epochs", epochs)
     columns = arguments.names("columns", rest.pop("columns"))
     format = arguments.choice("format", rest.pop("format"), formats.FORMATS) or formats.default()
     global_batch_size = feed.get("global_batch_size")
-    if global_batch_size is not None and "bucket_by_length" not in feed:
-        if "batch_size" in read:
+    is_split = global_batch_size is not None and "bucket_by_length" not in feed
+    if is_split:
+        if "batch_size" in given:
             raise InvalidError(
                 '"batch_size" and "global_batch_size" were both given',
                 "a rank's batch is the global batch divided by the world size: give one of them",
             )
-        read["batch_size"] = arguments.share(feed.pop("global_batch_size"), world_size)
-    elif global_batch_size is not None:
-        arguments.share(global_batch_size, world_size)
-    if names_job and is_launched and world_size > 1 and read.get("delivery") != "dynamic":
-        job = _ranks.job_name({**feed, **read, "rank": None})
-        read |= {} if job is None else {"job": read.get("job", job)}
+        del feed["global_batch_size"]
+    is_named = names_job and is_launched and "job" not in given and given.get("delivery") != "dynamic"
+    name = _ranks.JobName({**feed, **given, "global_batch_size": global_batch_size}) if is_named else None
+
+    def read(rank: int, world_size: int) -> dict[str, Any]:
+        """Returns the options for reading as a rank."""
+        read = given | {"rank": rank, "world_size": world_size}
+        if global_batch_size is not None:
+            share = arguments.share(global_batch_size, world_size)
+            read |= {"batch_size": share} if is_split else {}
+        job = name.of(world_size) if name is not None and world_size > 1 else None
+        return read if job is None else read | {"job": job}
+
     loader_class = torch_loader() if format == "torch" else Loader
     return loader_class(
-        open_feed(feed, read, columns),
+        open_feed(feed, read(*(ranks.used or (0, 1))), columns),
+        ranks=ranks,
         read=read,
         epochs=epochs,
-        rank=rank,
-        world_size=world_size,
         columns=columns,
         format=format,
         prefetch_factor=arguments.positive("prefetch_factor", rest.pop("prefetch_factor"), 65536) or 2,

@@ -70,12 +70,15 @@ def test_a_loop_that_was_left_begins_its_epoch_over():
     assert loader.epoch == 1
 
 
-def test_a_loop_ends_when_another_over_the_same_loader_begins():
+def test_a_loop_raises_when_another_over_the_same_loader_begins():
     loader = numbers(40, batch_size=8)
     first = iter(loader)
     next(first)
     assert len(list(loader)) == 5
-    assert list(first) == []
+    for _ in range(2):
+        with pytest.raises(forebay.InvalidError, match="a newer loop over this loader began") as raised:
+            next(first)
+    assert "make two loaders" in raised.value.hint
 
 
 def test_closing_ends_the_loop_and_reading_may_begin_anew():

@@ -55,19 +55,108 @@ def test_the_environment_says_which_rank(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert ranks_of() == (2, 4)
-    assert ranks_of(rank=0, world_size=2) == (0, 2)
+    assert ranks_of(rank=2, world_size=4) == (2, 4)
 
 
-def test_torch_distributed_goes_before_the_environment(monkeypatch, process_group):
+def test_torch_distributed_says_which_rank(process_group):
+    assert ranks_of() == (0, 1)
+    assert ranks_of(rank=0, world_size=1) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "options, environment, message",
+    [
+        ({}, (2, 4), "torch.distributed says that this is rank 0 of 1, and RANK and WORLD_SIZE say rank 2 of 4"),
+        (
+            {"rank": 1, "world_size": 3},
+            None,
+            '"rank" and "world_size" say that this is rank 1 of 3, and torch.distributed says rank 0 of 1',
+        ),
+    ],
+)
+def test_sources_that_disagree_with_torch_distributed_are_named(monkeypatch, process_group, options, environment, message):
+    if environment:
+        monkeypatch.setenv("RANK", str(environment[0]))
+        monkeypatch.setenv("WORLD_SIZE", str(environment[1]))
+    with pytest.raises(forebay.InvalidError) as raised:
+        next(iter(numbers(100, **options)))
+    assert raised.value.message == message
+    assert "dp_rank and dp_size" in raised.value.hint
+
+
+def test_arguments_that_disagree_with_the_environment_are_named(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(forebay.InvalidError) as raised:
+        ranks_of(rank=0, world_size=2)
+    assert raised.value.message == (
+        '"rank" and "world_size" say that this is rank 0 of 2, and RANK and WORLD_SIZE say rank 2 of 4'
+    )
+
+
+def test_a_data_parallel_place_is_no_matter_of_the_launcher(monkeypatch, process_group):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert ranks_of(dp_rank=1, dp_size=2) == (1, 2)
+    # One process of a job evaluates alone.
+    assert values(numbers(100, batch_size=8, dp_rank=0, dp_size=1)) == list(range(100))
+
+
+def test_a_world_size_without_a_rank_is_an_error(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(forebay.InvalidError, match="WORLD_SIZE is 4, and nothing says which rank this is") as raised:
+        next(iter(numbers(100)))
+    assert "initialise torch.distributed first" in raised.value.hint
+    assert ranks_of(rank=1, world_size=4) == (1, 4)
+    monkeypatch.setenv("WORLD_SIZE", "1")
     assert ranks_of() == (0, 1)
-    assert ranks_of(rank=1, world_size=3) == (1, 3)
 
 
-def test_half_of_the_environment_is_not_enough(monkeypatch):
+def test_the_process_group_says_which_rank_in_a_world_without_ranks(monkeypatch, process_group):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert ranks_of() == (0, 1)
+
+
+def test_a_rank_without_a_world_is_another_programs(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     assert ranks_of() == (0, 1)
+
+
+def test_ranks_are_those_of_the_first_use(monkeypatch):
+    loader = numbers(100, batch_size=8)
+    # These say nothing about ranks.
+    assert repr(loader) == "<forebay.Loader {n: Int64}>" and loader.batch_size == 8 and loader.epoch == 0
+    assert loader.state_dict()["offset"] == 0
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(loader) == 6 and values(loader)[:8] == list(range(8, 16))
+    assert "rank 1/2 batch_size=8" in repr(loader)
+
+
+def test_a_global_batch_is_divided_at_the_first_use(monkeypatch):
+    loader = numbers(100, global_batch_size=24)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert loader.batch_size == 8
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(forebay.InvalidError, match="does not divide"):
+        next(iter(numbers(100, global_batch_size=24)))
+
+
+@pytest.mark.parametrize("use", [len, lambda loader: loader.rank, list, lambda loader: loader.skip(1)])
+def test_ranks_that_change_after_a_use_are_an_error(monkeypatch, use):
+    loader = numbers(100, batch_size=8)
+    use(loader)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(forebay.InvalidError) as raised:
+        next(iter(loader))
+    assert raised.value.message == "this loader was used as rank 0 of 1, and now this process is rank 1 of 2"
+    # A loader whose launcher has ended keeps its rank.
+    other = numbers(100, batch_size=8)
+    list(other)
+    monkeypatch.delenv("RANK"), monkeypatch.delenv("WORLD_SIZE")
+    assert values(other)[:8] == list(range(8, 16))
 
 
 @pytest.mark.parametrize(

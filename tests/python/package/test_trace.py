@@ -99,7 +99,7 @@ def interrupted(*_):
     raise KeyboardInterrupt
 
 # One Ctrl-C arrives while the loop waits, and another while it begins to read again.
-loader._interrupted, loader._feed.read = True, interrupted
+loader._loop._interrupted, loader._feed.read = True, interrupted
 try:
     next(batches)
 except KeyboardInterrupt:
