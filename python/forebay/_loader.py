@@ -17,6 +17,7 @@ from ._errors import Error, InvalidError
 from ._loop import Batches, Loop
 from ._place import Place
 from ._ranks import Ranks
+from ._readers import refuse_readers
 from ._wrappers import refuse_wrappers
 
 # Stands for an endless loop: far more epochs than any training run has.
@@ -165,6 +166,7 @@ class Loader:
     # Iterating
 
     def __iter__(self) -> Iterator[Any]:
+        refuse_readers()
         share = self._ranked()
         refuse_wrappers(share.rank, share.world_size)
         self._leave(is_replaced=True)

@@ -13,6 +13,7 @@ from typing import Any, Iterator
 
 from .._errors import InvalidError
 from .._loader import Loader
+from .._place import Place
 
 State = dict[str, Any]
 
@@ -30,10 +31,14 @@ class Pass:
     def __iter__(self) -> Iterator[Any]:
         self._loader.load_state_dict(self.start)
         for number, batch in enumerate(self._loader, 1):
-            self._after.append((number, self._loader.state_dict()))
+            self._after.append((number, self._place_of_loop()))
             while self._after[0][0] < self._asked:
                 self._after.popleft()
             yield batch
+
+    def _place_of_loop(self) -> State:
+        # Unlike `state_dict`, this never waits for the next batch.
+        return self._loader._loop.place.state(self._loader._feed.identity)
 
     @property
     def handed_out(self) -> int:
@@ -42,6 +47,9 @@ class Pass:
     def place(self, trained: int) -> State:
         """Returns the place after `trained` batches of this pass. The numbers asked for never fall."""
         self._asked = trained
+        if trained and trained == self.handed_out:
+            # This may have been the epoch's last batch, and then the place is in the next one.
+            return self._loader.state_dict()
         for number, place in self._after:
             if number == trained:
                 return place
@@ -53,7 +61,7 @@ class Pass:
 
 def epoch_start(loader: Loader, epoch: int) -> State:
     """Returns the state at the beginning of an epoch."""
-    return loader.state_dict() | {"position": f"{epoch}:0", "epoch": epoch, "offset": 0}
+    return Place(epoch, 0).state(loader._feed.identity)
 
 
 def steps_before(loader: Loader, place: State) -> int:
