@@ -19,10 +19,10 @@ State = dict[str, Any]
 
 
 class Pass:
-    """One pass over an epoch, or over its rest."""
+    """One pass over an epoch, or over its rest; or over all epochs from there on, if it `repeats`."""
 
-    def __init__(self, loader: Loader, start: State):
-        self._loader = loader
+    def __init__(self, loader: Loader, start: State, repeats: bool = False):
+        self._loader, self._repeats = loader, repeats
         self.start = start
         # The number of batches handed out so far, with the place after them. Numbers below `_asked` are forgotten.
         self._after: deque[tuple[int, State]] = deque([(0, start)])
@@ -30,11 +30,17 @@ class Pass:
 
     def __iter__(self) -> Iterator[Any]:
         self._loader.load_state_dict(self.start)
-        for number, batch in enumerate(self._loader, 1):
-            self._after.append((number, self._place_of_loop()))
-            while self._after[0][0] < self._asked:
-                self._after.popleft()
-            yield batch
+        number = 0
+        while True:
+            begun = number
+            for batch in self._loader:
+                number += 1
+                self._after.append((number, self._place_of_loop()))
+                while self._after[0][0] < self._asked:
+                    self._after.popleft()
+                yield batch
+            if not self._repeats or number == begun:
+                return
 
     def _place_of_loop(self) -> State:
         # Unlike `state_dict`, this never waits for the next batch.
