@@ -1,4 +1,5 @@
-"""Finds this process's rank: from arguments, else `torch.distributed`, else RANK and WORLD_SIZE. Names its job.
+"""Finds this process's rank: from arguments, else `torch.distributed`, else `jax.distributed`, else RANK and WORLD_SIZE.
+Names its job.
 
 A framework may start `torch.distributed` after a loader was made, so a loader asks at its first use.
 """
@@ -64,8 +65,13 @@ class Ranks:
     def _find(self) -> tuple[int, int] | None:
         if self._is_of_group:
             return self.given
-        of_torch = _of_torch()
-        said = {"torch.distributed says": of_torch, "RANK and WORLD_SIZE say": _of_environment(of_torch is None and not self.given)}
+        of_torch, of_jax = _of_torch(), _of_jax()
+        decides = of_torch is None and of_jax is None and not self.given
+        said = {
+            "torch.distributed says": of_torch,
+            "jax.distributed says": of_jax,
+            "RANK and WORLD_SIZE say": _of_environment(decides),
+        }
         said = {source: ranks for source, ranks in said.items() if ranks is not None}
         # What the arguments say is compared with the source that would decide without them.
         sources = list(said.items())[:1] if self.given else list(said.items())
@@ -115,6 +121,16 @@ def _of_torch() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _of_jax() -> tuple[int, int] | None:
+    distributed = getattr(sys.modules.get("jax"), "distributed", None)
+    # Asking for the process's number starts JAX's devices, so ask only where it has several processes.
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return None
+    jax = sys.modules["jax"]
+    return jax.process_index(), jax.process_count()
 
 
 def _of_environment(decides: bool) -> tuple[int, int] | None:

@@ -4,5 +4,4 @@
 - `forebay.integrations.transformers`: a `Trainer`, and a mixin for subclasses of it.
 - `forebay.integrations.keras`: data for `fit`, and a callback that backs up and restores.
 - `forebay.integrations.jax`: ranks of JAX's processes, and batches as global arrays.
-- `forebay.integrations.orbax`: a loader's state in an Orbax checkpoint.
 """

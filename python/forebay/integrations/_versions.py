@@ -12,7 +12,6 @@ TESTED = {
     "jax": "0.10.2",
     "keras": "3.15.1",
     "lightning": "2.6.6",
-    "orbax-checkpoint": "0.12.8",
     "pytorch-lightning": "2.6.6",
     "transformers": "5.23.0",
 }
