@@ -17,6 +17,9 @@ from .._place import Place
 
 State = dict[str, Any]
 
+# Batches that a framework may take ahead of those it trained on. The places behind these are forgotten.
+AHEAD_MAX = 1024
+
 
 class Pass:
     """One pass over an epoch, or over its rest; or over all epochs from there on, if it `repeats`."""
@@ -24,9 +27,9 @@ class Pass:
     def __init__(self, loader: Loader, start: State, repeats: bool = False):
         self._loader, self._repeats = loader, repeats
         self.start = start
-        # The number of batches handed out so far, with the place after them. Numbers below `_asked` are forgotten.
-        self._after: deque[tuple[int, State]] = deque([(0, start)])
-        self._asked = 0
+        # The places after the last batches, with the numbers of batches handed out by then.
+        first = (0, Place.of_state(start, loader._feed.identity))
+        self._after: deque[tuple[int, Place]] = deque([first], maxlen=AHEAD_MAX)
 
     def __iter__(self) -> Iterator[Any]:
         self._loader.load_state_dict(self.start)
@@ -35,33 +38,28 @@ class Pass:
             begun = number
             for batch in self._loader:
                 number += 1
-                self._after.append((number, self._place_of_loop()))
-                while self._after[0][0] < self._asked:
-                    self._after.popleft()
+                # Unlike `state_dict`, this never waits for the next batch.
+                self._after.append((number, self._loader._loop.place))
                 yield batch
             if not self._repeats or number == begun:
                 return
-
-    def _place_of_loop(self) -> State:
-        # Unlike `state_dict`, this never waits for the next batch.
-        return self._loader._loop.place.state(self._loader._feed.identity)
 
     @property
     def handed_out(self) -> int:
         return self._after[-1][0]
 
     def place(self, trained: int) -> State:
-        """Returns the place after `trained` batches of this pass. The numbers asked for never fall."""
-        self._asked = trained
+        """Returns the place after `trained` batches of this pass."""
         if trained and trained == self.handed_out:
             # This may have been the epoch's last batch, and then the place is in the next one.
             return self._loader.state_dict()
         for number, place in self._after:
             if number == trained:
-                return place
+                return place.state(self._loader._feed.identity)
         raise InvalidError(
             f"the trainer trained on {trained} batches, and the loader handed out {self.handed_out}",
-            "the training loop must train on each batch once, in the order in which the loader gives them",
+            "the training loop must train on each batch once, in the loader's order, and take at most "
+            f"{AHEAD_MAX} batches ahead",
         )
 
 

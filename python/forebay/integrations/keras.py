@@ -262,14 +262,16 @@ class BackupAndRestore(_keras.callbacks.Callback):
         epoch, step = self._epoch, self._before + self._in_epoch
         if step and (step == self.params["steps"] or not dataset.repeat and place["epoch"] > epoch):
             epoch, step = epoch + 1, 0
-        if dataset.loader.rank != 0:
-            return
         self._folder.mkdir(parents=True, exist_ok=True)
         previous = self._read()
         number = (previous or {}).get("number", 0) + 1
-        weights = f"{number}.weights.h5"
-        # The metadata name the weights, and replace the previous ones at once, so a backup is never half written.
+        rank = dataset.loader.rank
+        # On JAX, all ranks take part in gathering the weights.
+        weights = f"{number}.weights.h5" if rank == 0 else f"rank-{rank}.weights.h5"
         self.model.save_weights(self._folder / weights, overwrite=True)
+        if rank != 0:
+            (self._folder / weights).unlink()
+            return
         metadata = {
             "number": number,
             "weights": weights,
@@ -277,6 +279,7 @@ class BackupAndRestore(_keras.callbacks.Callback):
             "step": step,
             "data": passes.saved(dataset.loader, place),
         }
+        # The metadata name the weights, and replace the previous ones at once, so a backup is never half written.
         unfinished = self._folder / f"{_METADATA}.unfinished"
         unfinished.write_text(json.dumps(metadata))
         os.replace(unfinished, self._folder / _METADATA)

@@ -55,10 +55,13 @@ class Report:
         self.steps = []
 
     def refused(self, case: str, function) -> None:
-        """Runs something that must raise an error, and reports the error."""
+        """Runs something that must raise an error, and reports Forebay's error."""
         try:
             function()
         except Exception as error:
+            # Some frameworks fail once more while they end a failed run. A user sees both errors.
+            while not isinstance(error, forebay.Error) and error.__context__ is not None:
+                error = error.__context__
             self.end(case, error=type(error).__name__, message=f"{error}")
         else:
             self.end(case, error=None, message="")

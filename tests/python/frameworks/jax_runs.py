@@ -75,7 +75,7 @@ if PHASE == "one":
     train("resumed", load(), resume="saved")
     train("saved-at-the-end", load(), save_at=6)
     train("after-the-end", load(), resume="saved-at-the-end")
-    text = common.loader_table().select("id", word="'a'").load(batch_size=4)
+    text = common.loader_table().select("id", word="'a'").load(batch_size=4, format="numpy")
     report.refused("text", lambda: global_batch(next(iter(text)), SHARDED))
 elif PHASE == "ranks":
     train("ranks-plain", load())

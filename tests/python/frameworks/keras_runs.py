@@ -1,4 +1,7 @@
-"""Keras: fit with torch on one process, and with JAX on one process and on two ranks that share a model."""
+"""Keras: fit on torch and on JAX in one process, and on JAX on two ranks with `keras.distribution`.
+
+The backends and the ranks are processes of their own. A backup of one backend can be restored with the other.
+"""
 
 import os
 import sys
@@ -96,7 +99,7 @@ def data(repeat=False, **options):
 def fit(case, dataset, backup=None, save_freq="epoch", kill=None, **options):
     callbacks = [Training(dataset)]
     if backup is not None:
-        callbacks.append(BackupAndRestore(dataset, FOLDER / BACKEND / backup, save_freq))
+        callbacks.append(BackupAndRestore(dataset, FOLDER / backup, save_freq))
     callbacks.append(Watch(dataset.ids, kill))
     try:
         model().fit(dataset, verbose=0, callbacks=callbacks, **{"epochs": 3, **options})
@@ -146,11 +149,17 @@ def two_ranks():
     fit("ranks-plain", data(), backup="ranks-plain")
     fit("ranks-killed", data(), backup="ranks", save_freq=4, kill=9)
     fit("ranks-resumed", data(), backup="ranks", save_freq=4)
+    fit("ranks-resumed-of-one", data(), backup="left-by-torch", save_freq=4)
+    fit("ranks-left", data(), backup="left-by-ranks", save_freq=4, kill=9)
 
 
 if BACKEND == "jax" and os.environ.get("FOREBAY_TWO_RANKS"):
     jax.distributed.initialize(f"127.0.0.1:{PORT}", num_processes=2, process_id=RANK)
     two_ranks()
-elif RANK == 0:
+else:
     one_process()
+    if BACKEND == "torch":
+        fit("left", data(), backup="left-by-torch", save_freq=4, kill=9)
+    else:
+        fit("resumed-of-ranks", data(), backup="left-by-ranks", save_freq=4)
 sys.stdout.flush()
