@@ -45,16 +45,16 @@ class Case:
         return self.ranks[0][name]
 
 
-def run(script: str, folder: Path, ranks: int = 2) -> dict[str, Case]:
-    """Runs a script on its ranks, and returns its cases."""
+def run(script: str, folder: Path, *phase: str, ranks: int = 2, **more: str) -> dict[str, Case]:
+    """Runs a script on its ranks, with more variables in its environment, and returns its cases."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    variables = environment() | {"PYTHONPATH": f"{PACKAGE}", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+    variables = environment() | {"PYTHONPATH": f"{PACKAGE}", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"} | more
     processes = []
     try:
         for rank in range(ranks):
             with (folder / f"{rank}.out").open("w") as output, (folder / f"{rank}.err").open("w") as errors:
-                command = [sys.executable, SCRIPTS / script, f"{rank}", f"{port}", folder]
+                command = [sys.executable, SCRIPTS / script, f"{rank}", f"{port}", folder, *phase]
                 processes.append(
                     subprocess.Popen(command, env=variables, stdout=output, stderr=errors, cwd=folder)
                 )
@@ -89,115 +89,222 @@ def check_resumed(case: Case, undisturbed: Case, after: int):
     assert case.losses == pytest.approx(undisturbed.losses[after:], rel=1e-4)
 
 
-def check_refused(case: Case, *words: str, error: str = "InvalidError"):
-    assert case["error"] == error, case["message"]
-    for word in words:
-        assert word in case["message"]
+@pytest.fixture(scope="module")
+def lightning(tmp_path_factory):
+    return run("lightning_runs.py", tmp_path_factory.mktemp("lightning"))
 
 
-LIGHTNING_RESUMED = [
-    ("resumed", "plain", 8),
-    ("after-the-end", "plain", 6),
-    ("steps-after-the-end", "plain", 6),
-    ("after-last-batch", "plain", 6),
-    ("accumulated-resumed", "accumulated", 8),
-    ("limited-resumed", "limited", 4),
-    ("limited-resumed-within", "limited", 6),
-    ("unknown-length-resumed", "unknown-length", 8),
-    ("unknown-length-after-the-end", "unknown-length", 6),
-    ("validated-resumed", "validated", 8),
-    ("ranks-resumed", "ranks-plain", 8),
-    ("ranks-resumed-of-one", "plain", 8),
-    ("resumed-of-ranks", "plain", 8),
-]
+@pytest.fixture(scope="module")
+def transformers(tmp_path_factory):
+    return run("transformers_runs.py", tmp_path_factory.mktemp("transformers"))
 
 
-class TestLightning:
-    @pytest.fixture(scope="class")
-    def cases(self, tmp_path_factory):
-        return run("lightning_runs.py", tmp_path_factory.mktemp("lightning"))
-
-    @pytest.mark.parametrize("name", ["plain", "accumulated", "unknown-length", "validated", "reloaded", "ranks-plain"])
-    def test_each_epoch_has_each_sample_once(self, cases, name):
-        check_epochs(cases[name])
-
-    @pytest.mark.parametrize("name, undisturbed, after", LIGHTNING_RESUMED)
-    def test_a_resumed_run_goes_on(self, cases, name, undisturbed, after):
-        check_resumed(cases[name], cases[undisturbed], after)
-
-    def test_two_ranks_train_like_one(self, cases):
-        check_resumed(cases["ranks-plain"], cases["plain"], 0)
-
-    def test_limited_epochs_are_the_beginnings_of_epochs(self, cases):
-        plain = cases["plain"].samples
-        assert cases["limited"].samples == [*plain[:4], *plain[6:10], *plain[12:16]]
-
-    def test_each_validation_has_each_sample_once(self, cases):
-        whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        # The sanity check reads one batch. Then there are two validations in each epoch.
-        assert cases["validated"]["validated"] == [whole[0], *whole * 6]
-        ranks = [sorted(sum(rank["validated"], [])) for rank in cases["ranks-validated"].ranks]
-        assert sorted(sum(ranks, [])) == list(range(10)) and all(ranks)
-
-    def test_mistakes_are_refused_with_a_cure(self, cases):
-        check_refused(cases["direct"], "ForebayDataModule(train=")
-        check_refused(cases["direct-dataloader"], "ForebayDataModule(train=")
-        check_refused(cases["epochs"], "leave out epochs=")
-        check_refused(cases["other-seed"], "seed was 3 and is 4", error="ConflictError")
-        check_refused(cases["other-global-batch"], "global_batch_size=4")
-        check_refused(cases["no-samples"], "24 samples", "48")
-        check_refused(cases["foreign-checkpoint"], "has no place of a Forebay loader")
-        check_refused(cases["one-loader-twice"], '"train" and "val"')
-        check_refused(cases["ranks-uneven"], "drop_last=True")
-        check_refused(cases["ranks-given"], "rank 0 of 1")
+@pytest.fixture(scope="module")
+def fsdp(tmp_path_factory):
+    return run("fsdp_runs.py", tmp_path_factory.mktemp("fsdp"))
 
 
-TRANSFORMERS_RESUMED = [
-    ("resumed", "plain", 8),
-    ("resumed-without-skip", "plain", 8),
-    ("resumed-from-last", "plain", 8),
-    ("after-the-end", "plain", 6),
-    ("max-steps-resumed", "plain", 8),
-    ("accumulated-resumed", "accumulated", 10),
-    ("unknown-length-resumed", "unknown-length", 8),
-    ("ranks-resumed", "ranks-plain", 8),
-    ("ranks-resumed-of-one", "plain", 8),
-    ("resumed-of-ranks", "plain", 8),
-]
+@pytest.fixture(scope="module")
+def jax(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("jax")
+    phases = (("one", 1), ("ranks", 2), ("again", 1))
+    return {name: case for phase, ranks in phases for name, case in run("jax_runs.py", folder, phase, ranks=ranks).items()}
 
 
-class TestTransformers:
-    @pytest.fixture(scope="class")
-    def cases(self, tmp_path_factory):
-        return run("transformers_runs.py", tmp_path_factory.mktemp("transformers"))
+@pytest.fixture(scope="module")
+def keras(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keras")
+    torch = run("keras_runs.py", folder, ranks=1, KERAS_BACKEND="torch")
+    ranks = run("keras_runs.py", folder, KERAS_BACKEND="jax", FOREBAY_TWO_RANKS="1")
+    return torch | ranks | run("keras_runs.py", folder, ranks=1, KERAS_BACKEND="jax")
 
-    @pytest.mark.parametrize("name", ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"])
-    def test_each_epoch_has_each_sample_once(self, cases, name):
-        check_epochs(cases[name])
 
-    @pytest.mark.parametrize("name, undisturbed, after", TRANSFORMERS_RESUMED)
-    def test_a_resumed_run_goes_on(self, cases, name, undisturbed, after):
-        check_resumed(cases[name], cases[undisturbed], after)
+EPOCHS = {
+    "lightning": ["plain", "accumulated", "unknown-length", "validated", "reloaded", "ranks-plain"],
+    "transformers": ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"],
+    "fsdp": ["plain", "ranks-plain"],
+    "jax": ["plain", "ranks-plain"],
+    "keras": ["torch-plain", "torch-without-callback", "jax-plain", "jax-without-callback", "jax-ranks-plain"],
+}
 
-    def test_two_ranks_train_like_one(self, cases):
-        check_resumed(cases["ranks-plain"], cases["plain"], 0)
+# The case that was resumed, the undisturbed one, and the number of steps before the resume.
+RESUMED = {
+    "lightning": [
+        ("resumed", "plain", 8),
+        ("after-the-end", "plain", 6),
+        ("steps-after-the-end", "plain", 6),
+        ("after-last-batch", "plain", 6),
+        ("accumulated-resumed", "accumulated", 8),
+        ("limited-resumed", "limited", 4),
+        ("limited-resumed-within", "limited", 6),
+        ("unknown-length-resumed", "unknown-length", 8),
+        ("unknown-length-after-the-end", "unknown-length", 6),
+        ("validated-resumed", "validated", 8),
+        ("ranks-resumed", "plain", 8),
+        ("ranks-resumed-of-one", "plain", 8),
+        ("resumed-of-ranks", "plain", 8),
+    ],
+    "transformers": [
+        ("resumed", "plain", 8),
+        ("resumed-without-skip", "plain", 8),
+        ("resumed-from-last", "plain", 8),
+        ("after-the-end", "plain", 6),
+        ("max-steps-resumed", "plain", 8),
+        ("accumulated-resumed", "accumulated", 10),
+        ("unknown-length-resumed", "unknown-length", 8),
+        ("ranks-resumed", "plain", 8),
+        ("ranks-resumed-of-one", "plain", 8),
+        ("resumed-of-ranks", "plain", 8),
+    ],
+    "fsdp": [
+        ("resumed", "plain", 8),
+        ("after-the-end", "plain", 6),
+        ("unknown-length-resumed", "plain", 6),
+        ("ranks-resumed", "plain", 8),
+        ("ranks-resumed-of-one", "plain", 8),
+        ("resumed-of-ranks", "plain", 8),
+    ],
+    "jax": [
+        ("resumed", "plain", 8),
+        ("after-the-end", "plain", 6),
+        ("ranks-resumed", "plain", 8),
+        ("ranks-resumed-of-one", "plain", 8),
+        ("resumed-of-ranks", "plain", 8),
+    ],
+    "keras": [
+        *[
+            (f"{backend}-{case}-resumed", f"{backend}-{undisturbed}", after)
+            for backend in ("torch", "jax")
+            for case, undisturbed, after in (
+                ("within", "plain", 8),
+                ("last-batch", "plain", 6),
+                ("epoch", "plain", 6),
+                ("repeated", "repeated", 10),
+                ("unknown-length", "repeated", 10),
+            )
+        ],
+        ("jax-ranks-resumed", "jax-ranks-plain", 8),
+        ("jax-ranks-resumed-of-one", "torch-plain", 8),
+        ("jax-resumed-of-ranks", "jax-ranks-plain", 8),
+    ],
+}
 
-    def test_an_evaluation_counts_each_sample_once(self, cases):
-        one, ranks = cases["evaluated"], cases["ranks-evaluated"]
-        assert one["evaluated"] == ranks["evaluated"] == list(range(10))
-        # The losses of whole and incomplete batches weigh as many samples as they have.
-        assert one["loss"] == pytest.approx(ranks["loss"], rel=1e-5)
-        assert cases["ranks-evaluated-unknown"]["evaluated"] == list(range(13))
+# The case of a mistake, and what its message says.
+REFUSED = {
+    "lightning": {
+        "direct": "ForebayDataModule(train=",
+        "direct-dataloader": "ForebayDataModule(train=",
+        "epochs": "leave out epochs=",
+        "other-seed": "seed was 3 and is 4",
+        "other-global-batch": "global_batch_size=4",
+        "no-samples": "24 samples, and 48 in a global step",
+        "foreign-checkpoint": "has no place of a Forebay loader",
+        "one-loader-twice": '"train" and "val"',
+        "ranks-uneven": "drop_last=True",
+        "ranks-given": "rank 0 of 1",
+    },
+    "transformers": {
+        "direct": "forebay.integrations.transformers",
+        "ranks-direct": "forebay.integrations.transformers",
+        "epochs": "leave out epochs=",
+        "other-seed": "seed was 3 and is 4",
+        "other-global-batch": "global_batch_size=4",
+        "other-accumulation": "gradient_accumulation_steps",
+        "no-samples": "24 samples, and 48 in a global step",
+        "small-evaluation-batch": "per_device_eval_batch_size=8",
+        "foreign-checkpoint": "has no place of a Forebay loader",
+        "ranks-uneven": "drop_last=True",
+        "ranks-given": "rank 0 of 1",
+    },
+    "fsdp": {"other-seed": "seed was 3 and is 4"},
+    "jax": {"text": 'the column "word"', "ranks-given": "rank 0 of 1"},
+    "keras": {
+        f"{backend}-{case}": words
+        for backend in ("torch", "jax")
+        for case, words in {
+            "steps": "repeat=True",
+            "endless": "steps_per_epoch=",
+            "unknown": "repeat=True",
+            "epochs": "leave out epochs=",
+            "column": 'no column "image"',
+            "no-samples": "24 samples, and 48 in a global step",
+            "other-seed": "seed was 3 and is 4",
+            "other-global-batch": "global_batch_size=4",
+        }.items()
+    },
+}
 
-    def test_mistakes_are_refused_with_a_cure(self, cases):
-        check_refused(cases["direct"], "forebay.integrations.transformers")
-        check_refused(cases["ranks-direct"], "forebay.integrations.transformers")
-        check_refused(cases["epochs"], "leave out epochs=")
-        check_refused(cases["other-seed"], "seed was 3 and is 4", error="ConflictError")
-        check_refused(cases["other-global-batch"], "global_batch_size=4")
-        check_refused(cases["other-accumulation"], "gradient_accumulation_steps")
-        check_refused(cases["no-samples"], "24 samples", "48")
-        check_refused(cases["small-evaluation-batch"], "per_device_eval_batch_size=8")
-        check_refused(cases["foreign-checkpoint"], "has no place of a Forebay loader")
-        check_refused(cases["ranks-uneven"], "drop_last=True")
-        check_refused(cases["ranks-given"], "rank 0 of 1")
+
+@pytest.fixture
+def cases(request, framework):
+    return request.getfixturevalue(framework)
+
+
+@pytest.mark.parametrize("framework, name", [(framework, name) for framework in EPOCHS for name in EPOCHS[framework]])
+def test_each_epoch_has_each_sample_once(cases, name):
+    check_epochs(cases[name])
+
+
+@pytest.mark.parametrize(
+    "framework, name, undisturbed, after", [(framework, *case) for framework in RESUMED for case in RESUMED[framework]]
+)
+def test_a_resumed_run_goes_on(cases, name, undisturbed, after):
+    check_resumed(cases[name], cases[undisturbed], after)
+
+
+@pytest.mark.parametrize("framework", RESUMED)
+def test_two_ranks_train_like_one(cases, framework):
+    one, ranks = ("jax-plain", "jax-ranks-plain") if framework == "keras" else ("plain", "ranks-plain")
+    check_resumed(cases[ranks], cases[one], 0)
+
+
+@pytest.mark.parametrize("framework", REFUSED)
+def test_mistakes_are_refused_with_a_cure(cases, framework):
+    for name, words in REFUSED[framework].items():
+        case = cases[name]
+        assert case["error"] == ("ConflictError" if name.endswith("other-seed") else "InvalidError"), case["message"]
+        assert words in case["message"]
+
+
+def test_lightnings_limited_epochs_are_the_beginnings_of_epochs(lightning):
+    plain = lightning["plain"].samples
+    assert lightning["limited"].samples == [*plain[:4], *plain[6:10], *plain[12:16]]
+
+
+def test_lightnings_validations_have_each_sample_once(lightning):
+    whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    # The sanity check reads one batch. Then there are two validations in each epoch.
+    assert lightning["validated"]["validated"] == [whole[0], *whole * 6]
+    ranks = [sorted(sum(rank["validated"], [])) for rank in lightning["ranks-validated"].ranks]
+    assert sorted(sum(ranks, [])) == list(range(10)) and all(ranks)
+
+
+def test_an_evaluation_of_transformers_counts_each_sample_once(transformers):
+    one, ranks = transformers["evaluated"], transformers["ranks-evaluated"]
+    assert one["evaluated"] == ranks["evaluated"] == list(range(10))
+    # Whole and incomplete batches weigh as many samples as they have.
+    assert one["loss"] == pytest.approx(ranks["loss"], rel=1e-5)
+    assert transformers["ranks-evaluated-unknown"]["evaluated"] == list(range(13))
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_keras_evaluates_like_with_arrays(keras, backend):
+    case = keras[f"{backend}-evaluated"]
+    assert case["losses"] == pytest.approx([case["wanted"]] * 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_epochs_follow_each_other_in_repeated_data(keras, backend):
+    plain, repeated = keras[f"{backend}-plain"], keras[f"{backend}-repeated"]
+    assert repeated.samples == plain.samples[:16] == keras[f"{backend}-unknown-length"].samples
+
+
+def test_torch_distributed_checkpoints_resume_with_another_global_batch(fsdp):
+    rest = fsdp["plain"].samples[8:]
+    assert fsdp["other-global-batch"].samples == [a + b for a, b in zip(rest[::2], rest[1::2])]
+
+
+def test_processes_that_share_a_part_of_jaxs_mesh_are_one_rank(jax):
+    for rank, reported in enumerate(jax["ranks-of-meshes"].ranks):
+        assert reported["data"] == {"dp_rank": rank, "dp_size": 2}
+        assert reported["model"] == {"dp_rank": 0, "dp_size": 1}
