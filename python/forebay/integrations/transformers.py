@@ -30,7 +30,7 @@ _transformers = require("transformers", "transformers")
 _trainer = require("transformers.trainer", "transformers")
 import torch  # noqa: E402  (Trainer needs it)
 
-__all__ = ["ForebayTrainerMixin", "Trainer"]
+__all__ = ["ForebayTrainerMixin", "Trainer", "last_checkpoint"]
 
 FRAMEWORK = "Trainer"
 PLACE_FILE = "forebay.json"
@@ -54,9 +54,8 @@ class ForebayTrainerMixin:
         if not isinstance(self.train_dataset, Loader):
             return super().train(resume_from_checkpoint, *args, **kwargs)
         if resume_from_checkpoint is True:
-            last = _transformers.trainer_utils.get_last_checkpoint(self.args.output_dir)
             # Trainer's own error says that there is none.
-            resume_from_checkpoint = last or True
+            resume_from_checkpoint = last_checkpoint(self.args.output_dir) or True
         self._resume_from = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, os.PathLike)) else None
         ignore_data_skip, self.args.ignore_data_skip = self.args.ignore_data_skip, False
         try:
@@ -263,10 +262,26 @@ def _rows(batch: Any) -> int:
     return len(next(iter(batch.values())))
 
 
+def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
+    """Returns the newest complete checkpoint in Trainer's output folder. A run that was killed while it saved leaves an
+    incomplete one, which `get_last_checkpoint` of transformers would return."""
+    prefix = f"{_transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-"
+    found = [path for path in Path(folder).glob(f"{prefix}*") if path.name.removeprefix(prefix).isdecimal()]
+    for path in sorted(found, key=lambda path: int(path.name.removeprefix(prefix)), reverse=True):
+        # Trainer writes its state last.
+        if _json_in(path / _trainer.TRAINER_STATE_NAME) is not None:
+            return str(path)
+    return None
+
+
 def _place_in(checkpoint: str | os.PathLike[str]) -> Any:
+    return _json_in(Path(checkpoint, PLACE_FILE))
+
+
+def _json_in(file: Path) -> Any:
     try:
-        return json.loads(Path(checkpoint, PLACE_FILE).read_text())
-    except FileNotFoundError:
+        return json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
         return None
 
 
