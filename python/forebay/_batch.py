@@ -15,13 +15,15 @@ class Batch(dict):
 
     def __init__(self, *columns: Any, **named: Any):
         super().__init__(*columns, **named)
-        self.epoch = self.step = self.offset = None
+        self.epoch: int | None = None
+        self.step: int | None = None
+        self.offset: int | None = None
         # The CUDA event of the batch's copy to a device, while the copy may be running.
         self.copied = None
 
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
-        """Returns the batch with torch's tensors on `device`, at the same place in the epoch. Other columns stay as they
-        are. Frameworks that move batches to their device call this."""
+        """Returns the batch with torch's tensors on `device`, at the same place in the epoch. Other columns stay as
+        they are. Frameworks that move batches to their device call this."""
         torch = sys.modules.get("torch")
         if torch is None:
             return self
@@ -40,7 +42,7 @@ def map_tensors(column: Any, function: Callable[[Any], Any], kind: type) -> Any:
     """Returns a column with `function` applied to its tensors, which are of the type `kind`."""
     if isinstance(column, kind):
         return function(column)
-    if isinstance(column, formats.Ragged):
+    if isinstance(column, formats.Ragged) and isinstance(column.values, kind):
         return column.map(function)
     if isinstance(column, dict):
         return {name: map_tensors(value, function, kind) for name, value in column.items()}

@@ -6,6 +6,7 @@ import sys
 import time
 import weakref
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Callable, Iterator, Protocol
 
 from . import _arguments as arguments
@@ -69,12 +70,14 @@ class Share:
     def has_batch(self, step_begins: int, rank: int | None = None) -> bool:
         """Whether a rank, by default this one, has a batch in the global step that begins at this offset, if `total` is
         known."""
+        assert self.total is not None
         if self.drop_last:
             return step_begins + self.global_batch_size <= self.total
         return step_begins + (self.rank if rank is None else rank) * self.batch_size < self.total
 
     def batches(self) -> int:
         """The number of batches in an epoch, if `total` is known."""
+        assert self.total is not None
         steps = self.total // self.global_batch_size
         return steps + self.has_batch(steps * self.global_batch_size)
 
@@ -85,15 +88,11 @@ class _Resume:
 
     place: Place
     is_loaded: bool = False
-    # Whether the loop is the rest of the place's epoch, even if nothing is left of it. Otherwise the end of an epoch is
-    # the beginning of the next one.
+    # Whether the loop is the rest of an epoch even if nothing is left of it. Otherwise the end of an epoch is the
+    # beginning of the next one.
     is_rest: bool = False
     # The epoch before `place`, if the loop is the rest of that epoch, of which nothing is left.
     empty_of: int | None = None
-
-    @property
-    def epoch(self) -> int:
-        return self.place.epoch if self.empty_of is None else self.empty_of
 
 
 class Loader:
@@ -156,23 +155,29 @@ class Loader:
         return replace(share, total=None) if samples is None or share.is_dynamic else share
 
     def _ranked(self) -> Share:
-        """Returns what this rank reads. At its first call, it finds out which rank this is."""
+        """Returns what this rank reads. At its first call, it finds out which rank this is. Later ones check that."""
         ranks = self._ranks.resolve()
         if self._share is None:
             same = ranks == (self._assumed.rank, self._assumed.world_size)
             self._share = self._assumed if same else self._share_of(*ranks)
         return self._share
 
+    @property
+    def _own(self) -> Share:
+        """What this rank reads, as it was found out."""
+        return self._share or self._ranked()
+
     # Iterating
 
     def __iter__(self) -> Iterator[Any]:
         refuse_readers()
-        share = self._ranked()
-        refuse_wrappers(share.rank, share.world_size)
+        self._ranked()
+        refuse_wrappers(self)
         self._leave(is_replaced=True)
         self._find_closed_end()
         resume = self._resume or _Resume(Place(self._epoch, 0))
         begin = resume.place if resume.is_rest else self._after_end(resume.place)
+        self._count_from(begin)
         loop = self._loop_at(begin, resume.empty_of)
         self._loop, self._began_with, self._resume = loop, self._resume, None
         self._epoch = loop.epoch
@@ -183,8 +188,10 @@ class Loader:
         return batches
 
     def _loop_at(self, begin: Place, empty_of: int | None = None) -> Loop:
-        self._count_from(begin)
-        return Loop(begin, self._open, self._take, self._copy, self._done, empty_of)
+        # A loop does not refer to its loader, which would keep both alive when nothing else does.
+        open = partial(_open, self._feed, self._own.read, self._epochs, self._ahead)
+        take = partial(_take, self._own, self._columns, self._tensor, self._copy)
+        return Loop(begin, open, take, self._copy, self._done, empty_of)
 
     def _count_from(self, place: Place) -> None:
         """Counts the steps of an epoch from where a loop begins."""
@@ -193,26 +200,8 @@ class Loader:
         else:
             self._begins.pop(place.epoch, None)
 
-    def _open(self, place: Place) -> _native.Stream:
-        return self._feed.read(self._options(place.text, place.epoch), self._ahead)
-
     def _options(self, start: str, epoch: int, share: Share | None = None) -> dict[str, Any]:
-        share = share or self._ranked()
-        return share.read | {"from": start, "epochs": self._epochs or min(epoch + 1, EPOCHS_MAX)}
-
-    def _take(self, taken: _native.Batch) -> tuple[Any, Place]:
-        return self._make(taken), Place(taken.epoch, taken.next_offset, taken.token)
-
-    def _make(self, taken: _native.Batch) -> Any:
-        if self._format == "arrow":
-            return _arrow(taken, self._columns)
-        tensor = self._tensor
-        batch = Batch()
-        columns = taken.columns(self._columns)
-        for name in self._columns or columns:
-            batch[name] = formats.convert(columns[name], tensor)
-        batch.epoch, batch.step, batch.offset = taken.epoch, taken.step, taken.offset
-        return batch if self._copy is None else self._copy(batch)
+        return _options((share or self._own).read, self._epochs, start, epoch)
 
     def _is_current(self, loop: Loop) -> bool:
         return self._loop is loop
@@ -256,7 +245,7 @@ class Loader:
             return False
         if loop.empty_of is not None or self._epochs is not None and loop.begin.epoch >= self._epochs:
             return True
-        share = self._ranked()
+        share = self._own
         if share.total is not None:
             is_last_epoch = self._epochs is None or loop.place.epoch == self._epochs - 1
             return is_last_epoch and not share.has_batch(loop.place.offset)
@@ -266,14 +255,16 @@ class Loader:
 
     def _find_closed_end(self) -> None:
         """Reads on where a loop was closed, if only that shows whether it had all its batches."""
-        place, self._closed_at = self._closed_at, None
-        if place is not None and self._resume is None:
+        place = self._closed_at
+        # With dynamic delivery, reading on could take batches from other ranks.
+        if place is not None and self._resume is None and self._assumed.read.get("delivery") != "dynamic":
             loop = self._loop_at(place)
             try:
                 if loop.next_epoch() is None:
                     self._advance(loop)
             finally:
                 loop.close()
+        self._closed_at = None
 
     def _after_end(self, place: Place) -> Place:
         """Returns the beginning of the next epoch if this place is known to be the end of one on all ranks, else the
@@ -286,7 +277,7 @@ class Loader:
 
     def _moved_on(self, loop: Loop) -> bool:
         """Begins the next epoch if a loop resumed at the end of one, which only its stream could show."""
-        share = self._ranked()
+        share = self._own
         if (
             self._epochs is not None
             or loop.has_received
@@ -307,7 +298,7 @@ class Loader:
     def _others_have_a_batch(self, place: Place) -> bool:
         """Whether another rank has a batch in the global step at `place`, which begins after the last batch of this
         rank. Only reading as rank 0 shows it, which has a batch in every step."""
-        share = self._ranked()
+        share = self._own
         if share.rank == 0 or share.drop_last:
             return False
         options = self._options(place.text, place.epoch) | {"rank": 0}
@@ -359,13 +350,14 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the current loop, or of the next one."""
-        if self._loop is not None and self._batches() is not None:
-            return self._loop.epoch
-        if self._resume is not None and self._resume.empty_of is not None:
-            return self._resume.empty_of
-        if self._loop is None and self._resume is None:
-            return self._epoch
-        return self._now().epoch
+        loop, resume = self._loop, self._resume
+        if loop is not None and self._batches() is not None:
+            return loop.epoch
+        if loop is not None and self._is_done(loop, waits=True):
+            return loop.epoch + 1 if self._epochs is None else 0
+        if loop is None and resume is not None and not resume.is_rest:
+            return self._after_end(resume.place).epoch
+        return self._epoch
 
     @property
     def feed_id(self) -> str:
@@ -393,9 +385,19 @@ class Loader:
             raise TypeError(
                 f"the number of batches is not known before reading: {why}; loop without len(), or count steps yourself"
             )
-        return share.batches() * (1 if self._epochs is None else max(self._epochs - self._epoch, 0))
+        if self._epochs is None:
+            return share.batches()
+        first = self.epoch if self._batches() is None else self._epoch
+        return share.batches() * max(self._epochs - first, 0)
 
     # The loop's position
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch that the current loop received last is the last one of the loop. Where only reading shows
+        it, this waits for the next batch, and keeps it for the loop."""
+        loop = self._loop
+        return loop is not None and loop.has_received and bool(self._is_done(loop, waits=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the loop's place: after the last batch that it received. After the last batch of an epoch, that is
@@ -416,8 +418,8 @@ class Loader:
             and loop.has_received
             # Another thread may wait for the next batch, and must get it.
             and loop.is_read_by_this_thread()
-            and (share := self._ranked()).total is None
-            and not share.is_dynamic
+            and self._own.total is None
+            and not self._own.is_dynamic
             and loop.next_epoch() != place.epoch
             and not self._others_have_a_batch(place)
         ):
@@ -441,6 +443,8 @@ class Loader:
         """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch, or at
         its end."""
         epoch = arguments.count("epoch", epoch)
+        refuse_readers()
+        refuse_wrappers(self)
         if self._epochs is not None and epoch >= self._epochs:
             raise InvalidError(f"the loop covers the epochs below {self._epochs}, so none is left at epoch {epoch}")
         self._leave(waits=False)
@@ -452,12 +456,14 @@ class Loader:
             elif place.epoch == epoch:
                 self._resume = replace(resume, place=place)
             elif resume.is_loaded and (place.epoch, place.offset) == (epoch + 1, 0):
-                self._resume = replace(resume, place=place, empty_of=epoch)
+                # A loop of several epochs goes on with the next one.
+                empty_of = epoch if self._epochs is None else None
+                self._resume = replace(resume, place=place, is_rest=True, empty_of=empty_of)
             elif resume.is_loaded and epoch < place.epoch:
                 raise InvalidError(
                     f"a state of epoch {place.epoch} was loaded, and set_epoch({epoch}) would give it up",
-                    f"count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch {epoch} "
-                    "again, make a new loader",
+                    "count epochs from that of the state: for epoch in range(loader.epoch, …); to read epoch "
+                    f"{epoch} again, make a new loader",
                 )
             else:
                 self._resume = None
@@ -480,7 +486,10 @@ class Loader:
         resume = self._resume or _Resume(Place(self._epoch, 0))
         if resume.empty_of is not None or running is not None and running.empty_of is not None:
             return
-        now = running.place if running is not None else resume.place if resume.is_rest else self._after_end(resume.place)
+        if running is not None:
+            now = running.place
+        else:
+            now = resume.place if resume.is_rest else self._after_end(resume.place)
         offset = now.offset + steps * share.global_batch_size
         if share.total is not None:
             offset = min(offset, share.total)
@@ -500,9 +509,9 @@ class Loader:
         the epoch, they count from its beginning.
         """
         if isinstance(step, Batch):
-            if step.offset is None:
+            if step.offset is None or step.epoch is None:
                 raise InvalidError("this batch does not know its place: it did not come from the loader unchanged")
-            return self._feed.trace_offsets(step.epoch, step.offset, self._ranked().batch_size)
+            return self._feed.trace_offsets(step.epoch, step.offset, self._own.batch_size)
         step = arguments.count("step", step)
         epoch = self.epoch if epoch is None else arguments.count("epoch", epoch)
         if self._assumed.read.get("delivery") == "dynamic":
@@ -550,6 +559,36 @@ _SUMMED = ("batches", "samples", "bytes", "bad_rows", "wait_seconds")
 def check_columns(columns: list[str], known: list[str]) -> None:
     for name in columns:
         arguments.choice("columns", name, known)
+
+
+def _options(read: dict[str, Any], epochs: int | None, start: str, epoch: int) -> dict[str, Any]:
+    return read | {"from": start, "epochs": epochs or min(epoch + 1, EPOCHS_MAX)}
+
+
+def _open(feed: Feed, read: dict[str, Any], epochs: int | None, ahead: int, place: Place) -> _native.Stream:
+    return feed.read(_options(read, epochs, place.text, place.epoch), ahead)
+
+
+def _take(
+    share: Share, columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch
+) -> tuple[Any, Place]:
+    """Returns a batch for the loop, and the place after it. Without `tensor`, it is an Arrow batch."""
+    # Compute this from the batch's offset: after a resume, steps need not begin at multiples of the global batch. With
+    # dynamic delivery, a token's offset is another one.
+    step_begins = taken.offset - share.rank * share.batch_size
+    after = Place(taken.epoch, step_begins + share.global_batch_size, taken.token)
+    return _batch(columns, tensor, copy, taken), after
+
+
+def _batch(columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch) -> Any:
+    if tensor is None:
+        return _arrow(taken, columns)
+    batch = Batch()
+    natives = taken.columns(columns)
+    for name in columns or natives:
+        batch[name] = formats.convert(natives[name], tensor)
+    batch.epoch, batch.step, batch.offset = taken.epoch, taken.step, taken.offset
+    return batch if copy is None else copy(batch)
 
 
 def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:

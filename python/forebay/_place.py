@@ -35,9 +35,14 @@ class Place:
     def of_state(state: Any, identity: dict[str, Any]) -> "Place":
         """Returns the place of a state, or of the list of the states of all ranks. Refuses states of other feeds."""
         if isinstance(state, list) and state and all(isinstance(part, dict) and "position" in part for part in state):
-            positions = [str(part["position"]) for part in state]
-            # Between epochs all ranks are at the same place, which is no token.
-            state = state[0] | {"position": ",".join(dict.fromkeys(positions))}
+            # Between epochs all ranks are at the same place, and it is no token, of which each rank has its own.
+            positions = list(dict.fromkeys(str(part["position"]) for part in state))
+            if len(positions) > 1 and any(":" in position for position in positions):
+                raise InvalidError(
+                    f"the states are of different epochs: {', '.join(positions)}",
+                    "give the states that all ranks had at one checkpoint",
+                )
+            state = state[0] | {"position": ",".join(positions)}
         try:
             version, other, position = state["version"], state["feed"], state["position"]
             feed = other["feed"]

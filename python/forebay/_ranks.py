@@ -66,23 +66,24 @@ class Ranks:
         if self._is_of_group:
             return self.given
         of_torch, of_jax = _of_torch(), _of_jax()
-        decides = of_torch is None and of_jax is None and not self.given
-        said = {
-            "torch.distributed says": of_torch,
-            "jax.distributed says": of_jax,
-            "RANK and WORLD_SIZE say": _of_environment(decides),
-        }
-        said = {source: ranks for source, ranks in said.items() if ranks is not None}
-        # What the arguments say is compared with the source that would decide without them.
-        sources = list(said.items())[:1] if self.given else list(said.items())
-        if self.given:
-            sources.insert(0, ('"rank" and "world_size" say', self.given))
-        for source, ranks in sources[1:]:
-            if ranks != sources[0][1]:
-                raise InvalidError(
-                    f"{sources[0][0]} that this is {_place(*sources[0][1])}, and {source} {_place(*ranks)}", _GROUPS_HINT
-                )
-        return _checked(*sources[0][1]) if sources else None
+        of_environment = _of_environment(decides=of_torch is None and of_jax is None and self.given is None)
+        said = [
+            ("torch.distributed says", of_torch),
+            ("jax.distributed says", of_jax),
+            ("RANK and WORLD_SIZE say", of_environment),
+        ]
+        sources = [(source, ranks) for source, ranks in said if ranks is not None]
+        if self.given is not None:
+            # The arguments are compared with what would decide without them.
+            sources = [('"rank" and "world_size" say', self.given), *sources[:1]]
+        if not sources:
+            return None
+        (first, found), *others = sources
+        for source, ranks in others:
+            if ranks != found:
+                both = f"{first} that this is {_place(*found)}, and {source} {_place(*ranks)}"
+                raise InvalidError(both, _GROUPS_HINT)
+        return _checked(*found)
 
 
 def _given(rank: Any, world_size: Any, dp_rank: Any, dp_size: Any) -> tuple[int, int] | None:

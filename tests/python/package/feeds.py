@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from support import environment
 PACKAGE = Path(forebay.__file__).resolve().parents[1]
 # A child imports NumPy and reads a small table. Longer than this it hangs.
 CHILD_WITHIN_SECONDS = 30
+# Ranks import torch at the same time, and wait for each other.
+RANKS_WITHIN_SECONDS = 90
 
 _made = 0
 
@@ -58,12 +61,12 @@ def same(batches, others):
     )
 
 
-def child(code, *, timeout=CHILD_WITHIN_SECONDS, **popen):
+def child(code, *, variables=None, **popen):
     """Starts `code` in its own Python process."""
     path = os.pathsep.join([str(PACKAGE), str(Path(__file__).parent), str(Path(__file__).parents[1])])
     return subprocess.Popen(
         [sys.executable, "-c", code],
-        env=environment() | {"PYTHONPATH": path},
+        env=environment() | {"PYTHONPATH": path} | (variables or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,11 +77,28 @@ def child(code, *, timeout=CHILD_WITHIN_SECONDS, **popen):
 
 def printed(code, timeout=CHILD_WITHIN_SECONDS):
     """Runs `code` in its own process, which must end by itself, and returns the JSON that it prints."""
-    process = child(code)
+    [result] = _results([child(code)], timeout)
+    return result
+
+
+def printed_by_ranks(code, world_size=2, timeout=RANKS_WITHIN_SECONDS, **variables):
+    """Runs `code` in a process for each rank, in the environment that torchrun makes, and returns what each prints."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
+    job |= {"LOCAL_WORLD_SIZE": str(world_size), **variables}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
+    return _results([child(code, variables=job | rank) for rank in ranks], timeout)
+
+
+def _results(processes, timeout):
     try:
-        out, err = process.communicate(timeout=timeout)
+        said = [process.communicate(timeout=timeout) for process in processes]
     finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0, err
-    return json.loads(out)
+        for process in processes:
+            process.kill()
+            process.wait()
+    for process, (_, err) in zip(processes, said):
+        assert process.returncode == 0, err
+    return [json.loads(out) for out, _ in said]

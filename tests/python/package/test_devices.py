@@ -162,3 +162,23 @@ def test_a_loop_that_begins_anew_forgets_what_was_copied_ahead():
     loader, _ = on_gpu(pipeline({"n": range_of(6)}), batch_size=2)
     next(iter(loader))
     assert [batch["n"].values.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("where", ["", " WHERE n < 6"])
+def test_the_copy_ahead_is_no_part_of_the_place(where):
+    loader, _ = on_gpu(pipeline({"n": range_of(6)}, "SELECT n FROM {table}" + where), batch_size=2)
+    for epoch in range(2):
+        places = []
+        for _, batch in zip(range(3), loader):
+            state = loader.state_dict()
+            places.append((batch["n"].values.tolist(), state["epoch"], state["offset"]))
+        assert places == [([0, 1], epoch, 2), ([2, 3], epoch, 4), ([4, 5], epoch + 1, 0)]
+    assert [batch.epoch for _, batch in zip(range(2), loader)] == [2, 2]
+    assert [batch.epoch for batch in loader] == [2, 2, 2]
+
+
+def test_an_error_of_the_batch_ahead_is_not_the_end_of_the_epoch():
+    loader, _ = on_gpu(bad_at(4), batch_size=2)
+    for _ in range(2):
+        assert [batch["n"].values.tolist() for _, batch in zip(range(2), loader)] == [[0, 1], [2, 3]]
+        assert (loader.state_dict()["epoch"], loader.state_dict()["offset"]) == (0, 4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import forebay
-from feeds import numbers, pipeline, range_of, values
+from feeds import numbers, pipeline, printed_by_ranks, range_of, values
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,9 @@ def test_torch_distributed_says_which_rank(process_group):
         ),
     ],
 )
-def test_sources_that_disagree_with_torch_distributed_are_named(monkeypatch, process_group, options, environment, message):
+def test_sources_that_disagree_with_the_process_group_are_named(
+    monkeypatch, process_group, options, environment, message
+):
     if environment:
         monkeypatch.setenv("RANK", str(environment[0]))
         monkeypatch.setenv("WORLD_SIZE", str(environment[1]))
@@ -222,3 +224,41 @@ def test_a_world_size_that_does_not_divide_the_global_batch_names_those_that_do(
 def test_a_global_batch_and_a_batch_are_not_both_given():
     with pytest.raises(forebay.InvalidError, match='"batch_size" and "global_batch_size" were both given'):
         numbers(100, batch_size=8, global_batch_size=24)
+
+
+# A framework starts the process group after the loader was made, and the environment does not say which rank this is.
+LATE = """
+import json, os
+rank, world_size = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))
+from feeds import pipeline, range_of
+import forebay
+made = pipeline({"n": range_of(100)})
+loader, used, given = made.load(batch_size=8), made.load(batch_size=8), made.load(batch_size=8, rank=0, world_size=1)
+group = made.load(batch_size=8, dp_rank=0, dp_size=1)
+too_early = len(used)
+import torch
+torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+
+def read(loader):
+    try:
+        return [value for batch in loader for value in batch["n"].tolist()]
+    except forebay.InvalidError as error:
+        return str(error)
+
+said = {"late": [read(loader) for _ in range(2)], "used": read(used), "given": read(given), "group": read(group)}
+torch.distributed.destroy_process_group()
+# Without the group the loader keeps its rank.
+print(json.dumps(said | {"rest": read(loader), "early": too_early}))
+"""
+
+
+def test_a_process_group_that_comes_after_the_loader_says_which_rank():
+    said = printed_by_ranks(LATE)
+    for epoch in range(2):
+        assert sorted(said[0]["late"][epoch] + said[1]["late"][epoch]) == list(range(100))
+    for rank, its in enumerate(said):
+        assert its["early"] == 13
+        assert f"this loader was used as rank 0 of 1, and now this process is rank {rank} of 2" in its["used"]
+        assert f"torch.distributed says rank {rank} of 2" in its["given"] and "dp_rank and dp_size" in its["given"]
+        assert its["group"] == list(range(100))
+        assert its["rest"] == its["late"][1]

@@ -42,6 +42,37 @@ def test_data_loader_reads_epochs(rows):
     assert isinstance(batch["parts"], forebay.Ragged)
 
 
+@pytest.mark.parametrize("wrapper", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("count", [7, 8])
+def test_data_loaders_that_are_read_by_their_length_go_on_to_the_next_epoch(rows, wrapper, count):
+    loader = rows.load(batch_size=8, shuffle=True, seed=2)
+    expected = [firsts(loader) for _ in range(4)]
+    wrapped = wrapper(rows.load(batch_size=8, shuffle=True, seed=2), batch_size=None)
+    # Exactly its length, or until its end.
+    assert [firsts(batch for _, batch in zip(range(count), wrapped)) for _ in range(3)] == expected[:3]
+    assert wrapped.dataset.state_dict()["epoch"] == 3
+    next(iter(wrapped))
+    assert firsts(wrapped) == expected[3]
+
+
+@pytest.mark.parametrize("wrapper", [DataLoader, StatefulDataLoader])
+def test_a_data_loader_zipped_with_itself_raises(rows, wrapper):
+    wrapped = wrapper(rows.load(batch_size=8), batch_size=None)
+    with pytest.raises(forebay.InvalidError, match="a newer loop over this loader began"):
+        list(zip(wrapped, wrapped))
+
+
+def test_a_batch_moves_to_a_device_with_its_place(rows):
+    batch = next(iter(rows.load(batch_size=8)))
+    moved = batch.to("meta", non_blocking=True)
+    assert moved["n"].is_meta and moved["parts"].values.is_meta and moved["name"] == batch["name"]
+    assert (type(moved), moved.epoch, moved.step, moved.offset) == (forebay.Batch, 0, 0, 0)
+    assert not batch["n"].is_meta
+    # Tensors of other frameworks have no device of torch.
+    batch = next(iter(rows.load(batch_size=8, format="numpy")))
+    assert batch.to("meta")["n"] is batch["n"]
+
+
 @pytest.mark.parametrize("taken", [0, 1, 3, 6, 7])
 def test_stateful_data_loader_resumes_in_the_middle(rows, taken):
     def wrapped():
