@@ -2,9 +2,13 @@
 samples and losses of an undisturbed one, on one process, on two ranks, and from one to the other.
 
 `frameworks/*_runs.py` run the cases. Importing a framework takes most of the time, so each script runs all its cases.
+With FOREBAY_FRAMEWORKS=1 Keras also runs all its cases on JAX.
 """
 
+import ast
 import json
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,8 +18,13 @@ from pathlib import Path
 import pytest
 
 import forebay
-from support import environment
+from forebay.integrations import _versions
+from support import REPOSITORY, environment
+from test_docs import DOCS, blocks
 
+# Whether to run what takes too long for CI.
+ALL = os.environ.get("FOREBAY_FRAMEWORKS") == "1"
+KERAS_BACKENDS = ["torch", "jax"] if ALL else ["torch"]
 SCRIPTS = Path(__file__).parent / "frameworks"
 PACKAGE = Path(forebay.__file__).resolve().parents[1]
 SAMPLES, STEPS = 24, 6
@@ -116,7 +125,7 @@ def keras(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keras")
     torch = run("keras_runs.py", folder, ranks=1, KERAS_BACKEND="torch")
     ranks = run("keras_runs.py", folder, KERAS_BACKEND="jax", FOREBAY_TWO_RANKS="1")
-    return torch | ranks | run("keras_runs.py", folder, ranks=1, KERAS_BACKEND="jax")
+    return torch | ranks | (run("keras_runs.py", folder, ranks=1, KERAS_BACKEND="jax") if ALL else {})
 
 
 EPOCHS = {
@@ -124,7 +133,10 @@ EPOCHS = {
     "transformers": ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"],
     "fsdp": ["plain", "ranks-plain"],
     "jax": ["plain", "ranks-plain"],
-    "keras": ["torch-plain", "torch-without-callback", "jax-plain", "jax-without-callback", "jax-ranks-plain"],
+    "keras": [
+        *[f"{backend}-{case}" for backend in KERAS_BACKENDS for case in ("plain", "without-callback")],
+        "jax-ranks-plain",
+    ],
 }
 
 # The case that was resumed, the undisturbed one, and the number of steps before the resume.
@@ -174,7 +186,7 @@ RESUMED = {
     "keras": [
         *[
             (f"{backend}-{case}-resumed", f"{backend}-{undisturbed}", after)
-            for backend in ("torch", "jax")
+            for backend in KERAS_BACKENDS
             for case, undisturbed, after in (
                 ("within", "plain", 8),
                 ("last-batch", "plain", 6),
@@ -185,7 +197,7 @@ RESUMED = {
         ],
         ("jax-ranks-resumed", "jax-ranks-plain", 8),
         ("jax-ranks-resumed-of-one", "torch-plain", 8),
-        ("jax-resumed-of-ranks", "jax-ranks-plain", 8),
+        *([("jax-resumed-of-ranks", "jax-ranks-plain", 8)] if ALL else []),
     ],
 }
 
@@ -220,7 +232,7 @@ REFUSED = {
     "jax": {"text": 'the column "word"', "ranks-given": "rank 0 of 1"},
     "keras": {
         f"{backend}-{case}": words
-        for backend in ("torch", "jax")
+        for backend in KERAS_BACKENDS
         for case, words in {
             "steps": "repeat=True",
             "endless": "steps_per_epoch=",
@@ -252,7 +264,7 @@ def test_a_resumed_run_goes_on(cases, name, undisturbed, after):
     check_resumed(cases[name], cases[undisturbed], after)
 
 
-@pytest.mark.parametrize("framework", RESUMED)
+@pytest.mark.parametrize("framework", [name for name in RESUMED if ALL or name != "keras"])
 def test_two_ranks_train_like_one(cases, framework):
     one, ranks = ("jax-plain", "jax-ranks-plain") if framework == "keras" else ("plain", "ranks-plain")
     check_resumed(cases[ranks], cases[one], 0)
@@ -287,13 +299,13 @@ def test_an_evaluation_of_transformers_counts_each_sample_once(transformers):
     assert transformers["ranks-evaluated-unknown"]["evaluated"] == list(range(13))
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", KERAS_BACKENDS)
 def test_keras_evaluates_like_with_arrays(keras, backend):
     case = keras[f"{backend}-evaluated"]
     assert case["losses"] == pytest.approx([case["wanted"]] * 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", KERAS_BACKENDS)
 def test_epochs_follow_each_other_in_repeated_data(keras, backend):
     plain, repeated = keras[f"{backend}-plain"], keras[f"{backend}-repeated"]
     assert repeated.samples == plain.samples[:16] == keras[f"{backend}-unknown-length"].samples
@@ -308,3 +320,43 @@ def test_processes_that_share_a_part_of_jaxs_mesh_are_one_rank(jax):
     for rank, reported in enumerate(jax["ranks-of-meshes"].ranks):
         assert reported["data"] == {"dp_rank": rank, "dp_size": 2}
         assert reported["model"] == {"dp_rank": 0, "dp_size": 1}
+
+
+def test_the_tested_versions_are_those_that_are_installed_here():
+    lines = (REPOSITORY / "tests" / "python" / "requirements.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines)
+    assert _versions.TESTED == {package: pinned[package] for package in _versions.TESTED}
+    page = (DOCS / "frameworks.md").read_text()
+    for package in _versions.TESTED:
+        assert f"{package} {pinned[package]}" in page
+
+
+def test_an_unknown_version_is_a_warning_that_names_the_tested_one(monkeypatch):
+    monkeypatch.setattr(_versions.importlib.metadata, "version", lambda package: "99.1.0")
+    with pytest.warns(UserWarning, match=r"tested with jax 0\.10\.2, and this is jax 99\.1\.0"):
+        _versions.require("json", "jax")
+
+
+def test_a_missing_framework_is_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(_versions.TESTED, "nonesuch", "1.2.3")
+    with pytest.raises(ModuleNotFoundError, match="pip install nonesuch==1.2.3"):
+        _versions.require("nonesuch.pytorch", "nonesuch")
+
+
+def test_the_guide_imports_what_exists():
+    imported = 0
+    for block in blocks(DOCS / "frameworks.md"):
+        for node in ast.walk(ast.parse(block.code)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("forebay."):
+                source = PACKAGE / (node.module.replace(".", "/") + ".py")
+                names = re.search(r"^__all__ = (\[.*\])$", source.read_text(), re.MULTILINE)
+                assert {name.name for name in node.names} <= set(ast.literal_eval(names[1]))
+                imported += 1
+    assert imported >= 4
+
+
+def test_importing_forebay_imports_no_framework():
+    code = "import sys, forebay.integrations; print([name for name in ('torch', 'jax', 'keras') if name in sys.modules])"
+    variables = environment() | {"PYTHONPATH": f"{PACKAGE}"}
+    ended = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
