@@ -6,6 +6,7 @@ A framework does nothing but call `iter`, often through a `DataLoader`, so only 
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 from ._errors import InvalidError
 
@@ -16,7 +17,7 @@ _PASS_ON = ("torch.utils.data.", "torchdata.", "accelerate.")
 def refuse_readers() -> None:
     """Raises if the loop that begins is read by a framework that has epochs and checkpoints of its own and would restore
     them without the loader's place, or by a `DataLoader` that collects batches as if they were samples."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     collects = False
     while frame is not None and _module(frame).startswith(_PASS_ON):
         collects = collects or frame.f_code.co_name == "__init__" and _collects(frame.f_locals.get("self"))

@@ -38,8 +38,10 @@ class Pass:
             begun = number
             for batch in self._loader:
                 number += 1
+                loop = self._loader._loop
+                assert loop is not None, "the loader has a loop while it hands out batches"
                 # Unlike `state_dict`, this never waits for the next batch.
-                self._after.append((number, self._loader._loop.place))
+                self._after.append((number, loop.place))
                 yield batch
             if not self._repeats or number == begun:
                 return

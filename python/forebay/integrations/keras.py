@@ -23,7 +23,9 @@ from .._loader import Loader
 from . import _passes as passes
 from ._versions import require
 
-_keras = require("keras", "keras")
+require("keras", "keras")
+from keras.callbacks import Callback as _Callback  # noqa: E402
+
 # Keras takes an adapter of its own class in place of data.
 from keras.src.trainers.data_adapters import data_adapter_utils as _iterators  # noqa: E402
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter as _DataAdapter  # noqa: E402
@@ -155,7 +157,7 @@ class Dataset(_DataAdapter):
         return self._next if self._pass is None else self._pass.place(trained)
 
 
-class BackupAndRestore(_keras.callbacks.Callback):
+class BackupAndRestore(_Callback):
     """Like Keras's own callback of that name, with the data's place: a run that was killed goes on with the next batch
     when `fit` is called again, also within an epoch.
 
@@ -224,7 +226,7 @@ class BackupAndRestore(_keras.callbacks.Callback):
         self._in_epoch += trained
         self._of_pass += trained
         self._unsaved += trained
-        if self._save_freq != "epoch" and self._unsaved >= self._save_freq:
+        if isinstance(self._save_freq, int) and self._unsaved >= self._save_freq:
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -8,10 +8,11 @@
 from ._lightning import DataModule
 from ._versions import require
 
-_lightning = require("lightning.pytorch", "lightning")
+require("lightning.pytorch", "lightning")
+from lightning.pytorch import LightningDataModule  # noqa: E402
 
 __all__ = ["ForebayDataModule"]
 
 
-class ForebayDataModule(DataModule, _lightning.LightningDataModule):
-    __doc__ = DataModule.__doc__.replace("DataModule(train", "ForebayDataModule(train")
+class ForebayDataModule(DataModule, LightningDataModule):
+    __doc__ = (DataModule.__doc__ or "").replace("DataModule(train", "ForebayDataModule(train")

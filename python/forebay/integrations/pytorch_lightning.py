@@ -3,10 +3,11 @@
 from ._lightning import DataModule
 from ._versions import require
 
-_lightning = require("pytorch_lightning", "pytorch-lightning")
+require("pytorch_lightning", "pytorch-lightning")
+from pytorch_lightning import LightningDataModule  # noqa: E402
 
 __all__ = ["ForebayDataModule"]
 
 
-class ForebayDataModule(DataModule, _lightning.LightningDataModule):
-    __doc__ = DataModule.__doc__.replace("DataModule(train", "ForebayDataModule(train")
+class ForebayDataModule(DataModule, LightningDataModule):
+    __doc__ = (DataModule.__doc__ or "").replace("DataModule(train", "ForebayDataModule(train")

@@ -19,16 +19,22 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from .._errors import InvalidError
 from .._loader import Loader
 from . import _passes as passes
 from ._versions import require
 
-_transformers = require("transformers", "transformers")
 _trainer = require("transformers.trainer", "transformers")
 import torch  # noqa: E402  (Trainer needs it)
+import transformers  # noqa: E402
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR  # noqa: E402
+
+if TYPE_CHECKING:
+    from typing import Any as _OfTrainer
+else:
+    _OfTrainer = object
 
 __all__ = ["ForebayTrainerMixin", "Trainer", "last_checkpoint"]
 
@@ -36,7 +42,7 @@ FRAMEWORK = "Trainer"
 PLACE_FILE = "forebay.json"
 
 
-class ForebayTrainerMixin:
+class ForebayTrainerMixin(_OfTrainer):
     """Lets Trainer read Forebay loaders, given as `train_dataset` and `eval_dataset`. Other datasets work as before.
 
     - Each epoch of Trainer is one epoch of the loader. `max_steps` and gradient accumulation work as usual.
@@ -109,7 +115,7 @@ class ForebayTrainerMixin:
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # First, because Trainer takes the folder for complete when its own files are there.
         if self._batches is not None and self.args.should_save:
-            name = f"{_transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             folder = Path(self._get_output_dir(trial=trial), name)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / PLACE_FILE).write_text(json.dumps(self._batches.state()))
@@ -153,10 +159,8 @@ class ForebayTrainerMixin:
         return used
 
 
-class Trainer(ForebayTrainerMixin, _transformers.Trainer):
-    __doc__ = "Hugging Face's `Trainer`, which also takes Forebay loaders as datasets.\n\n" + "\n".join(
-        ForebayTrainerMixin.__doc__.splitlines()[2:]
-    )
+class Trainer(ForebayTrainerMixin, transformers.Trainer):
+    """Hugging Face's `Trainer`, which also takes Forebay loaders as datasets: see `ForebayTrainerMixin`."""
 
 
 class TrainBatches:
@@ -219,20 +223,20 @@ class EvaluationBatches:
     def __iter__(self) -> Iterator[Any]:
         self.loader.load_state_dict(passes.epoch_start(self.loader, 0))
         batches = iter(self.loader)
-        previous = None
+        batch: Any = None
         while True:
-            batch = next(batches, None)
-            counts = self._all_counts(-1 if batch is None else _rows(batch))
+            following = next(batches, None)
+            counts = self._all_counts(-1 if following is None else _rows(following))
             if max(counts) < 0:
                 return
             self._counts = [max(count, 0) for count in counts]
-            if batch is None and previous is None:
+            # A rank without samples computes its previous batch again, and the result is dropped.
+            batch = batch if following is None else following
+            if batch is None:
                 raise InvalidError(
                     f"rank {self.loader.rank} has no sample to evaluate, and other ranks have",
                     "load with a smaller batch_size, so that the first step has samples for all ranks",
                 )
-            # A rank without samples computes its previous batch again, and the result is dropped.
-            batch = previous = previous if batch is None else batch
             yield batch if self._columns is None else {name: batch[name] for name in self._columns}
 
     def _all_counts(self, count: int) -> list[int]:
@@ -265,7 +269,7 @@ def _rows(batch: Any) -> int:
 def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     """Returns the newest complete checkpoint in Trainer's output folder. A run that was killed while it saved leaves an
     incomplete one, which `get_last_checkpoint` of transformers would return."""
-    prefix = f"{_transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-"
+    prefix = f"{PREFIX_CHECKPOINT_DIR}-"
     found = [path for path in Path(folder).glob(f"{prefix}*") if path.name.removeprefix(prefix).isdecimal()]
     for path in sorted(found, key=lambda path: int(path.name.removeprefix(prefix)), reverse=True):
         # Trainer writes its state last.
@@ -295,7 +299,7 @@ def _let_places_skip() -> None:
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
         return dataloader.skip(num_batches) if isinstance(dataloader, TrainBatches) else skip(dataloader, num_batches)
 
-    skip_first_batches._knows_forebay = True
+    setattr(skip_first_batches, "_knows_forebay", True)
     _trainer.skip_first_batches = skip_first_batches
 
 
