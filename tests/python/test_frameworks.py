@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +68,15 @@ def run(script: str, folder: Path, *phase: str, ranks: int = 2, **more: str) -> 
                 processes.append(
                     subprocess.Popen(command, env=variables, stdout=output, stderr=errors, cwd=folder)
                 )
+        deadline = time.monotonic() + 300
+        while any(process.poll() is None for process in processes):
+            # A rank would wait for another one that has failed.
+            failed = [rank for rank, process in enumerate(processes) if process.poll()]
+            assert not failed, (folder / f"{failed[0]}.err").read_text()[-4000:]
+            assert time.monotonic() < deadline, f"{script} has not ended"
+            time.sleep(0.05)
         for rank, process in enumerate(processes):
-            status = process.wait(300)
-            assert status == 0, (folder / f"{rank}.err").read_text()[-4000:]
+            assert process.wait() == 0, (folder / f"{rank}.err").read_text()[-4000:]
     finally:
         for process in processes:
             process.kill()

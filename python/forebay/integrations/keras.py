@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any, Iterator, Sequence
@@ -267,13 +268,13 @@ class BackupAndRestore(_Callback):
         self._folder.mkdir(parents=True, exist_ok=True)
         previous = self._read()
         number = (previous or {}).get("number", 0) + 1
-        rank = dataset.loader.rank
-        # On JAX, all ranks take part in gathering the weights.
-        weights = f"{number}.weights.h5" if rank == 0 else f"rank-{rank}.weights.h5"
-        self.model.save_weights(self._folder / weights, overwrite=True)
-        if rank != 0:
-            (self._folder / weights).unlink()
+        weights = f"{number}.weights.h5"
+        if dataset.loader.rank != 0:
+            # On JAX, all ranks take part in gathering the weights.
+            with tempfile.TemporaryDirectory() as folder:
+                self.model.save_weights(Path(folder) / weights)
             return
+        self.model.save_weights(self._folder / weights, overwrite=True)
         metadata = {
             "number": number,
             "weights": weights,
