@@ -1,5 +1,5 @@
-"""Trains with FSDP2 under torchrun, with torch.distributed.checkpoint. Start it again after it was killed, and it goes on
-with the next batch, also on another number of ranks.
+"""Trains with FSDP2 under torchrun, with torch.distributed.checkpoint. Start it again after it was killed, and it goes
+on with the next batch, also on another number of ranks.
 
     torchrun --nproc-per-node 2 examples/frameworks/train_fsdp.py --folder runs/fsdp --epochs 4
 """

@@ -1,5 +1,5 @@
-"""Trains with JAX on several processes, with Orbax's checkpoints. Start it again after it was killed, and it goes on with
-the next batch, also with another number of processes.
+"""Trains with JAX on several processes, with Orbax's checkpoints. Start it again after it was killed, and it goes on
+with the next batch, also with another number of processes.
 
     python examples/frameworks/train_jax.py --folder runs/jax --epochs 4
     for process in 0 1; do

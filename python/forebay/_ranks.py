@@ -1,5 +1,5 @@
-"""Finds this process's rank: from arguments, else `torch.distributed`, else `jax.distributed`, else RANK and WORLD_SIZE.
-Names its job.
+"""Finds this process's rank: from arguments, else `torch.distributed`, else `jax.distributed`, else RANK and
+WORLD_SIZE. Names its job.
 
 A framework may start `torch.distributed` after a loader was made, so a loader asks at its first use.
 """

@@ -15,8 +15,8 @@ _PASS_ON = ("torch.utils.data.", "torchdata.", "accelerate.")
 
 
 def refuse_readers() -> None:
-    """Raises if the loop that begins is read by a framework that has epochs and checkpoints of its own and would restore
-    them without the loader's place, or by a `DataLoader` that collects batches as if they were samples."""
+    """Raises if the loop that begins is read by a framework that has epochs and checkpoints of its own and would
+    restore them without the loader's place, or by a `DataLoader` that collects batches as if they were samples."""
     frame: FrameType | None = sys._getframe(2)
     collects = False
     while frame is not None and _module(frame).startswith(_PASS_ON):

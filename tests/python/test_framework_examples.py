@@ -1,5 +1,5 @@
-"""The examples of frameworks run as users start them. Killed and started again, they go on with the samples and losses of a
-run without interruption."""
+"""The examples of frameworks run as users start them. Killed and started again, they go on with the samples and losses
+of a run without interruption."""
 
 import json
 import os

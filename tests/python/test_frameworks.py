@@ -1,8 +1,8 @@
-"""Frameworks read Forebay through `forebay.integrations`: each sample once per epoch, and a resumed run goes on with the
-samples and losses of an undisturbed one, on one process, on two ranks, and from one to the other.
+"""Frameworks read Forebay through `forebay.integrations`: each sample once per epoch, and a resumed run goes on with
+the samples and losses of an undisturbed one, on one process, on two ranks, and from one to the other.
 
 `frameworks/*_runs.py` run the cases. Importing a framework takes most of the time, so each script runs all its cases.
-With FOREBAY_FRAMEWORKS=1 Keras also runs all its cases on JAX.
+With FOREBAY_FRAMEWORKS=1 Keras also runs all its cases on JAX, and Lightning those of its older package.
 """
 
 import ast
@@ -111,6 +111,11 @@ def lightning(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def pytorch_lightning(tmp_path_factory):
+    return run("lightning_runs.py", tmp_path_factory.mktemp("pytorch-lightning"), LIGHTNING="pytorch_lightning")
+
+
+@pytest.fixture(scope="module")
 def transformers(tmp_path_factory):
     return run("transformers_runs.py", tmp_path_factory.mktemp("transformers"))
 
@@ -124,7 +129,8 @@ def fsdp(tmp_path_factory):
 def jax(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jax")
     phases = (("one", 1), ("ranks", 2), ("again", 1))
-    return {name: case for phase, ranks in phases for name, case in run("jax_runs.py", folder, phase, ranks=ranks).items()}
+    reported = [run("jax_runs.py", folder, phase, ranks=ranks) for phase, ranks in phases]
+    return {name: case for cases in reported for name, case in cases.items()}
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +223,7 @@ REFUSED = {
         "other-seed": "seed was 3 and is 4",
         "other-global-batch": "global_batch_size=4",
         "no-samples": "24 samples, and 48 in a global step",
+        "no-samples-found": "the query leaves too few samples",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "one-loader-twice": '"train" and "val"',
         "ranks-uneven": "drop_last=True",
@@ -230,6 +237,7 @@ REFUSED = {
         "other-global-batch": "global_batch_size=4",
         "other-accumulation": "gradient_accumulation_steps",
         "no-samples": "24 samples, and 48 in a global step",
+        "no-samples-found": "the query leaves too few samples",
         "small-evaluation-batch": "per_device_eval_batch_size=8",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "ranks-uneven": "drop_last=True",
@@ -247,11 +255,18 @@ REFUSED = {
             "epochs": "leave out epochs=",
             "column": 'no column "image"',
             "no-samples": "24 samples, and 48 in a global step",
+            "no-samples-found": "the query leaves too few samples",
+        "no-samples-found": "the query leaves too few samples",
             "other-seed": "seed was 3 and is 4",
             "other-global-batch": "global_batch_size=4",
         }.items()
     },
 }
+
+
+if ALL:
+    for listed in (EPOCHS, RESUMED, REFUSED):
+        listed["pytorch_lightning"] = listed["lightning"]
 
 
 @pytest.fixture
@@ -363,7 +378,7 @@ def test_the_guide_imports_what_exists():
 
 
 def test_importing_forebay_imports_no_framework():
-    code = "import sys, forebay.integrations; print([name for name in ('torch', 'jax', 'keras') if name in sys.modules])"
+    code = "import sys, forebay.integrations; print(sorted({'torch', 'jax', 'keras', 'lightning'} & {*sys.modules}))"
     variables = environment() | {"PYTHONPATH": f"{PACKAGE}"}
     ended = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

@@ -1,8 +1,8 @@
 """The data module for both packages of Lightning, without importing either.
 
 Lightning's fit loop takes an iterator when it sets up its data, before it knows whether it resumes within an epoch, and
-again in each epoch. If the number of batches is unknown, it also takes one batch ahead. So `TrainBatches` opens the loader
-only when the first batch is taken, and asks Lightning's progress how many batches were trained.
+again in each epoch. If the number of batches is unknown, it also takes one batch ahead. So `TrainBatches` opens the
+loader only when the first batch is taken, and asks Lightning's progress how many batches were trained.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ class TrainBatches:
         pass
 
     def _forget_a_finished_epoch(self) -> None:
-        """Resets the progress of an epoch that was finished in the checkpoint. With `max_steps`, Lightning keeps it, and
-        would end the next epoch after one batch."""
+        """Resets the progress of an epoch that was finished in the checkpoint. With `max_steps`, Lightning keeps it,
+        and would end the next epoch after one batch."""
         fit_loop = self.trainer.fit_loop
         epochs = fit_loop.epoch_progress.current
         if not fit_loop.restarting or not epochs.ready or epochs.processed != epochs.ready:
@@ -222,8 +222,9 @@ def _check_ranks(loader: Loader, trainer: Any) -> None:
     rank, world_size = shared["rank"], shared["num_replicas"]
     if (loader.rank, loader.world_size) != (rank, world_size):
         raise InvalidError(
-            f"the loader reads as rank {loader.rank} of {loader.world_size}, and Lightning's {type(trainer.strategy).__name__} "
-            f"shares samples between {world_size} ranks, of which this process is rank {rank}",
+            f"the loader reads as rank {loader.rank} of {loader.world_size}, and Lightning's "
+            f"{type(trainer.strategy).__name__} shares samples between {world_size} ranks, of which this process is rank "
+            f"{rank}",
             "leave out rank, world_size, dp_rank and dp_size, or give a function that makes the loader with "
             "dp_rank=… and dp_size=… of the device mesh",
         )

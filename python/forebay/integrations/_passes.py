@@ -1,9 +1,9 @@
 """Reading a loader for a framework that has epochs and checkpoints of its own.
 
-A framework may take batches before it trains on them, and saves a checkpoint at a moment of its own. So the place to save
-is not the place after the last batch that the framework took, but the place after the last batch that it trained on. A
-pass remembers the place after each batch, and its framework's module asks for the one that belongs to the number of
-batches trained.
+A framework may take batches before it trains on them, and saves a checkpoint at a moment of its own. So the place to
+save is not the place after the last batch that the framework took, but the place after the last batch that it trained
+on. A pass remembers the place after each batch, and its framework's module asks for the one that belongs to the number
+of batches trained.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class Pass:
                 # Unlike `state_dict`, this never waits for the next batch.
                 self._after.append((number, loop.place))
                 yield batch
+            has_batches = self._loader.rank == 0 or self._loader._ranked().drop_last
+            if number == 0 and self.start["offset"] == 0 and has_batches:
+                raise no_batch(self._loader)
             if not self._repeats or number == begun:
                 return
 
@@ -137,8 +140,13 @@ def check_samples(loader: Loader) -> None:
     except TypeError:
         return
     if steps == 0 and loader.rank == 0:
-        samples = loader.samples_per_epoch
-        raise InvalidError(
-            f"an epoch has no batch: {samples} samples, and {global_batch_size(loader)} in a global step",
-            "use a smaller batch size, or drop_last=False, or check the query and its files",
-        )
+        raise no_batch(loader)
+
+
+def no_batch(loader: Loader) -> InvalidError:
+    samples = loader.samples_per_epoch
+    found = "the query leaves too few samples" if samples is None else f"{samples} samples"
+    return InvalidError(
+        f"an epoch has no batch: {found}, and {global_batch_size(loader)} in a global step",
+        "use a smaller batch size, or drop_last=False, or check the query and its files",
+    )

@@ -6,8 +6,8 @@
     for batch in loader:
         state = step(state, global_batch(batch, sharding))
 
-Without `ranks`, each process is a rank of its own, as `jax.distributed` says. A mesh may give several processes the same
-samples, because they share a model's layers; `ranks` finds that out.
+Without `ranks`, each process is a rank of its own, as `jax.distributed` says. A mesh may give several processes the
+same samples, because they share a model's layers; `ranks` finds that out.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     model.fit(data, epochs=10, callbacks=[BackupAndRestore(data, "backup", save_freq=100)])
 
 Keras asks for a new iterator in each epoch, and once more before the first one to look at a batch. It may also take
-batches ahead. So a dataset begins a pass only when its first batch is taken, and the callback tells it the epoch, and how
-many batches were trained.
+batches ahead. So a dataset begins a pass only when its first batch is taken, and the callback tells it the epoch, and
+how many batches were trained.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Dataset(_DataAdapter):
     `x`, `y` and `sample_weight` are columns: a name, or a list of names for a model that takes a dict.
 
     Each epoch of Keras reads one epoch of the loader. With `repeat=True` the data has no end, for `fit` with
-    `steps_per_epoch`: then the loader's epochs follow each other, wherever those of Keras end. With `epoch=0` every loop
-    reads that epoch, for validation data.
+    `steps_per_epoch`: then the loader's epochs follow each other, wherever those of Keras end. With `epoch=0` every
+    loop reads that epoch, for validation data.
     """
 
     def __init__(

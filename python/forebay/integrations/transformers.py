@@ -9,8 +9,8 @@ For a subclass of Trainer, such as trl's, put the mixin first: `class MyTrainer(
 
 Trainer would make a `DataLoader` of its dataset and let accelerate share that between the ranks; but a Forebay loader
 already has finished batches of this rank. So the mixin hands Trainer the loader itself. Trainer resumes by counting: it
-skips as many batches as its step number says. The mixin writes the loader's place beside Trainer's own files instead, and
-nothing is computed to be skipped.
+skips as many batches as its step number says. The mixin writes the loader's place beside Trainer's own files instead,
+and nothing is computed to be skipped.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def train(case, loader, epochs=3, save_at=None, resume=None):
         with checkpoints(resume) as manager:
             restored = manager.restore(
                 manager.latest_step(),
-                args=ocp.args.Composite(model=ocp.args.StandardRestore({"weights": weights}), data=ocp.args.JsonRestore()),
+                args=ocp.args.Composite(
+                    model=ocp.args.StandardRestore({"weights": weights}), data=ocp.args.JsonRestore()
+                ),
             )
         weights = restored["model"]["weights"]
         loader.load_state_dict(restored["data"])
@@ -58,7 +60,10 @@ def train(case, loader, epochs=3, save_at=None, resume=None):
             steps += 1
             if steps == save_at:
                 with checkpoints(case) as manager:
-                    items = {"model": ocp.args.StandardSave({"weights": weights}), "data": ocp.args.JsonSave(loader.state_dict())}
+                    items = {
+                        "model": ocp.args.StandardSave({"weights": weights}),
+                        "data": ocp.args.JsonSave(loader.state_dict()),
+                    }
                     manager.save(steps, args=ocp.args.Composite(**items))
                 report.end(case)
                 return

@@ -138,6 +138,8 @@ def one_process():
     report.refused(f"{BACKEND}-epochs", lambda: data(epochs=3))
     report.refused(f"{BACKEND}-column", lambda: Dataset(common.loader(), x="image"))
     report.refused(f"{BACKEND}-no-samples", lambda: data(global_batch_size=48))
+    found = {"repeat": True, "where": "id < 0"}
+    report.refused(f"{BACKEND}-no-samples-found", lambda: fit("", data(**found), backup="none", steps_per_epoch=4))
     fit("", data(), backup="other", save_freq=4, kill=5)
     report.refused(f"{BACKEND}-other-seed", lambda: fit("", data(seed=4), backup="other"))
     report.refused(f"{BACKEND}-other-global-batch", lambda: fit("", data(global_batch_size=8), backup="other"))

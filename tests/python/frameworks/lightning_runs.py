@@ -1,15 +1,18 @@
-"""Lightning: fit with the data module, on one process and with ddp on two ranks."""
+"""Lightning: fit with the data module, on one process and with ddp on two ranks. LIGHTNING names its package."""
 
+import importlib
 import logging
 import os
 import warnings
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import common
-from forebay.integrations.lightning import ForebayDataModule
+
+PACKAGE = os.environ.get("LIGHTNING", "lightning")
+pl = importlib.import_module("lightning.pytorch" if PACKAGE == "lightning" else PACKAGE)
+ForebayDataModule = importlib.import_module(f"forebay.integrations.{PACKAGE}").ForebayDataModule
+Callback, ModelCheckpoint = pl.callbacks.Callback, pl.callbacks.ModelCheckpoint
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -132,6 +135,7 @@ def one_process():
     report.refused("other-seed", lambda: fit("", data(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: fit("", data(global_batch_size=8), resume=saved("killed", 8)))
     report.refused("no-samples", lambda: fit("", data(global_batch_size=48)))
+    report.refused("no-samples-found", lambda: fit("", data(where="id < 0")))
     plain = pl.Trainer(
         accelerator="cpu",
         max_epochs=1,

@@ -124,6 +124,7 @@ def one_process():
         "other-accumulation", lambda: train("", load(), resume=saved("killed", 8), gradient_accumulation_steps=2)
     )
     report.refused("no-samples", lambda: train("", load(global_batch_size=48)))
+    report.refused("no-samples-found", lambda: train("", load(where="id < 0"), max_steps=4))
     report.refused("small-evaluation-batch", lambda: train(
         "", load(), evaluated=load(samples=10, batch_size=8), eval_strategy="steps", eval_steps=2
     ))
