@@ -226,6 +226,7 @@ REFUSED = {
         "no-samples-found": "the query leaves too few samples",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "one-loader-twice": '"train" and "val"',
+        "spawned": "train=make_loader",
         "ranks-uneven": "drop_last=True",
         "ranks-given": "rank 0 of 1",
     },

@@ -118,6 +118,15 @@ class DataModule:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._resume = state_dict
 
+    def __getstate__(self) -> dict[str, Any]:
+        for name, given in self._sources.items():
+            if any(isinstance(source, Loader) for source in _flat(given)):
+                raise InvalidError(
+                    f'the loader "{name}" cannot be sent to another process',
+                    f'give a function that makes it: {name}=make_loader; or use strategy="ddp"',
+                )
+        return self.__dict__
+
 
 class TrainBatches:
     """The training loader as Lightning iterates over it."""

@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import pickle
 import warnings
 
 import torch
@@ -150,6 +151,8 @@ def one_process():
     report.refused("foreign-checkpoint", lambda: fit("", data(), resume=saved("foreign", 2)))
     one = load()
     report.refused("one-loader-twice", lambda: ForebayDataModule(train=one, val=one))
+    report.refused("spawned", lambda: pickle.dumps(ForebayDataModule(train=one)))
+    assert pickle.loads(pickle.dumps(ForebayDataModule(train=load)))
 
 
 def fit_directly(loader):
