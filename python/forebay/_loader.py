@@ -275,6 +275,18 @@ class Loader:
             return Place(place.epoch + 1, 0)
         return place
 
+    def _found_end(self, place: Place) -> Place:
+        """Like `_after_end`, but reads on from the place if only that shows what is left."""
+        after = self._after_end(place)
+        if after is place and place.offset and self._own.total is None:
+            loop = self._loop_at(place)
+            try:
+                if loop.next_epoch() != place.epoch and not self._others_have_a_batch(place):
+                    return Place(place.epoch + 1, 0)
+            finally:
+                loop.close()
+        return after
+
     def _moved_on(self, loop: Loop) -> bool:
         """Begins the next epoch if a loop resumed at the end of one, which only its stream could show."""
         share = self._own
@@ -349,7 +361,7 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the current loop, or of the next one."""
+        """The epoch of the current loop's last batch, as long as its iterator is there, else that of the next loop."""
         loop, resume = self._loop, self._resume
         if loop is not None and self._batches() is not None:
             return loop.epoch
@@ -489,7 +501,7 @@ class Loader:
         if running is not None:
             now = running.place
         else:
-            now = resume.place if resume.is_rest else self._after_end(resume.place)
+            now = resume.place if resume.is_rest else self._found_end(resume.place)
         offset = now.offset + steps * share.global_batch_size
         if share.total is not None:
             offset = min(offset, share.total)

@@ -242,6 +242,14 @@ def test_set_epoch_after_an_exact_count_chooses_the_epoch(case):
         assert place(loader) == (epoch + 1, 0)
 
 
+def test_steps_are_skipped_from_where_a_state_of_the_end_of_an_epoch_resumes(case):
+    if case.is_dynamic:
+        return
+    resumed = case.resumed(old_state(case.loader()))
+    resumed.skip(1)
+    assert read(resumed) == case.epochs[1][1:] and read(resumed) == case.epochs[2]
+
+
 @pytest.mark.parametrize("taken", range(2))
 def test_skipping_to_the_end_leaves_an_empty_loop(case, taken):
     if case.is_dynamic:

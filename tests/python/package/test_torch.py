@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import forebay
@@ -60,6 +60,15 @@ def test_a_data_loader_zipped_with_itself_raises(rows, wrapper):
     wrapped = wrapper(rows.load(batch_size=8), batch_size=None)
     with pytest.raises(forebay.InvalidError, match="a newer loop over this loader began"):
         list(zip(wrapped, wrapped))
+
+
+def test_a_sampler_that_divides_samples_is_refused(rows):
+    loader = rows.load(batch_size=8)
+    with pytest.raises(ValueError, match="expected unspecified sampler option"):
+        DataLoader(loader, batch_size=None, sampler=DistributedSampler(loader, num_replicas=2, rank=0))
+    loader = rows.load(batch_size=8, format="numpy")
+    with pytest.raises(TypeError, match="not subscriptable"):
+        next(iter(DataLoader(loader, batch_size=None, sampler=DistributedSampler(loader, num_replicas=2, rank=0))))
 
 
 def test_a_batch_moves_to_a_device_with_its_place(rows):
