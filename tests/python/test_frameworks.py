@@ -16,10 +16,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.integrations import _versions
+from forebay.integrations import _passes, _versions
 from support import REPOSITORY, environment
 from test_docs import DOCS, blocks
 
@@ -343,6 +344,16 @@ def test_processes_that_share_a_part_of_jaxs_mesh_are_one_rank(jax):
     for rank, reported in enumerate(jax["ranks-of-meshes"].ranks):
         assert reported["data"] == {"dp_rank": rank, "dp_size": 2}
         assert reported["model"] == {"dp_rank": 0, "dp_size": 1}
+
+
+def test_dynamic_delivery_is_refused():
+    session = forebay.Session()
+    session.sql("CREATE PIPELINE numbers AS SELECT id FROM rows", rows=pa.table({"id": range(SAMPLES)}))
+    with session.serve() as server:
+        dynamic = {"delivery": "dynamic", "job": "frameworks", "dp_rank": 0, "dp_size": 2}
+        loader = forebay.connect(server.uri).load("numbers", batch_size=4, **dynamic)
+        with pytest.raises(forebay.InvalidError, match="dynamic delivery"):
+            _passes.check_equal_steps(loader, "Trainer")
 
 
 def test_the_tested_versions_are_those_that_are_installed_here():

@@ -120,6 +120,11 @@ def check_epochs(loader: Loader, framework: str) -> None:
 def check_equal_steps(loader: Loader, framework: str) -> None:
     """Refuses to train where some ranks would have one step fewer than others, for which these would wait forever."""
     ranks, batch_size = loader.world_size, loader.batch_size
+    if loader._ranked().is_dynamic:
+        raise InvalidError(
+            f"with dynamic delivery each rank has a place of its own, and {framework}'s checkpoint keeps one",
+            'leave out delivery="dynamic"',
+        )
     drop_last = loader._ranked().drop_last
     if ranks == 1 or drop_last:
         return

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator
@@ -134,7 +135,7 @@ class ForebayTrainerMixin(_OfTrainer):
     def _check(self, loader: Loader) -> None:
         passes.check_epochs(loader, FRAMEWORK)
         # Ranks that share a model's layers read the same samples.
-        shared = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        shared = math.prod(getattr(self, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp"))
         ranks, rank = self.args.world_size // shared, self.args.process_index // shared
         if loader.world_size != ranks or shared == 1 and loader.rank != rank:
             raise InvalidError(
