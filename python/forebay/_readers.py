@@ -31,7 +31,7 @@ def refuse_readers() -> None:
                 f"from forebay.integrations.{name} import ForebayDataModule; "
                 "trainer.fit(model, datamodule=ForebayDataModule(train=loader))",
             )
-    if module.startswith("transformers."):
+    if module.startswith("transformers.trainer"):
         raise InvalidError(
             "Hugging Face's Trainer would take this loader's batches for samples, or resume in another epoch",
             "from forebay.integrations.transformers import Trainer; a subclass of another Trainer takes "
