@@ -22,7 +22,7 @@ CLASSES = ["astronaut", "cat", "coffee", "galaxies", "rocket"]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=100, help="the step to stop before, counted from the first run's beginning")
     parser.add_argument("--checkpoint", type=Path, help="the file to write")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def photographs(folder: Path) -> forebay.Loader:
+def photographs(folder: Path) -> forebay.Loader[forebay.Batch[torch.Tensor]]:
     """Returns a loader of batches of 32, with a new random crop of every photograph in every epoch."""
     numbers = " ".join(f"WHEN '{name}' THEN {number}" for number, name in enumerate(CLASSES))
     crops = "random_resized_crop(decode_image(bytes), height => 64, width => 64, scale_min => 0.4)"
@@ -41,14 +41,15 @@ def photographs(folder: Path) -> forebay.Loader:
 
 
 def network() -> nn.Module:
-    layers, channels = [], 3
+    layers: list[nn.Module] = []
+    channels = 3
     for width in (16, 32, 64):
         layers += [nn.Conv2d(channels, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
         channels = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, len(CLASSES)))
 
 
-def save(path: Path, **state) -> None:
+def save(path: Path, **state: object) -> None:
     """Writes a temporary file and renames it, so that a killed run leaves the previous checkpoint intact."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)

@@ -39,7 +39,7 @@ FEATURES = """
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=400, help="the step to stop before, counted from the first run's beginning")
     parser.add_argument("--checkpoint", type=Path, help="the file to write")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
@@ -82,7 +82,7 @@ def write_table(folder: Path) -> None:
             os.replace(unfinished, path)
 
 
-def features(folder: Path) -> forebay.Loader:
+def features(folder: Path) -> forebay.Loader[forebay.Batch[torch.Tensor]]:
     samples = forebay.sql(FEATURES, clicks=str(folder))
     return samples.load(batch_size=1024, shuffle=True, seed=17, drop_last=True, window_bytes="2MiB")
 
@@ -96,10 +96,11 @@ class ClickModel(nn.Module):
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         embedded = [embedding(batch[name]) for name, embedding in self.embeddings.items()]
         numbers = torch.stack([batch["price"], batch["visits"]], dim=1)
-        return self.body(torch.cat([*embedded, numbers], dim=1)).squeeze(1)
+        logits: torch.Tensor = self.body(torch.cat([*embedded, numbers], dim=1))
+        return logits.squeeze(1)
 
 
-def save(path: Path, **state) -> None:
+def save(path: Path, **state: object) -> None:
     """Writes a temporary file and renames it, so that a killed run leaves the previous checkpoint intact."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)

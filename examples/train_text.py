@@ -25,7 +25,7 @@ CONTEXT = 64
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=300, help="the step to stop before, counted from the first run's beginning")
     parser.add_argument("--checkpoint", type=Path, help="the file to write")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps from one checkpoint to the next")
@@ -41,7 +41,7 @@ def blocks(files: list[Path]) -> pa.Table:
     return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(pa.array(whole), CONTEXT + 1)})
 
 
-def token_batches(files: list[Path]) -> forebay.Loader:
+def token_batches(files: list[Path]) -> forebay.Loader[forebay.Batch[torch.Tensor]]:
     # Give the table a name, because a resume compares table names.
     return forebay.table(blocks(files), name="blocks").load(batch_size=32, shuffle=True, seed=17, drop_last=True)
 
@@ -58,10 +58,11 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         embedded = self.tokens(tokens) + self.places.weight
-        return self.head(self.body(embedded, mask=self.mask, is_causal=True))
+        logits: torch.Tensor = self.head(self.body(embedded, mask=self.mask, is_causal=True))
+        return logits
 
 
-def save(path: Path, **state) -> None:
+def save(path: Path, **state: object) -> None:
     """Writes a temporary file and renames it, so that a killed run leaves the previous checkpoint intact."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)

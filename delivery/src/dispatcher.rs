@@ -7,6 +7,7 @@ mod feed;
 mod fence;
 pub(crate) mod group;
 mod reading;
+mod reserving;
 pub(crate) mod status;
 
 use std::collections::BTreeMap;
@@ -38,8 +39,8 @@ pub struct DispatcherSettings {
     pub reader_contact_ms: Millis,
     /// A dispatcher younger than this keeps all windows, because readers may not have reached it yet.
     pub young_ms: Millis,
-    /// A trainer's window is computed a second time when the trainer has waited this long, and three times as long as
-    /// windows usually take.
+    /// A window for which a trainer waits is computed a second time when it has taken this long, and three times as long
+    /// as windows usually take. A worker that has nothing to do takes it after half of that, although nobody waits.
     pub stall_ms: Millis,
     /// A feed that has not been read for longer is closed.
     pub idle_feed_ms: Millis,
@@ -106,6 +107,8 @@ struct WorkerContact {
     version: u64,
     /// The windows that it holds.
     held: Followed<WindowKey, Holding>,
+    /// The feed of which it computes a window alone.
+    reserved_for: Option<Arc<str>>,
     /// Whether it has not yet named all windows that it holds. Their leases were granted by an earlier dispatcher.
     is_new: bool,
 }
@@ -207,6 +210,7 @@ impl<P: Plan> Dispatcher<P> {
             places: Vec::new(),
             version,
             held: Followed::new(),
+            reserved_for: None,
             is_new: true,
         });
         worker.seq = sync.seq;
@@ -246,6 +250,7 @@ impl<P: Plan> Dispatcher<P> {
 
     /// Returns the answer to a worker. Its version changes when its leases change.
     pub fn worker_reply(&mut self, id: WorkerId, now: Millis) -> Option<WorkerReply> {
+        self.reserve_workers();
         let worker = self.workers.get(&id)?;
         let (mut leases, mut places) = (BTreeMap::new(), Vec::new());
         for (feed, state) in &mut self.feeds {
@@ -340,6 +345,7 @@ impl<P: Plan> Dispatcher<P> {
             gone.into_iter().for_each(|id| feed.remove_reader(id));
             feed.fence.forget_silent(now.saturating_sub(idle));
             feed.release_silent_groups(now.saturating_sub(patience), now.saturating_sub(idle));
+            feed.use_idle_workers(self.settings.stall_ms, now);
         }
         let open = self.feeds.len();
         let closing = |feed: &OpenFeed<P>| feed.readers.is_empty() && feed.last_read + idle < now;

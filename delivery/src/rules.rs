@@ -27,6 +27,8 @@ pub(crate) enum Rule {
     LossesAreCounted,
     /// A window is given up only when workers that computed nothing else were lost.
     BlameIsConfirmedAlone,
+    /// A worker that computes a window alone computes nothing of other feeds either.
+    AloneIsAmongAllFeeds,
     /// Changes of a map are taken only if none before them is missing.
     ChangesHaveNoGaps,
     /// A part of a map says nothing of the other parts.
@@ -194,9 +196,9 @@ mod broken {
     /// Rules that the simulation finds broken within some thousand seeds, because finding them needs two dispatchers,
     /// or two processes of a rank, at the wrong time.
     ///
-    /// Unit tests break `OnlyWindowsAtWorkAreBlamed`, `UnnamedWindowsAreNotRevoked`, `PartsRevokeNothing`,
-    /// `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged`, `FewClaimsAreRead` and
-    /// `RanksAgreeOnAHome`, which random seeds are too unlikely to reveal.
+    /// Unit tests break `OnlyWindowsAtWorkAreBlamed`, `AloneIsAmongAllFeeds`, `UnnamedWindowsAreNotRevoked`,
+    /// `PartsRevokeNothing`, `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged`,
+    /// `FewClaimsAreRead` and `RanksAgreeOnAHome`, which random seeds are too unlikely to reveal.
     pub(crate) const RARE: [Rule; 6] = [
         Rule::ReturnsAreWhole,
         Rule::AVisitBeginsAnEra,

@@ -11,8 +11,8 @@
 //!   arrives.
 //! - The windows of a lost worker are leased to others. A window that may have ended several workers is leased alone:
 //!   its worker computes nothing else. It is given up only if such workers are lost as well ([`blame`]).
-//! - A window for which a reader waits too long is leased a second time. Both copies are equal, so the first that is
-//!   ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
+//! - A window for which a reader waits too long is leased a second time, and so is a window that takes long while a
+//!   worker has nothing to do. Both copies are equal, so the first that is ready is used. A window whose only worker cannot be reached is leased a second time before any reader waits.
 //! - A late or duplicate report, about a window that is not leased to the worker, changes nothing.
 
 mod blame;
@@ -81,6 +81,8 @@ struct WorkerEntry {
     limits: WorkerLimits,
     draining: bool,
     suspected: bool,
+    /// Whether it computes a window of another feed alone.
+    reserved: bool,
 }
 
 /// A violated invariant: equal inputs gave different windows.
@@ -181,7 +183,8 @@ impl<P: Plan> Sequencer<P> {
             Event::WorkerJoined { worker, limits } => {
                 let before = self.workers.get(&worker).copied();
                 let draining = before.is_some_and(|worker| worker.draining);
-                let now = WorkerEntry { limits, draining, suspected: false };
+                let reserved = before.is_some_and(|worker| worker.reserved);
+                let now = WorkerEntry { limits, draining, suspected: false, reserved };
                 self.workers.insert(worker, now);
                 return Ok(before != Some(now));
             }
@@ -194,6 +197,13 @@ impl<P: Plan> Sequencer<P> {
                 let is_new = !std::mem::replace(&mut state.draining, true);
                 // Windows that cannot be read yet are better computed by another worker.
                 let dropped = self.drop_copies(|copy| copy.worker == worker && copy.state == ReplicaState::Leased);
+                return Ok(is_new || dropped);
+            }
+            Event::WorkerReserved { worker, is_reserved } => {
+                let Some(state) = self.workers.get_mut(&worker) else { return Ok(false) };
+                let is_new = std::mem::replace(&mut state.reserved, is_reserved) != is_reserved;
+                let is_unready = |copy: &Replica| copy.worker == worker && copy.state < ReplicaState::Ready;
+                let dropped = is_reserved && self.drop_copies(is_unready);
                 return Ok(is_new || dropped);
             }
             Event::WorkerLost { worker, is_shared } => {
@@ -219,6 +229,7 @@ impl<P: Plan> Sequencer<P> {
                 return Ok(self.advance(reader, to));
             }
             Event::ReaderStalled { window } => return Ok(self.lease_again(window)),
+            Event::WindowLate { window } => return Ok(self.lease_to_an_idle_worker(window)),
             Event::ReaderLeft { reader } => return Ok(self.place_reader(reader, None)),
             Event::WindowAtWork { window, lease, at_work } => {
                 if let Some(copy) = self.copy_mut(window, lease) {
@@ -455,7 +466,8 @@ impl<P: Plan> Sequencer<P> {
         let is_needed = self.keeps_all || self.distance(window).is_some();
         let is_behind = |copy: &Replica| is_computed && copy.worker != worker && copy.state == ReplicaState::Leased;
         let is_open = self.windows.get(&window).is_none_or(|held| !held.failed && held.copies.iter().all(is_behind));
-        if is_needed && is_open && self.workers.contains_key(&worker) {
+        let is_free = self.workers.get(&worker).is_some_and(|state| is_computed || !state.reserved);
+        if is_needed && is_open && is_free {
             self.hold(window, worker, lease, false);
             self.revision += 1;
         }
@@ -464,6 +476,11 @@ impl<P: Plan> Sequencer<P> {
     /// Returns whether `worker` has leases of windows that it has not finished.
     pub fn is_computing(&self, worker: WorkerId) -> bool {
         self.copies_of(worker).any(|(_, copy)| copy.state < ReplicaState::Ready || copy.at_work)
+    }
+
+    /// Returns whether `worker` has a lease of a window alone, which it has not finished.
+    pub(crate) fn is_alone_on(&self, worker: WorkerId) -> bool {
+        self.copies_of(worker).any(|(_, copy)| copy.is_alone && copy.state < ReplicaState::Ready)
     }
 
     /// Returns whether the lease is in force.

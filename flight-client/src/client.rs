@@ -7,6 +7,7 @@ use arrow_flight::{Action, Criteria, FlightDescriptor, FlightInfo};
 use forebay_delivery::Status as ClusterStatus;
 use forebay_protocol::{Error, ErrorKind, Result};
 use futures::TryStreamExt;
+use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Status;
 
@@ -14,10 +15,10 @@ use crate::connect::{self, AuthorizedClient, ConnectOptions};
 use crate::dispatcher::{DispatcherClient, addresses, call};
 use crate::read_plan::ReadPlan;
 use crate::remote::RemoteReader;
-use crate::status::{error_of, not_forebay};
+use crate::status::{not_forebay, sent_error};
 use crate::wire::{FeedMetadata, StreamRequest, TraceCall, Traced, actions};
 
-/// Pause between attempts to connect to a server that is not up yet.
+/// Pause between attempts to connect to a server that is not up yet, and to call one whose connection broke.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A connection to a server.
@@ -54,10 +55,19 @@ impl Client {
     /// # Errors
     /// Those of [`Client::connect`]; `Denied` if no secure connection can be made.
     pub async fn connect_with(uri: &str, options: &ConnectOptions) -> Result<Self> {
-        let patience = options.patience.unwrap_or_default();
+        Self::connect_from(&addresses(uri), 0, options, options.patience.unwrap_or_default()).await
+    }
+
+    /// Tries each address once, beginning with number `first`, and repeats that until `patience` has passed.
+    async fn connect_from(
+        addresses: &[String],
+        first: usize,
+        options: &ConnectOptions,
+        patience: Duration,
+    ) -> Result<Self> {
         let began = Instant::now();
         loop {
-            match Self::connect_once(uri, options).await {
+            match Self::connect_once(addresses, first, options).await {
                 Err(error) if error.kind() == ErrorKind::Unavailable && began.elapsed() < patience => {
                     sleep(RETRY_PAUSE.min(patience)).await;
                 }
@@ -66,13 +76,12 @@ impl Client {
         }
     }
 
-    async fn connect_once(uri: &str, options: &ConnectOptions) -> Result<Self> {
-        let addresses = addresses(uri);
+    async fn connect_once(addresses: &[String], first: usize, options: &ConnectOptions) -> Result<Self> {
         let mut failed = None;
-        for uri in &addresses {
+        for uri in addresses.iter().cycle().skip(first).take(addresses.len()) {
             match connect::connect(uri, options).await {
                 Ok(service) => {
-                    let (uri, options) = (uri.clone(), options.clone());
+                    let (uri, addresses, options) = (uri.clone(), addresses.to_vec(), options.clone());
                     return Ok(Self { service, uri, addresses, options });
                 }
                 Err(error) => failed = failed.or(Some(error)),
@@ -86,9 +95,10 @@ impl Client {
     /// # Errors
     /// `Unavailable` if the server does not answer.
     pub async fn pipelines(&mut self) -> Result<Vec<PipelineInfo>> {
-        let flights = self.service.list_flights(Criteria::default()).await.map_err(|status| self.error(&status))?;
-        let flights: Vec<FlightInfo> =
-            flights.into_inner().try_collect().await.map_err(|status| self.error(&status))?;
+        let listed = |mut service: AuthorizedClient| async move {
+            service.list_flights(Criteria::default()).await?.into_inner().try_collect().await
+        };
+        let flights: Vec<FlightInfo> = self.call(listed).await?;
         flights
             .into_iter()
             .map(|info| {
@@ -105,8 +115,12 @@ impl Client {
     /// The server's errors: `NotFound` for an unknown pipeline, `Invalid` for invalid options.
     pub async fn open(&mut self, request: &StreamRequest) -> Result<RemoteFeed> {
         let command = serde_json::to_vec(request).expect("plain data becomes JSON");
-        let info = self.service.get_flight_info(FlightDescriptor::new_cmd(command)).await;
-        let info = info.map_err(|status| self.error(&status))?.into_inner();
+        let descriptor = FlightDescriptor::new_cmd(command);
+        let planned = |mut service: AuthorizedClient| {
+            let descriptor = descriptor.clone();
+            async move { service.get_flight_info(descriptor).await }
+        };
+        let info = self.call(planned).await?.into_inner();
         let foreign = || not_forebay(&self.uri, "its flight info names no feed");
         let metadata: FeedMetadata = serde_json::from_slice(&info.app_metadata).map_err(|_| foreign())?;
         let schema = SchemaRef::new(self.schema(info)?);
@@ -119,8 +133,7 @@ impl Client {
     /// # Errors
     /// `Unavailable` if the server does not answer or is not a dispatcher.
     pub async fn status(&mut self) -> Result<ClusterStatus> {
-        let action = Action::new(actions::STATUS, "");
-        call(&mut self.service, action).await.map_err(|status| self.error(&status))
+        self.act(Action::new(actions::STATUS, "")).await
     }
 
     fn schema(&self, info: FlightInfo) -> Result<Schema> {
@@ -129,9 +142,40 @@ impl Client {
         })
     }
 
-    /// The error of a first request, before there was a connection to lose.
-    fn error(&self, status: &Status) -> Error {
-        error_of(&self.uri, status, |cause| not_forebay(&self.uri, cause))
+    /// Calls an action, as [`call`](Self::call) does.
+    async fn act<T: DeserializeOwned>(&mut self, action: Action) -> Result<T> {
+        let acted = |mut service: AuthorizedClient| {
+            let action = action.clone();
+            async move { call(&mut service, action).await }
+        };
+        self.call(acted).await
+    }
+
+    /// Calls the server. If the connection breaks, calls the next address. The connection to a server that has just
+    /// ended breaks, and so does one to a service that is not Forebay's, so each address is tried again.
+    async fn call<T, Called>(&mut self, call: impl Fn(AuthorizedClient) -> Called) -> Result<T>
+    where
+        Called: Future<Output = Result<T, Status>>,
+    {
+        let (began, patience) = (Instant::now(), self.options.patience.unwrap_or_default());
+        let mut retries = self.addresses.len();
+        loop {
+            let broken = match call(self.service.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(status) => match sent_error(&self.uri, &status) {
+                    Ok(sent) => return Err(sent),
+                    Err(cause) => not_forebay(&self.uri, &cause),
+                },
+            };
+            if broken.kind() != ErrorKind::Unavailable || (retries == 0 && began.elapsed() >= patience) {
+                return Err(broken);
+            }
+            retries = retries.saturating_sub(1);
+            sleep(RETRY_PAUSE).await;
+            let next = self.addresses.iter().position(|uri| *uri == self.uri).map_or(0, |at| at + 1);
+            let patience = patience.saturating_sub(began.elapsed());
+            *self = Self::connect_from(&self.addresses, next, &self.options, patience).await?;
+        }
     }
 }
 
@@ -174,8 +218,7 @@ impl RemoteFeed {
         let call_of = TraceCall { request: self.request.clone(), epoch, of };
         let body = serde_json::to_vec(&call_of).expect("plain data becomes JSON");
         let action = Action::new(actions::FEED_TRACE, body);
-        let mut client = self.client.clone();
-        call(&mut client.service, action).await.map_err(|status| client.error(&status))
+        self.client.clone().act(action).await
     }
 
     /// Starts reading, from the workers that the server names.

@@ -175,3 +175,6 @@ pub(crate) async fn call<T: DeserializeOwned>(service: &mut AuthorizedClient, ac
     while answers.message().await?.is_some() {}
     serde_json::from_slice(&body).map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,14 @@ pub(crate) fn foreign(kind: ErrorKind, uri: &str, cause: &str) -> Error {
 
 /// The engine's error that the server sent, or the result of `broken` for a broken connection.
 pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Error) -> Error {
+    sent_error(uri, status).unwrap_or_else(|cause| broken(&cause))
+}
+
+/// The engine's error that the server sent.
+///
+/// # Errors
+/// Returns the cause if the connection broke.
+pub(crate) fn sent_error(uri: &str, status: &Status) -> Result<Error, String> {
     let sent = std::error::Error::source(status).is_none();
     let kind = match status.code() {
         // The server's own limit on the size of requests is gRPC's OUT_OF_RANGE.
@@ -45,18 +53,18 @@ pub(crate) fn error_of(uri: &str, status: &Status, broken: impl Fn(&str) -> Erro
         Code::DataLoss => ErrorKind::Data,
         // Another service, or another version of Forebay. Retrying does not help.
         Code::Unimplemented => {
-            return foreign(ErrorKind::Invalid, uri, status.message())
-                .with_hint("check host and port, and that the same version of forebay runs there");
+            let hint = "check host and port, and that the same version of forebay runs there";
+            return Ok(foreign(ErrorKind::Invalid, uri, status.message()).with_hint(hint));
         }
         Code::Unavailable if sent => ErrorKind::Unavailable,
         Code::Internal if sent => ErrorKind::Internal,
         // A broken connection surfaces as Unknown, Internal or Cancelled with a transport error inside.
-        _ => return broken(&std::error::Error::source(status).map_or_else(|| status.message().to_owned(), root_cause)),
+        _ => return Err(std::error::Error::source(status).map_or_else(|| status.message().to_owned(), root_cause)),
     };
-    match status.message().split_once("\nhint: ") {
+    Ok(match status.message().split_once("\nhint: ") {
         Some((message, hint)) => Error::new(kind, message).with_hint(hint),
         None => Error::new(kind, status.message()),
-    }
+    })
 }
 
 /// The innermost error's message.

@@ -14,10 +14,13 @@ Each sample comes exactly once per epoch, in an order that depends only on the q
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from ._client import Cluster
 from ._batch import Batch
+from ._client import Cluster
+from ._counts import Counts
+from ._description import Description
+from ._duplicates import Duplicates
 from ._errors import (
     ConflictError,
     DataError,
@@ -36,12 +39,18 @@ from ._session import Materialized, Pipeline, Preview, Server, Session, default_
 from ._table import Table
 from ._udf import Udf, tensor, udf
 
+if TYPE_CHECKING:
+    from ._types import ArrowBatch, JaxBatch, LoadOptions, NumpyBatch, TensorFlowBatch, TorchLoader, Unpack
+
 __all__ = [
     "Batch",
     "Cluster",
     "ConflictError",
+    "Counts",
     "DataError",
     "DeniedError",
+    "Description",
+    "Duplicates",
     "Error",
     "ExhaustedError",
     "InternalError",
@@ -68,19 +77,31 @@ __all__ = [
 ]
 
 
+@overload
+def load(pipeline: Any, *, format: Literal["torch"] | None = None, **options: Unpack[LoadOptions]) -> TorchLoader: ...
+@overload
+def load(pipeline: Any, *, format: Literal["numpy"], **options: Unpack[LoadOptions]) -> Loader[NumpyBatch]: ...
+@overload
+def load(pipeline: Any, *, format: Literal["jax"], **options: Unpack[LoadOptions]) -> Loader[JaxBatch]: ...
+@overload
+def load(pipeline: Any, *, format: Literal["tf"], **options: Unpack[LoadOptions]) -> Loader[TensorFlowBatch]: ...
+@overload
+def load(pipeline: Any, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
+@overload
+def load(pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
 def load(
     pipeline: Any,
     *,
     # begin: options of load
     batch_size: int | None = None,
     drop_last: bool | None = None,
-    delivery: str | None = None,
+    delivery: Literal["ordered", "dynamic"] | None = None,
     job: str | None = None,
     seed: int | None = None,
     shuffle: bool | None = None,
     window_bytes: int | str | None = None,
     window_rows: int | None = None,
-    on_error: str | None = None,
+    on_error: Literal["raise", "skip", "quarantine"] | None = None,
     bucket_by_length: str | None = None,
     bucket_boundaries: list[int] | None = None,
     global_batch_size: int | None = None,
@@ -95,7 +116,7 @@ def load(
     device: Any = None,
     pin_memory: bool = False,
     prefetch_factor: int = 2,
-) -> Loader:
+) -> Loader[Any]:
     """Returns a loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a
     `Table`.
 
@@ -137,7 +158,7 @@ def load(
     """
     options = dict(locals())
     del options["pipeline"]
-    return default_session().load(pipeline, **options)
+    return cast("Loader[Any]", default_session().load(pipeline, **options))
 
 
 def connect(
@@ -163,7 +184,7 @@ def connect(
     )
 
 
-def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | None:
+def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | Any:
     """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or tables.
 
     Returns the query's pipeline, or the last pipeline that the script creates, or `None` if it creates none.
@@ -172,8 +193,14 @@ def sql(text: str | os.PathLike[str], **tables: Any) -> Pipeline | None:
 
 
 def table(source: Any, *, name: str | None = None, format: str | None = None) -> Table:
-    """Returns a table to build a pipeline from. `source` is the name of a table, a path, glob or URL of files, or Arrow
-    data such as a pyarrow table, a Polars frame or a pandas frame."""
+    """Returns a table to build a pipeline from. `source` is one of:
+
+    - the name of a table, or a path, glob or URL of files;
+    - a list of paths of media files: a row for each file;
+    - Arrow data: a pyarrow table, a Polars frame, a pandas frame;
+    - a dict of arrays of NumPy, torch or JAX, or of lists; arrays of several dimensions are columns of tensors;
+    - a `datasets.Dataset`.
+    """
     return default_session().table(source, name=name, format=format)
 
 

@@ -6,7 +6,7 @@ import difflib
 import operator
 import os
 import re
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, cast
 
 from ._errors import Error, InvalidError
 
@@ -46,7 +46,7 @@ def count(name: str, value: Any, minimum: int = 0) -> int:
     """Checks an integer that is required."""
     if value is None:
         raise refuse(name, "a positive integer" if minimum == 1 else f"an integer of at least {minimum}", value)
-    return integer(name, value, minimum)
+    return cast(int, integer(name, value, minimum))
 
 
 def boolean(name: str, value: Any) -> bool | None:
@@ -60,7 +60,7 @@ def choice(name: str, value: Any, choices: Iterable[str]) -> str | None:
         return None
     choices = list(choices)
     if value in choices:
-        return value
+        return cast(str, value)
     near = difflib.get_close_matches(str(value), choices, 1)
     *most, last = map(repr, choices)
     accepted = f"{', '.join(most)} or {last}" if most else last
@@ -87,7 +87,8 @@ def path(name: str, value: Any) -> str | None:
 def names(name: str, value: Any) -> list[str] | None:
     if value is None:
         return None
-    listed = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+    is_listed = isinstance(value, Iterable) and not isinstance(value, str)
+    listed = list(cast("Iterable[Any]", value)) if is_listed else None
     if not listed or not all(isinstance(item, str) for item in listed):
         raise refuse(name, "a list of column names", value)
     for item in listed:

@@ -1,51 +1,80 @@
-"""A finished batch."""
+"""Batches: columns with their place in the epoch."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, cast, overload
 
-from . import _formats as formats
+from ._devices import each_tensor
+from ._errors import InvalidError, NotFoundError
+from ._types import T
+
+if TYPE_CHECKING:
+    from ._formats import Ragged
+
+C = TypeVar("C")
 
 
-class Batch(dict):
-    """A dict of columns, with its place in the epoch."""
+class Batch(dict[str, "T | Any"], Generic[T]):
+    """A dict of columns, with its place: `epoch`, `step` (the global step in the epoch) and `offset`.
+
+    For type checkers `batch["image"]` is a tensor `T` of the loader's format, or anything. `batch.column("path", list)`
+    says what a column of another kind is, and checks it.
+    """
 
     __slots__ = ("epoch", "step", "offset", "copied")
 
+    epoch: int
+    step: int
+    offset: int
+
     def __init__(self, *columns: Any, **named: Any):
         super().__init__(*columns, **named)
-        self.epoch: int | None = None
-        self.step: int | None = None
-        self.offset: int | None = None
+        # Only a loop knows the place of a batch.
+        self.epoch = self.step = self.offset = cast(int, None)
         # The CUDA event of the batch's copy to a device, while the copy may be running.
-        self.copied = None
+        self.copied: Any = None
 
-    def to(self, device: Any, non_blocking: bool = False) -> "Batch":
-        """Returns the batch with torch's tensors on `device`, at the same place in the epoch. Other columns stay as
-        they are. Frameworks that move batches to their device call this."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return self
-        moved = Batch({
-            name: map_tensors(column, lambda tensor: tensor.to(device, non_blocking=non_blocking), torch.Tensor)
-            for name, column in self.items()
-        })
-        moved.epoch, moved.step, moved.offset = self.epoch, self.step, self.offset
-        return moved
-
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return Batch, (dict(self),), (None, {"epoch": self.epoch, "step": self.step, "offset": self.offset})
 
+    @overload
+    def column(self, name: str, kind: type[list[Any]]) -> list[Any]: ...
+    @overload
+    def column(self, name: str, kind: type[dict[str, Any]]) -> dict[str, Any]: ...
+    @overload
+    def column(self, name: str, kind: type[Ragged[Any]]) -> Ragged[T]: ...
+    @overload
+    def column(self, name: str, kind: type[C]) -> C: ...
+    def column(self, name: str, kind: type[Any]) -> Any:
+        """Returns a column, or raises an error if it is not of the class `kind`: `batch.column("path", list)`."""
+        if name not in self:
+            raise NotFoundError(f'there is no column "{name}"', f"columns: {', '.join(self)}")
+        found = self[name]
+        if not isinstance(found, kind):
+            raise InvalidError(f'the column "{name}" is a {type(found).__name__}, not a {kind.__name__}')
+        return found
 
-def map_tensors(column: Any, function: Callable[[Any], Any], kind: type) -> Any:
-    """Returns a column with `function` applied to its tensors, which are of the type `kind`."""
-    if isinstance(column, kind):
-        return function(column)
-    if isinstance(column, formats.Ragged) and isinstance(column.values, kind):
-        return column.map(function)
-    if isinstance(column, dict):
-        return {name: map_tensors(value, function, kind) for name, value in column.items()}
-    if isinstance(column, list) and column and isinstance(column[0], kind):
-        return [function(tensor) for tensor in column]
-    return column
+    def to(self, device: Any, non_blocking: bool = False) -> Batch[T]:
+        """Returns the batch with its torch tensors on `device`, at the same place. Other columns stay the same.
+        Frameworks that move batches to their device call this.
+
+        As with torch's tensors, `non_blocking=True` returns before copies from pinned memory have ended. With
+        `device=` the loader copies ahead of the loop, which is faster.
+        """
+        return self._with(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch[T]:
+        """Returns the batch with its torch tensors in pinned memory, from which copies to a GPU are fast. `DataLoader`
+        calls it if it is given `pin_memory=True`."""
+        return self._with(lambda tensor: tensor.pin_memory())
+
+    def _with(self, function: Callable[[Any], Any]) -> Batch[T]:
+        made: Batch[T] = Batch({name: each_tensor(column, function, _is_torch) for name, column in self.items()})
+        made.epoch, made.step, made.offset = self.epoch, self.step, self.offset
+        return made
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

@@ -10,11 +10,20 @@ from . import _arguments as arguments
 from . import _native
 from ._errors import InvalidError
 from ._loader import Loader
+from ._loads import LoadsNamed
 from ._session import make_loader
 
 
-class Cluster:
-    """A connection to a dispatcher; made by `forebay.connect`."""
+class Cluster(LoadsNamed):
+    """A connection to a dispatcher; made by `forebay.connect`.
+
+    `load` is like `forebay.load`, but reads from the workers of the cluster. The batches are the same.
+
+    `delivery="dynamic"` gives each rank the next batch that no rank has taken. All ranks of a job give the same name,
+    `job`. With `delivery="ordered"`, a name makes the dispatcher compare the ranks: of two processes that read as one
+    rank, the one that started later reads on, and ranks that do not fit together get an error. Ranks that `torchrun`
+    started have a name by default.
+    """
 
     def __init__(
         self,
@@ -55,53 +64,21 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """The state of the dispatcher: feeds, windows, workers, readers."""
-        return json.loads(self._native.status())
+        status: dict[str, Any] = json.loads(self._native.status())
+        return status
 
-    def load(
-        self,
-        pipeline: str,
-        *,
-        # begin: options of load
-        batch_size: int | None = None,
-        drop_last: bool | None = None,
-        delivery: str | None = None,
-        job: str | None = None,
-        seed: int | None = None,
-        shuffle: bool | None = None,
-        window_bytes: int | str | None = None,
-        window_rows: int | None = None,
-        on_error: str | None = None,
-        bucket_by_length: str | None = None,
-        bucket_boundaries: list[int] | None = None,
-        global_batch_size: int | None = None,
-        # end: options of load
-        epochs: int | float | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        dp_rank: int | None = None,
-        dp_size: int | None = None,
-        columns: list[str] | None = None,
-        format: str | None = None,
-        device: Any = None,
-        pin_memory: bool = False,
-        prefetch_factor: int = 2,
-    ) -> Loader:
-        """Like `forebay.load`, but reads from the workers of this cluster. The batches are the same.
-
-        `delivery="dynamic"` gives each rank the next batch that no rank has taken. All ranks of a job give the same
-        name, `job`. With `delivery="ordered"`, a name makes the dispatcher compare the ranks: of two processes that
-        read as one rank, the one that started later reads on, and ranks that do not fit together get an error. Ranks
-        that `torchrun` started have a name by default.
-        """
-        options = dict(locals())
-        del options["self"], options["pipeline"]
+    def _load(self, pipeline: Any, options: dict[str, Any]) -> Loader[Any]:
         if not isinstance(pipeline, str) or any(c.isspace() for c in pipeline):
             offered = ", ".join(self.pipelines())
             accepted = "the name of a pipeline that the server offers"
             raise arguments.refuse("pipeline", accepted, pipeline, f"it offers: {offered}")
-        return make_loader(lambda feed, read, _: RemoteFeed(self._native, pipeline, feed, read), options, True)
 
-    def __reduce__(self):
+        def opened(feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None) -> RemoteFeed:
+            return RemoteFeed(self._native, pipeline, feed, read)
+
+        return make_loader(opened, options, names_job=True)
+
+    def __reduce__(self) -> Any:
         raise InvalidError("a cluster cannot be sent to another process", "call forebay.connect in that process")
 
     def __repr__(self) -> str:
@@ -141,5 +118,5 @@ class RemoteFeed:
         return self._open({}).trace_offsets(epoch, first, count)
 
 
-def _path(value: Any) -> str | None:
+def _path(value: str | os.PathLike[str] | None) -> str | None:
     return None if value is None else os.fspath(value)

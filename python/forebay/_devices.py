@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, cast
 
-from ._batch import map_tensors
+from . import _formats as formats
 from ._errors import InvalidError
 
 
@@ -69,7 +69,29 @@ class DeviceCopy:
             tensor = tensor.pin_memory()
         return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
 
-    def _each(self, batch: Any, function: Any) -> Any:
+    def _each(self, batch: Any, function: Callable[[Any], Any]) -> Any:
         for name, column in batch.items():
-            batch[name] = map_tensors(column, function, self._torch.Tensor)
+            batch[name] = each_tensor(column, function, self._is_tensor)
         return batch
+
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, self._torch.Tensor)
+
+
+def each_tensor(column: Any, function: Callable[[Any], Any], is_tensor: Callable[[Any], bool]) -> Any:
+    """Returns the column with `function` applied to its tensors: also to those in lists, ragged columns and structs."""
+    if is_tensor(column):
+        return function(column)
+    if isinstance(column, formats.Ragged):
+        rows = cast("formats.Ragged[Any]", column)
+        return rows.map(function) if is_tensor(rows.values) else rows
+    if isinstance(column, dict):
+        fields = cast("dict[str, Any]", column)
+        return {name: each_tensor(field, function, is_tensor) for name, field in fields.items()}
+    if isinstance(column, list):
+        items = cast("list[Any]", column)
+        # The first value shows what a list holds, so that texts and numbers are not visited one by one.
+        first = next((item for item in items if item is not None), None)
+        if is_tensor(first) or isinstance(first, (list, dict, formats.Ragged)):
+            return [each_tensor(item, function, is_tensor) for item in items]
+    return cast(Any, column)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Error(Exception):
     """The base class of Forebay's exceptions."""
@@ -16,7 +18,7 @@ class Error(Exception):
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return type(self), (self.message, self.hint)
 
 

@@ -6,11 +6,13 @@ A batch's memory belongs to the loop alone, so the loop may write to it.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from typing import Any, Callable
+from typing import Any, Callable, Generic, Iterator, Sized, cast
 
 from . import _native
 from ._errors import InvalidError
+from ._types import T, U
 
 FORMATS = ("torch", "numpy", "jax", "tf", "arrow")
 
@@ -36,7 +38,7 @@ def converter(format: str) -> Callable[[_native.Tensor], Any]:
 
 def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
     """Converts a column of the native half: replaces its native tensors with the framework's."""
-    kind = type(value)
+    kind = cast("type[Any]", type(value))
     if kind is _native.Tensor:
         return tensor(value)
     if kind is _native.Ragged:
@@ -48,39 +50,48 @@ def convert(value: Any, tensor: Callable[[_native.Tensor], Any]) -> Any:
     return value
 
 
-class Ragged:
+class Ragged(Generic[T]):
     """Rows of different lengths: row `i` is `values[offsets[i]:offsets[i + 1]]`, or `ragged[i]`."""
 
     __slots__ = ("values", "offsets")
 
-    def __init__(self, values: Any, offsets: Any):
+    def __init__(self, values: T, offsets: T):
         self.values = values
         self.offsets = offsets
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(cast("Sized", self.offsets)) - 1
 
-    def __getitem__(self, row: int) -> Any:
+    def __getitem__(self, row: int) -> T:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
-        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+        values, offsets = cast(Any, self.values), cast(Any, self.offsets)
+        return cast(T, values[int(offsets[row]) : int(offsets[row + 1])])
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[T]:
         return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, values={self.values!r}, offsets={self.offsets!r})"
 
-    def map(self, function: Callable[[Any], Any]) -> "Ragged":
+    def map(self, function: Callable[[T], U]) -> Ragged[U]:
         """Returns the same rows with `function` applied to both tensors. The function may be a copy to a device."""
         return Ragged(function(self.values), function(self.offsets))
 
+    def to(self, device: Any, non_blocking: bool = False) -> Ragged[T]:
+        """Returns the rows with their torch tensors on `device`."""
+        return self.map(lambda tensor: cast(Any, tensor).to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Ragged[T]:
+        """Returns the rows with their torch tensors in pinned memory."""
+        return self.map(lambda tensor: cast(Any, tensor).pin_memory())
+
 
 def _torch() -> Callable[[_native.Tensor], Any]:
-    import torch
+    from torch.utils.dlpack import from_dlpack
 
-    return torch.from_dlpack
+    return from_dlpack
 
 
 def _numpy(times: bool = True) -> Callable[[_native.Tensor], Any]:
@@ -110,14 +121,14 @@ def _jax() -> Callable[[_native.Tensor], Any]:
 
 
 def _tf() -> Callable[[_native.Tensor], Any]:
-    import tensorflow
-
+    tensorflow: Any = importlib.import_module("tensorflow")
+    imported = tensorflow.experimental.dlpack.from_dlpack
     numpy = _numpy(times=False)
 
     def array(tensor: _native.Tensor) -> Any:
         if tensor.is_contiguous:
             # TensorFlow aborts the process if the memory does not begin at a multiple of 64 bytes.
-            return tensorflow.experimental.dlpack.from_dlpack(tensor.__dlpack__(copy=not tensor.is_aligned))
+            return imported(tensor.__dlpack__(copy=not tensor.is_aligned))
         return tensorflow.convert_to_tensor(numpy(tensor))
 
     return array

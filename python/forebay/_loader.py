@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, Iterator, Protocol
+from typing import Any, Callable, Generic, Iterator, Protocol
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -16,9 +15,11 @@ from ._batch import Batch
 from ._devices import DeviceCopy
 from ._errors import Error, InvalidError
 from ._loop import Batches, Loop
+from ._packages import installed
 from ._place import Place
 from ._ranks import Ranks
 from ._readers import refuse_readers
+from ._types import B
 from ._wrappers import refuse_wrappers
 
 # Stands for an endless loop: far more epochs than any training run has.
@@ -35,6 +36,7 @@ class Feed(Protocol):
 
     def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
         """Returns batch size, epochs, drop_last, and the number of this rank's remaining samples if it is known."""
+        ...
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream: ...
 
@@ -95,7 +97,7 @@ class _Resume:
     empty_of: int | None = None
 
 
-class Loader:
+class Loader(Generic[B]):
     """Iterates over one rank's batches of a feed; made by `forebay.load`.
 
     Without `epochs`, each `for` loop is one epoch, and the next loop is the next epoch. With `epochs=N` one loop is all
@@ -123,7 +125,7 @@ class Loader:
         self._epochs = epochs
         self._columns = columns
         self._format = format
-        self._tensor = None if format == "arrow" else formats.converter(format)
+        self._tensor: Any = None if format == "arrow" else formats.converter(format)
         self._ahead = prefetch_factor
         self._copy = DeviceCopy.of(device, pin_memory, format)
         # Checks the options. What a rank changes of them is not used.
@@ -169,7 +171,7 @@ class Loader:
 
     # Iterating
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         refuse_readers()
         self._ranked()
         refuse_wrappers(self)
@@ -329,7 +331,7 @@ class Loader:
         """Stops computing and reading. A new loop may begin afterwards."""
         self._leave(waits=False)
 
-    def __enter__(self) -> "Loader":
+    def __enter__(self) -> "Loader[B]":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -513,7 +515,7 @@ class Loader:
         else:
             self._resume = replace(resume, place=place, is_rest=True)
 
-    def trace(self, step: int | Batch, epoch: int | None = None) -> list[tuple[str, int]]:
+    def trace(self, step: int | Batch[Any], epoch: int | None = None) -> list[tuple[str, int]]:
         """Returns source file and row (from 0) of each sample of a batch from this loader, or of this rank's batch of a
         global step. It reads sources and transforms nothing.
 
@@ -542,7 +544,7 @@ class Loader:
         all threads of the session, and the number of batches in the queue."""
         running = self._loop.stats() if self._loop is not None else None
         parts = self._done + ([running] if running else [])
-        total = {name: sum(part[name] for part in parts) for name in _SUMMED}
+        total: dict[str, Any] = {name: sum(part[name] for part in parts) for name in _SUMMED}
         total["first_batch_seconds"] = parts[-1]["first_batch_seconds"] if parts else 0.0
         total["queue"] = running["queue"] if running else 0
         total["queue_max"] = self._ahead
@@ -558,7 +560,7 @@ class Loader:
             return f"<forebay.Loader {{{columns}}}>"
         return f"<forebay.Loader rank {share.rank}/{share.world_size} batch_size={share.batch_size} {{{columns}}}>"
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise InvalidError(
             "a loader cannot be sent to another process",
             "Forebay computes on threads of its own: use DataLoader(num_workers=0), or call forebay.load there",
@@ -595,7 +597,7 @@ def _take(
 def _batch(columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch) -> Any:
     if tensor is None:
         return _arrow(taken, columns)
-    batch = Batch()
+    batch: Batch[Any] = Batch()
     natives = taken.columns(columns)
     for name in columns or natives:
         batch[name] = formats.convert(natives[name], tensor)
@@ -605,17 +607,8 @@ def _batch(columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, take
 
 def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:
     """Returns a pyarrow record batch if pyarrow is installed, else an object with the Arrow PyCapsule interface."""
-    pyarrow = _pyarrow()
+    pyarrow = installed("pyarrow")
     if pyarrow is None:
         return taken
     batch = pyarrow.record_batch(taken)
     return batch if columns is None else batch.select(columns)
-
-
-def _pyarrow() -> Any:
-    if "pyarrow" not in sys.modules:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            return None
-    return sys.modules["pyarrow"]

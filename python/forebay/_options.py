@@ -1,24 +1,27 @@
 """The checks of the options that Python shares with SQL, the command line and Flight, by name.
 
 protocol/src/options/table.rs declares the options. `UPDATE=1 cargo test -p forebay-protocol --test generated` writes
-these checks, the signatures between `begin` and `end` in this package, and the lists of options in docstrings.
+these checks, the signatures and types between `begin` and `end` in this package, and the lists of options in
+docstrings.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Mapping, TypeAlias
 
 from . import _arguments as arguments
 
+Checks: TypeAlias = Mapping[str, Callable[[str, Any], Any]]
 
-def checked(checks: dict[str, Callable[[str, Any], Any]], given: dict[str, Any]) -> dict[str, Any]:
+
+def checked(checks: Checks, given: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of `checks` out of `given`, checks them, and returns those that are not `None`."""
     values = {name: check(name, given.pop(name, None)) for name, check in checks.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 # begin: checks
-FEED = {
+FEED: Checks = {
     "seed": arguments.integer,
     "shuffle": arguments.boolean,
     "window_bytes": arguments.size,
@@ -28,13 +31,13 @@ FEED = {
     "bucket_boundaries": arguments.ascending,
     "global_batch_size": arguments.positive,
 }
-READ = {
+READ: Checks = {
     "batch_size": arguments.positive,
     "drop_last": arguments.boolean,
     "delivery": arguments.one_of("ordered", "dynamic"),
     "job": arguments.text,
 }
-SESSION = {
+SESSION: Checks = {
     "threads": arguments.positive,
     "base": arguments.path,
     "root": arguments.path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
+from typing import Any, cast
 
 from . import _arguments as arguments
 from ._errors import ConflictError, InvalidError
@@ -34,19 +34,21 @@ class Place:
     @staticmethod
     def of_state(state: Any, identity: dict[str, Any]) -> "Place":
         """Returns the place of a state, or of the list of the states of all ranks. Refuses states of other feeds."""
-        if isinstance(state, list) and state and all(isinstance(part, dict) and "position" in part for part in state):
+        parts = cast("list[Any]", state) if isinstance(state, list) else []
+        if parts and all(isinstance(part, dict) and "position" in part for part in parts):
             # Between epochs all ranks are at the same place, and it is no token, of which each rank has its own.
-            positions = list(dict.fromkeys(str(part["position"]) for part in state))
+            positions = list(dict.fromkeys(str(part["position"]) for part in parts))
             if len(positions) > 1 and any(":" in position for position in positions):
                 raise InvalidError(
                     f"the states are of different epochs: {', '.join(positions)}",
                     "give the states that all ranks had at one checkpoint",
                 )
-            state = state[0] | {"position": ",".join(positions)}
+            state = parts[0] | {"position": ",".join(positions)}
+        given = cast(Any, state)
         try:
-            version, other, position = state["version"], state["feed"], state["position"]
+            version, other, position = given["version"], given["feed"], given["position"]
             feed = other["feed"]
-            epoch, offset = arguments.count("epoch", state["epoch"]), arguments.count("offset", state["offset"])
+            epoch, offset = arguments.count("epoch", given["epoch"]), arguments.count("offset", given["offset"])
             if not isinstance(position, str):
                 raise TypeError
         except (KeyError, TypeError, ValueError):
@@ -74,7 +76,8 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
             said.append(what)
     for part in ("settings", "operators"):
         # A part that is missing from one identity does not count as a difference.
-        ours, theirs = (now[part], then[part]) if part in now and part in then else ({}, {})
+        pair: tuple[dict[str, Any], dict[str, Any]] = (now[part], then[part]) if part in now and part in then else ({}, {})
+        ours, theirs = pair
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
                 label = f"version of {name}" if part == "operators" else name

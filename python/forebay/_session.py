@@ -9,19 +9,27 @@ import re
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable, Mapping, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
 from . import _native, _options, _ranks
 from ._errors import InvalidError, NotFoundError
+from ._frames import are_paths, are_rows, arrow_of
 from ._loader import EPOCHS_MAX, Loader, check_columns
+from ._loads import Loads, LoadsNamed
+from ._looking import Looks
+from ._paths import table_of
 from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
 
+if TYPE_CHECKING:
+    from ._loader import Feed
+    from ._types import FeedOptions, Unpack
 
-class Session:
+
+class Session(LoadsNamed):
     """Tables, pipelines, and the threads that compute them. The functions of the module share one session.
 
     Options, as on the command line:
@@ -51,7 +59,7 @@ class Session:
         self._functions: dict[str, Udf] = {}
         self._native = _native.Session(json.dumps(_options.checked(_options.SESSION, given)))
 
-    def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | None":
+    def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Any":
         """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
         `Table`s.
 
@@ -63,7 +71,11 @@ class Session:
             name, text = os.fspath(text), read_script(text)
         elif not isinstance(text, str):
             raise arguments.refuse("text", "SQL or the path of a script", text)
-        made = {table: source for table, source in tables.items() if isinstance(source, Table)}
+        made = {
+            table: self.table(source)
+            for table, source in tables.items()
+            if isinstance(source, Table) or are_paths(source)
+        }
         for table, source in tables.items():
             if table not in made:
                 self._register(table, source)
@@ -97,12 +109,13 @@ class Session:
         return Pipeline(self, name)
 
     def table(self, source: Any, *, name: str | None = None, format: str | None = None) -> Table:
-        """Returns a table to build a pipeline from. `source` is the name of a table, a path, glob or URL of files, or
-        Arrow data such as a pyarrow table, a Polars frame or a pandas frame."""
+        """See `forebay.table`."""
         if isinstance(source, Table):
             return source
         name = arguments.text("name", name)
         format = arguments.choice("format", format, _native.formats())
+        if are_paths(source):
+            return table_of(self, source, name, format)
         if isinstance(source, str) and not source:
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and is_name(source):
@@ -119,20 +132,15 @@ class Session:
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
         """Creates or replaces a table, and returns its name."""
         if isinstance(source, (str, os.PathLike)):
-            location = os.fspath(source)
+            location = os.fspath(cast("str | os.PathLike[str]", source))
             name = name or name_of(location)
             self._native.add_files(name, location, format)
             return name
-        if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
-            try:
-                return self._native.register(name, source)
-            except TypeError as error:
-                raise InvalidError(f"a table cannot be made of {type(source).__name__}: {error}") from None
-        raise InvalidError(
-            f"a table cannot be made of {type(source).__name__}",
-            "give a path or URL, or Arrow data: anything with __arrow_c_stream__, such as a pyarrow table, a Polars or "
-            "a pandas frame",
-        )
+        rows = arrow_of(source)
+        try:
+            return self._native.register(name, rows)
+        except TypeError as error:
+            raise InvalidError(f"a table cannot be made of {type(source).__name__}: {error}") from None
 
     def pipeline(self, name: str) -> "Pipeline":
         """Returns the pipeline `name`, created by a script."""
@@ -142,9 +150,8 @@ class Session:
         """Returns the names of the pipelines created by scripts."""
         return [name for name in self._native.pipelines() if not name.startswith("_")]
 
-    def load(self, pipeline: Any, **options: Any) -> Loader:
-        """See `forebay.load`."""
-        return self._resolve(pipeline).load(**options)
+    def _load(self, pipeline: Any, options: dict[str, Any]) -> Loader[Any]:
+        return self._resolve(pipeline)._load(options)
 
     def _resolve(self, pipeline: Any) -> "Pipeline":
         if isinstance(pipeline, Pipeline):
@@ -152,13 +159,11 @@ class Session:
         if isinstance(pipeline, Table):
             return pipeline.pipeline()
         if isinstance(pipeline, os.PathLike) or isinstance(pipeline, str) and pipeline.endswith(".sql"):
-            return _of_script(Path(pipeline))
-        if hasattr(pipeline, "__arrow_c_stream__"):
+            return _of_script(Path(cast("str | os.PathLike[str]", pipeline)))
+        if are_rows(pipeline):
             return self.table(pipeline).pipeline()
         if not isinstance(pipeline, str):
-            accepted = (
-                "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or Arrow data"
-            )
+            accepted = "a pipeline's name, SQL, the path of a .sql script, a forebay.Pipeline, a forebay.Table or rows"
             raise arguments.refuse("pipeline", accepted, pipeline)
         if re.search(r"\s", pipeline.strip()):
             made = self.sql(pipeline)
@@ -189,14 +194,14 @@ class Session:
             raise arguments.refuse("port", "from 0 to 65535", port)
         return Server(_native.Server(self._native, host, port, insecure))
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         raise InvalidError(
             "a session cannot be sent to another process",
             "neither can its pipelines and tables: call forebay.load in that process",
         )
 
 
-class Pipeline:
+class Pipeline(Loads, Looks):
     """A checked and compiled query."""
 
     def __init__(self, session: Session, name: str):
@@ -220,20 +225,20 @@ class Pipeline:
             return schema
         return pyarrow.schema(schema)
 
-    def explain(self, **options: Any) -> "Text":
+    def explain(self, **options: Unpack[FeedOptions]) -> "Text":
         """Describes how the pipeline will run. Takes the feed options of `load`."""
         feed, rest = _split(options)
         _refuse_rest(rest)
         return Text(self.session._native.explain(self.name, json.dumps(feed)))
 
-    def preview(self, rows: int = 8, **options: Any) -> "Preview":
+    def preview(self, rows: int = 8, **options: Unpack[FeedOptions]) -> "Preview":
         """Returns the first processed rows: a table in a terminal, with pictures in a notebook. It leaves out bad rows
         and counts them."""
         feed, rest = _split(options)
         _refuse_rest(rest)
         return Preview(self.session._native.preview(self.name, json.dumps(feed), arguments.count("rows", rows, 1)))
 
-    def materialize(self, to: str | os.PathLike[str], **options: Any) -> "Materialized":
+    def materialize(self, to: str | os.PathLike[str], **options: Unpack[FeedOptions]) -> "Materialized":
         """Writes the samples of one epoch to Parquet files in the folder or URL `to`. Takes the feed options of `load`.
 
         If the same feed has already written its samples there, this method reuses them and computes nothing.
@@ -257,38 +262,14 @@ class Pipeline:
             )
         return self.materialize(f"{self.session._native.root}/cache/{opened.id}", shuffle=False).table()
 
-    def load(
-        self,
-        *,
-        # begin: options of load
-        batch_size: int | None = None,
-        drop_last: bool | None = None,
-        delivery: str | None = None,
-        job: str | None = None,
-        seed: int | None = None,
-        shuffle: bool | None = None,
-        window_bytes: int | str | None = None,
-        window_rows: int | None = None,
-        on_error: str | None = None,
-        bucket_by_length: str | None = None,
-        bucket_boundaries: list[int] | None = None,
-        global_batch_size: int | None = None,
-        # end: options of load
-        epochs: int | float | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        dp_rank: int | None = None,
-        dp_size: int | None = None,
-        columns: list[str] | None = None,
-        format: str | None = None,
-        device: Any = None,
-        pin_memory: bool = False,
-        prefetch_factor: int = 2,
-    ) -> Loader:
-        """See `forebay.load`."""
-        options = dict(locals())
-        del options["self"]
-        return make_loader(lambda feed, _, columns: LocalFeed(self.session, self.name, feed, columns), options)
+    def _looked_at(self) -> "Pipeline":
+        return self
+
+    def _load(self, options: dict[str, Any]) -> Loader[Any]:
+        def opened(feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None) -> LocalFeed:
+            return LocalFeed(self.session, self.name, feed, columns)
+
+        return make_loader(opened, options)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {type}" for name, type in self.columns.items())
@@ -332,7 +313,11 @@ class LocalFeed:
         return self._native.trace_offsets(epoch, first, count)
 
 
-def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False) -> Loader:
+def make_loader(
+    open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] | None], Feed],
+    options: dict[str, Any],
+    names_job: bool = False,
+) -> Loader[Any]:
     """Checks the arguments of `load`, and returns the loader of the feed that `open_feed` opens.
 
     Names the job of ranks that a launcher started if `names_job`.
@@ -369,7 +354,7 @@ def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False
         job = name.of(world_size) if name is not None and world_size > 1 else None
         return read if job is None else read | {"job": job}
 
-    loader_class = torch_loader() if format == "torch" else Loader
+    loader_class: type[Loader[Any]] = torch_loader() if format == "torch" else Loader
     return loader_class(
         open_feed(feed, read(*(ranks.used or (0, 1))), columns),
         ranks=ranks,
@@ -383,17 +368,17 @@ def make_loader(open_feed: Any, options: dict[str, Any], names_job: bool = False
     )
 
 
-_torch_loader: type[Loader] | None = None
+_torch_loader: type[Loader[Any]] | None = None
 
 
-def torch_loader() -> type[Loader]:
+def torch_loader() -> type[Loader[Any]]:
     """Returns a subclass of `Loader` that is a `torch.utils.data.IterableDataset`, so that torch's own loaders accept
     it."""
     global _torch_loader
     if _torch_loader is None:
         from torch.utils.data import IterableDataset
 
-        class TorchLoader(Loader, IterableDataset):
+        class TorchLoader(Loader[Any], IterableDataset[Any]):
             __doc__ = Loader.__doc__
 
         TorchLoader.__name__ = TorchLoader.__qualname__ = "Loader"
@@ -401,7 +386,7 @@ def torch_loader() -> type[Loader]:
     return _torch_loader
 
 
-def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the checked feed options, and the other options."""
     rest = dict(options)
     return _options.checked(_options.FEED, rest), rest

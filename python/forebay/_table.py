@@ -5,15 +5,19 @@ from __future__ import annotations
 import datetime
 import math
 import numbers
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import _arguments as arguments
 from ._errors import InvalidError
+from ._loads import Loads
+from ._looking import Looks, bucket_of, split_conditions
 
 if TYPE_CHECKING:
     from ._loader import Loader
     from ._session import Materialized, Pipeline, Preview, Session, Text
+    from ._types import FeedOptions, Unpack
 
 
 def quoted(name: str) -> str:
@@ -21,7 +25,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class Table:
+class Table(Loads, Looks):
     """Rows to choose, filter and transform. Expressions are SQL; nothing is read before a loader is made."""
 
     def __init__(
@@ -126,36 +130,88 @@ class Table:
         seed = arguments.count("seed", seed)
         return self._other(f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
 
+    def split(self, *fractions: float, by: str, seed: int = 0) -> "tuple[Table, ...]":
+        """Divides the rows: `train, test = table.split(0.9, by="path")`, or `split(0.8, 0.1, 0.1, by="path")`.
+
+        A row's part depends only on its value in the column `by` and on `seed`. It stays the same when rows are added,
+        and equal values are in one part. The parts have about these fractions of the distinct values. To split a part
+        again by the same column, give another seed.
+        """
+        if arguments.choice("by", by, list(self.columns)) is None:
+            raise arguments.refuse("by", "the name of a column", by)
+        seed = arguments.count("seed", seed)
+        if bucket_of(by, seed) in self.sql:
+            raise InvalidError(
+                f'these rows were split by "{by}" and seed {seed} already, so another such split would not be random',
+                "give another seed, or all fractions at once: split(0.8, 0.1, 0.1, …)",
+            )
+        return tuple(self.filter(condition) for condition in split_conditions(by, fractions, seed))
+
     def limit(self, rows: int) -> "Table":
         """The first rows of a table of files or Arrow data."""
         return self._other(f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
 
-    def pack(self, length: int, **options: Any) -> "Table":
-        """Token lists packed into rows of `length`; `options` are those of the SQL operator `pack`."""
-        return self._of_rows("pack", length=arguments.count("length", length, 1), **options)
+    def pack(
+        self,
+        length: int,
+        *,
+        strategy: Literal["concat", "best_fit"] | None = None,
+        column: str | None = None,
+        separator: int | None = None,
+        pad_id: int | None = None,
+        ignore_index: int | None = None,
+    ) -> "Table":
+        """Token lists packed into rows of `length`: the SQL operator `pack`."""
+        length = arguments.count("length", length, 1)
+        return self._of_rows(
+            "pack",
+            length=length,
+            strategy=strategy,
+            column=column,
+            separator=separator,
+            pad_id=pad_id,
+            ignore_index=ignore_index,
+        )
 
-    def mixup(self, alpha: float = 1.0, **options: Any) -> "Table":
-        """Each image blended with that of another row; `options` are those of the SQL operator `mixup`."""
-        return self._of_rows("mixup", alpha=alpha, **options)
+    def mixup(
+        self,
+        alpha: float = 1.0,
+        *,
+        num_classes: int | None = None,
+        p: float | None = None,
+        image: str | None = None,
+        label: str | None = None,
+    ) -> "Table":
+        """Each image blended with that of another row: the SQL operator `mixup`."""
+        return self._of_rows("mixup", alpha=alpha, num_classes=num_classes, p=p, image=image, label=label)
 
-    def cutmix(self, alpha: float = 1.0, **options: Any) -> "Table":
-        """Each image with a box from the image of another row; `options` are those of the SQL operator `cutmix`."""
-        return self._of_rows("cutmix", alpha=alpha, **options)
+    def cutmix(
+        self,
+        alpha: float = 1.0,
+        *,
+        num_classes: int | None = None,
+        p: float | None = None,
+        image: str | None = None,
+        label: str | None = None,
+    ) -> "Table":
+        """Each image with a box from the image of another row: the SQL operator `cutmix`."""
+        return self._of_rows("cutmix", alpha=alpha, num_classes=num_classes, p=p, image=image, label=label)
 
-    def drop_near_duplicates(self, threshold: float = 0.8, **options: Any) -> "Table":
-        """The rows that are not similar to an earlier row of their window; `options` are those of the SQL operator."""
-        return self._of_rows("drop_near_duplicates", threshold=threshold, **options)
+    def drop_near_duplicates(self, threshold: float = 0.8, *, column: str | None = None) -> "Table":
+        """The rows that are not similar to an earlier row of their window: the SQL operator `drop_near_duplicates`."""
+        return self._of_rows("drop_near_duplicates", threshold=threshold, column=column)
 
     def cache(self) -> "Table":
         """See `Pipeline.cache`."""
         return self.pipeline().cache()
 
-    def materialize(self, to: Any, **options: Any) -> "Materialized":
+    def materialize(self, to: str | os.PathLike[str], **options: Unpack[FeedOptions]) -> "Materialized":
         """See `Pipeline.materialize`."""
         return self.pipeline().materialize(to, **options)
 
     def _of_rows(self, operator: str, **constants: Any) -> "Table":
-        given = ", ".join(f"{name} => {_literal(name, value)}" for name, value in constants.items())
+        chosen = {name: value for name, value in constants.items() if value is not None}
+        given = ", ".join(f"{name} => {_literal(name, value)}" for name, value in chosen.items())
         return self._other(f"{operator}(({self.sql}), {given})")
 
     def _other(self, source: str, **parts: Any) -> "Table":
@@ -182,17 +238,19 @@ class Table:
         """See `Pipeline.schema`."""
         return self.pipeline().schema
 
-    def explain(self, **options: Any) -> "Text":
+    def explain(self, **options: Unpack[FeedOptions]) -> "Text":
         """See `Pipeline.explain`."""
         return self.pipeline().explain(**options)
 
-    def preview(self, rows: int = 8, **options: Any) -> "Preview":
+    def preview(self, rows: int = 8, **options: Unpack[FeedOptions]) -> "Preview":
         """See `Pipeline.preview`."""
         return self.pipeline().preview(rows, **options)
 
-    def load(self, **options: Any) -> "Loader":
-        """See `forebay.load`."""
-        return self.pipeline().load(**options)
+    def _looked_at(self) -> "Pipeline":
+        return self.pipeline()
+
+    def _load(self, options: dict[str, Any]) -> "Loader[Any]":
+        return self.pipeline()._load(options)
 
     def __repr__(self) -> str:
         return f"<forebay.Table {self.sql}>"
@@ -228,7 +286,7 @@ def _literal(name: str, value: Any) -> str:
     if isinstance(value, datetime.date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
-        return "[" + ", ".join(_literal(name, item) for item in value) + "]"
+        return "[" + ", ".join(_literal(name, item) for item in cast("list[Any]", value)) + "]"
     raise arguments.refuse(name, "a finite number, a text, a time, True, False or a list of these", value)
 
 

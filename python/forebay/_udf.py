@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 from . import _arguments as arguments
 from . import _native
@@ -100,7 +100,7 @@ class Udf:
         self.function = function
         self.name = name
         self.version = None if version is None else str(version)
-        listed = input if isinstance(input, (list, tuple)) else [input]
+        listed = cast("list[Any]", input if isinstance(input, (list, tuple)) else [input])
         self.inputs = [pyarrow.field("argument", _type(item)) for item in listed]
         if isinstance(output, pyarrow.Field):
             self.output = output
@@ -114,7 +114,7 @@ class Udf:
         self.__module__ = function.__module__
         self.__qualname__ = function.__qualname__
 
-    def _begin(self):
+    def _begin(self) -> None:
         """Begins without worker processes: in a new function, and in a forked child, where a lock that another thread
         held is never released."""
         self._pool: _Pool | None = None
@@ -124,7 +124,7 @@ class Udf:
     def __call__(self, *arrays: Any) -> Any:
         return self.function(*arrays)
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         declared = ([field.type for field in self.inputs], self.output, self.name, self.version)
         return _find, (self.__module__, self.__qualname__, declared)
 
@@ -216,7 +216,7 @@ def _type(value: Any) -> Any:
     raise arguments.refuse("type", accepted, value)
 
 
-def _find(module: str, qualname: str, declared: tuple[Any, ...]) -> Udf:
+def _find(module: str, qualname: str, declared: tuple[list[Any], Any, str, str | None]) -> Udf:
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
@@ -237,7 +237,7 @@ class _Pool:
 
         # Shared memory first. Containers often have only 64 MiB of it, so what it cannot hold goes to the disk.
         folders = ["/dev/shm", tempfile.gettempdir()] if os.path.isdir("/dev/shm") else [tempfile.gettempdir()]
-        self._folders = []
+        self._folders: list[str] = []
         for parent in folders:
             with contextlib.suppress(OSError):
                 self._folders.append(tempfile.mkdtemp(prefix="forebay-udf-", dir=parent))
@@ -350,4 +350,4 @@ def _read(path: str) -> list[Any]:
     import pyarrow
 
     batch = pyarrow.ipc.open_file(pyarrow.memory_map(path)).get_batch(0)
-    return batch.columns
+    return cast("list[Any]", batch.columns)

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -353,6 +354,31 @@ fn another_dispatcher_takes_over() {
         cluster.dispatchers[last].kill();
         cluster.restart_dispatcher(last);
     });
+}
+
+/// Returns the URI of a server that ends each connection at its first request, as a server does that is being killed.
+fn resetting() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let uri = format!("grpc://{}", listener.local_addr().expect("bound"));
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            // Closing a connection with unread bytes resets it.
+            let _ = connection.and_then(|mut connection| connection.read(&mut [0; 16]));
+        }
+    });
+    uri
+}
+
+#[test]
+fn a_connection_that_is_reset_by_the_first_request_is_made_to_the_next_server() {
+    let (_folder, script) = photos(0);
+    let cluster = Cluster::start(&script, 1, 1);
+    let (resetting, uris) = (resetting(), cluster.uris());
+    let both = format!("{resetting},{uris}");
+    let (batches, _) = run(["--connect", &both, "--pipeline", "train", "--epochs", "1", "--ids", "path"]);
+    assert_same(vec![batches], undisturbed(&script, 1));
+    succeed(&mut forebay(["status", "--connect", &both]));
+    wrong(&["status", "--connect", &resetting], &[&resetting, "check host and port"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+import forebay
 from support import REPOSITORY, binary, environment as clean_environment
 
 PHOTOS = REPOSITORY / "examples" / "photos"
@@ -120,3 +121,17 @@ def test_a_bucket_or_key_that_is_not_there_is_named(bucket, tmp_path, location):
     done = run(environment, str(script))
     assert done.returncode == 1
     assert location in done.stderr
+
+
+def test_a_list_of_paths_in_a_bucket_is_a_table_in_python(bucket, monkeypatch):
+    client, environment = bucket
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for path in ("cat/001.jpg", "cat/002.jpg", "rocket/002.jpg"):
+        client.upload_file(str(PHOTOS / path), "bucket", f"listed/{path}")
+    paths = ["s3://bucket/listed/rocket/002.jpg", "s3://bucket/listed/cat/001.jpg"]
+    session = forebay.Session()
+    [batch] = session.table(paths).select("path", "label", image="decode_image(bytes)").load(format="numpy")
+    assert batch["path"] == sorted(paths) and batch["label"] == ["cat", "rocket"] and len(batch["image"]) == 2
+    with pytest.raises(forebay.NotFoundError, match='"s3://bucket/listed/cat/009.jpg"; searched "s3://bucket/listed/cat"'):
+        session.table(["s3://bucket/listed/cat/001.jpg", "s3://bucket/listed/cat/009.jpg"])

@@ -102,6 +102,30 @@ impl<P: Plan> OpenFeed<P> {
         }
     }
 
+    /// Returns how long a window may take before a second copy is leased for a reader that waits.
+    pub(super) fn patience(&self, stall_ms: Millis) -> Millis {
+        stall_ms.max(3 * self.typical_ms)
+    }
+
+    /// Returns the age of the oldest lease of `window`, which is not ready.
+    pub(super) fn age(&self, window: WindowId, now: Millis) -> Millis {
+        let leases = self.granted.range((window, 0)..=(window, LeaseId::MAX));
+        let leases = leases.filter(|((window, lease), _)| self.sequencer.holds(*window, *lease));
+        leases.map(|(_, granted)| now.saturating_sub(*granted)).max().unwrap_or_default()
+    }
+
+    /// Has idle workers compute windows that take long, the nearest epochs first. This costs nobody anything, so the
+    /// patience is shorter than for a worker that is busy.
+    pub(super) fn use_idle_workers(&mut self, stall_ms: Millis, now: Millis) {
+        let patience = self.patience(stall_ms) / 2;
+        let windows: Vec<WindowId> = self.granted.keys().map(|&(window, _)| window).collect();
+        for window in windows {
+            if self.age(window, now) >= patience {
+                let _ = self.sequencer.handle(Event::WindowLate { window });
+            }
+        }
+    }
+
     /// Retries failed windows that this job needs.
     pub(super) fn retry_group(&mut self, key: &GroupKey) {
         if let Some((group, at)) = self.groups.get(key).and_then(|group| Some((group, group.at?))) {

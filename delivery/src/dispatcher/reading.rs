@@ -91,8 +91,10 @@ impl<P: Plan> Dispatcher<P> {
                 handle(feed, Event::ReaderStalled { window });
             }
         }
-        let patience = self.settings.stall_ms.max(3 * feed.typical_ms);
-        if let Some((window, _)) = sync.waiting.filter(|&(_, waited)| waited >= patience) {
+        // The worker may have had the window for long when the reader arrives there.
+        if let Some((window, waited)) = sync.waiting
+            && waited.max(feed.age(window, now)) >= feed.patience(self.settings.stall_ms)
+        {
             handle(feed, Event::ReaderStalled { window });
         }
         Ok(())

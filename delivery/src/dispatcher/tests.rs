@@ -259,6 +259,31 @@ fn feeds_share_the_memory_of_a_worker() {
 }
 
 #[test]
+fn a_worker_that_computes_a_window_alone_computes_nothing_of_other_feeds() {
+    let leased = |rule| {
+        break_rule(rule);
+        let mut dispatcher = dispatcher(1, &["f", "g"]);
+        ask(&mut dispatcher, &mut trainer("f", 1), LATER);
+        ask(&mut dispatcher, &mut trainer("g", 2), LATER);
+        (0..3).for_each(|_| dispatcher.remember_loss("g", vec![window(0)], false));
+        let mut worker = worker(7, "w", 1_000);
+        let of_feeds = |worker: &crate::Worker| -> Vec<String> {
+            worker.leases().iter().map(|it| format!("{}{}", it.key.0, it.key.1.index)).collect()
+        };
+        exchange(&mut dispatcher, &mut worker, LATER);
+        let first = of_feeds(&worker);
+        // The window is ready, so the worker is free again.
+        exchange(&mut dispatcher, &mut worker, LATER);
+        break_rule(None);
+        (first, of_feeds(&worker))
+    };
+    let (first, then) = leased(None);
+    assert_eq!(first, ["g0"]);
+    assert_eq!(then, ["f0", "g0", "f1", "g1", "g2"]);
+    assert_eq!(leased(Some(Rule::AloneIsAmongAllFeeds)).0, ["f0", "g0", "f1"]);
+}
+
+#[test]
 fn a_silent_worker_is_lost_unless_the_dispatcher_was_paused() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut worker, mut trainer) = (worker(7, "w7", 1_000), trainer("f", 1));
@@ -313,6 +338,49 @@ fn windows_are_timed_once_from_their_grant_until_they_are_ready() {
         exchange(&mut dispatcher, &mut worker, LATER + now);
     }
     assert_eq!(dispatcher.status(LATER + 450).feeds[0].window_ms, timed);
+}
+
+#[test]
+fn a_worker_that_has_nothing_to_do_takes_windows_that_are_late() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let (mut slow, mut fast, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
+    ask(&mut dispatcher, &mut trainer, LATER);
+    // It begins two windows, and finishes none.
+    let sync = slow.sync();
+    dispatcher.worker_sync(&sync, LATER).expect("its own address");
+    slow.reply(&dispatcher.worker_reply(7, LATER).expect("known"));
+    let late = LATER + DispatcherSettings::default().stall_ms / 2;
+    for now in [LATER, LATER, LATER, late - 1] {
+        assert!(windows(&exchange(&mut dispatcher, &mut fast, now)).iter().all(|index| *index >= 2));
+    }
+    exchange(&mut dispatcher, &mut fast, late);
+    dispatcher.tick(late + TICK_MS);
+    exchange(&mut dispatcher, &mut fast, late + TICK_MS);
+    assert_eq!(windows(&exchange(&mut dispatcher, &mut fast, late + TICK_MS)), [0, 2, 3, 4, 5]);
+    dispatcher.tick(late + 2 * TICK_MS);
+    exchange(&mut dispatcher, &mut fast, late + 2 * TICK_MS);
+    assert_eq!(windows(&exchange(&mut dispatcher, &mut fast, late + 2 * TICK_MS)), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_reader_does_not_wait_long_for_a_window_that_was_leased_long_ago() {
+    let is_leased_again_after = |age: Millis| {
+        let mut dispatcher = dispatcher(1, &["f"]);
+        let (mut slow, mut busy, mut trainer) = (worker(7, "w7", 1_000), worker(8, "w8", 1_000), trainer("f", 1));
+        ask(&mut dispatcher, &mut trainer, LATER);
+        for (worker, id) in [(&mut slow, 7), (&mut busy, 8)] {
+            dispatcher.worker_sync(&worker.sync(), LATER).expect("its own address");
+            worker.reply(&dispatcher.worker_reply(id, LATER).expect("known"));
+        }
+        let now = LATER + age;
+        let sync = ReaderSync { waiting: Some((window(0), 1)), ..trainer.sync(now) };
+        dispatcher.reader_sync(&sync, now).expect("admitted");
+        dispatcher.worker_reply(8, now);
+        dispatcher.leases(8).iter().any(|(_, leased)| *leased == window(0))
+    };
+    let stall_ms = DispatcherSettings::default().stall_ms;
+    assert!(!is_leased_again_after(stall_ms - 1));
+    assert!(is_leased_again_after(stall_ms));
 }
 
 #[test]

@@ -32,6 +32,14 @@ pub enum Event {
         /// The worker.
         worker: WorkerId,
     },
+    /// A worker computes a window of another feed alone, or does so no longer. Meanwhile it computes nothing of this
+    /// feed. The windows that it has computed can be read.
+    WorkerReserved {
+        /// The worker.
+        worker: WorkerId,
+        /// Whether it is.
+        is_reserved: bool,
+    },
     /// A worker is gone, with its windows, because it wanted to.
     WorkerLeft {
         /// The worker.
@@ -65,6 +73,11 @@ pub enum Event {
     },
     /// A reader has waited too long for this window.
     ReaderStalled {
+        /// The window.
+        window: WindowId,
+    },
+    /// A window takes its worker much longer than windows usually take.
+    WindowLate {
         /// The window.
         window: WindowId,
     },

@@ -111,6 +111,24 @@ impl<P: Plan> Sequencer<P> {
         false
     }
 
+    /// Leases a second copy of a window to a worker that has nothing to do, if there is one. Returns whether it did.
+    pub(super) fn lease_to_an_idle_worker(&mut self, window: WindowId) -> bool {
+        let Some(held) = self.windows.get(&window) else { return false };
+        let [only] = held.copies[..] else { return false };
+        let Some(distance) = self.distance(window).filter(|_| only.state < ReplicaState::Ready && !held.failed) else {
+            return false;
+        };
+        let bytes = self.plan.bytes(window);
+        let mut loads = self.loads();
+        let is_idle = |id, worker: &WorkerEntry, load: &Load| {
+            id != only.worker && load.unready == 0 && load.has_time(worker) && bytes <= worker.limits.memory_bytes
+        };
+        let Some(worker) = self.idlest(&loads, is_idle) else { return false };
+        self.make_room(&mut loads, worker, bytes, distance);
+        self.grant(&mut loads, window, worker);
+        true
+    }
+
     /// Leases a window that worker `than` lost or does not serve to another worker, if one may take it.
     pub(super) fn lease_elsewhere(&mut self, window: WindowId, than: WorkerId) {
         if !self.is_wanted(window) || self.distance(window).is_none() {
@@ -280,9 +298,10 @@ impl<P: Plan> Sequencer<P> {
         loads
     }
 
-    /// Returns the worker with the least to do, of those that take windows, hold none alone, and satisfy `may`.
+    /// Returns the worker with the least to do, of those that take windows of this feed, hold none alone, and satisfy
+    /// `may`.
     fn idlest(&self, loads: &Loads, may: impl Fn(WorkerId, &WorkerEntry, &Load) -> bool) -> Option<WorkerId> {
-        let workers = self.workers.iter().filter(|(_, worker)| !worker.draining && !worker.suspected);
+        let workers = self.workers.iter().filter(|(_, it)| !it.draining && !it.suspected && !it.reserved);
         workers
             .filter_map(|(&id, worker)| {
                 let load = loads.get(&id).copied().unwrap_or_default();

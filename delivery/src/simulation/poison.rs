@@ -23,10 +23,9 @@ pub(super) struct Poison {
 }
 
 impl World {
-    /// Poisons a window of some seeds with one feed: a window is alone among those of its feed only. Such a seed has no
-    /// other fault that ends workers or makes them silent.
+    /// Poisons a window of some seeds. Such a seed has no other fault that ends workers or makes them silent.
     pub(super) fn poison(&mut self) {
-        if self.feeds.len() > 1 || !self.random.chance(60) {
+        if !self.random.chance(60) {
             return;
         }
         let feed = self.random.below(self.feeds.len() as u64) as usize;

@@ -11,8 +11,25 @@ pub(crate) fn blocks() -> Vec<Block> {
     vec![
         block("python/forebay/__init__.py", begin, end, signature(&load, 4)),
         block("python/forebay/__init__.py", "Options, as in SQL and on the command line:", "", docstring(&load, 4)),
-        block("python/forebay/_client.py", begin, end, signature(&load, 8)),
-        block("python/forebay/_session.py", begin, end, signature(&load, 8)),
+        block("python/forebay/_loads.py", begin, end, signature(&load, 8)),
+        block(
+            "python/forebay/_loads.py",
+            "# begin: options of load of a pipeline",
+            "# end: options of load of a pipeline",
+            signature(&load, 8),
+        ),
+        block(
+            "python/forebay/_types.py",
+            "# begin: options of a feed",
+            "# end: options of a feed",
+            fields(&load, Scope::Feed),
+        ),
+        block(
+            "python/forebay/_types.py",
+            "# begin: options of reading",
+            "# end: options of reading",
+            fields(&load, Scope::Read),
+        ),
         block(
             "python/forebay/_session.py",
             "# begin: options of a session",
@@ -33,18 +50,26 @@ pub(crate) fn default(spec: &OptionSpec) -> Option<String> {
 }
 
 fn signature(specs: &[OptionSpec], indent: usize) -> Vec<String> {
-    let parameter = |spec: &OptionSpec| {
-        let annotation = match spec.kind {
-            OptionKind::Integer | OptionKind::Count => "int",
-            OptionKind::Boolean | OptionKind::Switch => "bool",
-            OptionKind::Bytes | OptionKind::Memory => "int | str",
-            OptionKind::Choice(_) | OptionKind::Column | OptionKind::Name | OptionKind::Start => "str",
-            OptionKind::Lengths => "list[int]",
-            OptionKind::Folder => "str | os.PathLike[str]",
-        };
-        format!("{:indent$}{}: {annotation} | None = None,", "", spec.name)
+    specs.iter().map(|spec| format!("{:indent$}{}: {} = None,", "", spec.name, annotation(spec))).collect()
+}
+
+/// The fields of a `TypedDict` of the options of `scope`.
+fn fields(specs: &[OptionSpec], scope: Scope) -> Vec<String> {
+    let specs = specs.iter().filter(|spec| spec.scope == scope);
+    specs.map(|spec| format!("    {}: {}", spec.name, annotation(spec))).collect()
+}
+
+fn annotation(spec: &OptionSpec) -> String {
+    let of_value = match spec.kind {
+        OptionKind::Integer | OptionKind::Count => "int".to_owned(),
+        OptionKind::Boolean | OptionKind::Switch => "bool".to_owned(),
+        OptionKind::Bytes | OptionKind::Memory => "int | str".to_owned(),
+        OptionKind::Choice(words) => format!("Literal[\"{}\"]", words.join("\", \"")),
+        OptionKind::Column | OptionKind::Name | OptionKind::Start => "str".to_owned(),
+        OptionKind::Lengths => "list[int]".to_owned(),
+        OptionKind::Folder => "str | os.PathLike[str]".to_owned(),
     };
-    specs.iter().map(parameter).collect()
+    of_value + " | None"
 }
 
 fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
@@ -72,7 +97,7 @@ fn docstring(specs: &[OptionSpec], indent: usize) -> Vec<String> {
 fn checks() -> Vec<String> {
     let mut lines = Vec::new();
     for (name, scope) in [("FEED", Scope::Feed), ("READ", Scope::Read), ("SESSION", Scope::Session)] {
-        lines.push(format!("{name} = {{"));
+        lines.push(format!("{name}: Checks = {{"));
         for spec in of_load().iter().chain(&of_session()).filter(|spec| spec.scope == scope) {
             let check = match spec.kind {
                 OptionKind::Integer => "integer".to_owned(),

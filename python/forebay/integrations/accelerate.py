@@ -18,7 +18,7 @@ from typing import Any, Iterator
 import torch
 from accelerate import Accelerator
 from accelerate.state import DistributedType, GradientState
-from accelerate.utils import send_to_device
+from accelerate.utils import send_to_device  # pyright: ignore[reportUnknownVariableType]
 
 from .._errors import InvalidError
 from .._loader import Loader
@@ -90,7 +90,7 @@ class PreparedLoader:
             gradients._remove_dataloader(self)
 
     @property
-    def dataset(self) -> torch.utils.data.IterableDataset:
+    def dataset(self) -> torch.utils.data.IterableDataset[Any]:
         """The batches as a dataset, of which accelerate's skip_first_batches makes a `DataLoader`."""
         return _View(self)
 
@@ -114,7 +114,7 @@ class PreparedLoader:
         self.loader.load_state_dict(state)
 
 
-class _View(torch.utils.data.IterableDataset):
+class _View(torch.utils.data.IterableDataset[Any]):
 
     def __init__(self, prepared: PreparedLoader):
         self._prepared = prepared

@@ -1,0 +1,156 @@
+"""Rows in memory: what `forebay.table` takes besides paths, as Arrow data."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Mapping, Sequence, cast
+
+from ._errors import InvalidError
+from ._packages import required
+
+ACCEPTED = (
+    "give a path or URL, a list of paths, a dict of arrays, a datasets.Dataset, or Arrow data: anything with "
+    "__arrow_c_stream__, such as a pyarrow table, a Polars or a pandas frame"
+)
+
+
+def arrow_of(source: Any) -> Any:
+    """Returns an object in Arrow's PyCapsule interface with the rows of `source`."""
+    if _is_arrow(source):
+        return source
+    if _is_of_datasets(source):
+        return _of_dataset(source)
+    if isinstance(source, Mapping):
+        return _of_columns(cast("Mapping[Any, Any]", source))
+    raise InvalidError(f"a table cannot be made of {type(source).__name__}", ACCEPTED)
+
+
+def are_rows(source: Any) -> bool:
+    """Whether `source` holds rows itself, and does not name them."""
+    return _is_arrow(source) or isinstance(source, Mapping) or _is_of_datasets(source)
+
+
+def are_paths(source: Any) -> bool:
+    """Whether `source` is a list or tuple of paths."""
+    if not isinstance(source, (list, tuple)):
+        return False
+    items = cast("Sequence[Any]", source)
+    return bool(items) and all(isinstance(item, (str, os.PathLike)) for item in items)
+
+
+def _is_arrow(source: Any) -> bool:
+    return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+
+
+# Dicts of arrays
+
+
+def _of_columns(columns: Mapping[Any, Any]) -> Any:
+    """A dict of columns: NumPy, torch and JAX arrays, pyarrow arrays, and lists. An array of several dimensions is a
+    column of tensors."""
+    pyarrow = required("pyarrow", "a table of a dict")
+    if not columns:
+        raise InvalidError("a table needs at least one column", ACCEPTED)
+    made: dict[str, Any] = {}
+    for name, column in columns.items():
+        if not isinstance(name, str):
+            raise InvalidError(f"names of columns must be strings, got {name!r}")
+        try:
+            made[name] = _column(column, pyarrow)
+        except (TypeError, ValueError, pyarrow.ArrowException) as error:
+            raise InvalidError(f'the column "{name}" cannot be made of {type(column).__name__}: {error}') from None
+    lengths = {name: len(column) for name, column in made.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f'"{name}" has {length}' for name, length in lengths.items())
+        raise InvalidError(f"all columns must have the same number of rows, and {shown}")
+    return pyarrow.table(made)
+
+
+def _column(column: Any, pyarrow: Any) -> Any:
+    if isinstance(column, (pyarrow.Array, pyarrow.ChunkedArray)):
+        return column
+    if not hasattr(column, "shape"):
+        if isinstance(column, (str, bytes)) or not isinstance(column, Iterable):
+            raise TypeError("it is not an array or a list")
+        return pyarrow.array(list(cast("Iterable[Any]", column)))
+    if hasattr(column, "detach"):
+        # A torch tensor, perhaps on a GPU. NumPy has no bfloat16.
+        column = column.detach().cpu()
+        if str(column.dtype) == "torch.bfloat16":
+            raise TypeError("NumPy has no bfloat16: give column.float(), and cast_tensor(x, type => 'bfloat16') in SQL")
+    elif hasattr(column, "to_numpy"):
+        column = column.to_numpy()
+    array: Any = required("numpy", "a table of arrays").asarray(column)
+    if array.ndim == 0:
+        raise ValueError("it has no rows")
+    if array.ndim == 1:
+        return pyarrow.array(array)
+    if 0 in array.shape[1:]:
+        raise ValueError(f"its rows have the shape {array.shape[1:]}, which holds no elements")
+    values = pyarrow.array(array.reshape(-1))
+    return _tensors(values, values.type, array.shape[1:], pyarrow)
+
+
+def _tensors(values: Any, type: Any, shape: Sequence[int], pyarrow: Any) -> Any:
+    size = 1
+    for side in shape:
+        size *= side
+    storage = pyarrow.FixedSizeListArray.from_arrays(values, size)
+    return pyarrow.ExtensionArray.from_storage(pyarrow.fixed_shape_tensor(type, list(shape)), storage)
+
+
+# Data sets of Hugging Face
+
+
+def _is_of_datasets(source: Any) -> bool:
+    return any(kind.__module__.partition(".")[0] == "datasets" for kind in type(source).__mro__)
+
+
+def _of_dataset(dataset: Any) -> Any:
+    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. Rows that are on disk stay
+    there, mapped into memory, unless they were reordered."""
+    if isinstance(dataset, Mapping):
+        parts = cast("Mapping[str, Any]", dataset)
+        names = ", ".join(map(repr, parts))
+        raise InvalidError(f"a {type(parts).__name__} has several data sets: {names}", 'name one: data["train"]')
+    if not hasattr(dataset, "with_format") or not hasattr(dataset, "num_rows"):
+        raise InvalidError(
+            f"a {type(dataset).__name__} has no rows in memory or on disk",
+            "give the files: forebay.table(\"folder/*.parquet\"), or a datasets.Dataset",
+        )
+    pyarrow = required("pyarrow", "a table of a datasets.Dataset")
+    rows = dataset.with_format("arrow")[:]
+    columns = [_of_feature(name, column, pyarrow) for name, column in zip(rows.column_names, rows.columns)]
+    return pyarrow.table(columns, names=rows.column_names)
+
+
+def _of_feature(name: str, column: Any, pyarrow: Any) -> Any:
+    type = column.type
+    names: list[str] = [field.name for field in type] if pyarrow.types.is_struct(type) else []
+    if "bytes" in names and "path" in names:
+        # Media: the bytes, or the path of a file.
+        compute = required("pyarrow.compute", "a table of a datasets.Dataset")
+        for chunk in column.chunks:
+            outside = compute.and_(chunk.field("bytes").is_null(), chunk.field("path").is_valid())
+            outside = compute.and_(outside, chunk.is_valid())
+            if outside.true_count:
+                first = chunk.filter(outside)[0]["path"].as_py()
+                folder = os.path.dirname(first) or "."
+                raise InvalidError(
+                    f'the column "{name}" names files whose bytes are not in the data set, such as "{first}"',
+                    f'read the files themselves: forebay.table("{folder}/"), or store them in the data set: '
+                    "datasets.table.embed_table_storage(dataset.data.table)",
+                )
+    shape = getattr(type, "shape", None)
+    if isinstance(type, pyarrow.ExtensionType) and isinstance(shape, (tuple, list)) and None not in shape:
+        sides = cast("Sequence[int]", shape)
+        return pyarrow.chunked_array([_of_lists(chunk, sides, pyarrow) for chunk in column.chunks])
+    return column
+
+
+def _of_lists(chunk: Any, shape: Sequence[int], pyarrow: Any) -> Any:
+    """Nested lists as tensors of one shape."""
+    values = chunk.storage
+    for _ in shape:
+        values = values.flatten()
+    return _tensors(values, values.type, shape, pyarrow) if not chunk.null_count else chunk

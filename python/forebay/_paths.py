@@ -1,0 +1,84 @@
+"""Lists of paths: one table of the files that they name."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import TYPE_CHECKING, Sequence
+
+from ._errors import InvalidError, NotFoundError
+from ._packages import required
+from ._sources import name_of
+from ._table import Table, quoted
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+# Missing files that an error names.
+NAMED_MAX = 3
+
+
+def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: str | None, format: str | None) -> Table:
+    """Returns a table of media files: a row for each path, as it was given, with the file's bytes."""
+    if name is not None:
+        raise InvalidError(
+            '"name" does not apply to a list of paths',
+            'name it in a query: forebay.sql("SELECT … FROM pictures", pictures=[…])',
+        )
+    if format not in (None, "media"):
+        raise InvalidError(
+            f'a list of paths is a table of media files, not of "{format}"',
+            "name files of other formats by a folder or a glob, such as \"part-*.parquet\"",
+        )
+    pyarrow = required("pyarrow", "a table of a list of paths")
+    given = [os.fspath(path) for path in paths]
+    folder = _folder(given)
+    below = [_below(path, folder) for path in given]
+    labels = [posixpath.basename(posixpath.dirname(path)) or None for path in given]
+    files = session._register(f"{name_of(folder)}_files", folder, "media")
+    columns = {"file": below, "path": given, "label": labels}
+    listed = session.table({column: pyarrow.array(texts, pyarrow.string()) for column, texts in columns.items()})
+    found = Table(
+        session,
+        f"(SELECT bytes, listed.path AS path, size, listed.label AS label FROM {quoted(files)} AS files "
+        f"JOIN ({listed.sql}) AS listed ON files.path = listed.file) AS listed_files",
+        held=listed._held,
+    )
+    _check(found, given, folder)
+    return found
+
+
+def _check(found: Table, given: list[str], folder: str) -> None:
+    """Raises an error if files are missing. It reads no bytes of files."""
+    loader = found.load(columns=["path"], format="arrow", batch_size=4096, dp_rank=0, dp_size=1)
+    present: set[str] = set()
+    for batch in loader:
+        present.update(batch["path"].to_pylist())
+    missing = [path for path in dict.fromkeys(given) if path not in present]
+    if missing:
+        shown = ", ".join(f'"{path}"' for path in missing[:NAMED_MAX])
+        more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+        raise NotFoundError(
+            f'no media files: {shown}{more}; searched "{folder}"',
+            "names that begin with . or _ are skipped; name files of other formats by a folder or a glob",
+        )
+
+
+def _folder(paths: list[str]) -> str:
+    """The folder that holds all of the paths."""
+    stores = {path.partition("://")[0] if "://" in path else "" for path in paths}
+    if len(stores) > 1 or len({path.startswith("/") for path in paths}) > 1:
+        raise InvalidError("the paths of a list must be of one store, and all relative or all absolute")
+    store = next(iter(stores))
+    prefix = f"{store}://" if store else ""
+    common = posixpath.commonpath([posixpath.dirname(_plain(path)) for path in paths])
+    return f"{prefix}{common}" if common else "."
+
+
+def _below(path: str, folder: str) -> str:
+    return posixpath.relpath(_plain(path), _plain(folder))
+
+
+def _plain(path: str) -> str:
+    """The path in its store. Names in stores may hold "..", and paths of files may not."""
+    return path.partition("://")[2] if "://" in path else posixpath.normpath(path)

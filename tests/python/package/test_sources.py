@@ -1,0 +1,248 @@
+"""What `forebay.table` takes besides locations and Arrow data: dicts of arrays, data sets of Hugging Face, and lists of
+paths."""
+
+import os
+import shutil
+from pathlib import Path
+
+import datasets
+import jax.numpy
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import forebay
+from support import REPOSITORY
+
+PHOTOS = REPOSITORY / "examples" / "photos"
+
+
+@pytest.fixture
+def session(tmp_path):
+    return forebay.Session(base=tmp_path)
+
+
+def rows(table, **options):
+    """Columns of the whole table, in order, as lists."""
+    batches = list(table.load(format="arrow", batch_size=3, **options))
+    return pa.Table.from_batches(batches).to_pydict()
+
+
+# Dicts of arrays
+
+
+def test_a_dict_of_arrays_is_a_table(session):
+    table = session.table({
+        "numpy": np.array([1.5, 2.5, 3.5, 4.5]),
+        "torch": torch.tensor([1, 2, 3, 4], dtype=torch.int16),
+        "jax": jax.numpy.array([0, 1, 0, 1], dtype="int32"),
+        "list": ["a", None, "c", "d"],
+        "range": range(4),
+        "arrow": pa.chunked_array([[1, 2], [3, 4]]),
+        "day": np.array(["2026-01-01"] * 4, dtype="datetime64[D]"),
+    })
+    types = {"numpy": "Float64", "torch": "Int16", "jax": "Int32", "list": "Utf8", "range": "Int64", "arrow": "Int64"}
+    assert table.columns == types | {"day": "Date32"}
+    read = rows(table)
+    assert read["numpy"] == [1.5, 2.5, 3.5, 4.5] and read["list"] == ["a", None, "c", "d"]
+    assert read["torch"] == read["arrow"] == [1, 2, 3, 4] and read["jax"] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy, jax.numpy.asarray], ids=["numpy", "torch", "jax"])
+def test_arrays_of_several_dimensions_are_tensors(session, of):
+    images = np.arange(5 * 4 * 6 * 3, dtype=np.uint8).reshape(5, 4, 6, 3)
+    table = session.table({"image": of(images), "label": of(np.arange(5, dtype=np.int32))})
+    assert table.columns == {"image": "tensor<uint8>[4, 6, 3]", "label": "Int32"}
+    [batch] = table.load(format="numpy", batch_size=5)
+    assert np.array_equal(batch["image"], images)
+    # Operators on images take them.
+    [cropped] = table.select("center_crop(image, height => 2, width => 2) AS image").load(format="numpy", batch_size=5)
+    assert np.array_equal(cropped["image"], images[:, 1:3, 2:4])
+
+
+def test_the_layout_of_an_array_in_memory_does_not_matter(session):
+    array = np.arange(24).reshape(4, 6)
+    plain = session.table({"x": array}).load(format="numpy")
+    strided = session.table({"x": np.asfortranarray(array)}).load(format="numpy")
+    sliced = session.table({"x": np.repeat(array, 2, axis=1)[:, ::2]}).load(format="numpy")
+    assert plain.feed_id == strided.feed_id == sliced.feed_id
+    assert plain.feed_id != session.table({"x": array + 1}).load(format="numpy").feed_id
+
+
+def test_the_content_of_a_dict_identifies_its_feed(session):
+    def feed(values, session=session):
+        return session.table({"x": np.array(values)}).load(format="numpy", shuffle=True, seed=1)
+
+    state = feed([1, 2, 3]).state_dict()
+    feed([1, 2, 3], forebay.Session()).load_state_dict(state)
+    with pytest.raises(forebay.ConflictError):
+        feed([1, 2, 4]).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "columns, phrase",
+    [
+        ({}, "at least one column"),
+        ({"a": [1], "b": [1, 2]}, '"a" has 1, "b" has 2'),
+        ({"a": np.float32(1)}, 'column "a" cannot be made of float32: it has no rows'),
+        ({"a": "text"}, 'column "a" cannot be made of str'),
+        ({"a": 5}, 'column "a" cannot be made of int'),
+        ({1: [1]}, "names of columns must be strings, got 1"),
+        ({"a": np.zeros((2, 0))}, "holds no elements"),
+        ({"a": torch.zeros(2, dtype=torch.bfloat16)}, "bfloat16"),
+        ({"a": [1, "b"]}, 'column "a" cannot be made of list'),
+        ({"a": np.array([[1, 2], [3, 4]], dtype=object)}, None),
+        ({"a": np.zeros(2, dtype=complex)}, 'column "a"'),
+    ],
+)
+def test_a_dict_that_is_no_table_is_refused(session, columns, phrase):
+    if phrase is None:
+        # pyarrow reads objects as what they are.
+        assert rows(session.table(columns))["a"] == [[1, 2], [3, 4]]
+        return
+    with pytest.raises(forebay.InvalidError, match=phrase.replace("[", r"\[")):
+        session.table(columns)
+
+
+def test_dicts_are_loaded_queried_and_joined(session):
+    numbers = {"n": np.arange(6), "parity": ["even", "odd"] * 3}
+    [batch] = session.load(numbers, format="numpy", batch_size=6)
+    assert batch["n"].tolist() == [0, 1, 2, 3, 4, 5]
+    query = session.sql("SELECT n * w AS x FROM numbers JOIN weights USING (parity)", numbers=numbers, weights={
+        "parity": ["odd"], "w": [10],
+    })
+    assert rows(query)["x"] == [10, 30, 50]
+
+
+# Data sets of Hugging Face
+
+
+@pytest.fixture
+def reviews():
+    columns = {"text": [f"review {n}" for n in range(10)], "label": [n % 2 for n in range(10)]}
+    features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"]))
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+def test_a_data_set_is_a_table(session, reviews):
+    table = session.table(reviews, name="reviews")
+    assert table.columns == {"text": "Utf8", "label": "Int64"}
+    assert rows(table) == {"text": [f"review {n}" for n in range(10)], "label": [0, 1] * 5}
+    # It is the table of its Arrow data.
+    arrow = forebay.Session().table(pa.table(reviews.data.table), name="reviews")
+    assert table.load(format="arrow").feed_id == arrow.load(format="arrow").feed_id
+
+
+def test_rows_come_in_the_order_of_the_data_set(session, reviews):
+    shuffled = reviews.shuffle(seed=3).select(range(1, 6))
+    assert rows(session.table(shuffled))["text"] == shuffled["text"][:]
+    chosen = reviews.filter(lambda row: row["label"] == 1).select_columns(["text"]).with_format("torch")
+    assert rows(session.table(chosen)) == {"text": [f"review {n}" for n in range(1, 10, 2)]}
+
+
+def test_a_data_set_on_disk_is_a_table(session, reviews, tmp_path):
+    reviews.save_to_disk(tmp_path / "saved")
+    [batch] = session.load(datasets.load_from_disk(tmp_path / "saved"), format="numpy", batch_size=10)
+    assert batch["label"].tolist() == [0, 1] * 5
+
+
+def images(bytes, paths):
+    parts = [{"bytes": content, "path": path} for content, path in zip(bytes, paths)]
+    struct = pa.array(parts, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+    return datasets.Dataset(pa.table({"image": struct})).cast(datasets.Features(image=datasets.Image()))
+
+
+def test_images_are_decoded_by_operators(session):
+    files = sorted(PHOTOS.glob("*/00[01].jpg"))
+    table = session.table(images([file.read_bytes() for file in files], [file.name for file in files]))
+    [batch] = table.select("decode_image(image) AS image").load(format="numpy", batch_size=len(files))
+    expected = session.table(PHOTOS).select("decode_image(bytes) AS image", "path")
+    expected = expected.filter("path LIKE '%00_.jpg'").filter("path NOT LIKE '%00[2-9].jpg'")
+    decoded = {path: image for b in expected.load(format="numpy") for path, image in zip(b["path"], b["image"])}
+    for file, image in zip(files, batch["image"]):
+        assert np.array_equal(image, decoded[file.relative_to(PHOTOS).as_posix()])
+
+
+def test_images_outside_of_the_data_set_are_refused_with_a_way_out(session, tmp_path):
+    with pytest.raises(forebay.InvalidError, match='"image" names files .* such as "/data/b.jpg"') as error:
+        session.table(images([b"x", None], [None, "/data/b.jpg"]))
+    assert 'forebay.table("/data/")' in error.value.hint
+    assert rows(session.table(images([b"x", None], [None, None])))["image"][0]["bytes"] == b"x"
+
+
+def test_arrays_of_a_data_set_are_tensors(session):
+    pair = datasets.Sequence(datasets.Value("int32"), length=2)
+    features = datasets.Features(grid=datasets.Array2D((2, 3), "float32"), pair=pair)
+    grids = [[[n, 1, 2], [3, 4, 5]] for n in range(4)]
+    dataset = datasets.Dataset.from_dict({"grid": grids, "pair": [[1, 2]] * 4}, features=features)
+    table = session.table(dataset.select([3, 0]))
+    assert table.columns["grid"] == "tensor<float32>[2, 3]"
+    [batch] = table.load(format="numpy")
+    assert batch["grid"].tolist() == [grids[3], grids[0]] and batch["pair"].shape == (2, 2)
+
+
+def test_other_classes_of_datasets_are_refused(session, reviews):
+    with pytest.raises(forebay.InvalidError, match="several data sets: 'train', 'test'") as error:
+        session.table(datasets.DatasetDict(train=reviews, test=reviews))
+    assert error.value.hint == 'name one: data["train"]'
+    with pytest.raises(forebay.InvalidError, match="IterableDataset has no rows"):
+        session.table(reviews.to_iterable_dataset())
+
+
+# Lists of paths
+
+
+@pytest.fixture
+def pictures(tmp_path) -> list[str]:
+    """Paths below the session's base, not in their order, one of them twice."""
+    shutil.copytree(PHOTOS, tmp_path / "photos")
+    return ["photos/rocket/002.jpg", "photos/cat/001.jpg", "photos/cat/007.jpg", "photos/cat/001.jpg"]
+
+
+def test_a_list_of_paths_is_a_table_of_their_files(session, pictures, tmp_path):
+    table = session.table(pictures)
+    assert table.columns == {"bytes": "Binary", "path": "Utf8", "size": "Int64", "label": "Utf8"}
+    read = rows(table)
+    # In the order of the files, and a path that is listed twice comes twice.
+    assert read["path"] == sorted(pictures)
+    assert read["label"] == ["cat", "cat", "cat", "rocket"]
+    assert read["bytes"] == [(tmp_path / path).read_bytes() for path in sorted(pictures)]
+    [batch] = table.select("resize(decode_image(bytes), 8, 8) AS image").load(format="numpy", shuffle=True)
+    assert batch["image"].shape == (4, 8, 8, 3)
+
+
+@pytest.mark.parametrize("form", [Path, lambda path: f"./{path}", os.path.abspath, lambda path: f"photos/../{path}"])
+def test_paths_have_several_forms(pictures, tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    given = [form(path) for path in pictures]
+    assert sorted(rows(forebay.Session().table(given))["path"]) == sorted(map(os.fspath, given))
+
+
+def test_files_of_one_folder_have_its_name_as_label(session, pictures):
+    assert rows(session.table(pictures[1:]))["label"] == ["cat"] * 3
+    assert rows(session.table(pictures[:1]))["label"] == ["rocket"]
+
+
+def test_a_list_of_paths_in_a_query(session, pictures):
+    query = session.sql("SELECT path FROM chosen WHERE label = 'rocket'", chosen=pictures)
+    assert rows(query)["path"] == ["photos/rocket/002.jpg"]
+    [batch] = session.table(pictures).load(columns=["label"], format="numpy")
+    assert len(batch["label"]) == 4
+
+
+def test_missing_files_and_other_formats_are_refused(session, pictures, tmp_path):
+    with pytest.raises(forebay.NotFoundError, match='"photos/cat/x.jpg", "photos/y.jpg"; searched "photos"'):
+        session.table([*pictures, "photos/cat/x.jpg", "photos/y.jpg"])
+    (tmp_path / "photos" / "_hidden.jpg").write_bytes(b"")
+    with pytest.raises(forebay.NotFoundError, match='"photos/_hidden.jpg"'):
+        session.table([*pictures, "photos/_hidden.jpg"])
+    with pytest.raises(forebay.InvalidError, match="one store"):
+        session.table(["s3://bucket/a.jpg", "photos/b.jpg"])
+    with pytest.raises(forebay.InvalidError, match='not of "parquet"'):
+        session.table(["a.parquet"], format="parquet")
+    with pytest.raises(forebay.InvalidError, match='"name" does not apply'):
+        session.table(pictures, name="pictures")
+    for neither in ([], [1, 2], 5, None):
+        with pytest.raises(forebay.InvalidError, match="a table cannot be made of"):
+            session.table(neither)
