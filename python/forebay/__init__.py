@@ -145,8 +145,8 @@ def load(
 
     - `epochs`: the number of epochs of one `for` loop, `float("inf")` for no end. Without it each loop is one epoch,
       and the next loop is the next epoch.
-    - `rank`, `world_size`: by default those of `torch.distributed`, else RANK and WORLD_SIZE, at the loader's first
-      use. What disagrees with these is an error.
+    - `rank`, `world_size`: by default those of `torch.distributed` or `jax.distributed`, else RANK and WORLD_SIZE, at
+      the loader's first use. What disagrees with these is an error.
     - `dp_rank`, `dp_size`: the place among the processes that share the samples, where the launcher counts others too.
     - `columns`: only these columns. In this process, functions that only other columns need do not run.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".

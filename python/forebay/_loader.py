@@ -18,6 +18,7 @@ from ._loop import Batches, Loop
 from ._packages import installed
 from ._place import Place
 from ._ranks import Ranks
+from ._readers import refuse_readers
 from ._types import B
 from ._wrappers import refuse_wrappers
 
@@ -171,6 +172,7 @@ class Loader(Generic[B]):
     # Iterating
 
     def __iter__(self) -> Iterator[B]:
+        refuse_readers()
         self._ranked()
         refuse_wrappers(self)
         self._leave(is_replaced=True)
@@ -455,6 +457,7 @@ class Loader(Generic[B]):
         """Sets the epoch of the next loop, counted from 0. A loaded state keeps its place if it is in that epoch, or at
         its end."""
         epoch = arguments.count("epoch", epoch)
+        refuse_readers()
         refuse_wrappers(self)
         if self._epochs is not None and epoch >= self._epochs:
             raise InvalidError(f"the loop covers the epochs below {self._epochs}, so none is left at epoch {epoch}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any, cast
 
@@ -26,7 +27,8 @@ class Place:
             "position": self.text,
             "epoch": self.epoch,
             "offset": self.offset,
-            "feed": identity,
+            # A copy, because torch.distributed.checkpoint loads into the dicts of a state.
+            "feed": copy.deepcopy(identity),
         }
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""Finds this process's rank: from arguments, else `torch.distributed`, else RANK and WORLD_SIZE. Names its job.
+"""Finds this process's rank: from arguments, else `torch.distributed`, else `jax.distributed`, else RANK and
+WORLD_SIZE. Names its job.
 
 A framework may start `torch.distributed` after a loader was made, so a loader asks at its first use.
 """
@@ -64,9 +65,13 @@ class Ranks:
     def _find(self) -> tuple[int, int] | None:
         if self._is_of_group:
             return self.given
-        of_torch = _of_torch()
-        of_environment = _of_environment(decides=of_torch is None and self.given is None)
-        said = [("torch.distributed says", of_torch), ("RANK and WORLD_SIZE say", of_environment)]
+        of_torch, of_jax = _of_torch(), _of_jax()
+        of_environment = _of_environment(decides=of_torch is None and of_jax is None and self.given is None)
+        said = [
+            ("torch.distributed says", of_torch),
+            ("jax.distributed says", of_jax),
+            ("RANK and WORLD_SIZE say", of_environment),
+        ]
         sources = [(source, ranks) for source, ranks in said if ranks is not None]
         if self.given is not None:
             # The arguments are compared with what would decide without them.
@@ -117,6 +122,16 @@ def _of_torch() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _of_jax() -> tuple[int, int] | None:
+    distributed = getattr(sys.modules.get("jax"), "distributed", None)
+    # Asking for the process's number starts JAX's devices, so ask only where it has several processes.
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return None
+    jax = sys.modules["jax"]
+    return jax.process_index(), jax.process_count()
 
 
 def _of_environment(decides: bool) -> tuple[int, int] | None:
