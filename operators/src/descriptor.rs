@@ -37,6 +37,8 @@ pub struct Descriptor {
     pub returns: &'static str,
     /// What the output depends on.
     pub determinism: Determinism,
+    /// The keyed-random operator whose draws a call with the same `key` repeats; empty for the operator itself.
+    pub draws_like: &'static str,
     /// The effect on the number of rows.
     pub rows: Rows,
     /// Whether a row whose inputs are null stays null.
@@ -109,6 +111,8 @@ pub enum TypeClass {
     TensorOrList,
     /// A list of integers or floats, of any length.
     NumberList,
+    /// A list of any values, of any length.
+    List,
     /// An integer, a float, or a list of these.
     NumericOrList,
     /// An integer.
@@ -214,6 +218,7 @@ impl Descriptor {
         parameters: &[],
         returns: "",
         determinism: Determinism::Deterministic,
+        draws_like: "",
         rows: Rows::OneToOne,
         nulls: Nulls::Kept,
         size_ratio: SizeRatio::UNKNOWN,
@@ -229,6 +234,11 @@ impl Descriptor {
     /// allow both orders.
     pub fn commutes_with(&self, other: &Self) -> bool {
         matches!((self.pixels, other.pixels), (Pixels::Pointwise, Pixels::Moved) | (Pixels::Moved, Pixels::Pointwise))
+    }
+
+    /// Returns the name that calls with one `key` have in common: see [`shared_site`](crate::shared_site).
+    pub fn draws_as(&self) -> &'static str {
+        if self.draws_like.is_empty() { self.name } else { self.draws_like }
     }
 
     /// Returns the position of the parameter with this name.
@@ -258,6 +268,14 @@ impl SizeRatio {
 }
 
 impl Parameter {
+    /// The parameter by which calls share their draws. Every keyed-random function ends its parameters with it.
+    pub const KEY: Self = Self::constant(
+        "key",
+        ConstantKind::Text,
+        "Calls with an equal key draw equally for a sample; `''` draws by itself",
+    )
+    .or("''");
+
     /// Makes a required input with a value per row.
     pub const fn input(name: &'static str, class: TypeClass, docs: &'static str) -> Self {
         Self { name, kind: ParameterKind::Input(class), default: None, example: None, docs }
@@ -328,6 +346,7 @@ impl TypeClass {
             Self::Numeric => "a number",
             Self::Hashable => "an integer, float, boolean, string or binary value",
             Self::NumberList => "a list of numbers",
+            Self::List => "a list",
             Self::Tensor => "a tensor of uint8, float16, bfloat16 or float32",
             Self::FixedImage => "a tensor of height x width x 3, all of one height and width",
             Self::FixedTensor => "a tensor of one fixed shape",
@@ -372,6 +391,7 @@ impl TypeClass {
                 DataType::List(item) | DataType::LargeList(item) => Self::Numeric.accepts(item),
                 _ => false,
             },
+            Self::List => matches!(data_type, DataType::List(_) | DataType::LargeList(_)),
             Self::NumericOrList => Self::Numeric.accepts(field) || Self::NumberList.accepts(field),
             Self::Integer => data_type.is_integer(),
             Self::IntegerList => match data_type {
@@ -396,6 +416,8 @@ impl TypeClass {
             (Self::NumberList, DataType::List(item)) => DataType::List(Self::coerce_item(item)),
             (Self::NumberList, DataType::LargeList(item)) => DataType::LargeList(Self::coerce_item(item)),
             (Self::NumberList, DataType::FixedSizeList(item, _)) => DataType::List(Self::coerce_item(item)),
+            (Self::List, DataType::Null) => DataType::new_list(DataType::Int64, true),
+            (Self::List, DataType::FixedSizeList(item, _)) => DataType::List(Arc::clone(item)),
             (Self::TensorOrNumber, data_type) if !data_type.is_nested() => Self::Numeric.coerce(data_type),
             (Self::TensorOrList, DataType::List(_) | DataType::LargeList(_)) => Self::NumberList.coerce(data_type),
             (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,

@@ -83,6 +83,7 @@ pub mod operator;
 mod pad_to;
 mod pixels;
 mod portable_math;
+mod random;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
@@ -104,7 +105,7 @@ pub use descriptor::{
     ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,
     STEP_ARGUMENT, SizeRatio, TypeClass,
 };
-pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
+pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use operator::{Arguments, Operator, OperatorUdf};
 pub use portable_math::{portable_math, portable_version};

@@ -6,6 +6,7 @@ use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
+use crate::random::numbers;
 use crate::row_operator::RowOperator;
 use crate::rows::TABLE_OPERATORS;
 use crate::table::{floats, integers};
@@ -72,6 +73,10 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &arithmetic::TENSOR_DIV,
     &arithmetic::TENSOR_MUL,
     &arithmetic::TENSOR_SUB,
+    &crate::random::choice::RandomChoice,
+    &numbers::RANDOM_INT,
+    &numbers::RANDOM_NORMAL,
+    &numbers::RANDOM_UNIFORM,
     &crate::text::chunk_text::ChunkText,
     &crate::text::detokenize::Detokenize,
     &crate::text::minhash_signature::MinhashSignature,

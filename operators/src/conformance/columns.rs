@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
-    Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, ListArray, StringArray, StringViewArray,
-    StructArray, UInt8Array, UInt32Array, UInt64Array,
+    Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, ListArray, ListBuilder, StringArray,
+    StringBuilder, StringViewArray, StructArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
@@ -60,6 +60,14 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
                 .collect()
         }
         TypeClass::NumberList => list_columns(draws),
+        TypeClass::List => {
+            let words = optional(draws, |draws| ["red", "", "Ñandú"][..draws.below(4) as usize].to_vec());
+            let mut lists = ListBuilder::new(StringBuilder::new());
+            for words in words {
+                lists.append_option(words.map(|words| words.into_iter().map(Some)));
+            }
+            [list_columns(draws), vec![column(Arc::new(lists.finish()))]].concat()
+        }
     }
 }
 

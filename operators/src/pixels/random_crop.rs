@@ -20,6 +20,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
         Parameter::constant("padding", ConstantKind::Integer, "The width of a black border that is added first")
             .or("0"),
+        Parameter::KEY,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
