@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ._check_udf import check_udf
 from ._client import Cluster
 from ._errors import (
     ConflictError,
@@ -57,6 +58,7 @@ __all__ = [
     "Udf",
     "UnavailableError",
     "__version__",
+    "check_udf",
     "connect",
     "load",
     "serve",
