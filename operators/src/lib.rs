@@ -62,6 +62,7 @@
 //! cannot compute, and the engine decides about that row. Kernels run on the calling thread and use no thread pool of
 //! their own.
 
+mod annotations;
 mod arguments;
 mod cast_tensor;
 mod center_crop;
@@ -73,6 +74,7 @@ mod decode_image;
 pub mod descriptor;
 pub mod files;
 mod hash_bucket;
+mod hash_split;
 pub mod image_chain;
 pub mod image_column;
 pub mod keyed;

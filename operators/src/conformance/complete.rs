@@ -23,10 +23,7 @@ pub(super) fn complete(descriptor: &Descriptor) -> Result<(), String> {
     );
     let is_of_rows = descriptor.parameters.iter().any(|p| p.kind == ParameterKind::Rows);
     if descriptor.determinism == Determinism::KeyedRandom && !is_of_rows {
-        ensure!(
-            descriptor.parameters.last().is_some_and(|p| p.name == Parameter::KEY.name),
-            "it draws, but takes no key"
-        );
+        ensure!(descriptor.position(Parameter::KEY.name).is_some(), "it draws, but takes no key");
     }
     let SizeRatio { least, most } = descriptor.size_ratio;
     ensure!((0.0..=most).contains(&least) && most > 0.0, "the size ratio is no range");
