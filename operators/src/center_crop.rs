@@ -6,6 +6,7 @@ use datafusion::common::Result;
 
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::image_chain::{Frame, Span, Step, frame_each};
+use crate::image_column::Size;
 use crate::operator::{Arguments, Operator};
 use crate::resize::fixed_return_field;
 
@@ -54,7 +55,12 @@ impl Operator for CenterCrop {
 }
 
 fn frame(arguments: &Arguments) -> Result<Frame> {
-    Frame::copied(arguments, |_, have, want| [middle(have.height, want.height), middle(have.width, want.width)])
+    Frame::copied(arguments, |_, have, want| spans(have, want))
+}
+
+/// Returns the rows and the columns of the centre.
+pub(crate) fn spans(have: Size, want: Size) -> [Span; 2] {
+    [middle(have.height, want.height), middle(have.width, want.width)]
 }
 
 /// Returns the centred span of `want` pixels among `have`, or all of them if there are fewer.

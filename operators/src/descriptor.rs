@@ -37,6 +37,8 @@ pub struct Descriptor {
     pub returns: &'static str,
     /// What the output depends on.
     pub determinism: Determinism,
+    /// The keyed-random operator whose draws a call with the same `key` repeats; empty for the operator itself.
+    pub draws_like: &'static str,
     /// The effect on the number of rows.
     pub rows: Rows,
     /// Whether a row whose inputs are null stays null.
@@ -109,6 +111,14 @@ pub enum TypeClass {
     TensorOrList,
     /// A list of integers or floats, of any length.
     NumberList,
+    /// A list of any values, of any length.
+    List,
+    /// A list of boxes: float32 of 4.
+    Boxes,
+    /// A list of points: float32 of 2, or of 3 with a visibility.
+    Points,
+    /// The height or the width of an image, an integer.
+    Side,
     /// An integer, a float, or a list of these.
     NumericOrList,
     /// An integer.
@@ -214,6 +224,7 @@ impl Descriptor {
         parameters: &[],
         returns: "",
         determinism: Determinism::Deterministic,
+        draws_like: "",
         rows: Rows::OneToOne,
         nulls: Nulls::Kept,
         size_ratio: SizeRatio::UNKNOWN,
@@ -229,6 +240,11 @@ impl Descriptor {
     /// allow both orders.
     pub fn commutes_with(&self, other: &Self) -> bool {
         matches!((self.pixels, other.pixels), (Pixels::Pointwise, Pixels::Moved) | (Pixels::Moved, Pixels::Pointwise))
+    }
+
+    /// Returns the name that calls with one `key` have in common: see [`shared_site`](crate::shared_site).
+    pub fn draws_as(&self) -> &'static str {
+        if self.draws_like.is_empty() { self.name } else { self.draws_like }
     }
 
     /// Returns the position of the parameter with this name.
@@ -258,6 +274,14 @@ impl SizeRatio {
 }
 
 impl Parameter {
+    /// The parameter by which calls share their draws. Every keyed-random function ends its parameters with it.
+    pub const KEY: Self = Self::constant(
+        "key",
+        ConstantKind::Text,
+        "Calls with an equal key draw equally for a sample; `''` draws by itself",
+    )
+    .or("''");
+
     /// Makes a required input with a value per row.
     pub const fn input(name: &'static str, class: TypeClass, docs: &'static str) -> Self {
         Self { name, kind: ParameterKind::Input(class), default: None, example: None, docs }
@@ -328,6 +352,10 @@ impl TypeClass {
             Self::Numeric => "a number",
             Self::Hashable => "an integer, float, boolean, string or binary value",
             Self::NumberList => "a list of numbers",
+            Self::List => "a list",
+            Self::Boxes => "a list of boxes, each a list of 4 numbers",
+            Self::Points => "a list of points, each a list of 2 numbers, or a fixed-size list of 2 or 3",
+            Self::Side => "a number of pixels",
             Self::Tensor => "a tensor of uint8, float16, bfloat16 or float32",
             Self::FixedImage => "a tensor of height x width x 3, all of one height and width",
             Self::FixedTensor => "a tensor of one fixed shape",
@@ -372,6 +400,10 @@ impl TypeClass {
                 DataType::List(item) | DataType::LargeList(item) => Self::Numeric.accepts(item),
                 _ => false,
             },
+            Self::Boxes => *data_type == groups(4),
+            Self::Points => [2, 3].map(groups).contains(data_type),
+            Self::Side => data_type.is_integer(),
+            Self::List => matches!(data_type, DataType::List(_) | DataType::LargeList(_)),
             Self::NumericOrList => Self::Numeric.accepts(field) || Self::NumberList.accepts(field),
             Self::Integer => data_type.is_integer(),
             Self::IntegerList => match data_type {
@@ -396,6 +428,18 @@ impl TypeClass {
             (Self::NumberList, DataType::List(item)) => DataType::List(Self::coerce_item(item)),
             (Self::NumberList, DataType::LargeList(item)) => DataType::LargeList(Self::coerce_item(item)),
             (Self::NumberList, DataType::FixedSizeList(item, _)) => DataType::List(Self::coerce_item(item)),
+            (Self::Boxes, DataType::Null) => groups(4),
+            (Self::Points, DataType::Null) => groups(2),
+            (Self::Boxes | Self::Points, DataType::List(item) | DataType::LargeList(item)) => match item.data_type() {
+                DataType::FixedSizeList(number, width) if Self::Numeric.accepts(number) => groups(*width),
+                DataType::List(number) | DataType::LargeList(number) if Self::Numeric.accepts(number) => {
+                    groups(if *self == Self::Boxes { 4 } else { 2 })
+                }
+                _ => data_type.clone(),
+            },
+            (Self::Side, DataType::Null) => DataType::Int64,
+            (Self::List, DataType::Null) => DataType::new_list(DataType::Int64, true),
+            (Self::List, DataType::FixedSizeList(item, _)) => DataType::List(Arc::clone(item)),
             (Self::TensorOrNumber, data_type) if !data_type.is_nested() => Self::Numeric.coerce(data_type),
             (Self::TensorOrList, DataType::List(_) | DataType::LargeList(_)) => Self::NumberList.coerce(data_type),
             (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,
@@ -450,6 +494,11 @@ impl Rows {
             Self::Grows => "growing",
         }
     }
+}
+
+/// Returns the type of lists of boxes or points, each of `width` numbers.
+fn groups(width: i32) -> DataType {
+    DataType::new_list(DataType::new_fixed_size_list(DataType::Float32, width, true), true)
 }
 
 fn is_float(data_type: &DataType) -> bool {

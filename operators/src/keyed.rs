@@ -16,12 +16,22 @@
 //! 4. `uniform()` is a draw's top 53 bits times 2^-53. `uniform_in(a, b)` is `a + (b - a) * uniform()`.
 //! 5. `below(n)` is Lemire's multiplication method with rejection: the high 64 bits of `draw * n`. A draw is rejected
 //!    if the low 64 bits are below `2^64 mod n`.
+//!
+//! The site of a call with a `key` is [`shared_site`], so two such calls draw the same numbers for a row.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The names of the two arguments that the engine appends to the call of a keyed-random operator: a `UInt64` column of
 /// keys from [`random_key`], and a `UInt64` literal that identifies the call site.
 pub const KEY_ARGUMENTS: [&str; 2] = ["random_key", "site"];
+
+/// Returns the site of the calls of an operator with a key. Descriptors name the operators that draw as one
+/// ([`Descriptor::draws_as`](crate::Descriptor::draws_as)).
+///
+/// Sites without a key are hashes of other texts: a `#` follows the operator's name there.
+pub fn shared_site(draws_as: &str, key: &str) -> u64 {
+    xxh3_64(format!("{draws_as}@{key}").as_bytes())
+}
 
 /// Returns the key of a row in an epoch.
 pub fn random_key(seed: u64, epoch: u64, sample_id: u64) -> u64 {
@@ -91,6 +101,16 @@ mod tests {
         assert_eq!(random_key(0, 0, 0), 0x743d_f94e_e4c7_8a2a);
         assert_eq!(random_key(17, 3, 12345), 0xfd45_3a34_5090_9d1f);
         assert_eq!(random_key(u64::MAX, u64::MAX, u64::MAX), 0x76fe_f599_e99b_44d6);
+    }
+
+    #[test]
+    fn sites_of_keys_are_known() {
+        assert_eq!(shared_site("random_crop", "view"), 0xc380_d003_13d5_d13d);
+        assert_ne!(
+            shared_site("random_hflip", "view"),
+            0xc380_d003_13d5_d13d,
+            "operators with one key do not draw alike"
+        );
     }
 
     #[test]

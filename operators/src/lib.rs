@@ -62,6 +62,7 @@
 //! cannot compute, and the engine decides about that row. Kernels run on the calling thread and use no thread pool of
 //! their own.
 
+mod annotations;
 mod arguments;
 mod cast_tensor;
 mod center_crop;
@@ -73,6 +74,7 @@ mod decode_image;
 pub mod descriptor;
 pub mod files;
 mod hash_bucket;
+mod hash_split;
 pub mod image_chain;
 pub mod image_column;
 pub mod keyed;
@@ -83,6 +85,7 @@ pub mod operator;
 mod pad_to;
 mod pixels;
 mod portable_math;
+mod random;
 mod random_hflip;
 mod random_resized_crop;
 pub mod reference;
@@ -104,7 +107,7 @@ pub use descriptor::{
     ConstantKind, Descriptor, Determinism, Example, Nulls, Parameter, ParameterKind, Pixels, ReducedDecode, Rows,
     STEP_ARGUMENT, SizeRatio, TypeClass,
 };
-pub use keyed::{Draws, KEY_ARGUMENTS, random_key};
+pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use operator::{Arguments, Operator, OperatorUdf};
 pub use portable_math::{portable_math, portable_version};

@@ -18,7 +18,7 @@ use datafusion::scalar::ScalarValue;
 
 pub use crate::arguments::Arguments;
 use crate::arguments::Keys;
-use crate::descriptor::{Descriptor, Determinism, ParameterKind};
+use crate::descriptor::{Descriptor, Determinism, Parameter, ParameterKind};
 use crate::image_chain::Step;
 
 /// A preprocessing function of one row.
@@ -98,10 +98,16 @@ impl ScalarUDFImpl for OperatorUdf {
         self.descriptor().name
     }
 
-    /// Omits the key arguments, so the engine's rewrite does not rename the column.
+    /// Omits the arguments that the engine appends, so its rewrite does not rename the column, and a `key` that is not
+    /// given.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         let descriptor = self.descriptor();
         let shown = match descriptor.determinism {
+            Determinism::KeyedRandom
+                if descriptor.position(Parameter::KEY.name).is_some_and(|at| is_empty(args.get(at))) =>
+            {
+                descriptor.parameters.len() - 1
+            }
             Determinism::KeyedRandom | Determinism::StepLength => args.len().min(descriptor.parameters.len()),
             Determinism::Deterministic | Determinism::WindowOrder => args.len(),
         };
@@ -173,6 +179,11 @@ impl ScalarUDFImpl for OperatorUdf {
             false => ColumnarValue::Array(result),
         })
     }
+}
+
+/// Whether an argument is an empty string.
+fn is_empty(argument: Option<&Expr>) -> bool {
+    matches!(argument, Some(Expr::Literal(value, _)) if value.try_as_str() == Some(Some("")))
 }
 
 #[cfg(test)]

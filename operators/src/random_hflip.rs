@@ -17,6 +17,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::constant("p", ConstantKind::Number, "The probability of mirroring, from 0 to 1").or("0.5"),
+        Parameter::KEY,
     ],
     returns: "a uint8 tensor of the same shape, fixed or variable",
     determinism: Determinism::KeyedRandom,

@@ -30,13 +30,16 @@ static DESCRIPTOR: Descriptor = Descriptor {
             .or("1.3333333333333333"),
         INTERPOLATION,
         ANTIALIAS,
+        Parameter::KEY,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
     docs: "The operator draws the area uniformly from scale_min to scale_max of the image's area, the ratio \
            log-uniformly from ratio_min to ratio_max, then the position. It draws up to ten times until the part fits. \
            If none fits, it takes the largest central part whose ratio is in the range. The part has whole pixels and \
-           is scaled like by `resize`, without using pixels outside it. Null in, null out.",
+           is scaled like by `resize`, without using pixels outside it. With a key, whether a part fits is decided \
+           before it is rounded to pixels. Images of one aspect ratio then lose the same part, to within two pixels, \
+           whatever their sizes. Null in, null out.",
     source: "torchvision's `RandomResizedCrop`, with the draws of the row's random key",
     examples: &[Example {
         sql: "random_resized_crop(image, height => 224, width => 224, scale_min => 0.2)",
@@ -77,14 +80,16 @@ fn frame(arguments: &Arguments) -> Result<Frame> {
 
 /// The ranges from which a part's area and ratio are drawn.
 #[derive(Debug)]
-struct Ranges {
+pub(crate) struct Ranges {
     scale: (f64, f64),
     ratio: (f64, f64),
     log_ratio: (f64, f64),
+    /// Whether images of other sizes may share the draws.
+    is_shared: bool,
 }
 
 impl Ranges {
-    fn read(arguments: &Arguments) -> Result<Self> {
+    pub(crate) fn read(arguments: &Arguments) -> Result<Self> {
         let range = |min: &str, max: &str| -> Result<(f64, f64)> {
             let (low, high) = (arguments.number(min)?, arguments.number(max)?);
             if low <= 0.0 {
@@ -99,23 +104,34 @@ impl Ranges {
         if scale.1 > 1.0 {
             return arguments.refuse("scale_max", format_args!("must not be above 1, got {}", scale.1));
         }
-        Ok(Self::new(scale, range("ratio_min", "ratio_max")?))
+        let ranges = Self::new(scale, range("ratio_min", "ratio_max")?);
+        Ok(Self { is_shared: !arguments.text("key")?.is_empty(), ..ranges })
     }
 
     /// Uses the logarithm and the exponential of the `libm` crate. The standard library calls the platform's, whose
     /// last bit differs between systems. A different bit here moves a crop by a pixel.
     fn new(scale: (f64, f64), ratio: (f64, f64)) -> Self {
-        Self { scale, ratio, log_ratio: (libm::log(ratio.0), libm::log(ratio.1)) }
+        Self { scale, ratio, log_ratio: (libm::log(ratio.0), libm::log(ratio.1)), is_shared: false }
     }
 
-    fn draw(&self, draws: &mut Draws, height: usize, width: usize) -> Rectangle {
+    pub(crate) fn draw(&self, draws: &mut Draws, height: usize, width: usize) -> Rectangle {
         let area = (height * width) as f64;
+        // The quotient of two sizes of one aspect ratio has the same bits.
+        let aspect = width as f64 / height as f64;
         for _ in 0..10 {
-            let target = area * draws.uniform_in(self.scale.0, self.scale.1);
+            let scale = draws.uniform_in(self.scale.0, self.scale.1);
             let ratio = libm::exp(draws.uniform_in(self.log_ratio.0, self.log_ratio.1));
-            let w = (target * ratio).sqrt().round_ties_even() as usize;
-            let h = (target / ratio).sqrt().round_ties_even() as usize;
-            if (1..=width).contains(&w) && (1..=height).contains(&h) {
+            let (w, h, fits) = if self.is_shared {
+                let of_width = (scale * ratio / aspect).sqrt();
+                let of_height = (scale / ratio * aspect).sqrt();
+                let side = |part: f64, whole: usize| ((part * whole as f64).round_ties_even() as usize).clamp(1, whole);
+                (side(of_width, width), side(of_height, height), of_width <= 1.0 && of_height <= 1.0)
+            } else {
+                let w = (area * scale * ratio).sqrt().round_ties_even() as usize;
+                let h = (area * scale / ratio).sqrt().round_ties_even() as usize;
+                (w, h, (1..=width).contains(&w) && (1..=height).contains(&h))
+            };
+            if fits {
                 let top = draws.below((height - h + 1) as u64) as usize;
                 let left = draws.below((width - w + 1) as u64) as usize;
                 return Rectangle { top, left, height: h, width: w };
@@ -179,6 +195,21 @@ mod tests {
         assert_eq!(draw(&ranges, 0, 20, 401), [0, 187, 20, 27]);
         assert_eq!(ranges.central(20, 20), Rectangle { top: 0, left: 0, height: 20, width: 20 });
         assert_eq!(Ranges::new((0.9, 1.0), (4.0, 5.0)).central(3, 1).height, 1, "never nothing");
+    }
+
+    #[test]
+    fn parts_of_another_size_are_the_same_to_within_two_pixels() {
+        let ranges = Ranges { is_shared: true, ..Ranges::new((0.08, 1.0), (0.75, 1.3333333333333333)) };
+        for sample_id in 0..2000 {
+            let (height, width) = (60 + sample_id as usize % 31, 40 + sample_id as usize % 47);
+            let small = draw(&ranges, sample_id, height, width);
+            let large = draw(&ranges, sample_id, 4 * height, 4 * width);
+            for (small, large) in small.into_iter().zip(large) {
+                assert!((4 * small).abs_diff(large) <= 8, "{sample_id}: {small} and {large}");
+            }
+            let [top, left, h, w] = large;
+            assert!(top + h <= 4 * height && left + w <= 4 * width, "{sample_id}");
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ mod tests {
         let text = section(crate::find("random_hflip").unwrap().descriptor());
         for part in [
             "### random_hflip\n",
-            "random_hflip(image, p => 0.5)",
+            "random_hflip(image, p => 0.5, key => '')",
             "| `p` | a number | `0.5` | The probability of mirroring, from 0 to 1 |",
             "Version 1; keyed-random; one-to-one; 1 bytes out per byte in; commutes with `posterize`, `random_grayscale`, `solarize`",
         ] {

@@ -2,10 +2,12 @@
 
 use datafusion::logical_expr::ScalarUDF;
 
+use crate::annotations::{filter, operators as follow};
 use crate::decode_image::properties;
 use crate::descriptor::Descriptor;
 use crate::operator::{Operator, OperatorUdf};
 use crate::pixels::{augment, encode, in_place, policy};
+use crate::random::numbers;
 use crate::row_operator::RowOperator;
 use crate::rows::TABLE_OPERATORS;
 use crate::table::{floats, integers};
@@ -42,6 +44,24 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &policy::TRIVIAL_AUGMENT,
     &floats::BOXCOX,
     &integers::BUCKETIZE,
+    &crate::annotations::convert::ConvertBoxes,
+    &filter::FilterByBoxes,
+    &follow::CENTER_CROP_BOXES,
+    &follow::CENTER_CROP_POINTS,
+    &follow::PAD_BOXES,
+    &follow::PAD_POINTS,
+    &follow::RANDOM_CROP_BOXES,
+    &follow::RANDOM_CROP_POINTS,
+    &follow::RANDOM_HFLIP_BOXES,
+    &follow::RANDOM_HFLIP_POINTS,
+    &follow::RANDOM_RESIZED_CROP_BOXES,
+    &follow::RANDOM_RESIZED_CROP_POINTS,
+    &follow::RANDOM_ROTATE_BOXES,
+    &follow::RANDOM_ROTATE_POINTS,
+    &follow::RANDOM_VFLIP_BOXES,
+    &follow::RANDOM_VFLIP_POINTS,
+    &follow::RESIZE_BOXES,
+    &follow::RESIZE_POINTS,
     &crate::clamp::Clamp,
     &crate::table::cyclic::Cyclic,
     &crate::table::fill_null::FillNull,
@@ -53,9 +73,11 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &floats::STANDARDIZE,
     &crate::table::cross::Cross,
     &crate::hash_bucket::HashBucket,
+    &crate::hash_split::HashSplit,
     &crate::table::hex_to_int::HexToInt,
     &crate::table::index_of::IndexOf,
     &integers::MAP_ID,
+    &crate::table::multi_hot::MultiHot,
     &crate::table::one_hot::OneHot,
     &integers::POSITIVE_MOD,
     &integers::SIGRID_HASH,
@@ -72,8 +94,14 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &arithmetic::TENSOR_DIV,
     &arithmetic::TENSOR_MUL,
     &arithmetic::TENSOR_SUB,
+    &crate::random::choice::RandomChoice,
+    &numbers::RANDOM_INT,
+    &numbers::RANDOM_NORMAL,
+    &numbers::RANDOM_UNIFORM,
     &crate::text::chunk_text::ChunkText,
+    &crate::text::corrupt_spans::CorruptSpans,
     &crate::text::detokenize::Detokenize,
+    &crate::text::mask_tokens::MaskTokens,
     &crate::text::minhash_signature::MinhashSignature,
     &crate::text::normalize_text::NormalizeText,
     &crate::text::tokenize::Tokenize,

@@ -46,9 +46,17 @@ pub(crate) fn call(text: &str, columns: Vec<Column>) -> std::result::Result<Colu
     select(udf(name).call(arguments.collect()), columns)
 }
 
-/// Builds a call of a keyed-random operator at site 5, with the keys of the column `key`.
-pub(crate) fn keyed(name: &str, mut arguments: Vec<Expr>) -> Expr {
-    arguments.extend([datafusion::prelude::col("key"), lit(5u64)]);
+/// Builds a call of a keyed-random operator at site 5, with the keys of the column `key`. Arguments that are left out
+/// have their defaults.
+pub(crate) fn keyed(name: &str, arguments: Vec<Expr>) -> Expr {
+    keyed_at(5, name, arguments)
+}
+
+/// Builds a call of a keyed-random operator at a site.
+pub(crate) fn keyed_at(site: u64, name: &str, mut arguments: Vec<Expr>) -> Expr {
+    let parameters = registry::find(name).unwrap().descriptor().parameters;
+    arguments.extend(parameters[arguments.len()..].iter().map(|parameter| lit(parameter.default_value().unwrap())));
+    arguments.extend([datafusion::prelude::col("key"), lit(site)]);
     udf(name).call(arguments)
 }
 

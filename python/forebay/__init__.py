@@ -17,6 +17,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ._batch import Batch
+from ._check_udf import check_udf
 from ._client import Cluster
 from ._counts import Counts
 from ._description import Description
@@ -67,6 +68,7 @@ __all__ = [
     "Udf",
     "UnavailableError",
     "__version__",
+    "check_udf",
     "connect",
     "load",
     "serve",

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, Float32Array, Float64Array,
-    Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, ListArray, StringArray, StringViewArray,
-    StructArray, UInt8Array, UInt32Array, UInt64Array,
+    ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, FixedSizeListBuilder,
+    Float32Array, Float32Builder, Float64Array, Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray,
+    ListArray, ListBuilder, StringArray, StringBuilder, StringViewArray, StructArray, UInt8Array, UInt32Array,
+    UInt64Array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::cast;
@@ -60,6 +61,25 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
                 .collect()
         }
         TypeClass::NumberList => list_columns(draws),
+        TypeClass::List => {
+            let words = optional_lists(draws, |draws| ["red", "", "Ñandú"][draws.below(3) as usize]);
+            let mut texts = ListBuilder::new(StringBuilder::new());
+            words.iter().for_each(|words| texts.append_option(words.as_ref().map(|words| words.iter().map(Some))));
+            let numbers = optional_lists(draws, |draws| draws.below(100) as i32);
+            let numbers = numbers.iter().map(|list| list.as_ref().map(|list| list.iter().map(|n| Some(*n))));
+            let numbers: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(numbers));
+            let large = cast(&numbers, &DataType::new_large_list(DataType::Int64, true));
+            let mut all = vec![column(Arc::new(texts.finish())), column(Arc::clone(&numbers))];
+            all.push(column(large.unwrap_or(numbers)));
+            all.push(groups(4, draws));
+            all
+        }
+        TypeClass::Boxes => vec![groups(4, draws)],
+        TypeClass::Points => vec![groups(2, draws), groups(3, draws)],
+        TypeClass::Side => {
+            let sides = optional(draws, |draws| 1 + draws.below(40) as i32);
+            vec![column(Arc::new(Int32Array::from(sides)))]
+        }
     }
 }
 
@@ -139,6 +159,44 @@ fn list_columns(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
         column(Arc::new(FixedSizeListArray::from_iter_primitive::<UInt32Type, _, _>(alike, 4))),
         column(Arc::clone(&list)),
     ]
+}
+
+/// Returns lists whose lengths follow from their rows, so that two columns of them fit.
+fn optional_lists<T>(draws: &mut Draws, mut value: impl FnMut(&mut Draws) -> T) -> Vec<Option<Vec<T>>> {
+    let mut row = 0;
+    optional(draws, |draws| draws.clone())
+        .into_iter()
+        .map(|is_some| {
+            row += 1;
+            is_some.map(|_| (0..row % 4).map(|_| value(draws)).collect())
+        })
+        .collect()
+}
+
+/// Returns lists of boxes or points, some null, some outside of images, some without an area.
+fn groups(width: i32, draws: &mut Draws) -> (Field, ArrayRef) {
+    let lists = optional_lists(draws, |draws| {
+        let number = |draws: &mut Draws| match draws.below(30) {
+            0 => f32::NAN,
+            1 => f32::INFINITY,
+            _ => draws.uniform_in(-10.0, 50.0) as f32,
+        };
+        (draws.below(9) > 0).then(|| (0..width).map(|_| number(draws)).collect::<Vec<_>>())
+    });
+    let item = Arc::new(Field::new_list_field(DataType::Float32, true));
+    let mut builder = ListBuilder::new(FixedSizeListBuilder::new(Float32Builder::new(), width).with_field(item));
+    for list in lists {
+        for group in list.iter().flatten() {
+            let numbers = builder.values().values();
+            match group {
+                Some(group) => numbers.append_slice(group),
+                None => numbers.append_nulls(width as usize),
+            }
+            builder.values().append(group.is_some());
+        }
+        builder.append(list.is_some());
+    }
+    column(Arc::new(builder.finish()))
 }
 
 /// Returns an array as a nullable column.

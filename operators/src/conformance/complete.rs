@@ -1,6 +1,6 @@
 //! Checks that a descriptor is complete.
 
-use crate::descriptor::{Descriptor, ParameterKind, SizeRatio};
+use crate::descriptor::{Descriptor, Determinism, Parameter, ParameterKind, SizeRatio};
 
 /// Checks all properties of a descriptor.
 pub(super) fn complete(descriptor: &Descriptor) -> Result<(), String> {
@@ -21,6 +21,10 @@ pub(super) fn complete(descriptor: &Descriptor) -> Result<(), String> {
         examples.iter().all(|e| e.sql.contains(name) && !e.result.is_empty()),
         "an example does not show the operator"
     );
+    let is_of_rows = descriptor.parameters.iter().any(|p| p.kind == ParameterKind::Rows);
+    if descriptor.determinism == Determinism::KeyedRandom && !is_of_rows {
+        ensure!(descriptor.position(Parameter::KEY.name).is_some(), "it draws, but takes no key");
+    }
     let SizeRatio { least, most } = descriptor.size_ratio;
     ensure!((0.0..=most).contains(&least) && most > 0.0, "the size ratio is no range");
     let optional = descriptor.parameters.iter().position(|p| p.default.is_some()).unwrap_or(usize::MAX);

@@ -13,7 +13,7 @@ use datafusion::prelude::col;
 
 use super::fuse;
 use crate::keyed::Draws;
-use crate::testing::{Column, column, decoded, file, keys, noise, udf};
+use crate::testing::{Column, column, decoded, file, keyed_at, keys, noise, udf};
 
 const FILES: [&str; 14] = [
     "colour.jpg",
@@ -35,11 +35,8 @@ const FILES: [&str; 14] = [
 /// Draws any operator that is a step on images, with constants that suit small images.
 fn step(draws: &mut Draws, image: Expr) -> Expr {
     let side = |draws: &mut Draws| lit(1 + draws.below(24) as i64);
-    let site = lit(draws.below(1 << 40));
-    let keyed = |name: &str, mut args: Vec<Expr>| {
-        args.extend([col("key"), site.clone()]);
-        udf(name).call(args)
-    };
+    let site = draws.below(1 << 40);
+    let keyed = |name: &str, args: Vec<Expr>| keyed_at(site, name, args);
     match draws.below(11) {
         0 => {
             let interpolation = ["nearest", "bilinear", "bicubic", "area", "lanczos"][draws.below(5) as usize];

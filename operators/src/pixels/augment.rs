@@ -186,6 +186,7 @@ static COLOR_JITTER_DESCRIPTOR: Descriptor = Descriptor {
             "The maximum rotation of the hue, as a fraction of the circle, from 0 to 0.5",
         )
         .or("0"),
+        Parameter::KEY,
     ],
     docs: "The operator makes the four changes in an order drawn for each image, and rounds to uint8 after each, like \
            torchvision. Draws: below 4, below 3 and below 2 shuffle brightness, contrast, saturation and hue from the \
@@ -209,6 +210,7 @@ static GAUSSIAN_BLUR_DESCRIPTOR: Descriptor = Descriptor {
             .or("23"),
         Parameter::constant("sigma_min", ConstantKind::Number, "The minimum standard deviation in pixels").or("0.1"),
         Parameter::constant("sigma_max", ConstantKind::Number, "The maximum standard deviation in pixels").or("2.0"),
+        Parameter::KEY,
     ],
     docs: "One draw: sigma, uniform from sigma_min to sigma_max. The image is mirrored at its edges. This also works \
            for an image that is smaller than the kernel, where torchvision fails. Computed in float32 and rounded; \
@@ -230,6 +232,7 @@ static RANDOM_ERASING_DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("ratio_min", ConstantKind::Number, "The minimum height / width of the part").or("0.3"),
         Parameter::constant("ratio_max", ConstantKind::Number, "The maximum height / width of the part").or("3.3"),
         Parameter::constant("value", ConstantKind::NumberList, "The colour, from 0 to 255 per channel").or("[0, 0, 0]"),
+        Parameter::KEY,
     ],
     docs: "The first draw decides: the image is erased if it is below p. Then the operator draws the area uniformly, \
            the ratio log-uniformly, the top and the left. It draws up to ten times until the part fits. A part that is \
@@ -257,6 +260,7 @@ static RANDOM_ROTATE_DESCRIPTOR: Descriptor = Descriptor {
             "The colour outside the image, from 0 to 255 per channel",
         )
         .or("[0, 0, 0]"),
+        Parameter::KEY,
     ],
     docs: "One draw: the angle, uniform, counterclockwise. The image keeps its size. Bilinear interpolation mixes the \
            edges with the fill. Nearest gives torchvision's pixels, except where two pixels are equally near. Bilinear \

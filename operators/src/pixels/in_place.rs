@@ -202,7 +202,7 @@ pub(crate) static RANDOM_GRAYSCALE: InPlace = InPlace {
     descriptor: &Descriptor {
         name: "random_grayscale",
         summary: "Turns each image grey with a given probability",
-        parameters: &[IMAGE, P.or("0.1")],
+        parameters: &[IMAGE, P.or("0.1"), Parameter::KEY],
         determinism: Determinism::KeyedRandom,
         pixels: Pixels::Pointwise,
         docs: "Each image has one draw, and changes if the draw is below p: never for 0, always for 1. All \
@@ -218,7 +218,7 @@ pub(crate) static RANDOM_VFLIP: InPlace = InPlace {
     descriptor: &Descriptor {
         name: "random_vflip",
         summary: "Mirrors each image top to bottom with a given probability",
-        parameters: &[IMAGE, P.or("0.5")],
+        parameters: &[IMAGE, P.or("0.5"), Parameter::KEY],
         determinism: Determinism::KeyedRandom,
         pixels: Pixels::Moved,
         docs: "Each image has one draw, and is mirrored if the draw is below p: never for 0, always for 1. Null \

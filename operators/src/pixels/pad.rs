@@ -109,18 +109,7 @@ impl Operator for Pad {
 
 impl Border {
     fn read(arguments: &Arguments) -> Result<Self> {
-        let numbers = arguments.numbers("padding")?;
-        let most = image_column::SIDE_MAX;
-        if let Some(bad) = numbers.iter().find(|x| !(0.0..=most as f64).contains(*x) || x.fract() != 0.0) {
-            return arguments.refuse("padding", format_args!("must be whole numbers from 0 to {most}, got {bad}"));
-        }
-        let sides: Vec<usize> = numbers.iter().map(|x| *x as usize).collect();
-        let [left, top, right, bottom] = match sides[..] {
-            [all] => [all; 4],
-            [x, y] => [x, y, x, y],
-            [left, top, right, bottom] => [left, top, right, bottom],
-            _ => return arguments.refuse("padding", format_args!("must have 1, 2 or 4 numbers, got {}", sides.len())),
-        };
+        let [left, top, right, bottom] = sides(arguments)?;
         let mode = match arguments.text("mode")?.as_str() {
             "constant" => Mode::Constant(colour(arguments, "fill")?),
             "edge" => Mode::Edge,
@@ -181,6 +170,22 @@ impl Border {
             Mode::Reflect => Some((if at < 0 { -at } else { 2 * last - at }) as usize),
         }
     }
+}
+
+/// Reads the widths of a border: left, top, right, bottom.
+pub(crate) fn sides(arguments: &Arguments) -> Result<[usize; 4]> {
+    let numbers = arguments.numbers("padding")?;
+    let most = image_column::SIDE_MAX;
+    if let Some(bad) = numbers.iter().find(|x| !(0.0..=most as f64).contains(*x) || x.fract() != 0.0) {
+        return arguments.refuse("padding", format_args!("must be whole numbers from 0 to {most}, got {bad}"));
+    }
+    let sides: Vec<usize> = numbers.iter().map(|x| *x as usize).collect();
+    Ok(match sides[..] {
+        [all] => [all; 4],
+        [x, y] => [x, y, x, y],
+        [left, top, right, bottom] => [left, top, right, bottom],
+        _ => return arguments.refuse("padding", format_args!("must have 1, 2 or 4 numbers, got {}", sides.len())),
+    })
 }
 
 #[cfg(test)]

@@ -143,6 +143,7 @@ static RAND_AUGMENT_DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("num_ops", ConstantKind::Integer, "The number of operations on an image").or("2"),
         Parameter::constant("magnitude", ConstantKind::Integer, "The strength of the operations, a bin").or("9"),
         Parameter::constant("num_magnitude_bins", ConstantKind::Integer, "The number of bins").or("31"),
+        Parameter::KEY,
     ],
     docs: "The operations are equally likely: identity, shear_x, shear_y, translate_x, translate_y, rotate, \
            brightness, color, contrast, sharpness, posterize, solarize, auto_contrast, equalize, with torchvision's \
@@ -161,6 +162,7 @@ static TRIVIAL_AUGMENT_DESCRIPTOR: Descriptor = Descriptor {
     parameters: &[
         IMAGE,
         Parameter::constant("num_magnitude_bins", ConstantKind::Integer, "The number of strengths").or("31"),
+        Parameter::KEY,
     ],
     docs: "The operations are those of `rand_augment`, with the wide ranges of TrivialAugmentWide. Draws: the \
            operation, the bin, the sign. Each operation is within one level of torchvision's. Null in, null out.",

@@ -6,6 +6,8 @@ use datafusion::common::Result;
 
 use crate::descriptor::{ConstantKind, Descriptor, Determinism, Example, Parameter, TypeClass};
 use crate::image_chain::{Frame, Span, Step, frame_each};
+use crate::image_column::Size;
+use crate::keyed::Draws;
 use crate::operator::{Arguments, Operator};
 use crate::resize::fixed_return_field;
 
@@ -20,6 +22,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
         Parameter::constant("padding", ConstantKind::Integer, "The width of a black border that is added first")
             .or("0"),
+        Parameter::KEY,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     determinism: Determinism::KeyedRandom,
@@ -47,10 +50,8 @@ impl Operator for RandomCrop {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        match arguments.integer("padding")? {
-            0..=PADDING_MAX => fixed_return_field(arguments),
-            other => arguments.refuse("padding", format_args!("must be from 0 to {PADDING_MAX}, got {other}")),
-        }
+        padding(arguments)?;
+        fixed_return_field(arguments)
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
@@ -63,15 +64,26 @@ impl Operator for RandomCrop {
 }
 
 fn frame(arguments: &Arguments) -> Result<Frame> {
-    let padding = arguments.integer("padding")? as usize;
-    Frame::copied(arguments, move |draws, have, want| {
-        let mut side = |have: usize, want: usize| {
-            let around = padding + want.saturating_sub(have + 2 * padding);
-            let first = draws.below((have + 2 * around - want + 1) as u64) as usize;
-            part(have, want, first, around)
-        };
-        [side(have.height, want.height), side(have.width, want.width)]
-    })
+    let padding = padding(arguments)?;
+    Frame::copied(arguments, move |draws, have, want| spans(draws, have, want, padding))
+}
+
+/// Reads the width of the border.
+pub(crate) fn padding(arguments: &Arguments) -> Result<usize> {
+    match arguments.integer("padding")? {
+        padding @ 0..=PADDING_MAX => Ok(padding as usize),
+        other => arguments.refuse("padding", format_args!("must be from 0 to {PADDING_MAX}, got {other}")),
+    }
+}
+
+/// Draws the rows and the columns of a crop.
+pub(crate) fn spans(draws: &mut Draws, have: Size, want: Size, padding: usize) -> [Span; 2] {
+    let mut side = |have: usize, want: usize| {
+        let around = padding + want.saturating_sub(have + 2 * padding);
+        let first = draws.below((have + 2 * around - want + 1) as u64) as usize;
+        part(have, want, first, around)
+    };
+    [side(have.height, want.height), side(have.width, want.width)]
 }
 
 /// Returns the source pixels of a crop. The image has `have` pixels and `around` padding pixels on both sides; the crop

@@ -12,6 +12,7 @@ mod golden;
 pub(crate) mod hex_to_int;
 pub(crate) mod index_of;
 pub(crate) mod integers;
+pub(crate) mod multi_hot;
 pub(crate) mod ngram;
 pub(crate) mod one_hot;
 pub(crate) mod vocab_apply;

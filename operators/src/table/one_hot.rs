@@ -26,7 +26,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-const SIZE_MAX: usize = 1 << 16;
+pub(super) const SIZE_MAX: usize = 1 << 16;
 
 /// The operator `one_hot`.
 #[derive(Debug)]

@@ -1,12 +1,15 @@
 //! Operators on text, and their shared view of a column of strings.
 
 pub(crate) mod chunk_text;
+pub(crate) mod corrupt_spans;
 pub(crate) mod detokenize;
+pub(crate) mod mask_tokens;
 pub(crate) mod measures;
 pub(crate) mod minhash_signature;
 pub(crate) mod normalize_text;
 pub(crate) mod repetition;
 mod tiktoken;
+mod token_pairs;
 pub(crate) mod tokenize;
 pub(crate) mod tokenizer;
 

@@ -5,7 +5,7 @@
 
 use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{Function, FunctionArguments, Spanned};
-use forebay_operators::{Determinism, OPERATORS};
+use forebay_operators::{Descriptor, Determinism, OPERATORS};
 
 use super::search::{AGGREGATE_HINT, ALL_ROWS, BEFOREHAND, SUBQUERY_HINT, Search, UNNEST_HINT, second_table, window};
 use crate::{Place, calls};
@@ -45,16 +45,21 @@ impl Search<'_> {
             );
         }
         if RANDOM.contains(&name) {
-            let keyed: Vec<_> = OPERATORS
-                .iter()
-                .map(|operator| operator.descriptor())
-                .filter(|descriptor| descriptor.determinism == Determinism::KeyedRandom)
-                .map(|descriptor| descriptor.name)
-                .collect();
+            let keyed = OPERATORS.iter().map(|operator| operator.descriptor());
+            let keyed = keyed.filter(|descriptor| descriptor.determinism == Determinism::KeyedRandom);
+            let (numbers, others): (Vec<_>, Vec<_>) = keyed.partition(|descriptor| descriptor.category == "random");
+            let names = |descriptors: Vec<&Descriptor>| {
+                descriptors.into_iter().map(|descriptor| descriptor.name).collect::<Vec<_>>().join(", ")
+            };
             return self.refuse_at(
                 place,
                 &format!("\"{name}\" returns new random values on every run, and a feed must reproduce its rows"),
-                &format!("keyed operators draw from the feed's seed, the epoch and the sample: {}", keyed.join(", ")),
+                &format!(
+                    "write `random_uniform()`: like all keyed operators, it draws from the feed's seed, the epoch and \
+                     the sample; values: {}; others: {}",
+                    names(numbers),
+                    names(others)
+                ),
             );
         }
         let scalar = self.state.scalar_functions().get(name);

@@ -1,7 +1,7 @@
 //! Assigns a call site to each keyed-random call of a query, and passes it its row's key.
 //!
-//! A call site is the operator's name and its ordinal among the calls of that operator. Adding a flip to a pipeline
-//! therefore does not change its crops.
+//! A call site is the operator's name and its ordinal among the calls of that operator without a `key`. Adding a flip
+//! to a pipeline therefore does not change its crops. Calls of one operator with one `key` have the same site.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, lit};
-use forebay_operators::Determinism;
+use forebay_operators::{Descriptor, Determinism, shared_site};
 use forebay_sql::SAMPLE;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,9 +37,12 @@ impl CallSites {
             .transform_up(|expr| {
                 let Expr::ScalarFunction(call) = expr else { return Ok(Transformed::no(expr)) };
                 let mut args = call.args.clone();
-                match forebay_operators::find(call.name()).map(|operator| operator.descriptor().determinism) {
+                let descriptor = forebay_operators::find(call.name()).map(|operator| operator.descriptor());
+                match descriptor.map(|descriptor| descriptor.determinism) {
                     Some(Determinism::KeyedRandom) => {
-                        args.extend([Expr::Column(key.clone()), lit(self.site(call.name()))]);
+                        let shared = descriptor.and_then(|descriptor| shared(descriptor, &args));
+                        let site = shared.unwrap_or_else(|| self.site(call.name()));
+                        args.extend([Expr::Column(key.clone()), lit(site)]);
                     }
                     Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
                     None if call.name() == SAMPLE && !is_of_table => {
@@ -63,5 +66,16 @@ impl CallSites {
         let site = xxh3_64(format!("{operator}#{ordinal}").as_bytes());
         *ordinal += 1;
         site
+    }
+}
+
+/// The site of a call that shares its draws by a `key`.
+fn shared(descriptor: &Descriptor, args: &[Expr]) -> Option<u64> {
+    match args.get(descriptor.position("key")?)? {
+        Expr::Literal(value, _) => match value.try_as_str()?? {
+            "" => None,
+            key => Some(shared_site(descriptor.draws_as(), key)),
+        },
+        _ => None,
     }
 }

@@ -1,0 +1,4 @@
+//! Operators that draw values for the rest of a query: numbers, and elements of lists.
+
+pub(crate) mod choice;
+pub(crate) mod numbers;
