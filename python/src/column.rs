@@ -5,7 +5,7 @@
 //! | numbers, booleans | a tensor `[rows]` |
 //! | fixed-size lists, `arrow.fixed_shape_tensor` | a tensor `[rows, …]` |
 //! | `arrow.variable_shape_tensor` | a list of tensors |
-//! | lists of numbers | a [`Ragged`]: all values, and the offset at which each row begins |
+//! | lists of numbers, or of fixed-size lists of numbers | a [`Ragged`]: all values, and the offset of each row |
 //! | dates, timestamps, durations | a tensor of integers with a unit |
 //! | structs | a dict of columns |
 //! | text, bytes, decimals, times of day, maps, other lists | a list of `str`, `bytes`, `Decimal`, `time`, lists of
@@ -64,12 +64,12 @@ impl Converter {
             DataType::FixedSizeList(item, width) if dtype(item).is_some() => {
                 self.tensor(py, field, array, &[i64::from(*width)], &[])
             }
-            DataType::List(item) if dtype(item).is_some() => {
+            DataType::List(item) if let Some(item) = numbers(item) => {
                 let list = array.as_list::<i32>();
                 let list = (list.offsets().clone(), list.values(), list.nulls());
                 self.ragged(py, field, item, list)
             }
-            DataType::LargeList(item) if dtype(item).is_some() => {
+            DataType::LargeList(item) if let Some(item) = numbers(item) => {
                 let list = array.as_list::<i64>();
                 let list = (list.offsets().clone(), list.values(), list.nulls());
                 self.ragged(py, field, item, list)
@@ -165,7 +165,7 @@ impl Converter {
         &mut self,
         py: Python<'_>,
         field: &Field,
-        item: &Field,
+        (item, width): (&Field, Option<i64>),
         (offsets, values, nulls): (OffsetBuffer<O>, &ArrayRef, Option<&NullBuffer>),
     ) -> PyResult<Py<PyAny>> {
         if nulls.is_some_and(|nulls| nulls.null_count() > 0) {
@@ -174,8 +174,14 @@ impl Converter {
         let dtype =
             tensor_dtype(field, Some(item)).ok_or_else(|| unreadable(py, field, "its elements are not numbers"))?;
         let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
-        let (values, unit) = self.values(py, field, dtype, &values.slice(first, last - first))?;
-        let values = Tensor::new(values, dtype, vec![(last - first) as i64]).of(unit);
+        let mut values = values.slice(first, last - first);
+        if width.is_some() {
+            no_nulls(py, field, &values)?;
+            values = Arc::clone(values.as_fixed_size_list().values());
+        }
+        let (values, unit) = self.values(py, field, dtype, &values)?;
+        let shape = [(last - first) as i64].into_iter().chain(width).collect();
+        let values = Tensor::new(values, dtype, shape).of(unit);
         let offsets: Vec<i64> = offsets.iter().map(|offset| (offset.as_usize() - first) as i64).collect();
         let shape = vec![offsets.len() as i64];
         let offsets = Tensor::new(Buffer::from_vec(offsets), DType::Int(64), shape);
@@ -267,6 +273,17 @@ fn tensor_dtype(field: &Field, item: Option<&Field>) -> Option<DType> {
         DataType::Duration(_) => DType::Int(64),
         _ => return None,
     })
+}
+
+/// Returns the numbers in the items of a list: the items themselves, or those of a fixed-size list and its length.
+fn numbers(item: &Field) -> Option<(&Field, Option<i64>)> {
+    match item.data_type() {
+        _ if dtype(item).is_some() => Some((item, None)),
+        DataType::FixedSizeList(number, width @ 1..) if dtype(number).is_some() => {
+            Some((number, Some(i64::from(*width))))
+        }
+        _ => None,
+    }
 }
 
 /// Returns NumPy's type for such times.

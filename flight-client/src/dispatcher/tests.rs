@@ -11,6 +11,7 @@ use arrow_flight::{
 use futures::StreamExt;
 use futures::future::ready;
 use futures::stream::{self, BoxStream};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -95,11 +96,11 @@ async fn calls_are_read_to_their_end() {
     let uri = format!("grpc://{}", incoming.local_addr().expect("bound"));
     let ended = Arc::new(AtomicUsize::new(0));
     let service = FlightServiceServer::new(LateEnds(Arc::clone(&ended)));
-    let server = tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+    let mut server = JoinSet::new();
+    server.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
     let client = DispatcherClient::new(vec![uri], ConnectOptions::default());
     for calls in 1..=CALLS {
         assert_eq!(client.call::<u64>("any", &()).await.expect("answered"), 7);
         assert_eq!(ended.load(Ordering::Relaxed), calls);
     }
-    server.abort();
 }

@@ -145,6 +145,24 @@ def test_only_empty_lists_are_ragged_too():
     assert ragged.offsets.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("of", [pa.list_, pa.large_list])
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
+def test_lists_of_boxes_are_ragged_with_their_full_shape(format, of):
+    lists = [[[1, 2, 3, 4], [5, 6, 7, 8]], [], [[9, 9, 9, 9]], [], [[0, 0, 1, 1]]]
+    first, second = read(pa.array(lists, of(pa.list_(pa.float32(), 4))), format)
+    assert isinstance(first, forebay.Ragged) and tuple(first.values.shape) == (3, 4)
+    # The second batch is the end of a larger array.
+    assert tuple(second.values.shape) == (1, 4) and second.offsets.tolist() == [0, 0, 1]
+    assert [row.tolist() for batch in (first, second) for row in batch] == lists
+    assert tuple(first[1].shape) == (0, 4)
+
+
+def test_a_null_box_is_an_error():
+    boxes = pa.array([[[1, 2], None]], pa.list_(pa.list_(pa.float32(), 2)))
+    with pytest.raises(forebay.DataError, match='"x" has nulls'):
+        read(boxes)
+
+
 def permuted(values, order):
     """Returns tensors whose rows lie in memory like those of `values`, with the dimensions permuted by `order`."""
     type = pa.fixed_shape_tensor(pa.from_numpy_dtype(values.dtype), values.shape[1:], permutation=order)
