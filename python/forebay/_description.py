@@ -65,7 +65,7 @@ def describe(read: Pass, types: dict[str, str]) -> Description:
     for batch in read.batches("describe"):
         rows += batch.num_rows
         for name, column in columns.items():
-            column.add(batch.column(name))
+            column.add(batch.column(name), batch.schema.field(name))
     found = {name: {"type": types[name], "nulls": column.nulls, **column.facts()} for name, column in columns.items()}
     histograms = {name: column.numbers.histogram() for name, column in columns.items() if column.is_number}
     return Description(found, rows, {name: bars for name, bars in histograms.items() if bars})
@@ -152,12 +152,12 @@ class _Column:
         # Of tensors: the only shape, or the least and the greatest sides.
         self._shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
-    def add(self, column: Any) -> None:
+    def add(self, column: Any, field: Any) -> None:
         pyarrow = required("pyarrow", "describe")
         compute = required("pyarrow.compute", "describe")
         types = pyarrow.types
         self.nulls += column.null_count
-        tensors = Tensors.of(column)
+        tensors = Tensors.of(column, field)
         if tensors is not None:
             for shape in {shape for shape in tensors.shapes if shape is not None}:
                 self._add_shape(shape)

@@ -45,7 +45,7 @@ class Looks:
         """All rows as a pandas frame. They must fit in memory. Tensors are NumPy arrays."""
         pandas = required("pandas", "to_pandas")
         rows = Pass(self._looked_at(), arguments.names("columns", columns), on_error).table("to_pandas")
-        frame = {name: _for_pandas(rows.column(name)) for name in rows.column_names}
+        frame = {name: _for_pandas(rows.column(name), rows.field(name)) for name in rows.column_names}
         return pandas.DataFrame(frame, columns=rows.column_names, index=range(rows.num_rows))
 
     def value_counts(self, column: str, *, limit: int = 10_000, on_error: OnError | None = None) -> Counts:
@@ -91,8 +91,8 @@ def _name(column: Any) -> str:
     return column
 
 
-def _for_pandas(column: Any) -> Any:
-    chunks = [Tensors.of(chunk) for chunk in column.chunks]
+def _for_pandas(column: Any, field: Any) -> Any:
+    chunks = [Tensors.of(chunk, field) for chunk in column.chunks]
     tensors = [chunk for chunk in chunks if chunk is not None]
     if not tensors:
         return column.to_pandas().array

@@ -138,6 +138,22 @@ def test_pictures_of_many_shapes_in_pandas(photos):
     assert all(np.array_equal(a, b) for a, b in zip(frame["image"], batch["image"]))
 
 
+def test_bfloat16_is_read_as_numbers(session, photos):
+    grid = session.table({"x": np.array([[1.5, -2.0], [3.0, 4.0]], dtype=np.float32)})
+    table = grid.select(x="cast_tensor(x, type => 'bfloat16')")
+    found = table.describe()["x"]
+    assert (found["min"], found["max"], found["mean"]) == (-2.0, 4.0, 1.625)
+    read = table.to_pandas()["x"]
+    assert str(read[0].dtype) == "bfloat16" and read[0].tolist() == [1.5, -2.0] and read[1].tolist() == [3.0, 4.0]
+    assert "bfloat16 (2,)" in _gallery.gallery(table.pipeline(), 1, None).html
+    image = "resize(decode_image(bytes), 32, 64)"
+    plain, cast = (
+        decoded(session, thumbnails(_gallery.gallery(photos.select(image=made).pipeline(), 1, None).html))[0].astype(int)
+        for made in (f"normalize({image})", f"cast_tensor(normalize({image}), type => 'bfloat16')")
+    )
+    assert np.abs(plain - cast).mean() < 3
+
+
 # Values
 
 
