@@ -5,6 +5,7 @@ import math
 import pickle
 import re
 import sys
+from datetime import date, datetime, timedelta
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -174,6 +175,24 @@ def test_all_nans_are_one_value_in_all_batches(session, monkeypatch):
     assert sorted(counts.values()) == [2, 3] and len(counts) == 2
 
 
+@pytest.mark.parametrize("numbers, type, shown", [
+    ([1, 2], pa.time64("ns"), ["00:00:00.000000001", "00:00:00.000000002"]),
+    (
+        [1792888200, 1792891800],
+        pa.timestamp("s", "Europe/Berlin"),
+        ["2026-10-25 02:30:00+0200", "2026-10-25 02:30:00+0100"],
+    ),
+    ([2**50], pa.timestamp("s"), ["<value out of range: 1125899906842624>"]),
+    ([0, 86400], pa.timestamp("s"), [datetime(1970, 1, 1), datetime(1970, 1, 2)]),
+    ([0, None, 1], pa.date32(), [date(1970, 1, 1), None, date(1970, 1, 2)]),
+])
+def test_different_times_are_different_values(session, numbers, type, shown):
+    table = session.table({"x": pa.array([*numbers, *numbers], type)})
+    assert table.value_counts("x") == {value: 2 for value in shown}
+    count = len(numbers)
+    assert table.find_duplicates() == [[row, row + count] for row in range(count)]
+
+
 def test_too_many_distinct_values_are_an_error_that_says_so(session):
     table = session.table({"id": range(100)})
     assert len(table.value_counts("id", limit=100)) == 100
@@ -185,8 +204,12 @@ def test_too_many_distinct_values_are_an_error_that_says_so(session):
 @pytest.mark.parametrize("column", ["tokens", "grid", "pair"])
 def test_only_single_values_are_counted(session, column):
     table = session.table({"tokens": [[1], [2, 3]], "grid": np.zeros((2, 2)), "pair": [{"a": 1}, {"a": 2}]})
-    with pytest.raises(forebay.InvalidError, match=f'counts texts, numbers and times, and the column "{column}"'):
+    phrase = f'counts texts, numbers and times, and the column "{column}"'
+    with pytest.raises(forebay.InvalidError, match=phrase) as error:
         table.value_counts(column)
+    # The hint works.
+    made = eval(error.value.hint.removeprefix("count an expression of it: "), {"table": table})
+    assert made.rows == 2
 
 
 def test_columns_must_exist(session):
@@ -270,6 +293,23 @@ def test_a_description_in_a_notebook(session):
     assert "<b>" in html.texts and "<b>" not in found._repr_html_() and found._repr_html_().count("<svg") == 1
 
 
+@pytest.mark.parametrize("column, low, high", [
+    (np.array([1, 2], dtype=np.float16), 1, 2),
+    (np.array([[1, 2], [3, 4]], dtype=np.float16), 1, 4),
+    (pa.array([5, 7], pa.duration("s")), timedelta(seconds=5), timedelta(seconds=7)),
+    (np.zeros((2, 3), dtype="datetime64[s]"), None, None),
+    (np.array([["a", "b"], ["c", "d"]]), None, None),
+    (pa.array([2, 2**50], pa.timestamp("s")), "1970-01-01 00:00:02", "<value out of range: 1125899906842624>"),
+    (pa.array([1, 2], pa.time64("ns")), "00:00:00.000000001", "00:00:00.000000002"),
+    ([-1.7e308, 1.7e308], -1.7e308, 1.7e308),
+    (pa.array([None, None], pa.month_day_nano_interval()), None, None),
+])
+def test_no_type_of_a_column_stops_a_description(session, column, low, high):
+    found = session.table({"x": column, "n": [1, 2]}).describe()
+    assert (found["x"].get("min"), found["x"].get("max")) == (low, high) and found["n"]["max"] == 2
+    Balanced(found._repr_html_())
+
+
 # Duplicates
 
 
@@ -306,6 +346,24 @@ def test_the_borders_of_values_are_part_of_the_content(session):
     table = session.table({"a": ["x", "xy", "", None], "b": ["yz", "z", "xyz", "xyz"]})
     assert table.find_duplicates() == []
     assert session.table({"a": [{"p": "x", "q": "yz"}, {"p": "xy", "q": "z"}]}).find_duplicates() == []
+
+
+@pytest.mark.parametrize("column, groups", [
+    # Bytes that are the text of other values.
+    (pa.array([[1, None], list(b"[1, None]"), [1, None]], pa.list_(pa.uint8())), [[0, 2]]),
+    ([0.0, -0.0, 1.0], [[0, 1]]),
+    (np.array([[0.0, 1.0], [-0.0, 1.0], [0.0, 2.0]]), [[0, 1]]),
+    (np.array([0x7FF8000000000000, 0x7FF8000000000001, 0], dtype=np.uint64).view(np.float64).reshape(3, 1), [[0, 1]]),
+    (np.array([[0.0], [-0.0], [1.0]], dtype=np.float16), [[0, 1]]),
+    ([{"bytes": b"x", "path": "a"}, {"bytes": b"x", "path": "b"}, {"bytes": b"y", "path": "a"}], [[0, 1]]),
+    ([{"bytes": None, "path": "a"}, {"bytes": None, "path": "b"}, {"bytes": None, "path": "a"}], [[0, 2]]),
+    (pa.array([[[1], [2]], [[1, 2]], [[1], [2]]], pa.list_(pa.list_(pa.int8()))), [[0, 2]]),
+    (pa.array([[1], [2], [1]], pa.list_(pa.time64("ns"))), [[0, 2]]),
+    ([["a", "b"], ["ab"], ["a", "b"]], [[0, 2]]),
+    ([[{"a": 1}], [{"a": 2}], [{"a": 1}]], [[0, 2]]),
+])
+def test_equal_content_is_found_and_other_content_is_not(session, column, groups):
+    assert session.table({"x": column}).find_duplicates() == groups
 
 
 def test_too_many_different_rows_are_an_error(session):
