@@ -6,6 +6,7 @@ import pickle
 import re
 import sys
 from datetime import date, datetime, timedelta
+from fractions import Fraction
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -416,17 +417,37 @@ def test_a_split_of_selected_columns(session):
         ((0.5, 0.4), {}, "must sum to 1"),
         ((0.5,), {"by": "m"}, '"by" must be'),
         ((0.5,), {"seed": -1}, '"seed" must be'),
+        ((0.5,), {"seed": 2**63}, '"seed" must be at most 9223372036854775807'),
+        ((0.9999999,), {}, "at least a fraction of 0.000001, and one has 1e-07"),
+        ((1e-9, 0.5, 0.5 - 1e-9), {}, "and one has 1e-09"),
+        ((math.nan,), {}, "above 0 and below 1, got nan"),
+        ((0.5,), {"by": "day"}, 'numbers, texts, booleans and bytes, and the column "day" is a Date32'),
     ],
 )
 def test_a_split_is_refused_with_the_reason(session, fractions, options, phrase):
     with pytest.raises(forebay.InvalidError, match=phrase):
-        session.table({"n": [1]}).split(*fractions, **{"by": "n", **options})
+        session.table({"n": [1], "day": [date(2026, 1, 1)]}).split(*fractions, **{"by": "n", **options})
+
+
+@pytest.mark.parametrize("fractions", [[np.float32(0.8), np.float32(0.1), np.float32(0.1)], [Fraction(1, 3)], [1e-6]])
+def test_fractions_of_a_split_are_any_numbers(session, fractions):
+    parts = session.table({"n": range(100)}).split(*fractions, by="n", seed=2**63 - 1)
+    assert sum(part.count() for part in parts) == 100
+
+
+def test_rows_are_split_by_the_text_of_a_time(session):
+    table = session.table({"day": np.arange(100).astype("datetime64[D]")})
+    with pytest.raises(forebay.InvalidError) as error:
+        table.split(0.9, by="day")
+    train, test = eval(error.value.hint.split(": ")[1], {"table": table})
+    assert train.count() + test.count() == 100 and test.count() > 0
 
 
 def test_a_part_is_not_split_by_the_same_numbers_again(session):
     train, _ = session.table({"n": range(1000)}).split(0.9, by="n")
-    with pytest.raises(forebay.InvalidError, match='split by "n" and seed 0 already') as error:
-        train.split(0.9, by="n")
+    for again, column in [(train, "n"), (train.select(key="n"), "key")]:
+        with pytest.raises(forebay.InvalidError, match="split with seed 0 already") as error:
+            again.split(0.9, by=column)
     assert "another seed" in error.value.hint
     assert 40 < train.split(0.9, by="n", seed=1)[1].count() < 140
 
