@@ -167,8 +167,8 @@ def _is_of_datasets(source: Any) -> bool:
 
 
 def _of_dataset(dataset: Any) -> Any:
-    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. Rows that are on disk stay
-    there, mapped into memory, unless they were reordered."""
+    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. The session then holds a copy
+    of them in memory."""
     if isinstance(dataset, Mapping):
         parts = cast("Mapping[str, Any]", dataset)
         names = ", ".join(map(repr, parts))
@@ -204,13 +204,26 @@ def _of_feature(name: str, column: Any, pyarrow: Any) -> Any:
     shape = getattr(type, "shape", None)
     if isinstance(type, pyarrow.ExtensionType) and isinstance(shape, (tuple, list)) and None not in shape:
         sides = cast("Sequence[int]", shape)
-        return pyarrow.chunked_array([_of_lists(chunk, sides, pyarrow) for chunk in column.chunks])
+        storage = type.storage_type
+        for _ in sides:
+            storage = storage.value_type
+        chunks = [_of_lists(name, chunk, sides, pyarrow) for chunk in column.chunks]
+        return pyarrow.chunked_array(chunks, type=pyarrow.fixed_shape_tensor(storage, list(sides)))
     return column
 
 
-def _of_lists(chunk: Any, shape: Sequence[int], pyarrow: Any) -> Any:
-    """Nested lists as tensors of one shape."""
-    values = chunk.storage
-    for _ in shape:
+def _of_lists(name: str, chunk: Any, shape: Sequence[int], pyarrow: Any) -> Any:
+    """Nested lists as tensors of one shape, and nulls."""
+    compute = required("pyarrow.compute", "a table of a datasets.Dataset")
+    values = chunk.storage.drop_null()
+    for side in shape:
+        if values.null_count or compute.any(compute.not_equal(compute.list_value_length(values), side)).as_py():
+            raise InvalidError(f'the column "{name}" has an array of another shape than its feature, {tuple(shape)}')
         values = values.flatten()
-    return _tensors(values, values.type, shape, pyarrow) if not chunk.null_count else chunk
+    tensors = _tensors(values, values.type, shape, pyarrow)
+    if not chunk.null_count:
+        return tensors
+    # Each row's place among those that are not null.
+    places = compute.subtract(compute.cumulative_sum(chunk.is_valid().cast("int64")), 1)
+    rows = tensors.storage.take(compute.if_else(chunk.is_valid(), places, None))
+    return pyarrow.ExtensionArray.from_storage(tensors.type, rows)

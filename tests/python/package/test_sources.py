@@ -232,6 +232,22 @@ def test_arrays_of_a_data_set_are_tensors(session):
     assert batch["grid"].tolist() == [grids[3], grids[0]] and batch["pair"].shape == (2, 2)
 
 
+def test_nulls_among_arrays_of_a_data_set_are_kept(session):
+    features = datasets.Features(grid=datasets.Array2D((1, 2), "float32"))
+    full, some, empty = (
+        datasets.Dataset.from_dict({"grid": grids}, features=features)
+        for grids in ([[[1, 2]]], [None, [[3, 4]], None, [[5, 6]]], [])
+    )
+    table = session.table(datasets.concatenate_datasets([full, some]))
+    assert table.columns["grid"] == "tensor<float32>[1, 2]"
+    grids = table.to_pandas()["grid"]
+    assert [None if grid is None else grid.tolist() for grid in grids] == [[[1, 2]], None, [[3, 4]], None, [[5, 6]]]
+    assert session.table(some.select([1, 2])).to_arrow().column("grid").null_count == 1
+    assert session.table(some.select([0, 2])).to_arrow().column("grid").null_count == 2
+    with pytest.raises(forebay.InvalidError, match="without rows"):
+        session.table(empty).count()
+
+
 def test_other_classes_of_datasets_are_refused(session, reviews):
     with pytest.raises(forebay.InvalidError, match="several data sets: 'train', 'test'") as error:
         session.table(datasets.DatasetDict(train=reviews, test=reviews))
