@@ -290,6 +290,12 @@ def test_files_of_one_folder_have_its_name_as_label(session, pictures):
     assert rows(session.table(pictures[:1]))["label"] == ["rocket"]
 
 
+def test_folders_may_have_the_characters_of_globs(session, pictures, tmp_path):
+    for folder in ("photos/c[1]", "photos/d*/{x}"):
+        shutil.copytree(tmp_path / "photos" / "cat", tmp_path / folder)
+        assert rows(session.table([f"{folder}/001.jpg"]))["path"] == [f"{folder}/001.jpg"]
+
+
 def test_a_list_of_paths_in_a_query(session, pictures):
     query = session.sql("SELECT path FROM chosen WHERE label = 'rocket'", chosen=pictures)
     assert rows(query)["path"] == ["photos/rocket/002.jpg"]
@@ -303,6 +309,12 @@ def test_missing_files_and_other_formats_are_refused(session, pictures, tmp_path
     (tmp_path / "photos" / "_hidden.jpg").write_bytes(b"")
     with pytest.raises(forebay.NotFoundError, match='"photos/_hidden.jpg"'):
         session.table([*pictures, "photos/_hidden.jpg"])
+    for paths in (["/a/x.jpg", "/b/y.jpg"], ["s3://a/x.jpg", "s3://b/y.jpg"]):
+        with pytest.raises(forebay.InvalidError, match="must have a common (folder below|bucket)"):
+            session.table(paths)
+    with pytest.raises(forebay.InvalidError, match="the same number") as error:
+        session.table(["x.jpg", "../b/y.jpg"])
+    assert "os.path.abspath" in error.value.hint
     with pytest.raises(forebay.InvalidError, match="one store"):
         session.table(["s3://bucket/a.jpg", "photos/b.jpg"])
     with pytest.raises(forebay.InvalidError, match='not of "parquet"'):
