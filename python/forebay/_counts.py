@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import _html as html
 from ._errors import ExhaustedError, InvalidError
 from ._packages import required
+from ._times import are_times, as_integers, as_python
 
 if TYPE_CHECKING:
     from ._reading import Pass
@@ -54,13 +55,18 @@ def value_counts(read: Pass, limit: int) -> Counts:
     compute = required("pyarrow.compute", "value_counts")
     pyarrow = required("pyarrow", "value_counts")
     counts: dict[Any, int] = {}
+    # The type of a column of times, which are counted as integers.
+    times: Any = None
     for batch in read.batches("value_counts"):
         values = batch.column(0)
         if pyarrow.types.is_nested(values.type) or isinstance(values.type, pyarrow.BaseExtensionType):
             raise InvalidError(
                 f'value_counts counts texts, numbers and times, and the column "{column}" is a {values.type}',
-                "count an expression of it: table.select(length=\"array_length(x)\").value_counts(\"length\")",
+                f"count an expression of it: table.select(x={_single(column, values.type, pyarrow)!r})"
+                '.value_counts("x")',
             )
+        if are_times(values.type):
+            times, values = values.type, as_integers(values)
         found = compute.value_counts(values)
         for value, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist()):
             # All NaNs are one value, and NaN is not equal to itself.
@@ -71,7 +77,18 @@ def value_counts(read: Pass, limit: int) -> Counts:
                 f'the column "{column}" has more than {limit} distinct values',
                 f"give a larger limit, at some hundred bytes a value: value_counts({column!r}, limit={limit * 10})",
             )
+    if times is not None:
+        counts = dict(zip(as_python(list(counts), times), counts.values()))
     return Counts(column, counts)
+
+
+def _single(column: str, type: Any, pyarrow: Any) -> str:
+    """An expression with a single value for each row of a nested column."""
+    name = '"' + column.replace('"', '""') + '"'
+    if pyarrow.types.is_struct(type) and type.num_fields:
+        field = type.field(0).name.replace("'", "''")
+        return f"{name}['{field}']"
+    return f"array_length({name})"
 
 
 _NAN = float("nan")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from . import _html as html
 from ._packages import required
 from ._tensors import Tensors
+from ._times import are_times, as_integers, as_python
 
 if TYPE_CHECKING:
     from ._reading import Pass
@@ -65,7 +66,7 @@ def describe(read: Pass, types: dict[str, str]) -> Description:
     for batch in read.batches("describe"):
         rows += batch.num_rows
         for name, column in columns.items():
-            column.add(batch.column(name))
+            column.add(batch.column(name), batch.schema.field(name))
     found = {name: {"type": types[name], "nulls": column.nulls, **column.facts()} for name, column in columns.items()}
     histograms = {name: column.numbers.histogram() for name, column in columns.items() if column.is_number}
     return Description(found, rows, {name: bars for name, bars in histograms.items() if bars})
@@ -86,6 +87,9 @@ class _Numbers:
 
     def add(self, values: Any, compute: Any, samples: bool = True) -> None:
         """Adds numbers without nulls."""
+        if str(values.type) == "halffloat":
+            # pyarrow has few functions for float16.
+            values = values.cast("float32")
         if _is_float(values.type):
             valid = compute.invert(compute.is_nan(values))
             self.nans += len(values) - compute.sum(valid).as_py() if len(values) else 0
@@ -132,6 +136,8 @@ class _Numbers:
             return []
         low, high = min(finite), max(finite)
         counts = [0] * BARS
+        if not math.isfinite(high - low):
+            return []
         for value in finite:
             counts[min(int((value - low) / (high - low) * BARS), BARS - 1) if high > low else 0] += 1
         return counts
@@ -146,30 +152,32 @@ class _Column:
         self.numbers = _Numbers()
         self._lengths = _Numbers()
         self._unit: str | None = None
-        self._ends: tuple[Any, Any] | None = None
+        # Of times, as integers.
+        self._ends: tuple[int, int] | None = None
+        self._type: Any = None
         self._trues: int | None = None
         self._distinct: set[Any] | None = None
         # Of tensors: the only shape, or the least and the greatest sides.
         self._shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
-    def add(self, column: Any) -> None:
+    def add(self, column: Any, field: Any) -> None:
         pyarrow = required("pyarrow", "describe")
         compute = required("pyarrow.compute", "describe")
         types = pyarrow.types
         self.nulls += column.null_count
-        tensors = Tensors.of(column)
+        tensors = Tensors.of(column, field)
         if tensors is not None:
             for shape in {shape for shape in tensors.shapes if shape is not None}:
                 self._add_shape(shape)
             elements = tensors.elements
-            if not (elements.null_count or types.is_boolean(elements.type)):
+            if _is_number(elements.type, types) and not elements.null_count:
                 self.numbers.add(elements, compute, samples=False)
             return
         values = column.drop_null()
         type = values.type
         if types.is_boolean(type):
             self._trues = (self._trues or 0) + (compute.sum(values).as_py() or 0)
-        elif types.is_integer(type) or types.is_floating(type) or types.is_decimal(type):
+        elif _is_number(type, types):
             self.is_number = True
             self.numbers.add(values, compute)
             if not _is_float(type):
@@ -186,8 +194,9 @@ class _Column:
         elif types.is_list(type) or types.is_large_list(type):
             self._unit = "items"
             self._lengths.add(compute.list_value_length(values), compute, samples=False)
-        elif types.is_temporal(type) and len(values):
-            self._widen(compute.min_max(values))
+        elif are_times(type) and len(values):
+            self._type = type
+            self._widen(compute.min_max(as_integers(values)))
 
     def _widen(self, ends: Any) -> None:
         low, high = ends["min"].as_py(), ends["max"].as_py()
@@ -209,7 +218,7 @@ class _Column:
         if self._trues is not None:
             facts["true"] = self._trues
         if self._ends is not None:
-            facts |= {"min": self._ends[0], "max": self._ends[1]}
+            facts |= zip(("min", "max"), as_python(list(self._ends), self._type))
         if self._unit is not None:
             lengths = self._lengths.facts()
             facts |= {f"{name} {self._unit}": lengths[name] for name in ("min", "max", "mean") if name in lengths}
@@ -220,6 +229,10 @@ class _Column:
             low, high = self._shapes
             facts |= {"shape": low} if low == high else {"min shape": low, "max shape": high}
         return facts
+
+
+def _is_number(type: Any, types: Any) -> bool:
+    return bool(types.is_integer(type) or types.is_floating(type) or types.is_decimal(type))
 
 
 def _is_float(type: Any) -> bool:

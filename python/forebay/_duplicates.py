@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 from . import _html as html
 from ._errors import ExhaustedError
 from ._packages import required
+from ._times import are_times, as_integers
 
 if TYPE_CHECKING:
     from ._reading import Pass
@@ -61,7 +62,7 @@ def find_duplicates(read: Pass, columns: list[str], limit: int) -> Duplicates:
     for batch in read.batches("find_duplicates"):
         names = batch.column("path").to_pylist() if "path" in read.columns else None
         parts = [contents(batch.column(name)) for name in columns]
-        for index, row in enumerate(zip(*parts)):
+        for index, row in enumerate(zip(*parts, strict=True)):
             hashed = blake2b(digest_size=_DIGEST_BYTES)
             for part in row:
                 hashed.update(struct.pack("<q", -1 if part is None else len(part)))
@@ -84,31 +85,52 @@ def find_duplicates(read: Pass, columns: list[str], limit: int) -> Duplicates:
 def contents(column: Any) -> Iterator[bytes | None]:
     """The values of an Arrow column as bytes; equal values have equal bytes."""
     pyarrow = required("pyarrow", "find_duplicates")
+    types = pyarrow.types
     storage = column.storage if isinstance(column, pyarrow.ExtensionArray) else column
     type = storage.type
-    if pyarrow.types.is_binary(type) or pyarrow.types.is_large_binary(type):
+    if types.is_binary(type) or types.is_large_binary(type):
         yield from storage.to_pylist()
-    elif pyarrow.types.is_struct(type):
+    elif types.is_struct(type):
         names = [field.name for field in type]
-        rows = zip(*(contents(storage.field(name)) for name in names))
-        for valid, fields in zip(storage.is_valid().to_pylist(), rows):
-            yield b"".join(_sized(field) for field in fields) if valid else None
-    elif pyarrow.types.is_nested(type) and pyarrow.types.is_primitive(getattr(type, "value_type", type)):
-        # Lists of numbers, such as the values of a tensor: the numbers as they are in memory.
+        fields = [contents(storage.field(name)) for name in names]
+        rows = zip(*fields, strict=True) if fields else [()] * len(storage)
+        for valid, row in zip(storage.is_valid().to_pylist(), rows, strict=True):
+            parts = dict(zip(names, row))
+            if set(names) == {"bytes", "path"} and parts["bytes"] is not None:
+                # A picture in a data set: its file's name is not its content.
+                parts["path"] = None
+            yield b"".join(map(_sized, parts.values())) if valid else None
+    elif types.is_nested(type):
         for row in storage:
-            yield _of_numbers(row.values) if row.is_valid else None
+            yield _of_list(row.values, types) if row.is_valid else None
     else:
-        for value in storage.to_pylist():
+        for value in _normal(storage, types).to_pylist():
             yield None if value is None else repr(value).encode()
 
 
-def _of_numbers(values: Any) -> bytes:
-    bits = values.type.bit_width
-    if values.null_count or bits % 8:
-        return repr(values.to_pylist()).encode()
-    begin = values.offset * bits // 8
+def _of_list(values: Any, types: Any) -> bytes:
+    if not types.is_primitive(values.type) or values.null_count or values.type.bit_width % 8:
+        return b"values" + b"".join(map(_sized, contents(values)))
+    # Numbers, such as those of a tensor, as they are in memory.
+    values = _normal(values, types)
+    width = values.type.bit_width // 8
     data = values.buffers()[1]
-    return memoryview(data)[begin : begin + len(values) * bits // 8].tobytes() if data is not None else b""
+    begin, end = values.offset * width, (values.offset + len(values)) * width
+    return b"memory" + (memoryview(data)[begin:end].tobytes() if data is not None else b"")
+
+
+def _normal(values: Any, types: Any) -> Any:
+    """Values of one form for equal numbers: all NaNs, and both zeros, are equal. Times become integers."""
+    if are_times(values.type):
+        return as_integers(values)
+    if not types.is_floating(values.type):
+        return values
+    compute = required("pyarrow.compute", "find_duplicates")
+    # pyarrow has few functions for float16.
+    values = values.cast("float32") if types.is_float16(values.type) else values
+    pyarrow = required("pyarrow", "find_duplicates")
+    zero, nan = (pyarrow.scalar(number, values.type) for number in (0.0, float("nan")))
+    return compute.if_else(compute.is_nan(values), nan, compute.add(values, zero))
 
 
 def _sized(part: bytes | None) -> bytes:

@@ -46,8 +46,8 @@ def _is_arrow(source: Any) -> bool:
 
 
 def _of_columns(columns: Mapping[Any, Any]) -> Any:
-    """A dict of columns: NumPy, torch and JAX arrays, pyarrow arrays, and lists. An array of several dimensions is a
-    column of tensors."""
+    """A dict of columns: NumPy, torch and JAX arrays, pyarrow arrays, pandas and Polars series, and lists. An array of
+    several dimensions, and a list of such arrays of one shape, is a column of tensors."""
     pyarrow = required("pyarrow", "a table of a dict")
     if not columns:
         raise InvalidError("a table needs at least one column", ACCEPTED)
@@ -57,7 +57,7 @@ def _of_columns(columns: Mapping[Any, Any]) -> Any:
             raise InvalidError(f"names of columns must be strings, got {name!r}")
         try:
             made[name] = _column(column, pyarrow)
-        except (TypeError, ValueError, pyarrow.ArrowException) as error:
+        except (TypeError, ValueError, OverflowError, pyarrow.ArrowException) as error:
             raise InvalidError(f'the column "{name}" cannot be made of {type(column).__name__}: {error}') from None
     lengths = {name: len(column) for name, column in made.items()}
     if len(set(lengths.values())) > 1:
@@ -70,25 +70,85 @@ def _column(column: Any, pyarrow: Any) -> Any:
     if isinstance(column, (pyarrow.Array, pyarrow.ChunkedArray)):
         return column
     if not hasattr(column, "shape"):
-        if isinstance(column, (str, bytes)) or not isinstance(column, Iterable):
+        # Sets have no order, and the rows of a dict would be its keys.
+        if isinstance(column, (str, bytes, Mapping, set, frozenset)) or not isinstance(column, Iterable):
             raise TypeError("it is not an array or a list")
-        return pyarrow.array(list(cast("Iterable[Any]", column)))
+        items = list(cast("Iterable[Any]", column))
+        are_arrays = bool(items) and all(hasattr(item, "shape") and not _is_scalar(item) for item in items)
+        return _of_arrays(items, pyarrow) if are_arrays else pyarrow.array(items)
+    if len(column.shape) == 1 and type(column).__module__.partition(".")[0] == "pandas":
+        # NumPy has no nulls among integers, and no zones of times.
+        made = pyarrow.array(column, from_pandas=True)
+        return made.dictionary_decode() if pyarrow.types.is_dictionary(made.type) else made
+    if len(column.shape) == 1 and hasattr(column, "__arrow_c_stream__"):
+        return pyarrow.chunked_array(column)
+    return _of_array(_numpy(column), pyarrow)
+
+
+def _is_scalar(item: Any) -> bool:
+    return isinstance(item, required("numpy", "a table of arrays").generic)
+
+
+def _numpy(column: Any) -> Any:
+    """An array of any package as an array of NumPy, masked if `column` is."""
+    numpy = required("numpy", "a table of arrays")
+    if str(column.dtype if hasattr(column, "dtype") else "").removeprefix("torch.") == "bfloat16":
+        floats = "float()" if hasattr(column, "detach") else 'astype("float32")'
+        raise TypeError(f"NumPy has no bfloat16: give column.{floats}, and cast_tensor(x, type => 'bfloat16') in SQL")
     if hasattr(column, "detach"):
-        # A torch tensor, perhaps on a GPU. NumPy has no bfloat16.
+        # A torch tensor, perhaps on a GPU.
         column = column.detach().cpu()
-        if str(column.dtype) == "torch.bfloat16":
-            raise TypeError("NumPy has no bfloat16: give column.float(), and cast_tensor(x, type => 'bfloat16') in SQL")
     elif hasattr(column, "to_numpy"):
         column = column.to_numpy()
-    array: Any = required("numpy", "a table of arrays").asarray(column)
+    return numpy.asanyarray(column) if numpy.ma.isMaskedArray(column) else numpy.asarray(column)
+
+
+def _of_arrays(items: list[Any], pyarrow: Any) -> Any:
+    """A list of arrays: tensors if they have several dimensions, and otherwise lists of any lengths."""
+    numpy = required("numpy", "a table of arrays")
+    arrays = [_numpy(item) for item in items]
+    if any(numpy.ma.is_masked(array) for array in arrays):
+        raise ValueError("tensors and lists have no masks")
+    if all(array.ndim == 1 for array in arrays):
+        return pyarrow.array([_native(array) for array in arrays])
+    kinds = list(dict.fromkeys(f"{array.dtype} {array.shape}" for array in arrays))
+    if len(kinds) > 1:
+        raise ValueError(f"its arrays must have one type and shape, and it has {kinds[0]} and {kinds[1]}")
+    return _of_array(numpy.stack(arrays), pyarrow)
+
+
+def _of_array(array: Any, pyarrow: Any) -> Any:
     if array.ndim == 0:
         raise ValueError("it has no rows")
+    numpy = required("numpy", "a table of arrays")
+    mask = numpy.ma.getmaskarray(array) if numpy.ma.is_masked(array) else None
+    array = _native(numpy.ma.getdata(array))
     if array.ndim == 1:
-        return pyarrow.array(array)
+        if array.dtype.kind == "S":
+            # pyarrow ends the bytes of such an array at the first zero.
+            rows = array.tolist()
+            return pyarrow.array(rows, pyarrow.binary(), mask=mask)
+        return pyarrow.array(array, mask=mask)
+    if mask is not None:
+        raise ValueError("tensors have no masks: give array.filled(…)")
     if 0 in array.shape[1:]:
         raise ValueError(f"its rows have the shape {array.shape[1:]}, which holds no elements")
     values = pyarrow.array(array.reshape(-1))
     return _tensors(values, values.type, array.shape[1:], pyarrow)
+
+
+# Units of NumPy's times that Arrow lacks.
+_UNITS = {"M": {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}, "m": {"W": "s", "D": "s", "h": "s", "m": "s"}}
+
+
+def _native(array: Any) -> Any:
+    """The array in this machine's byte order, and times in a unit that Arrow has."""
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    units = _UNITS.get(array.dtype.kind, {})
+    unit = required("numpy", "a table of arrays").datetime_data(array.dtype) if units else ("", 1)
+    if unit[0] in units:
+        return array.astype(f"{array.dtype.kind}8[{units[unit[0]]}]")
+    return array
 
 
 def _tensors(values: Any, type: Any, shape: Sequence[int], pyarrow: Any) -> Any:
@@ -107,8 +167,8 @@ def _is_of_datasets(source: Any) -> bool:
 
 
 def _of_dataset(dataset: Any) -> Any:
-    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. Rows that are on disk stay
-    there, mapped into memory, unless they were reordered."""
+    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. The session then holds a copy
+    of them in memory."""
     if isinstance(dataset, Mapping):
         parts = cast("Mapping[str, Any]", dataset)
         names = ", ".join(map(repr, parts))
@@ -144,13 +204,26 @@ def _of_feature(name: str, column: Any, pyarrow: Any) -> Any:
     shape = getattr(type, "shape", None)
     if isinstance(type, pyarrow.ExtensionType) and isinstance(shape, (tuple, list)) and None not in shape:
         sides = cast("Sequence[int]", shape)
-        return pyarrow.chunked_array([_of_lists(chunk, sides, pyarrow) for chunk in column.chunks])
+        storage = type.storage_type
+        for _ in sides:
+            storage = storage.value_type
+        chunks = [_of_lists(name, chunk, sides, pyarrow) for chunk in column.chunks]
+        return pyarrow.chunked_array(chunks, type=pyarrow.fixed_shape_tensor(storage, list(sides)))
     return column
 
 
-def _of_lists(chunk: Any, shape: Sequence[int], pyarrow: Any) -> Any:
-    """Nested lists as tensors of one shape."""
-    values = chunk.storage
-    for _ in shape:
+def _of_lists(name: str, chunk: Any, shape: Sequence[int], pyarrow: Any) -> Any:
+    """Nested lists as tensors of one shape, and nulls."""
+    compute = required("pyarrow.compute", "a table of a datasets.Dataset")
+    values = chunk.storage.drop_null()
+    for side in shape:
+        if values.null_count or compute.any(compute.not_equal(compute.list_value_length(values), side)).as_py():
+            raise InvalidError(f'the column "{name}" has an array of another shape than its feature, {tuple(shape)}')
         values = values.flatten()
-    return _tensors(values, values.type, shape, pyarrow) if not chunk.null_count else chunk
+    tensors = _tensors(values, values.type, shape, pyarrow)
+    if not chunk.null_count:
+        return tensors
+    # Each row's place among those that are not null.
+    places = compute.subtract(compute.cumulative_sum(chunk.is_valid().cast("int64")), 1)
+    rows = tensors.storage.take(compute.if_else(chunk.is_valid(), places, None))
+    return pyarrow.ExtensionArray.from_storage(tensors.type, rows)

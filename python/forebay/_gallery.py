@@ -45,25 +45,25 @@ def _figure(session: Session, row: Any, pyarrow: Any) -> str:
     pictures: list[str] = []
     cells: list[tuple[str, str]] = []
     for name in row.column_names:
-        column = row.column(name).combine_chunks()
-        jpeg = thumbnail(session, column, pyarrow)
+        column, field = row.column(name).combine_chunks(), row.field(name)
+        jpeg = thumbnail(session, column, field, pyarrow)
         if jpeg is not None:
             pictures.append(html.picture(jpeg, name))
         else:
-            cells.append((html.text(name, 40), _cell(column)))
+            cells.append((html.text(name, 40), _cell(column, field)))
     lines = "".join(f"<tr><th>{name}</th><td>{cell}</td></tr>" for name, cell in cells)
     return f"<figure>{''.join(pictures)}<table>{lines}</table></figure>"
 
 
-def _cell(column: Any) -> str:
-    tensors = Tensors.of(column)
+def _cell(column: Any, field: Any) -> str:
+    tensors = Tensors.of(column, field)
     if tensors is not None:
-        return html.text(f"{tensors.data.type.value_type} {tensors.shapes[0]}")
+        return html.text(f"{tensors.dtype} {tensors.shapes[0]}")
     value = column[0].as_py()
     return html.text(f"{len(value)} bytes" if isinstance(value, bytes) else value)
 
 
-def thumbnail(session: Session, column: Any, pyarrow: Any) -> bytes | None:
+def thumbnail(session: Session, column: Any, field: Any, pyarrow: Any) -> bytes | None:
     """A small JPEG file of the only value of a column: an encoded or decoded picture. Returns `None` for others."""
     if column.null_count:
         return None
@@ -72,7 +72,7 @@ def thumbnail(session: Session, column: Any, pyarrow: Any) -> bytes | None:
         shape = _sides(session, column, pyarrow)
         image = "decode_image(picture, fast => true)"
     else:
-        column = _fixed(column, pyarrow)
+        column = _fixed(column, field, pyarrow)
         shape = None if column is None else tuple(column.type.shape)[:2]
         image = "picture"
     if shape is None or min(shape) == 0:
@@ -93,9 +93,9 @@ def _sides(session: Session, column: Any, pyarrow: Any) -> tuple[int, int] | Non
     return None if None in sides else (sides[0], sides[1])
 
 
-def _fixed(column: Any, pyarrow: Any) -> Any:
+def _fixed(column: Any, field: Any, pyarrow: Any) -> Any:
     """An image tensor of one row as uint8 of a fixed shape; `None` if it is no image."""
-    tensors = Tensors.of(column)
+    tensors = Tensors.of(column, field)
     if tensors is None:
         return None
     elements, [shape] = tensors.elements, tensors.shapes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class Looks:
         """All rows as a pandas frame. They must fit in memory. Tensors are NumPy arrays."""
         pandas = required("pandas", "to_pandas")
         rows = Pass(self._looked_at(), arguments.names("columns", columns), on_error).table("to_pandas")
-        frame = {name: _for_pandas(rows.column(name)) for name in rows.column_names}
+        frame = {name: _for_pandas(rows.column(name), rows.field(name)) for name in rows.column_names}
         return pandas.DataFrame(frame, columns=rows.column_names, index=range(rows.num_rows))
 
     def value_counts(self, column: str, *, limit: int = 10_000, on_error: OnError | None = None) -> Counts:
@@ -91,8 +92,8 @@ def _name(column: Any) -> str:
     return column
 
 
-def _for_pandas(column: Any) -> Any:
-    chunks = [Tensors.of(chunk) for chunk in column.chunks]
+def _for_pandas(column: Any, field: Any) -> Any:
+    chunks = [Tensors.of(chunk, field) for chunk in column.chunks]
     tensors = [chunk for chunk in chunks if chunk is not None]
     if not tensors:
         return column.to_pandas().array
@@ -110,17 +111,21 @@ def _objects(rows: list[Any]) -> Any:
 def split_conditions(column: str, fractions: tuple[float, ...], seed: int) -> list[str]:
     """Conditions of SQL that divide rows by a hash of `column`: a row's part depends on the column's value alone."""
     for fraction in fractions:
-        if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
+        if isinstance(fraction, bool) or not isinstance(fraction, numbers.Real) or not 0 < fraction < 1:
             raise arguments.refuse("fractions", "numbers above 0 and below 1", fraction)
     if not fractions:
         raise InvalidError('split() needs fractions: split(0.9, by="path") or split(0.8, 0.1, 0.1, by="path")')
-    shares = [*fractions, 1 - fractions[0]] if len(fractions) == 1 else list(fractions)
-    if abs(sum(shares) - 1) > 1e-9:
+    shares = [float(fraction) for fraction in fractions]
+    shares += [1 - shares[0]] if len(shares) == 1 else []
+    if abs(sum(shares) - 1) > 1 / BUCKETS:
         listed = ", ".join(map(str, shares))
         raise InvalidError(f"the fractions of a split must sum to 1, and {listed} sum to {sum(shares)}")
     # Rows whose value is null have one part too.
     bucket = f"coalesce({bucket_of(column, seed)}, 0)"
     bounds = [round(sum(shares[:index]) * BUCKETS) for index in range(len(shares))] + [BUCKETS]
+    if min(high - low for low, high in zip(bounds, bounds[1:])) < 1:
+        smallest = min(shares)
+        raise InvalidError(f"a part of a split has at least a fraction of {1 / BUCKETS:f}, and one has {smallest:.2g}")
     conditions: list[str] = []
     for low, high in zip(bounds, bounds[1:]):
         above, below = f"{bucket} >= {low}", f"{bucket} < {high}"
@@ -129,8 +134,9 @@ def split_conditions(column: str, fractions: tuple[float, ...], seed: int) -> li
 
 
 BUCKETS = 1_000_000
+HASHED = f", buckets => {BUCKETS}, seed => {{seed}})"
 
 
 def bucket_of(column: str, seed: int) -> str:
     name = '"' + column.replace('"', '""') + '"'
-    return f"hash_bucket({name}, buckets => {BUCKETS}, seed => {seed})"
+    return f"hash_bucket({name}{HASHED.format(seed=seed)}"

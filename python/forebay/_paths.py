@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from typing import TYPE_CHECKING, Sequence
 
 from ._errors import InvalidError, NotFoundError
@@ -14,6 +15,7 @@ from ._table import Table, quoted
 if TYPE_CHECKING:
     from ._session import Session
 
+_GLOB = re.compile(r"[*?\[{]")
 # Missing files that an error names.
 NAMED_MAX = 3
 
@@ -70,9 +72,30 @@ def _folder(paths: list[str]) -> str:
     if len(stores) > 1 or len({path.startswith("/") for path in paths}) > 1:
         raise InvalidError("the paths of a list must be of one store, and all relative or all absolute")
     store = next(iter(stores))
+    folders = [posixpath.dirname(_plain(path)) for path in paths]
+    if len({_up(folder) for folder in folders}) > 1:
+        raise InvalidError(
+            'relative paths of a list must all begin with the same number of ".."',
+            "give absolute paths: [os.path.abspath(path) for path in paths]",
+        )
+    common = posixpath.commonpath(folders)
+    # A folder with such a name would be a glob.
+    while _GLOB.search(common):
+        common = posixpath.dirname(common)
+    if common == "/" or (store and not common):
+        what = "bucket" if store else "folder below '/'"
+        raise InvalidError(
+            f"the paths of a list must have a common {what}, whose files are listed",
+            "make a table of the paths of each, or put the files into one",
+        )
     prefix = f"{store}://" if store else ""
-    common = posixpath.commonpath([posixpath.dirname(_plain(path)) for path in paths])
     return f"{prefix}{common}" if common else "."
+
+
+def _up(folder: str) -> int:
+    """How many folders a path goes up before it goes down."""
+    names = folder.split("/")
+    return next((number for number, name in enumerate(names) if name != ".."), len(names))
 
 
 def _below(path: str, folder: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from . import _arguments as arguments
 from ._errors import InvalidError
 from ._loads import Loads
-from ._looking import Looks, bucket_of, split_conditions
+from ._looking import HASHED, Looks, split_conditions
 
 if TYPE_CHECKING:
     from ._loader import Loader
@@ -135,17 +135,31 @@ class Table(Loads, Looks):
 
         A row's part depends only on its value in the column `by` and on `seed`. It stays the same when rows are added,
         and equal values are in one part. The parts have about these fractions of the distinct values. To split a part
-        again by the same column, give another seed.
+        again, give another seed.
         """
-        if arguments.choice("by", by, list(self.columns)) is None:
+        types = self.columns
+        if arguments.choice("by", by, list(types)) is None:
             raise arguments.refuse("by", "the name of a column", by)
-        seed = arguments.count("seed", seed)
-        if bucket_of(by, seed) in self.sql:
+        # SQL has no larger integers.
+        seed = arguments.integer("seed", arguments.count("seed", seed), maximum=2**63 - 1) or 0
+        # The column may have another name by now.
+        if HASHED.format(seed=seed) in self.sql:
             raise InvalidError(
-                f'these rows were split by "{by}" and seed {seed} already, so another such split would not be random',
+                f"these rows were split with seed {seed} already, so another such split may not be random",
                 "give another seed, or all fractions at once: split(0.8, 0.1, 0.1, …)",
             )
-        return tuple(self.filter(condition) for condition in split_conditions(by, fractions, seed))
+        parts = tuple(self.filter(condition) for condition in split_conditions(by, fractions, seed))
+        try:
+            parts[0].pipeline()
+        except InvalidError as error:
+            if not error.message.startswith("hash_bucket:"):
+                raise
+            raise InvalidError(
+                f'a split divides by numbers, texts, booleans and bytes, and the column "{by}" is a {types[by]}',
+                "split by another column, or by a text of this one, if it is a time: "
+                f"table.with_column(\"key\", {f'CAST({quoted(by)} AS TEXT)'!r}).split(0.9, by=\"key\")",
+            ) from None
+        return parts
 
     def limit(self, rows: int) -> "Table":
         """The first rows of a table of files or Arrow data."""

@@ -3,10 +3,11 @@
 Each item of a list under "Not supported" or "Current limits" carries a comment that names what must not exist:
 
     <!-- absent: operator *audio*, format tar, argument sampler, python Loader.__getitem__, scheme gs -->
-    <!-- refused: SELECT label FROM photos ORDER BY label -->
+    <!-- refused (ORDER BY needs): SELECT label FROM photos ORDER BY label -->
     <!-- not in a registry -->
 
-Names may be patterns. Operators are those of docs/operators.md, which is generated from the registry.
+The words in brackets are those of the refusal's message. Names may be patterns. Operators are those of
+docs/operators.md, which is generated from the registry.
 """
 
 import fnmatch
@@ -23,7 +24,7 @@ from support import REPOSITORY
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "migration").glob("*.md"))]
 SECTION = re.compile(r"^## (?:Not supported(?: yet)?|Current limits)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"<!--\s*(absent|refused|not in a registry):?\s*(.*?)\s*-->", re.DOTALL)
+COMMENT = re.compile(r"<!--\s*(absent|refused\s+\([^)]*\)|not in a registry):?\s*(.*?)\s*-->", re.DOTALL)
 
 
 def items(text: str) -> list[str]:
@@ -91,19 +92,19 @@ def contradictions(item: str) -> list[str]:
         if comment == "absent":
             for kind, pattern in (denied.split() for denied in text.split(",")):
                 found += [f"{kind} {name}" for name in present(kind, pattern)]
-        elif comment == "refused":
-            found += [] if is_refused(text) else [text]
+        elif comment.startswith("refused"):
+            found += [] if is_refused(text, comment.partition("(")[2][:-1]) else [text]
     return found
 
 
-def is_refused(statement: str) -> bool:
+def is_refused(statement: str, phrase: str) -> bool:
     session = forebay.Session(base=REPOSITORY / "examples")
     try:
         session.sql("CREATE EXTERNAL TABLE photos STORED AS MEDIA LOCATION 'photos'")
         session.sql(statement)
     except forebay.InvalidError as error:
         # A mistake in the statement would be refused whatever the engine can do.
-        assert "not found" not in error.message, error.message
+        assert " ".join(phrase.split()) in error.message, error.message
         return True
     return False
 
@@ -124,11 +125,19 @@ def test_every_page_with_such_a_section_is_checked():
         ("no jitter <!-- absent: operator color_*, operator pack -->", ["operator color_jitter", "operator pack"]),
         ("no CSV <!-- absent: format csv, scheme gs -->", ["format csv"]),
         ("no seed <!-- absent: argument seed, python Loader.skip -->", ["argument seed", "python Loader.skip"]),
-        ("no filter <!-- refused: SELECT size FROM photos WHERE size > 9 -->", ["SELECT size FROM photos WHERE size > 9"]),
+        ("no WHERE <!-- refused (x): SELECT size FROM photos WHERE size > 9 -->", [
+            "SELECT size FROM photos WHERE size > 9",
+        ]),
     ],
 )
 def test_a_denial_of_something_that_exists_is_found(item: str, found: list[str]):
     assert contradictions(item) == found
+
+
+@pytest.mark.parametrize("statement", ["SELECT label FRM photos", "SELECT lable FROM photos"])
+def test_a_statement_with_a_mistake_denies_nothing(statement: str):
+    with pytest.raises(AssertionError):
+        contradictions(f"no order <!-- refused (ORDER BY needs): {statement} -->")
 
 
 def test_a_denial_without_a_comment_is_found():

@@ -5,6 +5,8 @@ import math
 import pickle
 import re
 import sys
+from datetime import date, datetime, timedelta
+from fractions import Fraction
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -138,6 +140,22 @@ def test_pictures_of_many_shapes_in_pandas(photos):
     assert all(np.array_equal(a, b) for a, b in zip(frame["image"], batch["image"]))
 
 
+def test_bfloat16_is_read_as_numbers(session, photos):
+    grid = session.table({"x": np.array([[1.5, -2.0], [3.0, 4.0]], dtype=np.float32)})
+    table = grid.select(x="cast_tensor(x, type => 'bfloat16')")
+    found = table.describe()["x"]
+    assert (found["min"], found["max"], found["mean"]) == (-2.0, 4.0, 1.625)
+    read = table.to_pandas()["x"]
+    assert str(read[0].dtype) == "bfloat16" and read[0].tolist() == [1.5, -2.0] and read[1].tolist() == [3.0, 4.0]
+    assert "bfloat16 (2,)" in _gallery.gallery(table.pipeline(), 1, None).html
+    image = "resize(decode_image(bytes), 32, 64)"
+    plain, cast = (
+        decoded(session, thumbnails(_gallery.gallery(photos.select(image=made).pipeline(), 1, None).html))[0].astype(int)
+        for made in (f"normalize({image})", f"cast_tensor(normalize({image}), type => 'bfloat16')")
+    )
+    assert np.abs(plain - cast).mean() < 3
+
+
 # Values
 
 
@@ -158,6 +176,24 @@ def test_all_nans_are_one_value_in_all_batches(session, monkeypatch):
     assert sorted(counts.values()) == [2, 3] and len(counts) == 2
 
 
+@pytest.mark.parametrize("numbers, type, shown", [
+    ([1, 2], pa.time64("ns"), ["00:00:00.000000001", "00:00:00.000000002"]),
+    (
+        [1792888200, 1792891800],
+        pa.timestamp("s", "Europe/Berlin"),
+        ["2026-10-25 02:30:00+0200", "2026-10-25 02:30:00+0100"],
+    ),
+    ([2**50], pa.timestamp("s"), ["<value out of range: 1125899906842624>"]),
+    ([0, 86400], pa.timestamp("s"), [datetime(1970, 1, 1), datetime(1970, 1, 2)]),
+    ([0, None, 1], pa.date32(), [date(1970, 1, 1), None, date(1970, 1, 2)]),
+])
+def test_different_times_are_different_values(session, numbers, type, shown):
+    table = session.table({"x": pa.array([*numbers, *numbers], type)})
+    assert table.value_counts("x") == {value: 2 for value in shown}
+    count = len(numbers)
+    assert table.find_duplicates() == [[row, row + count] for row in range(count)]
+
+
 def test_too_many_distinct_values_are_an_error_that_says_so(session):
     table = session.table({"id": range(100)})
     assert len(table.value_counts("id", limit=100)) == 100
@@ -169,8 +205,12 @@ def test_too_many_distinct_values_are_an_error_that_says_so(session):
 @pytest.mark.parametrize("column", ["tokens", "grid", "pair"])
 def test_only_single_values_are_counted(session, column):
     table = session.table({"tokens": [[1], [2, 3]], "grid": np.zeros((2, 2)), "pair": [{"a": 1}, {"a": 2}]})
-    with pytest.raises(forebay.InvalidError, match=f'counts texts, numbers and times, and the column "{column}"'):
+    phrase = f'counts texts, numbers and times, and the column "{column}"'
+    with pytest.raises(forebay.InvalidError, match=phrase) as error:
         table.value_counts(column)
+    # The hint works.
+    made = eval(error.value.hint.removeprefix("count an expression of it: "), {"table": table})
+    assert made.rows == 2
 
 
 def test_columns_must_exist(session):
@@ -254,6 +294,23 @@ def test_a_description_in_a_notebook(session):
     assert "<b>" in html.texts and "<b>" not in found._repr_html_() and found._repr_html_().count("<svg") == 1
 
 
+@pytest.mark.parametrize("column, low, high", [
+    (np.array([1, 2], dtype=np.float16), 1, 2),
+    (np.array([[1, 2], [3, 4]], dtype=np.float16), 1, 4),
+    (pa.array([5, 7], pa.duration("s")), timedelta(seconds=5), timedelta(seconds=7)),
+    (np.zeros((2, 3), dtype="datetime64[s]"), None, None),
+    (np.array([["a", "b"], ["c", "d"]]), None, None),
+    (pa.array([2, 2**50], pa.timestamp("s")), "1970-01-01 00:00:02", "<value out of range: 1125899906842624>"),
+    (pa.array([1, 2], pa.time64("ns")), "00:00:00.000000001", "00:00:00.000000002"),
+    ([-1.7e308, 1.7e308], -1.7e308, 1.7e308),
+    (pa.array([None, None], pa.month_day_nano_interval()), None, None),
+])
+def test_no_type_of_a_column_stops_a_description(session, column, low, high):
+    found = session.table({"x": column, "n": [1, 2]}).describe()
+    assert (found["x"].get("min"), found["x"].get("max")) == (low, high) and found["n"]["max"] == 2
+    Balanced(found._repr_html_())
+
+
 # Duplicates
 
 
@@ -290,6 +347,24 @@ def test_the_borders_of_values_are_part_of_the_content(session):
     table = session.table({"a": ["x", "xy", "", None], "b": ["yz", "z", "xyz", "xyz"]})
     assert table.find_duplicates() == []
     assert session.table({"a": [{"p": "x", "q": "yz"}, {"p": "xy", "q": "z"}]}).find_duplicates() == []
+
+
+@pytest.mark.parametrize("column, groups", [
+    # Bytes that are the text of other values.
+    (pa.array([[1, None], list(b"[1, None]"), [1, None]], pa.list_(pa.uint8())), [[0, 2]]),
+    ([0.0, -0.0, 1.0], [[0, 1]]),
+    (np.array([[0.0, 1.0], [-0.0, 1.0], [0.0, 2.0]]), [[0, 1]]),
+    (np.array([0x7FF8000000000000, 0x7FF8000000000001, 0], dtype=np.uint64).view(np.float64).reshape(3, 1), [[0, 1]]),
+    (np.array([[0.0], [-0.0], [1.0]], dtype=np.float16), [[0, 1]]),
+    ([{"bytes": b"x", "path": "a"}, {"bytes": b"x", "path": "b"}, {"bytes": b"y", "path": "a"}], [[0, 1]]),
+    ([{"bytes": None, "path": "a"}, {"bytes": None, "path": "b"}, {"bytes": None, "path": "a"}], [[0, 2]]),
+    (pa.array([[[1], [2]], [[1, 2]], [[1], [2]]], pa.list_(pa.list_(pa.int8()))), [[0, 2]]),
+    (pa.array([[1], [2], [1]], pa.list_(pa.time64("ns"))), [[0, 2]]),
+    ([["a", "b"], ["ab"], ["a", "b"]], [[0, 2]]),
+    ([[{"a": 1}], [{"a": 2}], [{"a": 1}]], [[0, 2]]),
+])
+def test_equal_content_is_found_and_other_content_is_not(session, column, groups):
+    assert session.table({"x": column}).find_duplicates() == groups
 
 
 def test_too_many_different_rows_are_an_error(session):
@@ -342,17 +417,37 @@ def test_a_split_of_selected_columns(session):
         ((0.5, 0.4), {}, "must sum to 1"),
         ((0.5,), {"by": "m"}, '"by" must be'),
         ((0.5,), {"seed": -1}, '"seed" must be'),
+        ((0.5,), {"seed": 2**63}, '"seed" must be at most 9223372036854775807'),
+        ((0.9999999,), {}, "at least a fraction of 0.000001, and one has 1e-07"),
+        ((1e-9, 0.5, 0.5 - 1e-9), {}, "and one has 1e-09"),
+        ((math.nan,), {}, "above 0 and below 1, got nan"),
+        ((0.5,), {"by": "day"}, 'numbers, texts, booleans and bytes, and the column "day" is a Date32'),
     ],
 )
 def test_a_split_is_refused_with_the_reason(session, fractions, options, phrase):
     with pytest.raises(forebay.InvalidError, match=phrase):
-        session.table({"n": [1]}).split(*fractions, **{"by": "n", **options})
+        session.table({"n": [1], "day": [date(2026, 1, 1)]}).split(*fractions, **{"by": "n", **options})
+
+
+@pytest.mark.parametrize("fractions", [[np.float32(0.8), np.float32(0.1), np.float32(0.1)], [Fraction(1, 3)], [1e-6]])
+def test_fractions_of_a_split_are_any_numbers(session, fractions):
+    parts = session.table({"n": range(100)}).split(*fractions, by="n", seed=2**63 - 1)
+    assert sum(part.count() for part in parts) == 100
+
+
+def test_rows_are_split_by_the_text_of_a_time(session):
+    table = session.table({"day": np.arange(100).astype("datetime64[D]")})
+    with pytest.raises(forebay.InvalidError) as error:
+        table.split(0.9, by="day")
+    train, test = eval(error.value.hint.split(": ")[1], {"table": table})
+    assert train.count() + test.count() == 100 and test.count() > 0
 
 
 def test_a_part_is_not_split_by_the_same_numbers_again(session):
     train, _ = session.table({"n": range(1000)}).split(0.9, by="n")
-    with pytest.raises(forebay.InvalidError, match='split by "n" and seed 0 already') as error:
-        train.split(0.9, by="n")
+    for again, column in [(train, "n"), (train.select(key="n"), "key")]:
+        with pytest.raises(forebay.InvalidError, match="split with seed 0 already") as error:
+            again.split(0.9, by=column)
     assert "another seed" in error.value.hint
     assert 40 < train.split(0.9, by="n", seed=1)[1].count() < 140
 

@@ -3,11 +3,14 @@ paths."""
 
 import os
 import shutil
+from datetime import date, datetime
 from pathlib import Path
 
 import datasets
 import jax.numpy
 import numpy as np
+import pandas
+import polars
 import pyarrow as pa
 import pytest
 import torch
@@ -61,6 +64,47 @@ def test_arrays_of_several_dimensions_are_tensors(session, of):
     assert np.array_equal(cropped["image"], images[:, 1:3, 2:4])
 
 
+@pytest.mark.parametrize(
+    "column, type, values",
+    [
+        (np.ma.array([1, 2], mask=[False, True]), "Int64", [1, None]),
+        (np.ma.array([1, 2]), "Int64", [1, 2]),
+        (np.ma.array([b"a", b"b"], mask=[True, False]), "Binary", [None, b"b"]),
+        (polars.Series([2**53 + 1, None]), "Int64", [2**53 + 1, None]),
+        (pandas.Series([2**53 + 1, None], dtype="Int64"), "Int64", [2**53 + 1, None]),
+        (pandas.Series(["a", None], dtype=object), "Utf8", ["a", None]),
+        (pandas.Series(["a", "b", "a"], dtype="category"), None, ["a", "b", "a"]),
+        (np.array([b"ab\0c", b"d"]), "Binary", [b"ab\0c", b"d"]),
+        (np.array([1, 2], dtype=">i4"), "Int32", [1, 2]),
+        (np.array(["2026-01-01T05"], dtype="datetime64[h]"), None, [datetime(2026, 1, 1, 5)]),
+        (np.array(["2026-02"], dtype="datetime64[M]"), "Date32", [date(2026, 2, 1)]),
+        ([torch.tensor([1, 2]), torch.tensor([3])], None, [[1, 2], [3]]),
+        ([torch.tensor(1), torch.tensor(2)], "Int64", [1, 2]),
+        ([np.int64(1), np.int64(2)], "Int64", [1, 2]),
+    ],
+)
+def test_values_and_nulls_of_a_column_are_kept(session, column, type, values):
+    table = session.table({"x": column})
+    assert type is None or table.columns == {"x": type}
+    assert rows(table)["x"] == values
+
+
+def test_times_of_pandas_keep_their_zone(session):
+    times = pandas.Series(pandas.to_datetime(["2026-07-01 12:00"]).tz_localize("Europe/Berlin"))
+    table = session.table({"x": times})
+    assert "Europe/Berlin" in table.columns["x"]
+    assert rows(table)["x"][0].isoformat() == "2026-07-01T12:00:00+02:00"
+
+
+@pytest.mark.parametrize("of", [np.asarray, torch.from_numpy, jax.numpy.asarray], ids=["numpy", "torch", "jax"])
+def test_a_list_of_arrays_of_one_shape_is_a_column_of_tensors(session, of):
+    images = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
+    table = session.table({"image": [of(image) for image in images]})
+    assert table.columns == {"image": "tensor<uint8>[4, 6, 3]"}
+    [batch] = table.load(format="numpy", batch_size=2)
+    assert np.array_equal(batch["image"], images)
+
+
 def test_the_layout_of_an_array_in_memory_does_not_matter(session):
     array = np.arange(24).reshape(4, 6)
     plain = session.table({"x": array}).load(format="numpy")
@@ -91,6 +135,12 @@ def test_the_content_of_a_dict_identifies_its_feed(session):
         ({1: [1]}, "names of columns must be strings, got 1"),
         ({"a": np.zeros((2, 0))}, "holds no elements"),
         ({"a": torch.zeros(2, dtype=torch.bfloat16)}, "bfloat16"),
+        ({"a": jax.numpy.zeros(2, dtype="bfloat16")}, r"bfloat16: give column.astype"),
+        ({"a": [2**70]}, 'column "a" cannot be made of list'),
+        ({"a": {"x": 1}}, "it is not an array or a list"),
+        ({"a": {1, 2}}, "it is not an array or a list"),
+        ({"a": np.ma.array([[1, 2]], mask=[[True, False]])}, "tensors have no masks"),
+        ({"a": [np.zeros((2, 3)), np.zeros((3, 3))]}, "one type and shape, and it has float64 .2, 3. and float64"),
         ({"a": [1, "b"]}, 'column "a" cannot be made of list'),
         ({"a": np.array([[1, 2], [3, 4]], dtype=object)}, None),
         ({"a": np.zeros(2, dtype=complex)}, 'column "a"'),
@@ -182,6 +232,22 @@ def test_arrays_of_a_data_set_are_tensors(session):
     assert batch["grid"].tolist() == [grids[3], grids[0]] and batch["pair"].shape == (2, 2)
 
 
+def test_nulls_among_arrays_of_a_data_set_are_kept(session):
+    features = datasets.Features(grid=datasets.Array2D((1, 2), "float32"))
+    full, some, empty = (
+        datasets.Dataset.from_dict({"grid": grids}, features=features)
+        for grids in ([[[1, 2]]], [None, [[3, 4]], None, [[5, 6]]], [])
+    )
+    table = session.table(datasets.concatenate_datasets([full, some]))
+    assert table.columns["grid"] == "tensor<float32>[1, 2]"
+    grids = table.to_pandas()["grid"]
+    assert [None if grid is None else grid.tolist() for grid in grids] == [[[1, 2]], None, [[3, 4]], None, [[5, 6]]]
+    assert session.table(some.select([1, 2])).to_arrow().column("grid").null_count == 1
+    assert session.table(some.select([0, 2])).to_arrow().column("grid").null_count == 2
+    with pytest.raises(forebay.InvalidError, match="without rows"):
+        session.table(empty).count()
+
+
 def test_other_classes_of_datasets_are_refused(session, reviews):
     with pytest.raises(forebay.InvalidError, match="several data sets: 'train', 'test'") as error:
         session.table(datasets.DatasetDict(train=reviews, test=reviews))
@@ -224,6 +290,12 @@ def test_files_of_one_folder_have_its_name_as_label(session, pictures):
     assert rows(session.table(pictures[:1]))["label"] == ["rocket"]
 
 
+def test_folders_may_have_the_characters_of_globs(session, pictures, tmp_path):
+    for folder in ("photos/c[1]", "photos/d*/{x}"):
+        shutil.copytree(tmp_path / "photos" / "cat", tmp_path / folder)
+        assert rows(session.table([f"{folder}/001.jpg"]))["path"] == [f"{folder}/001.jpg"]
+
+
 def test_a_list_of_paths_in_a_query(session, pictures):
     query = session.sql("SELECT path FROM chosen WHERE label = 'rocket'", chosen=pictures)
     assert rows(query)["path"] == ["photos/rocket/002.jpg"]
@@ -237,6 +309,12 @@ def test_missing_files_and_other_formats_are_refused(session, pictures, tmp_path
     (tmp_path / "photos" / "_hidden.jpg").write_bytes(b"")
     with pytest.raises(forebay.NotFoundError, match='"photos/_hidden.jpg"'):
         session.table([*pictures, "photos/_hidden.jpg"])
+    for paths in (["/a/x.jpg", "/b/y.jpg"], ["s3://a/x.jpg", "s3://b/y.jpg"]):
+        with pytest.raises(forebay.InvalidError, match="must have a common (folder below|bucket)"):
+            session.table(paths)
+    with pytest.raises(forebay.InvalidError, match="the same number") as error:
+        session.table(["x.jpg", "../b/y.jpg"])
+    assert "os.path.abspath" in error.value.hint
     with pytest.raises(forebay.InvalidError, match="one store"):
         session.table(["s3://bucket/a.jpg", "photos/b.jpg"])
     with pytest.raises(forebay.InvalidError, match='not of "parquet"'):
