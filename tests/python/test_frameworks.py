@@ -143,7 +143,7 @@ def keras(tmp_path_factory):
 
 
 EPOCHS = {
-    "lightning": ["plain", "accumulated", "unknown-length", "validated", "reloaded", "ranks-plain"],
+    "lightning": ["plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"],
     "transformers": ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"],
     "fsdp": ["plain", "ranks-plain"],
     "jax": ["plain", "ranks-plain"],
@@ -227,6 +227,7 @@ REFUSED = {
         "no-samples-found": "the query leaves too few samples",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "one-loader-twice": '"train" and "val"',
+        "one-loader-returned-twice": "call load once for training",
         "spawned": "train=make_loader",
         "ranks-uneven": "drop_last=True",
         "ranks-given": "rank 0 of 1",
@@ -240,6 +241,7 @@ REFUSED = {
         "other-accumulation": "gradient_accumulation_steps",
         "no-samples": "24 samples, and 48 in a global step",
         "no-samples-found": "the query leaves too few samples",
+        "one-loader-twice": '"train_dataset" and "eval_dataset"',
         "small-evaluation-batch": "per_device_eval_batch_size=8",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "ranks-uneven": "drop_last=True",
@@ -258,7 +260,7 @@ REFUSED = {
             "column": 'no column "image"',
             "no-samples": "24 samples, and 48 in a global step",
             "no-samples-found": "the query leaves too few samples",
-        "no-samples-found": "the query leaves too few samples",
+            "one-loader-twice": "call load once for training",
             "other-seed": "seed was 3 and is 4",
             "other-global-batch": "global_batch_size=4",
         }.items()

@@ -61,19 +61,20 @@ class DataModule:
                         "call load once for each",
                     )
         self._sources = sources
-        self._opened: dict[int, Loader] = {}
+        # By role too: a function that is given for two roles makes a loader for each.
+        self._opened: dict[tuple[str, int], Loader] = {}
         self._train: TrainBatches | None = None
         self._resume: Any = None
 
-    def _loader(self, source: Source) -> Loader:
+    def _loader(self, name: str, source: Source) -> Loader:
         """Returns the loader of a source, checked against the trainer's ranks. A function is called once."""
-        loader = self._opened.get(id(source))
+        loader = self._opened.get((name, id(source)))
         if loader is None:
             made = source if isinstance(source, Loader) else source()
             if not isinstance(made, Loader):
                 raise InvalidError(f"{source!r} must return a Forebay loader, and returned a {type(made).__name__}")
             passes.check_epochs(made, FRAMEWORK)
-            loader = self._opened[id(source)] = made
+            loader = self._opened[name, id(source)] = made
         _check_ranks(loader, self.trainer)
         return loader
 
@@ -83,7 +84,7 @@ class DataModule:
             raise InvalidError(
                 f"{type(self).__name__} has no loader to train with", f"{type(self).__name__}(train=loader)"
             )
-        loader = self._loader(source)
+        loader = self._loader("train", source)
         passes.check_equal_steps(loader, FRAMEWORK)
         passes.check_samples(loader)
         # Lightning asks again with reload_dataloaders_every_n_epochs, and in a second fit.
@@ -107,7 +108,7 @@ class DataModule:
         given = self._sources[name]
         if given is None:
             return []
-        return _mapped(given, lambda source: EvaluationBatches(self._loader(source)))
+        return _mapped(given, lambda source: EvaluationBatches(self._loader(name, source)))
 
     def state_dict(self) -> dict[str, Any]:
         if self._train is not None:

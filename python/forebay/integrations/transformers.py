@@ -79,6 +79,12 @@ class ForebayTrainerMixin(_OfTrainer):
                 "auto_find_batch_size cannot change the batch size of a Forebay loader",
                 "leave it out, and load with a smaller batch_size",
             )
+        evaluated = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        if any(given is loader for given in evaluated):
+            raise InvalidError(
+                '"train_dataset" and "eval_dataset" are the same loader, and a loader reads one loop at a time',
+                "call load once for each",
+            )
         self._check(loader)
         passes.check_equal_steps(loader, FRAMEWORK)
         passes.check_samples(loader)

@@ -140,6 +140,9 @@ def one_process():
     report.refused(f"{BACKEND}-no-samples", lambda: data(global_batch_size=48))
     found = {"repeat": True, "where": "id < 0"}
     report.refused(f"{BACKEND}-no-samples-found", lambda: fit("", data(**found), backup="none", steps_per_epoch=4))
+    repeated = data(repeat=True)
+    one = Dataset(repeated.loader, x="x", y="y", epoch=0)
+    report.refused(f"{BACKEND}-one-loader-twice", lambda: fit("", repeated, steps_per_epoch=4, validation_data=one))
     fit("", data(), backup="other", save_freq=4, kill=5)
     report.refused(f"{BACKEND}-other-seed", lambda: fit("", data(seed=4), backup="other"))
     report.refused(f"{BACKEND}-other-global-batch", lambda: fit("", data(global_batch_size=8), backup="other"))

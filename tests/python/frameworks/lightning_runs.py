@@ -127,6 +127,8 @@ def one_process():
     )
     again = {"val": [common.loader(10, batch_size=4, shuffle=False)]}
     fit("validated-resumed", ForebayDataModule(train=load, **again), resume=saved("validated", 8), val_check_interval=3)
+    both = ForebayDataModule(train=load, val=load)
+    fit("validated-by-one-function", both, val_check_interval=3)
     fit("reloaded", ForebayDataModule(train=load), reload_dataloaders_every_n_epochs=1)
     fit("pairs", ForebayDataModule(train=load), max_epochs=1, checkpoint={"every_n_train_steps": 3})
 
@@ -151,6 +153,8 @@ def one_process():
     report.refused("foreign-checkpoint", lambda: fit("", data(), resume=saved("foreign", 2)))
     one = load()
     report.refused("one-loader-twice", lambda: ForebayDataModule(train=one, val=one))
+    both = ForebayDataModule(train=lambda: one, val=lambda: one)
+    report.refused("one-loader-returned-twice", lambda: fit("", both, val_check_interval=3))
     report.refused("spawned", lambda: pickle.dumps(ForebayDataModule(train=one)))
     assert pickle.loads(pickle.dumps(ForebayDataModule(train=load)))
 

@@ -128,6 +128,8 @@ def one_process():
     report.refused("small-evaluation-batch", lambda: train(
         "", load(), evaluated=load(samples=10, batch_size=8), eval_strategy="steps", eval_steps=2
     ))
+    one = load()
+    report.refused("one-loader-twice", lambda: train("", one, evaluated=one, eval_strategy="steps", eval_steps=2))
     os.remove(saved("max-steps", 8) + "/forebay.json")
     report.refused("foreign-checkpoint", lambda: train("", load(), resume=saved("max-steps", 8)))
 
