@@ -157,9 +157,14 @@ EPOCHS = {
 RESUMED = {
     "lightning": [
         ("resumed", "plain", 8),
+        ("after-a-validation", "plain", 0),
         ("after-the-end", "plain", 6),
         ("steps-after-the-end", "plain", 6),
         ("after-last-batch", "plain", 6),
+        ("estimated-after-the-end", "plain", 6),
+        ("estimated-resumed", "plain", 8),
+        ("restored-late", "plain", 8),
+        ("restored-late-after-the-end", "plain", 6),
         ("accumulated-resumed", "accumulated", 8),
         ("limited-resumed", "limited", 4),
         ("limited-resumed-within", "limited", 6),
@@ -225,6 +230,7 @@ REFUSED = {
         "other-global-batch": "global_batch_size=4",
         "no-samples": "24 samples, and 48 in a global step",
         "no-samples-found": "the query leaves too few samples",
+        "restored-too-late": "do not use trainer.estimated_stepping_batches",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "one-loader-twice": '"train" and "val"',
         "one-loader-returned-twice": "call load once for training",
@@ -238,6 +244,8 @@ REFUSED = {
         "epochs": "leave out epochs=",
         "other-seed": "seed was 3 and is 4",
         "other-global-batch": "global_batch_size=4",
+        "other-global-batch-at-the-end": "global_batch_size=4",
+        "other-accumulation-at-the-end": "in epoch 1, and Trainer counts epoch 2",
         "other-accumulation": "gradient_accumulation_steps",
         "no-samples": "24 samples, and 48 in a global step",
         "no-samples-found": "the query leaves too few samples",
@@ -307,6 +315,20 @@ def test_mistakes_are_refused_with_a_cure(cases, framework):
 def test_lightnings_limited_epochs_are_the_beginnings_of_epochs(lightning):
     plain = lightning["plain"].samples
     assert lightning["limited"].samples == [*plain[:4], *plain[6:10], *plain[12:16]]
+
+
+def test_lightning_resumes_behind_an_epoch_that_ended_early(lightning):
+    plain = lightning["plain"].samples
+    assert lightning["after-stopped"].samples == lightning["after-left"].samples == plain[6:]
+    assert lightning["limited-steps"].samples == [*plain[:4], *plain[6:8]]
+    # The feed's third epoch, and the beginning of a fourth.
+    rest = lightning["after-limited-steps"].samples
+    assert len(rest) == 6 and rest[:4] == plain[12:16]
+
+
+def test_lightning_resumes_with_more_batches_in_an_epoch(lightning):
+    rest = lightning["half-after-last-batch"].samples
+    assert [a + b for a, b in zip(rest[::2], rest[1::2], strict=True)] == lightning["plain"].samples[6:]
 
 
 def test_lightnings_validations_have_each_sample_once(lightning):

@@ -117,7 +117,14 @@ class DataModule:
         return self._resume or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.trainer.state.fn != "fit":
+            # Only the model's weights are wanted, and a later fit begins anew.
+            return
         self._resume = state_dict
+        train = self._train
+        # `estimated_stepping_batches` asks for the training data first, and some strategies restore afterwards.
+        if train is not None and train.trainer is self.trainer:
+            train.resume_set_up(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         for name, given in self._sources.items():
@@ -137,8 +144,8 @@ class TrainBatches:
         self._next = passes.epoch_start(loader, trainer.fit_loop.epoch_progress.current.processed)
         self._is_resumed = False
         self._pass: passes.Pass | None = None
-        # Lightning's count of trained batches when the pass began.
-        self._count = 0
+        # Lightning's counts of trained batches and of epochs when the pass began.
+        self._count = self._epochs_before = 0
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -146,6 +153,17 @@ class TrainBatches:
     def resume(self, state: Any) -> None:
         self._next = passes.restored(self._loader, state, FRAMEWORK)
         self._pass, self._is_resumed = None, True
+
+    def resume_set_up(self, state: Any) -> None:
+        """Resumes where Lightning has set up its data, but taken no batch. In a new fit it sets up its data later."""
+        if self._pass is None:
+            self.resume(state)
+        elif self.trainer.fit_loop._data_fetcher is not None:
+            raise InvalidError(
+                "Lightning took a batch before it restored the checkpoint",
+                f"with {type(self.trainer.strategy).__name__} and a loader of unknown length, do not use "
+                "trainer.estimated_stepping_batches",
+            )
 
     def __iter__(self) -> Iterator[Any]:
         self._forget_a_finished_epoch()
@@ -163,9 +181,28 @@ class TrainBatches:
             )
         if self.trainer.overfit_batches > 0:
             self._next = passes.epoch_start(self._loader, 0)
+        elif self._pass is None and self._is_resumed:
+            self._compare_steps()
         self._count = self._progress.total.processed
         self._pass = passes.Pass(self._loader, self._next)
-        yield from self._pass
+        for batch in self._pass:
+            self._note_epoch()
+            yield batch
+        self._note_epoch()
+
+    def _note_epoch(self) -> None:
+        # Where Lightning takes its first batch ahead, it has not settled its epoch.
+        if not self._trained():
+            self._epochs_before = self.trainer.fit_loop.epoch_progress.current.processed
+
+    # Lightning tells its epoch to the sampler, before each epoch and after it restored its progress.
+
+    @property
+    def sampler(self) -> "TrainBatches":
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        self._forget_a_finished_epoch()
 
     @property
     def _progress(self) -> Any:
@@ -185,8 +222,9 @@ class TrainBatches:
         start = self._pass.start
         is_in_epoch = place["epoch"] == start["epoch"]
         limit = self.trainer.num_training_batches
-        if is_in_epoch and passes.steps_before(self._loader, start) + trained >= limit:
-            # The rest of the epoch is left out by limit_train_batches.
+        is_left = trained and self.trainer.fit_loop.epoch_progress.current.processed > self._epochs_before
+        if is_in_epoch and (is_left or passes.steps_before(self._loader, start) + trained >= limit):
+            # The rest of the epoch is left out by limit_train_batches, or because Lightning ended it early.
             place = passes.epoch_start(self._loader, start["epoch"] + 1)
         return passes.saved(self._loader, place)
 
@@ -205,7 +243,27 @@ class TrainBatches:
         epochs = fit_loop.epoch_progress.current
         if not fit_loop.restarting or not epochs.ready or epochs.processed != epochs.ready:
             return
-        epoch_loop = fit_loop.epoch_loop
+        self._reset_progress()
+
+    def _compare_steps(self) -> None:
+        """Compares the place with the batches that Lightning counted in the epoch. With a checkpoint of the epoch's
+        last batch, and more batches per epoch than it had, Lightning would go on within the epoch."""
+        if self._loader.samples_per_epoch is None:
+            # Lightning does not count to an end.
+            return
+        counted, steps = self._progress.current.ready, passes.steps_before(self._loader, self._next)
+        if counted == steps:
+            return
+        if steps:
+            raise InvalidError(
+                f"the checkpoint is {steps} batches into an epoch, and Lightning counts {counted}",
+                "resume from a checkpoint that was saved between two batches",
+            )
+        self._reset_progress()
+        self.trainer.fit_loop._data_fetcher.fetched -= counted
+
+    def _reset_progress(self) -> None:
+        epoch_loop = self.trainer.fit_loop.epoch_loop
         epoch_loop.batch_progress.reset_on_run()
         epoch_loop.scheduler_progress.reset_on_run()
         epoch_loop.automatic_optimization.optim_progress.reset_on_run()

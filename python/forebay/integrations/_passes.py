@@ -98,8 +98,9 @@ def saved(loader: Loader, place: State) -> State:
     return {"loader": place, "global_batch_size": global_batch_size(loader)}
 
 
-def restored(loader: Loader, state: Any, framework: str) -> State:
-    """Returns the place that a framework's checkpoint kept, after checking that `loader` can go on there."""
+def restored(loader: Loader, state: Any, framework: str, counts_all_steps: bool = False) -> State:
+    """Returns the place that a framework's checkpoint kept, after checking that `loader` can go on there. A framework
+    that `counts_all_steps` computes its epoch of its steps, so these must not change between epochs either."""
     if not isinstance(state, dict) or not {"loader", "global_batch_size"} <= state.keys():
         raise InvalidError(
             "the checkpoint has no place of a Forebay loader",
@@ -108,13 +109,14 @@ def restored(loader: Loader, state: Any, framework: str) -> State:
     # Checks feed and version. The next pass loads the same state again.
     loader.load_state_dict(state["loader"])
     then, now = state["global_batch_size"], global_batch_size(loader)
-    if state["loader"]["offset"] and then != now:
+    if then != now and (counts_all_steps or state["loader"]["offset"]):
+        where = "a run" if counts_all_steps else "the middle of an epoch"
         raise InvalidError(
-            f"the checkpoint is from the middle of an epoch with {then} samples in a global step, and now there are "
+            f"the checkpoint is from {where} with {then} samples in a global step, and now there are "
             f"{now} (batch_size {loader.batch_size}, world_size {loader.world_size}): {framework} counts steps, so it "
-            "would end the epoch too early or too late",
-            f"load with global_batch_size={then}, which gives the same steps on any number of ranks that divides it, "
-            "or resume from a checkpoint at the end of an epoch",
+            f"would {'read the wrong epochs' if counts_all_steps else 'end the epoch too early or too late'}",
+            f"load with global_batch_size={then}, which gives the same steps on any number of ranks that divides it"
+            + ("" if counts_all_steps else ", or resume from a checkpoint at the end of an epoch"),
         )
     return state["loader"]
 

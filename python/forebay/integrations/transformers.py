@@ -90,7 +90,7 @@ class ForebayTrainerMixin(_OfTrainer):
         passes.check_samples(loader)
         start = passes.epoch_start(loader, 0)
         if self._resume_from is not None:
-            start = passes.restored(loader, _place_in(self._resume_from), FRAMEWORK)
+            start = passes.restored(loader, _place_in(self._resume_from), FRAMEWORK, counts_all_steps=True)
         # Trainer's logs multiply this with the number of steps.
         self._train_batch_size = loader.batch_size
         self._batches = TrainBatches(loader, start, self._columns(loader))
@@ -186,6 +186,15 @@ class TrainBatches:
         """Trainer would skip these steps of the first epoch. The checkpoint's place already lies behind them."""
         self._skipped = steps
         return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Trainer tells its epoch, which it computes of its steps."""
+        # Without a known length, all steps are one epoch for Trainer.
+        if self._pass is None and self.loader.samples_per_epoch is not None and epoch != self._start["epoch"]:
+            raise InvalidError(
+                f"the checkpoint is in epoch {self._start['epoch']}, and Trainer counts epoch {epoch}",
+                "resume with the gradient_accumulation_steps that the checkpoint was made with",
+            )
 
     def __iter__(self) -> Iterator[Any]:
         if self._pass is None:

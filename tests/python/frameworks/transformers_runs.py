@@ -120,6 +120,11 @@ def one_process():
     report.refused("epochs", lambda: train("", load(epochs=2)))
     report.refused("other-seed", lambda: train("", load(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: train("", load(global_batch_size=8), resume=saved("killed", 8)))
+    at_the_end = saved("at-the-end", 6)
+    report.refused("other-global-batch-at-the-end", lambda: train("", load(global_batch_size=8), resume=at_the_end))
+    report.refused(
+        "other-accumulation-at-the-end", lambda: train("", load(), resume=at_the_end, gradient_accumulation_steps=2)
+    )
     report.refused(
         "other-accumulation", lambda: train("", load(), resume=saved("killed", 8), gradient_accumulation_steps=2)
     )
