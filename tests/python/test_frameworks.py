@@ -158,6 +158,7 @@ RESUMED = {
     "lightning": [
         ("resumed", "plain", 8),
         ("after-a-validation", "plain", 0),
+        ("after-lr-find", "plain", 0),
         ("after-the-end", "plain", 6),
         ("steps-after-the-end", "plain", 6),
         ("after-last-batch", "plain", 6),
@@ -225,6 +226,8 @@ REFUSED = {
     "lightning": {
         "direct": "ForebayDataModule(train=",
         "direct-dataloader": "ForebayDataModule(train=",
+        "direct-validation": "val=…",
+        "without-trainer": "trainer.fit(",
         "epochs": "leave out epochs=",
         "other-seed": "seed was 3 and is 4",
         "other-global-batch": "global_batch_size=4",
@@ -235,6 +238,7 @@ REFUSED = {
         "one-loader-twice": '"train" and "val"',
         "one-loader-returned-twice": "call load once for training",
         "spawned": "train=make_loader",
+        "ranks-uneven-validation": "drop_last=True",
         "ranks-uneven": "drop_last=True",
         "ranks-given": "rank 0 of 1",
     },

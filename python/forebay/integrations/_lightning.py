@@ -7,6 +7,7 @@ loader only when the first batch is taken, and asks Lightning's progress how man
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Mapping
 
 from .._errors import InvalidError
@@ -68,6 +69,8 @@ class DataModule:
 
     def _loader(self, name: str, source: Source) -> Loader:
         """Returns the loader of a source, checked against the trainer's ranks. A function is called once."""
+        if getattr(self, "trainer", None) is None:
+            raise InvalidError("the data module has no trainer", "trainer.fit(model, datamodule=…) asks for its data")
         loader = self._opened.get((name, id(source)))
         if loader is None:
             made = source if isinstance(source, Loader) else source()
@@ -88,7 +91,8 @@ class DataModule:
         passes.check_equal_steps(loader, FRAMEWORK)
         passes.check_samples(loader)
         # Lightning asks again with reload_dataloaders_every_n_epochs, and in a second fit.
-        if self._train is None or self._train.trainer is not self.trainer:
+        # After `lr_find`, the progress is set back.
+        if self._train is None or self._train.trainer is not self.trainer or self._train._trained() < 0:
             self._train = TrainBatches(loader, self.trainer)
         if self._resume is not None:
             self._train.resume(self._resume)
@@ -108,7 +112,14 @@ class DataModule:
         given = self._sources[name]
         if given is None:
             return []
-        return _mapped(given, lambda source: EvaluationBatches(self._loader(name, source)))
+        return _mapped(given, lambda source: EvaluationBatches(self._evaluating(name, source)))
+
+    def _evaluating(self, name: str, source: Source) -> Loader:
+        loader = self._loader(name, source)
+        # These strategies divide the model, so a rank's step waits for all others.
+        if self.trainer.strategy.restore_checkpoint_after_setup:
+            passes.check_equal_steps(loader, FRAMEWORK)
+        return loader
 
     def state_dict(self) -> dict[str, Any]:
         if self._train is not None:
@@ -158,7 +169,7 @@ class TrainBatches:
         """Resumes where Lightning has set up its data, but taken no batch. In a new fit it sets up its data later."""
         if self._pass is None:
             self.resume(state)
-        elif self.trainer.fit_loop._data_fetcher is not None:
+        elif self._pass.handed_out == 1 and self.trainer.fit_loop._data_fetcher is not None:
             raise InvalidError(
                 "Lightning took a batch before it restored the checkpoint",
                 f"with {type(self.trainer.strategy).__name__} and a loader of unknown length, do not use "
@@ -171,7 +182,7 @@ class TrainBatches:
 
     def _batches(self) -> Iterator[Any]:
         """Opens the loader at its first batch. Lightning drops some iterators without taking any."""
-        if self._pass is not None and self._trained():
+        if self._pass is not None and self._trained() > 0:
             # Lightning iterates again because a new epoch begins, whether or not the last one was read to its end.
             self._next = passes.epoch_start(self._loader, self._pass.start["epoch"] + 1)
         elif self._pass is None and not self._is_resumed and self._is_within_epoch():
@@ -198,8 +209,8 @@ class TrainBatches:
     # Lightning tells its epoch to the sampler, before each epoch and after it restored its progress.
 
     @property
-    def sampler(self) -> "TrainBatches":
-        return self
+    def batch_sampler(self) -> Any:
+        return SimpleNamespace(sampler=self)
 
     def set_epoch(self, epoch: int) -> None:
         self._forget_a_finished_epoch()

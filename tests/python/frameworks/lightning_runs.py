@@ -60,6 +60,10 @@ class RestoresLate(pl.strategies.SingleDeviceStrategy):
     restore_checkpoint_after_setup = True
 
 
+class RestoresLateDdp(pl.strategies.DDPStrategy):
+    restore_checkpoint_after_setup = True
+
+
 class Killed(Exception):
     pass
 
@@ -118,6 +122,13 @@ def one_process():
     both = ForebayDataModule(train=load(), val=load())
     quiet(max_epochs=3).validate(Model(), datamodule=both, ckpt_path=saved("killed", 8), verbose=False)
     fit("after-a-validation", both)
+    searched, model = data(), Model()
+    trainer = quiet(max_epochs=3, num_sanity_val_steps=0, default_root_dir=FOLDER)
+    # More steps than an epoch has.
+    pl.tuner.Tuner(trainer).lr_find(model, datamodule=searched, num_training=8, update_attr=False)
+    report.steps.clear()
+    trainer.fit(model, datamodule=searched)
+    report.end("after-lr-find")
     fit("at-the-end", data(), checkpoint={"every_n_epochs": 1}, max_epochs=1)
     fit("after-the-end", data(), resume=saved("at-the-end", 6))
     fit("steps-at-the-end", data(), checkpoint={"every_n_epochs": 1, "save_on_train_epoch_end": True}, max_steps=6)
@@ -171,6 +182,8 @@ def one_process():
 
     report.refused("direct", lambda: fit_directly(load()))
     report.refused("direct-dataloader", lambda: fit_directly(torch.utils.data.DataLoader(load(), batch_size=None)))
+    report.refused("direct-validation", lambda: quiet().validate(Model(), load(), verbose=False))
+    report.refused("without-trainer", lambda: data().train_dataloader())
     report.refused("epochs", lambda: fit("", data(epochs=3)))
     report.refused("other-seed", lambda: fit("", data(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: fit("", data(global_batch_size=8), resume=saved("killed", 8)))
@@ -217,6 +230,8 @@ def two_ranks():
     fit("ranks-resumed-of-one", data(), ranks=2, resume=saved("killed", 8))
     fit("ranks-validated", ForebayDataModule(train=MADE_BEFORE, val=common.loader(10, batch_size=2)), ranks=2, max_epochs=1)
     report.refused("ranks-uneven", lambda: fit("", ForebayDataModule(train=common.loader(25, batch_size=2)), ranks=2))
+    uneven = ForebayDataModule(train=load(), val=common.loader(10, batch_size=2))
+    report.refused("ranks-uneven-validation", lambda: fit("", uneven, ranks=2, strategy=RestoresLateDdp()))
     report.refused("ranks-given", lambda: fit("", data(rank=0, world_size=1), ranks=2))
 
 
