@@ -250,6 +250,10 @@ REFUSED = {
         "other-global-batch": "global_batch_size=4",
         "other-global-batch-at-the-end": "global_batch_size=4",
         "other-accumulation-at-the-end": "in epoch 1, and Trainer counts epoch 2",
+        "unknown-accumulation": "leave out gradient_accumulation_steps",
+        "batch-metrics": "leave out batch_eval_metrics",
+        "sequence-parallel": "use tensor parallelism",
+        "tensor-parallel-evaluation": "ranks that each have the whole model",
         "other-accumulation": "gradient_accumulation_steps",
         "no-samples": "24 samples, and 48 in a global step",
         "no-samples-found": "the query leaves too few samples",
@@ -355,6 +359,11 @@ def test_an_evaluation_of_transformers_counts_each_sample_once(transformers):
 def test_keras_evaluates_like_with_arrays(keras, backend):
     case = keras[f"{backend}-evaluated"]
     assert case["losses"] == pytest.approx([case["wanted"]] * 2, rel=1e-5)
+
+
+def test_keras_may_train_several_steps_at_once(keras):
+    # Two reports in each epoch: of four steps, and of the two that are left.
+    assert len(keras["jax-ranks-at-once"].losses) == 6
 
 
 @pytest.mark.parametrize("backend", KERAS_BACKENDS)

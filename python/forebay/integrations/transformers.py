@@ -85,6 +85,12 @@ class ForebayTrainerMixin(_OfTrainer):
                 '"train_dataset" and "eval_dataset" are the same loader, and a loader reads one loop at a time',
                 "call load once for each",
             )
+        if loader.samples_per_epoch is None and self.args.gradient_accumulation_steps > 1:
+            raise InvalidError(
+                "the number of batches of an epoch is not known, because the query leaves out or groups rows, and Trainer "
+                "counts the batches of a step that an epoch's end cuts off as whole",
+                "leave out gradient_accumulation_steps, and load with a larger batch size",
+            )
         self._check(loader)
         passes.check_equal_steps(loader, FRAMEWORK)
         passes.check_samples(loader)
@@ -129,6 +135,16 @@ class ForebayTrainerMixin(_OfTrainer):
         super()._save_checkpoint(model, trial)
 
     def _evaluated(self, loader: Loader) -> "EvaluationBatches":
+        if self._shared() > 1:
+            raise InvalidError(
+                "Trainer would gather an evaluation's results once from each rank of the tensor or context parallel group",
+                "evaluate a checkpoint on ranks that each have the whole model, or give eval_dataset another dataset",
+            )
+        if self.args.batch_eval_metrics:
+            raise InvalidError(
+                "batch_eval_metrics needs to know the last batch, which only accelerate's own loaders tell",
+                "leave out batch_eval_metrics",
+            )
         self._check(loader)
         if self.args.eval_batch_size < loader.batch_size:
             raise InvalidError(
@@ -141,7 +157,7 @@ class ForebayTrainerMixin(_OfTrainer):
     def _check(self, loader: Loader) -> None:
         passes.check_epochs(loader, FRAMEWORK)
         # Ranks that share a model's layers read the same samples.
-        shared = math.prod(getattr(self, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp"))
+        shared = self._shared()
         ranks, rank = self.args.world_size // shared, self.args.process_index // shared
         if loader.world_size != ranks or shared == 1 and loader.rank != rank:
             raise InvalidError(
@@ -150,6 +166,16 @@ class ForebayTrainerMixin(_OfTrainer):
                 f"load with dp_rank={rank}, dp_size={ranks}" if shared > 1 else
                 "leave out rank and world_size, and start the processes with torchrun or accelerate launch",
             )
+
+    def _shared(self) -> int:
+        """Returns the number of ranks that read the same samples."""
+        sizes = {kind: getattr(self, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")}
+        if sizes["sp"] > 1:
+            raise InvalidError(
+                "Trainer divides the samples of its own loaders for sequence parallelism, and not those of Forebay",
+                "use tensor parallelism, or a dataset of another kind",
+            )
+        return math.prod(sizes.values())
 
     def _columns(self, loader: Loader) -> list[str] | None:
         """Returns the columns that the model takes, with `remove_unused_columns`."""

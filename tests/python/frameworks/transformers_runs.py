@@ -44,6 +44,19 @@ class KillAfter(TrainerCallback):
             raise Killed
 
 
+class SequenceParallel(Trainer):
+    def get_sp_size(self):
+        return 2
+
+
+class TensorParallel(Trainer):
+    def get_tp_size(self):
+        return 2
+
+    def train(self, **_):
+        self.evaluate()
+
+
 def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer, folder=None, **options):
     options = {
         "num_train_epochs": 3,
@@ -65,7 +78,7 @@ def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer,
     args = TrainingArguments(output_dir=str(FOLDER / (folder or case or "none")), **options)
     made = trainer(
         model=model, args=args, train_dataset=loader, eval_dataset=evaluated, callbacks=[KillAfter(kill)],
-        compute_metrics=lambda results: {"ids": sorted(results.predictions.tolist())},
+        compute_metrics=lambda results, compute_result=True: {"ids": sorted(results.predictions.tolist())},
     )
     try:
         made.train(resume_from_checkpoint=resume)
@@ -135,6 +148,13 @@ def one_process():
     ))
     one = load()
     report.refused("one-loader-twice", lambda: train("", one, evaluated=one, eval_strategy="steps", eval_steps=2))
+    accumulated = {"max_steps": 4, "gradient_accumulation_steps": 2}
+    report.refused("unknown-accumulation", lambda: train("", load(**where), **accumulated))
+    report.refused("batch-metrics", lambda: train(
+        "", load(), evaluated=evaluated, eval_strategy="steps", eval_steps=2, batch_eval_metrics=True
+    ))
+    report.refused("sequence-parallel", lambda: train("", load(), trainer=SequenceParallel))
+    report.refused("tensor-parallel-evaluation", lambda: train("", [], evaluated=evaluated, trainer=TensorParallel))
     os.remove(saved("max-steps", 8) + "/forebay.json")
     report.refused("foreign-checkpoint", lambda: train("", load(), resume=saved("max-steps", 8)))
 
