@@ -143,7 +143,9 @@ def keras(tmp_path_factory):
 
 
 EPOCHS = {
-    "lightning": ["plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"],
+    "lightning": [
+        "plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"
+    ],
     "transformers": ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"],
     "fsdp": ["plain", "ranks-plain"],
     "jax": ["plain", "ranks-plain"],

@@ -87,8 +87,8 @@ class ForebayTrainerMixin(_OfTrainer):
             )
         if loader.samples_per_epoch is None and self.args.gradient_accumulation_steps > 1:
             raise InvalidError(
-                "the number of batches of an epoch is not known, because the query leaves out or groups rows, and Trainer "
-                "counts the batches of a step that an epoch's end cuts off as whole",
+                "the number of batches of an epoch is not known, because the query leaves out or groups rows, and "
+                "Trainer counts a step that an epoch's end cuts off as whole",
                 "leave out gradient_accumulation_steps, and load with a larger batch size",
             )
         self._check(loader)
@@ -137,7 +137,8 @@ class ForebayTrainerMixin(_OfTrainer):
     def _evaluated(self, loader: Loader) -> "EvaluationBatches":
         if self._shared() > 1:
             raise InvalidError(
-                "Trainer would gather an evaluation's results once from each rank of the tensor or context parallel group",
+                "Trainer would gather an evaluation's results once from each rank of the tensor or context parallel "
+                "group",
                 "evaluate a checkpoint on ranks that each have the whole model, or give eval_dataset another dataset",
             )
         if self.args.batch_eval_metrics:
