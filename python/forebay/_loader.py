@@ -211,6 +211,7 @@ class Loader(Generic[B]):
     def _finish(self, loop: Loop) -> None:
         """Ends a loop that has met its end."""
         loop.close()
+        loop.has_finished = True
         self._loop = None
         self._advance(loop)
 

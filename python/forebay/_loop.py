@@ -38,6 +38,8 @@ class Loop:
         self.has_received = False
         # The loop got an error instead of the last batch.
         self.has_failed = False
+        # The loop met its end, and was not ended by another loop or a loaded state.
+        self.has_finished = False
         # A newer loop took the loader before this one had all its batches.
         self.is_replaced = False
         self._open, self._take_from, self._copy, self._closed = open, take, copy, closed

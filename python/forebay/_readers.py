@@ -29,7 +29,8 @@ def refuse_readers() -> None:
             raise InvalidError(
                 "Lightning would not save the place of this loader in its checkpoints, nor number its epochs",
                 f"from forebay.integrations.{name} import ForebayDataModule; "
-                "trainer.fit(model, datamodule=ForebayDataModule(train=loader))",
+                "trainer.fit(model, datamodule=ForebayDataModule(train=loader)); val=…, test=… and predict=… "
+                "take loaders for evaluation",
             )
     if module.startswith("transformers.trainer"):
         raise InvalidError(

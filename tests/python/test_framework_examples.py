@@ -1,11 +1,14 @@
 """The examples of frameworks run as users start them. Killed and started again, they go on with the samples and losses
 of a run without interruption."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
+import uuid
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +23,12 @@ PACKAGE = Path(forebay.__file__).resolve().parents[1]
 SAMPLES, STEPS = 512, 16
 # The run is killed after this many steps, when it has a checkpoint.
 KILLED_AFTER = 13
+
+# Enough for the run to be killed within it. If nobody kills it, it ends by itself.
+EPOCHS_TO_KILL = 300
+DEADLINE_SECONDS = 150
+# Names a run in the environment of all its processes. torchrun's workers have sessions of their own.
+MARK = "FOREBAY_TEST_RUN"
 
 # The files that a complete checkpoint has, and the number of ranks.
 SCRIPTS: dict[str, tuple[str, int]] = {
@@ -48,7 +57,9 @@ class Run:
         elif ranks > 1:
             launcher = ["-m", "torch.distributed.run", "--nproc-per-node", f"{ranks}", "--master-port", f"{port}"]
             commands = [[sys.executable, *launcher, str(script), *options]]
+        self._mark = uuid.uuid4().hex
         variables = environment() | {"PYTHONPATH": str(PACKAGE), "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+        variables[MARK] = self._mark
         read, write = os.pipe()
         self.errors = (folder / f"{checkpoints.name}.err").open("a+")
         self.processes = [
@@ -57,6 +68,9 @@ class Run:
         ]
         os.close(write)
         self._output = os.fdopen(read)
+        # When its processes are gone, whoever reads its output or waits for it goes on.
+        self._deadline = threading.Timer(DEADLINE_SECONDS, self.kill)
+        self._deadline.start()
 
     def lines(self):
         """Yields the steps as they are printed."""
@@ -71,15 +85,14 @@ class Run:
 
     def kill(self):
         for process in self.processes:
-            # torchrun's workers would outlive it.
-            if process.poll() is None:
-                workers = psutil.Process(process.pid).children(recursive=True)
-                for killed in (process, *workers):
-                    try:
-                        killed.kill()
-                    except psutil.NoSuchProcess:
-                        pass
+            process.kill()
             process.wait()
+        # torchrun's workers outlive it. One may start another while this looks for them.
+        while workers := marked(self._mark):
+            for worker in workers:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    worker.kill()
+            psutil.wait_procs(workers, timeout=10)
 
     def wait(self):
         for process in self.processes:
@@ -91,9 +104,21 @@ class Run:
         return self
 
     def __exit__(self, *_):
+        self._deadline.cancel()
         self.kill()
         self._output.close()
         self.errors.close()
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Returns the processes of the run with this mark, whoever their parents are."""
+    found = []
+    for process in psutil.process_iter():
+        # Other users' processes do not show their environment.
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
 
 
 def by_step(lines: list[dict]) -> dict[int, tuple[list[int], float]]:
@@ -115,7 +140,7 @@ RUN = [name for name in SCRIPTS if name != "fsdp" or os.environ.get("FOREBAY_FRA
 def test_a_killed_run_goes_on(name, tmp_path):
     pattern, ranks = SCRIPTS[name]
     killed = []
-    with Run(name, tmp_path, tmp_path / "killed", 100_000) as run:
+    with Run(name, tmp_path, tmp_path / "killed", EPOCHS_TO_KILL) as run:
         for line in run.lines():
             killed.append(line)
             if len(killed) >= KILLED_AFTER * ranks and any((tmp_path / "killed").glob(pattern)):
@@ -134,6 +159,7 @@ def test_a_killed_run_goes_on(name, tmp_path):
         for run in (resumed, undisturbed):
             runs.append(list(run.lines()))
             run.wait()
+    assert not marked(resumed._mark) and not marked(undisturbed._mark)
     resumed, undisturbed = runs
     assert len(undisturbed) == epochs * STEPS * ranks
     assert 0 < len(resumed) < len(undisturbed), "the run resumed from a checkpoint"
@@ -150,3 +176,20 @@ def test_a_killed_run_goes_on(name, tmp_path):
     for step, (samples, loss) in resumed.items():
         assert samples == undisturbed[step][0]
         assert loss == pytest.approx(undisturbed[step][1], rel=1e-5)
+
+
+def test_no_process_outlives_its_run(tmp_path, monkeypatch):
+    """Also a process in a session of its own, whose parent is gone."""
+    worker = "import time; print('{\"}', flush=True); time.sleep(300)"
+    launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {worker!r}], start_new_session=True)"
+    (tmp_path / "train_orphan.py").write_text(launcher)
+    monkeypatch.setattr(sys.modules[__name__], "EXAMPLES", tmp_path)
+    monkeypatch.setitem(SCRIPTS, "orphan", ("", 1))
+    with Run("orphan", tmp_path, tmp_path / "orphans", 1) as run:
+        run.processes[0].wait(60)
+        assert run._output.readline() == '{"}\n'
+        assert len(marked(run._mark)) == 1
+    assert not marked(run._mark)
+    monkeypatch.setattr(sys.modules[__name__], "DEADLINE_SECONDS", 1)
+    with Run("orphan", tmp_path, tmp_path / "late", 1) as run:
+        assert run._output.readlines() == ['{"}\n'], "the deadline ended the worker, and with it the output"

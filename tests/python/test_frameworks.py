@@ -143,7 +143,9 @@ def keras(tmp_path_factory):
 
 
 EPOCHS = {
-    "lightning": ["plain", "accumulated", "unknown-length", "validated", "reloaded", "ranks-plain"],
+    "lightning": [
+        "plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"
+    ],
     "transformers": ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"],
     "fsdp": ["plain", "ranks-plain"],
     "jax": ["plain", "ranks-plain"],
@@ -157,9 +159,15 @@ EPOCHS = {
 RESUMED = {
     "lightning": [
         ("resumed", "plain", 8),
+        ("after-a-validation", "plain", 0),
+        ("after-lr-find", "plain", 0),
         ("after-the-end", "plain", 6),
         ("steps-after-the-end", "plain", 6),
         ("after-last-batch", "plain", 6),
+        ("estimated-after-the-end", "plain", 6),
+        ("estimated-resumed", "plain", 8),
+        ("restored-late", "plain", 8),
+        ("restored-late-after-the-end", "plain", 6),
         ("accumulated-resumed", "accumulated", 8),
         ("limited-resumed", "limited", 4),
         ("limited-resumed-within", "limited", 6),
@@ -220,14 +228,19 @@ REFUSED = {
     "lightning": {
         "direct": "ForebayDataModule(train=",
         "direct-dataloader": "ForebayDataModule(train=",
+        "direct-validation": "val=…",
+        "without-trainer": "trainer.fit(",
         "epochs": "leave out epochs=",
         "other-seed": "seed was 3 and is 4",
         "other-global-batch": "global_batch_size=4",
         "no-samples": "24 samples, and 48 in a global step",
         "no-samples-found": "the query leaves too few samples",
+        "restored-too-late": "do not use trainer.estimated_stepping_batches",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "one-loader-twice": '"train" and "val"',
+        "one-loader-returned-twice": "call load once for training",
         "spawned": "train=make_loader",
+        "ranks-uneven-validation": "drop_last=True",
         "ranks-uneven": "drop_last=True",
         "ranks-given": "rank 0 of 1",
     },
@@ -237,9 +250,16 @@ REFUSED = {
         "epochs": "leave out epochs=",
         "other-seed": "seed was 3 and is 4",
         "other-global-batch": "global_batch_size=4",
+        "other-global-batch-at-the-end": "global_batch_size=4",
+        "other-accumulation-at-the-end": "in epoch 1, and Trainer counts epoch 2",
+        "unknown-accumulation": "leave out gradient_accumulation_steps",
+        "batch-metrics": "leave out batch_eval_metrics",
+        "sequence-parallel": "use tensor parallelism",
+        "tensor-parallel-evaluation": "ranks that each have the whole model",
         "other-accumulation": "gradient_accumulation_steps",
         "no-samples": "24 samples, and 48 in a global step",
         "no-samples-found": "the query leaves too few samples",
+        "one-loader-twice": '"train_dataset" and "eval_dataset"',
         "small-evaluation-batch": "per_device_eval_batch_size=8",
         "foreign-checkpoint": "has no place of a Forebay loader",
         "ranks-uneven": "drop_last=True",
@@ -258,7 +278,7 @@ REFUSED = {
             "column": 'no column "image"',
             "no-samples": "24 samples, and 48 in a global step",
             "no-samples-found": "the query leaves too few samples",
-        "no-samples-found": "the query leaves too few samples",
+            "one-loader-twice": "call load once for training",
             "other-seed": "seed was 3 and is 4",
             "other-global-batch": "global_batch_size=4",
         }.items()
@@ -307,6 +327,20 @@ def test_lightnings_limited_epochs_are_the_beginnings_of_epochs(lightning):
     assert lightning["limited"].samples == [*plain[:4], *plain[6:10], *plain[12:16]]
 
 
+def test_lightning_resumes_behind_an_epoch_that_ended_early(lightning):
+    plain = lightning["plain"].samples
+    assert lightning["after-stopped"].samples == lightning["after-left"].samples == plain[6:]
+    assert lightning["limited-steps"].samples == [*plain[:4], *plain[6:8]]
+    # The feed's third epoch, and the beginning of a fourth.
+    rest = lightning["after-limited-steps"].samples
+    assert len(rest) == 6 and rest[:4] == plain[12:16]
+
+
+def test_lightning_resumes_with_more_batches_in_an_epoch(lightning):
+    rest = lightning["half-after-last-batch"].samples
+    assert [a + b for a, b in zip(rest[::2], rest[1::2], strict=True)] == lightning["plain"].samples[6:]
+
+
 def test_lightnings_validations_have_each_sample_once(lightning):
     whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     # The sanity check reads one batch. Then there are two validations in each epoch.
@@ -327,6 +361,11 @@ def test_an_evaluation_of_transformers_counts_each_sample_once(transformers):
 def test_keras_evaluates_like_with_arrays(keras, backend):
     case = keras[f"{backend}-evaluated"]
     assert case["losses"] == pytest.approx([case["wanted"]] * 2, rel=1e-5)
+
+
+def test_keras_may_train_several_steps_at_once(keras):
+    # Two reports in each epoch: of four steps, and of the two that are left.
+    assert len(keras["jax-ranks-at-once"].losses) == 6
 
 
 @pytest.mark.parametrize("backend", KERAS_BACKENDS)

@@ -7,6 +7,7 @@ loader only when the first batch is taken, and asks Lightning's progress how man
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Mapping
 
 from .._errors import InvalidError
@@ -61,19 +62,22 @@ class DataModule:
                         "call load once for each",
                     )
         self._sources = sources
-        self._opened: dict[int, Loader] = {}
+        # By role too: a function that is given for two roles makes a loader for each.
+        self._opened: dict[tuple[str, int], Loader] = {}
         self._train: TrainBatches | None = None
         self._resume: Any = None
 
-    def _loader(self, source: Source) -> Loader:
+    def _loader(self, name: str, source: Source) -> Loader:
         """Returns the loader of a source, checked against the trainer's ranks. A function is called once."""
-        loader = self._opened.get(id(source))
+        if getattr(self, "trainer", None) is None:
+            raise InvalidError("the data module has no trainer", "trainer.fit(model, datamodule=…) asks for its data")
+        loader = self._opened.get((name, id(source)))
         if loader is None:
             made = source if isinstance(source, Loader) else source()
             if not isinstance(made, Loader):
                 raise InvalidError(f"{source!r} must return a Forebay loader, and returned a {type(made).__name__}")
             passes.check_epochs(made, FRAMEWORK)
-            loader = self._opened[id(source)] = made
+            loader = self._opened[name, id(source)] = made
         _check_ranks(loader, self.trainer)
         return loader
 
@@ -83,11 +87,12 @@ class DataModule:
             raise InvalidError(
                 f"{type(self).__name__} has no loader to train with", f"{type(self).__name__}(train=loader)"
             )
-        loader = self._loader(source)
+        loader = self._loader("train", source)
         passes.check_equal_steps(loader, FRAMEWORK)
         passes.check_samples(loader)
         # Lightning asks again with reload_dataloaders_every_n_epochs, and in a second fit.
-        if self._train is None or self._train.trainer is not self.trainer:
+        # After `lr_find`, the progress is set back.
+        if self._train is None or self._train.trainer is not self.trainer or self._train._trained() < 0:
             self._train = TrainBatches(loader, self.trainer)
         if self._resume is not None:
             self._train.resume(self._resume)
@@ -107,7 +112,14 @@ class DataModule:
         given = self._sources[name]
         if given is None:
             return []
-        return _mapped(given, lambda source: EvaluationBatches(self._loader(source)))
+        return _mapped(given, lambda source: EvaluationBatches(self._evaluating(name, source)))
+
+    def _evaluating(self, name: str, source: Source) -> Loader:
+        loader = self._loader(name, source)
+        # These strategies divide the model, so a rank's step waits for all others.
+        if self.trainer.strategy.restore_checkpoint_after_setup:
+            passes.check_equal_steps(loader, FRAMEWORK)
+        return loader
 
     def state_dict(self) -> dict[str, Any]:
         if self._train is not None:
@@ -116,7 +128,14 @@ class DataModule:
         return self._resume or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.trainer.state.fn != "fit":
+            # Only the model's weights are wanted, and a later fit begins anew.
+            return
         self._resume = state_dict
+        train = self._train
+        # `estimated_stepping_batches` asks for the training data first, and some strategies restore afterwards.
+        if train is not None and train.trainer is self.trainer:
+            train.resume_set_up(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         for name, given in self._sources.items():
@@ -136,8 +155,8 @@ class TrainBatches:
         self._next = passes.epoch_start(loader, trainer.fit_loop.epoch_progress.current.processed)
         self._is_resumed = False
         self._pass: passes.Pass | None = None
-        # Lightning's count of trained batches when the pass began.
-        self._count = 0
+        # Lightning's counts of trained batches and of epochs when the pass began.
+        self._count = self._epochs_before = 0
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -146,13 +165,24 @@ class TrainBatches:
         self._next = passes.restored(self._loader, state, FRAMEWORK)
         self._pass, self._is_resumed = None, True
 
+    def resume_set_up(self, state: Any) -> None:
+        """Resumes where Lightning has set up its data, but taken no batch. In a new fit it sets up its data later."""
+        if self._pass is None:
+            self.resume(state)
+        elif self._pass.handed_out == 1 and self.trainer.fit_loop._data_fetcher is not None:
+            raise InvalidError(
+                "Lightning took a batch before it restored the checkpoint",
+                f"with {type(self.trainer.strategy).__name__} and a loader of unknown length, do not use "
+                "trainer.estimated_stepping_batches",
+            )
+
     def __iter__(self) -> Iterator[Any]:
         self._forget_a_finished_epoch()
         return self._batches()
 
     def _batches(self) -> Iterator[Any]:
         """Opens the loader at its first batch. Lightning drops some iterators without taking any."""
-        if self._pass is not None and self._trained():
+        if self._pass is not None and self._trained() > 0:
             # Lightning iterates again because a new epoch begins, whether or not the last one was read to its end.
             self._next = passes.epoch_start(self._loader, self._pass.start["epoch"] + 1)
         elif self._pass is None and not self._is_resumed and self._is_within_epoch():
@@ -162,9 +192,28 @@ class TrainBatches:
             )
         if self.trainer.overfit_batches > 0:
             self._next = passes.epoch_start(self._loader, 0)
+        elif self._pass is None and self._is_resumed:
+            self._compare_steps()
         self._count = self._progress.total.processed
         self._pass = passes.Pass(self._loader, self._next)
-        yield from self._pass
+        for batch in self._pass:
+            self._note_epoch()
+            yield batch
+        self._note_epoch()
+
+    def _note_epoch(self) -> None:
+        # Where Lightning takes its first batch ahead, it has not settled its epoch.
+        if not self._trained():
+            self._epochs_before = self.trainer.fit_loop.epoch_progress.current.processed
+
+    # Lightning tells its epoch to the sampler, before each epoch and after it restored its progress.
+
+    @property
+    def batch_sampler(self) -> Any:
+        return SimpleNamespace(sampler=self)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._forget_a_finished_epoch()
 
     @property
     def _progress(self) -> Any:
@@ -184,8 +233,9 @@ class TrainBatches:
         start = self._pass.start
         is_in_epoch = place["epoch"] == start["epoch"]
         limit = self.trainer.num_training_batches
-        if is_in_epoch and passes.steps_before(self._loader, start) + trained >= limit:
-            # The rest of the epoch is left out by limit_train_batches.
+        is_left = trained and self.trainer.fit_loop.epoch_progress.current.processed > self._epochs_before
+        if is_in_epoch and (is_left or passes.steps_before(self._loader, start) + trained >= limit):
+            # The rest of the epoch is left out by limit_train_batches, or because Lightning ended it early.
             place = passes.epoch_start(self._loader, start["epoch"] + 1)
         return passes.saved(self._loader, place)
 
@@ -204,7 +254,27 @@ class TrainBatches:
         epochs = fit_loop.epoch_progress.current
         if not fit_loop.restarting or not epochs.ready or epochs.processed != epochs.ready:
             return
-        epoch_loop = fit_loop.epoch_loop
+        self._reset_progress()
+
+    def _compare_steps(self) -> None:
+        """Compares the place with the batches that Lightning counted in the epoch. With a checkpoint of the epoch's
+        last batch, and more batches per epoch than it had, Lightning would go on within the epoch."""
+        if self._loader.samples_per_epoch is None:
+            # Lightning does not count to an end.
+            return
+        counted, steps = self._progress.current.ready, passes.steps_before(self._loader, self._next)
+        if counted == steps:
+            return
+        if steps:
+            raise InvalidError(
+                f"the checkpoint is {steps} batches into an epoch, and Lightning counts {counted}",
+                "resume from a checkpoint that was saved between two batches",
+            )
+        self._reset_progress()
+        self.trainer.fit_loop._data_fetcher.fetched -= counted
+
+    def _reset_progress(self) -> None:
+        epoch_loop = self.trainer.fit_loop.epoch_loop
         epoch_loop.batch_progress.reset_on_run()
         epoch_loop.scheduler_progress.reset_on_run()
         epoch_loop.automatic_optimization.optim_progress.reset_on_run()

@@ -13,6 +13,7 @@ from typing import Any, Iterator
 
 from .._errors import InvalidError
 from .._loader import Loader
+from .._loop import Loop
 from .._place import Place
 
 State = dict[str, Any]
@@ -30,19 +31,28 @@ class Pass:
         # The places after the last batches, with the numbers of batches handed out by then.
         first = (0, Place.of_state(start, loader._feed.identity))
         self._after: deque[tuple[int, Place]] = deque([first], maxlen=AHEAD_MAX)
+        self._loop: Loop | None = None
 
     def __iter__(self) -> Iterator[Any]:
         self._loader.load_state_dict(self.start)
         number = 0
         while True:
             begun = number
-            for batch in self._loader:
+            batches = iter(self._loader)
+            loop = self._loop = self._loader._loop
+            assert loop is not None, "the loader has a loop when its iterator was made"
+            for batch in batches:
                 number += 1
-                loop = self._loader._loop
-                assert loop is not None, "the loader has a loop while it hands out batches"
                 # Unlike `state_dict`, this never waits for the next batch.
                 self._after.append((number, loop.place))
                 yield batch
+            if not loop.has_finished:
+                raise InvalidError(
+                    "another loop took this loader before the training epoch had all its batches",
+                    "a loader has one loop at a time: call load once for training, and once for evaluation",
+                )
+            if number > begun:
+                self._after[-1] = (number, self._loader._now())
             has_batches = self._loader.rank == 0 or self._loader._ranked().drop_last
             if number == 0 and self.start["offset"] == 0 and has_batches:
                 raise no_batch(self._loader)
@@ -55,12 +65,13 @@ class Pass:
 
     def place(self, trained: int) -> State:
         """Returns the place after `trained` batches of this pass."""
-        if trained and trained == self.handed_out:
+        loader = self._loader
+        if trained and trained == self.handed_out and loader._loop is not None and loader._loop is self._loop:
             # This may have been the epoch's last batch, and then the place is in the next one.
-            return self._loader.state_dict()
+            return loader.state_dict()
         for number, place in self._after:
             if number == trained:
-                return place.state(self._loader._feed.identity)
+                return (loader._after_end(place) if trained else place).state(loader._feed.identity)
         raise InvalidError(
             f"the trainer trained on {trained} batches, and the loader handed out {self.handed_out}",
             "the training loop must train on each batch once, in the loader's order, and take at most "
@@ -87,8 +98,9 @@ def saved(loader: Loader, place: State) -> State:
     return {"loader": place, "global_batch_size": global_batch_size(loader)}
 
 
-def restored(loader: Loader, state: Any, framework: str) -> State:
-    """Returns the place that a framework's checkpoint kept, after checking that `loader` can go on there."""
+def restored(loader: Loader, state: Any, framework: str, counts_all_steps: bool = False) -> State:
+    """Returns the place that a framework's checkpoint kept, after checking that `loader` can go on there. A framework
+    that `counts_all_steps` computes its epoch of its steps, so these must not change between epochs either."""
     if not isinstance(state, dict) or not {"loader", "global_batch_size"} <= state.keys():
         raise InvalidError(
             "the checkpoint has no place of a Forebay loader",
@@ -97,13 +109,14 @@ def restored(loader: Loader, state: Any, framework: str) -> State:
     # Checks feed and version. The next pass loads the same state again.
     loader.load_state_dict(state["loader"])
     then, now = state["global_batch_size"], global_batch_size(loader)
-    if state["loader"]["offset"] and then != now:
+    if then != now and (counts_all_steps or state["loader"]["offset"]):
+        where = "a run" if counts_all_steps else "the middle of an epoch"
         raise InvalidError(
-            f"the checkpoint is from the middle of an epoch with {then} samples in a global step, and now there are "
+            f"the checkpoint is from {where} with {then} samples in a global step, and now there are "
             f"{now} (batch_size {loader.batch_size}, world_size {loader.world_size}): {framework} counts steps, so it "
-            "would end the epoch too early or too late",
-            f"load with global_batch_size={then}, which gives the same steps on any number of ranks that divides it, "
-            "or resume from a checkpoint at the end of an epoch",
+            f"would {'read the wrong epochs' if counts_all_steps else 'end the epoch too early or too late'}",
+            f"load with global_batch_size={then}, which gives the same steps on any number of ranks that divides it"
+            + ("" if counts_all_steps else ", or resume from a checkpoint at the end of an epoch"),
         )
     return state["loader"]
 

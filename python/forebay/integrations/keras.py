@@ -222,8 +222,8 @@ class BackupAndRestore(_Callback):
         self._epoch, self._in_epoch = epoch, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # With steps_per_execution, `batch` is the last of several steps.
-        trained = batch + 1 - self._in_epoch
+        # With steps_per_execution, `batch` is the last of several steps, some of which the epoch may not have.
+        trained = min(batch + 1, self.params["steps"] - self._before) - self._in_epoch
         self._in_epoch += trained
         self._of_pass += trained
         self._unsaved += trained
@@ -244,7 +244,9 @@ class BackupAndRestore(_Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._delete and self._dataset.loader.rank == 0:
-            for file in [*self._folder.glob("*.weights.h5"), self._folder / _METADATA]:
+            # The folder may hold weights that others saved.
+            weights = [file for file in self._folder.glob("*.weights.h5") if file.name.split(".")[0].isdecimal()]
+            for file in [*weights, self._folder / _METADATA]:
                 file.unlink(missing_ok=True)
 
     def _check_steps(self) -> None:

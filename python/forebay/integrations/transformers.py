@@ -79,12 +79,24 @@ class ForebayTrainerMixin(_OfTrainer):
                 "auto_find_batch_size cannot change the batch size of a Forebay loader",
                 "leave it out, and load with a smaller batch_size",
             )
+        evaluated = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        if any(given is loader for given in evaluated):
+            raise InvalidError(
+                '"train_dataset" and "eval_dataset" are the same loader, and a loader reads one loop at a time',
+                "call load once for each",
+            )
+        if loader.samples_per_epoch is None and self.args.gradient_accumulation_steps > 1:
+            raise InvalidError(
+                "the number of batches of an epoch is not known, because the query leaves out or groups rows, and "
+                "Trainer counts a step that an epoch's end cuts off as whole",
+                "leave out gradient_accumulation_steps, and load with a larger batch size",
+            )
         self._check(loader)
         passes.check_equal_steps(loader, FRAMEWORK)
         passes.check_samples(loader)
         start = passes.epoch_start(loader, 0)
         if self._resume_from is not None:
-            start = passes.restored(loader, _place_in(self._resume_from), FRAMEWORK)
+            start = passes.restored(loader, _place_in(self._resume_from), FRAMEWORK, counts_all_steps=True)
         # Trainer's logs multiply this with the number of steps.
         self._train_batch_size = loader.batch_size
         self._batches = TrainBatches(loader, start, self._columns(loader))
@@ -123,6 +135,17 @@ class ForebayTrainerMixin(_OfTrainer):
         super()._save_checkpoint(model, trial)
 
     def _evaluated(self, loader: Loader) -> "EvaluationBatches":
+        if self._shared() > 1:
+            raise InvalidError(
+                "Trainer would gather an evaluation's results once from each rank of the tensor or context parallel "
+                "group",
+                "evaluate a checkpoint on ranks that each have the whole model, or give eval_dataset another dataset",
+            )
+        if self.args.batch_eval_metrics:
+            raise InvalidError(
+                "batch_eval_metrics needs to know the last batch, which only accelerate's own loaders tell",
+                "leave out batch_eval_metrics",
+            )
         self._check(loader)
         if self.args.eval_batch_size < loader.batch_size:
             raise InvalidError(
@@ -135,7 +158,7 @@ class ForebayTrainerMixin(_OfTrainer):
     def _check(self, loader: Loader) -> None:
         passes.check_epochs(loader, FRAMEWORK)
         # Ranks that share a model's layers read the same samples.
-        shared = math.prod(getattr(self, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp"))
+        shared = self._shared()
         ranks, rank = self.args.world_size // shared, self.args.process_index // shared
         if loader.world_size != ranks or shared == 1 and loader.rank != rank:
             raise InvalidError(
@@ -144,6 +167,16 @@ class ForebayTrainerMixin(_OfTrainer):
                 f"load with dp_rank={rank}, dp_size={ranks}" if shared > 1 else
                 "leave out rank and world_size, and start the processes with torchrun or accelerate launch",
             )
+
+    def _shared(self) -> int:
+        """Returns the number of ranks that read the same samples."""
+        sizes = {kind: getattr(self, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")}
+        if sizes["sp"] > 1:
+            raise InvalidError(
+                "Trainer divides the samples of its own loaders for sequence parallelism, and not those of Forebay",
+                "use tensor parallelism, or a dataset of another kind",
+            )
+        return math.prod(sizes.values())
 
     def _columns(self, loader: Loader) -> list[str] | None:
         """Returns the columns that the model takes, with `remove_unused_columns`."""
@@ -180,6 +213,15 @@ class TrainBatches:
         """Trainer would skip these steps of the first epoch. The checkpoint's place already lies behind them."""
         self._skipped = steps
         return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Trainer tells its epoch, which it computes of its steps."""
+        # Without a known length, all steps are one epoch for Trainer.
+        if self._pass is None and self.loader.samples_per_epoch is not None and epoch != self._start["epoch"]:
+            raise InvalidError(
+                f"the checkpoint is in epoch {self._start['epoch']}, and Trainer counts epoch {epoch}",
+                "resume with the gradient_accumulation_steps that the checkpoint was made with",
+            )
 
     def __iter__(self) -> Iterator[Any]:
         if self._pass is None:

@@ -84,10 +84,10 @@ class Training(keras.callbacks.Callback):
         self.data.trains = True
 
 
-def model():
+def model(**options):
     keras.utils.set_random_seed(0)
     made = keras.Sequential([keras.Input((common.FEATURES,)), keras.layers.Dense(1)])
-    made.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    made.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", **options)
     return made
 
 
@@ -96,20 +96,24 @@ def data(repeat=False, **options):
     return Recorded(loader, x=["id", "x"], y="y", repeat=repeat)
 
 
-def fit(case, dataset, backup=None, save_freq="epoch", kill=None, **options):
+def fit(case, dataset, backup=None, save_freq="epoch", kill=None, at_once=1, **options):
     callbacks = [Training(dataset)]
     if backup is not None:
         callbacks.append(BackupAndRestore(dataset, FOLDER / backup, save_freq))
     callbacks.append(Watch(dataset.ids, kill))
     try:
-        model().fit(dataset, verbose=0, callbacks=callbacks, **{"epochs": 3, **options})
+        model(steps_per_execution=at_once).fit(dataset, verbose=0, callbacks=callbacks, **{"epochs": 3, **options})
     except Killed:
         pass
     report.end(f"{BACKEND}-{case}")
 
 
 def one_process():
+    of_others = FOLDER / "plain" / "mine.weights.h5"
+    of_others.parent.mkdir(exist_ok=True)
+    of_others.touch()
     fit("plain", data(), backup="plain")
+    assert [file.name for file in of_others.parent.iterdir()] == [of_others.name]
     fit("without-callback", data())
     for name, freq, kill in (("within", 4, 9), ("last-batch", 6, 7), ("epoch", "epoch", 8)):
         fit(f"{name}-killed", data(), backup=name, save_freq=freq, kill=kill)
@@ -140,6 +144,9 @@ def one_process():
     report.refused(f"{BACKEND}-no-samples", lambda: data(global_batch_size=48))
     found = {"repeat": True, "where": "id < 0"}
     report.refused(f"{BACKEND}-no-samples-found", lambda: fit("", data(**found), backup="none", steps_per_epoch=4))
+    repeated = data(repeat=True)
+    one = Dataset(repeated.loader, x="x", y="y", epoch=0)
+    report.refused(f"{BACKEND}-one-loader-twice", lambda: fit("", repeated, steps_per_epoch=4, validation_data=one))
     fit("", data(), backup="other", save_freq=4, kill=5)
     report.refused(f"{BACKEND}-other-seed", lambda: fit("", data(seed=4), backup="other"))
     report.refused(f"{BACKEND}-other-global-batch", lambda: fit("", data(global_batch_size=8), backup="other"))
@@ -152,6 +159,7 @@ def two_ranks():
     fit("ranks-killed", data(), backup="ranks", save_freq=4, kill=9)
     fit("ranks-resumed", data(), backup="ranks", save_freq=4)
     fit("ranks-resumed-of-one", data(), backup="left-by-torch", save_freq=4)
+    fit("ranks-at-once", data(), backup="ranks-at-once", save_freq=4, at_once=4)
     fit("ranks-left", data(), backup="left-by-ranks", save_freq=4, kill=9)
 
 

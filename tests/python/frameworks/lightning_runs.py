@@ -1,5 +1,6 @@
 """Lightning: fit with the data module, on one process and with ddp on two ranks. LIGHTNING names its package."""
 
+import functools
 import importlib
 import logging
 import os
@@ -24,8 +25,9 @@ report = common.Report(RANK)
 
 
 class Model(pl.LightningModule):
-    def __init__(self):
+    def __init__(self, estimates=False, stops=None):
         super().__init__()
+        self.estimates, self.stops = estimates, stops
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(common.FEATURES, 1)
         self.validated = []
@@ -35,11 +37,31 @@ class Model(pl.LightningModule):
         report.step(self.current_epoch, batch["id"], loss)
         return loss
 
+    def on_train_batch_end(self, *_):
+        if self.stops == self.trainer.global_step:
+            self.trainer.should_stop = True
+
+    def on_train_batch_start(self, *_):
+        if self.stops == -1 and self.trainer.global_step == 2:
+            return -1
+
     def validation_step(self, batch, index):
         self.validated.append(sorted(batch["id"].tolist()))
 
     def configure_optimizers(self):
+        if self.estimates:
+            assert self.trainer.estimated_stepping_batches > 0
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class RestoresLate(pl.strategies.SingleDeviceStrategy):
+    """Restores the checkpoint after the optimizers were made, like FSDP and DeepSpeed."""
+
+    restore_checkpoint_after_setup = True
+
+
+class RestoresLateDdp(pl.strategies.DDPStrategy):
+    restore_checkpoint_after_setup = True
 
 
 class Killed(Exception):
@@ -57,7 +79,7 @@ class KillAfter(Callback):
             raise Killed
 
 
-def fit(case, data, checkpoint=None, resume=None, kill=None, ranks=1, **options):
+def fit(case, data, checkpoint=None, resume=None, kill=None, ranks=1, model=Model, **options):
     """Fits a new model, and reports its steps. `checkpoint` is when to save, for `ModelCheckpoint`."""
     callbacks = [ModelCheckpoint(FOLDER / case, filename="{step}", save_top_k=-1, **checkpoint)] if checkpoint else []
     if kill:
@@ -73,7 +95,7 @@ def fit(case, data, checkpoint=None, resume=None, kill=None, ranks=1, **options)
         callbacks=callbacks,
         **{"max_epochs": 3, "num_sanity_val_steps": 0, **strategy, **options},
     )
-    model = Model()
+    model = model()
     try:
         trainer.fit(model, datamodule=data, ckpt_path=resume)
     except Killed:
@@ -97,12 +119,38 @@ def one_process():
     fit("plain", data())
     fit("killed", data(), checkpoint={"every_n_train_steps": 4}, kill=9)
     fit("resumed", data(), resume=saved("killed", 8))
+    both = ForebayDataModule(train=load(), val=load())
+    quiet(max_epochs=3).validate(Model(), datamodule=both, ckpt_path=saved("killed", 8), verbose=False)
+    fit("after-a-validation", both)
+    searched, model = data(), Model()
+    trainer = quiet(max_epochs=3, num_sanity_val_steps=0, default_root_dir=FOLDER)
+    # More steps than an epoch has.
+    pl.tuner.Tuner(trainer).lr_find(model, datamodule=searched, num_training=8, update_attr=False)
+    report.steps.clear()
+    trainer.fit(model, datamodule=searched)
+    report.end("after-lr-find")
     fit("at-the-end", data(), checkpoint={"every_n_epochs": 1}, max_epochs=1)
     fit("after-the-end", data(), resume=saved("at-the-end", 6))
     fit("steps-at-the-end", data(), checkpoint={"every_n_epochs": 1, "save_on_train_epoch_end": True}, max_steps=6)
     fit("steps-after-the-end", data(), resume=saved("steps-at-the-end", 6), max_steps=18, max_epochs=-1)
     fit("last-batch", data(), checkpoint={"every_n_train_steps": 6}, max_epochs=1)
     fit("after-last-batch", data(), resume=saved("last-batch", 6))
+    fit("half-after-last-batch", data(global_batch_size=2), resume=saved("last-batch", 6))
+    estimates = functools.partial(Model, estimates=True)
+    limits = {"max_steps": 18, "max_epochs": 3}
+    fit("estimated-after-the-end", data(), resume=saved("at-the-end", 6), model=estimates, **limits)
+    fit("estimated-resumed", data(), resume=saved("killed", 8), model=estimates)
+    late = {"model": estimates, "strategy": RestoresLate("cpu")}
+    fit("restored-late", data(), resume=saved("killed", 8), **late)
+    late = {"model": estimates, "strategy": RestoresLate("cpu")}
+    fit("restored-late-after-the-end", data(), resume=saved("at-the-end", 6), **late)
+    at_epochs_end = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+    for name, stops in (("stopped", 2), ("left", -1)):
+        fit(name, data(), checkpoint=at_epochs_end, max_epochs=1, model=functools.partial(Model, stops=stops))
+        fit(f"after-{name}", data(), resume=saved(name, 2))
+    limited = {"limit_train_batches": 4, "max_epochs": -1}
+    fit("limited-steps", data(), checkpoint=at_epochs_end, max_steps=6, **limited)
+    fit("after-limited-steps", data(), resume=saved("limited-steps", 6), max_steps=12, **limited)
     fit("accumulated", data(), accumulate_grad_batches=2)
     fit("accumulated-killed", data(), checkpoint={"every_n_train_steps": 2}, kill=5, accumulate_grad_batches=2)
     fit("accumulated-resumed", data(), resume=saved("accumulated-killed", 4), accumulate_grad_batches=2)
@@ -127,14 +175,21 @@ def one_process():
     )
     again = {"val": [common.loader(10, batch_size=4, shuffle=False)]}
     fit("validated-resumed", ForebayDataModule(train=load, **again), resume=saved("validated", 8), val_check_interval=3)
+    both = ForebayDataModule(train=load, val=load)
+    fit("validated-by-one-function", both, val_check_interval=3)
     fit("reloaded", ForebayDataModule(train=load), reload_dataloaders_every_n_epochs=1)
     fit("pairs", ForebayDataModule(train=load), max_epochs=1, checkpoint={"every_n_train_steps": 3})
 
     report.refused("direct", lambda: fit_directly(load()))
     report.refused("direct-dataloader", lambda: fit_directly(torch.utils.data.DataLoader(load(), batch_size=None)))
+    report.refused("direct-validation", lambda: quiet().validate(Model(), load(), verbose=False))
+    report.refused("without-trainer", lambda: data().train_dataloader())
     report.refused("epochs", lambda: fit("", data(epochs=3)))
     report.refused("other-seed", lambda: fit("", data(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: fit("", data(global_batch_size=8), resume=saved("killed", 8)))
+    late = {"model": estimates, "strategy": RestoresLate("cpu"), "max_steps": 18}
+    unknown = {"where": "id >= 0"}
+    report.refused("restored-too-late", lambda: fit("", data(**unknown), resume=saved("killed", 8), **late))
     report.refused("no-samples", lambda: fit("", data(global_batch_size=48)))
     report.refused("no-samples-found", lambda: fit("", data(where="id < 0")))
     plain = pl.Trainer(
@@ -151,13 +206,21 @@ def one_process():
     report.refused("foreign-checkpoint", lambda: fit("", data(), resume=saved("foreign", 2)))
     one = load()
     report.refused("one-loader-twice", lambda: ForebayDataModule(train=one, val=one))
+    both = ForebayDataModule(train=lambda: one, val=lambda: one)
+    report.refused("one-loader-returned-twice", lambda: fit("", both, val_check_interval=3))
     report.refused("spawned", lambda: pickle.dumps(ForebayDataModule(train=one)))
     assert pickle.loads(pickle.dumps(ForebayDataModule(train=load)))
 
 
+def quiet(**options):
+    return pl.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, **options,
+    )
+
+
 def fit_directly(loader):
-    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, max_epochs=2)
-    trainer.fit(Model(), loader)
+    quiet(max_epochs=2).fit(Model(), loader)
 
 
 def two_ranks():
@@ -167,6 +230,8 @@ def two_ranks():
     fit("ranks-resumed-of-one", data(), ranks=2, resume=saved("killed", 8))
     fit("ranks-validated", ForebayDataModule(train=MADE_BEFORE, val=common.loader(10, batch_size=2)), ranks=2, max_epochs=1)
     report.refused("ranks-uneven", lambda: fit("", ForebayDataModule(train=common.loader(25, batch_size=2)), ranks=2))
+    uneven = ForebayDataModule(train=load(), val=common.loader(10, batch_size=2))
+    report.refused("ranks-uneven-validation", lambda: fit("", uneven, ranks=2, strategy=RestoresLateDdp()))
     report.refused("ranks-given", lambda: fit("", data(rank=0, world_size=1), ranks=2))
 
 

@@ -44,6 +44,19 @@ class KillAfter(TrainerCallback):
             raise Killed
 
 
+class SequenceParallel(Trainer):
+    def get_sp_size(self):
+        return 2
+
+
+class TensorParallel(Trainer):
+    def get_tp_size(self):
+        return 2
+
+    def train(self, **_):
+        self.evaluate()
+
+
 def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer, folder=None, **options):
     options = {
         "num_train_epochs": 3,
@@ -65,7 +78,7 @@ def train(case, loader, resume=None, kill=None, evaluated=None, trainer=Trainer,
     args = TrainingArguments(output_dir=str(FOLDER / (folder or case or "none")), **options)
     made = trainer(
         model=model, args=args, train_dataset=loader, eval_dataset=evaluated, callbacks=[KillAfter(kill)],
-        compute_metrics=lambda results: {"ids": sorted(results.predictions.tolist())},
+        compute_metrics=lambda results, compute_result=True: {"ids": sorted(results.predictions.tolist())},
     )
     try:
         made.train(resume_from_checkpoint=resume)
@@ -120,6 +133,11 @@ def one_process():
     report.refused("epochs", lambda: train("", load(epochs=2)))
     report.refused("other-seed", lambda: train("", load(seed=4), resume=saved("at-the-end", 6)))
     report.refused("other-global-batch", lambda: train("", load(global_batch_size=8), resume=saved("killed", 8)))
+    at_the_end = saved("at-the-end", 6)
+    report.refused("other-global-batch-at-the-end", lambda: train("", load(global_batch_size=8), resume=at_the_end))
+    report.refused(
+        "other-accumulation-at-the-end", lambda: train("", load(), resume=at_the_end, gradient_accumulation_steps=2)
+    )
     report.refused(
         "other-accumulation", lambda: train("", load(), resume=saved("killed", 8), gradient_accumulation_steps=2)
     )
@@ -128,6 +146,15 @@ def one_process():
     report.refused("small-evaluation-batch", lambda: train(
         "", load(), evaluated=load(samples=10, batch_size=8), eval_strategy="steps", eval_steps=2
     ))
+    one = load()
+    report.refused("one-loader-twice", lambda: train("", one, evaluated=one, eval_strategy="steps", eval_steps=2))
+    accumulated = {"max_steps": 4, "gradient_accumulation_steps": 2}
+    report.refused("unknown-accumulation", lambda: train("", load(**where), **accumulated))
+    report.refused("batch-metrics", lambda: train(
+        "", load(), evaluated=evaluated, eval_strategy="steps", eval_steps=2, batch_eval_metrics=True
+    ))
+    report.refused("sequence-parallel", lambda: train("", load(), trainer=SequenceParallel))
+    report.refused("tensor-parallel-evaluation", lambda: train("", [], evaluated=evaluated, trainer=TensorParallel))
     os.remove(saved("max-steps", 8) + "/forebay.json")
     report.refused("foreign-checkpoint", lambda: train("", load(), resume=saved("max-steps", 8)))
 
