@@ -93,9 +93,9 @@ def contents(column: Any) -> Iterator[bytes | None]:
     elif types.is_struct(type):
         names = [field.name for field in type]
         fields = [contents(storage.field(name)) for name in names]
-        rows = zip(*fields, strict=True) if fields else [()] * len(storage)
+        rows: Any = zip(*fields, strict=True) if fields else [()] * len(storage)
         for valid, row in zip(storage.is_valid().to_pylist(), rows, strict=True):
-            parts = dict(zip(names, row))
+            parts: dict[str, bytes | None] = dict(zip(names, row))
             if set(names) == {"bytes", "path"} and parts["bytes"] is not None:
                 # A picture in a data set: its file's name is not its content.
                 parts["path"] = None

@@ -62,7 +62,8 @@ class Tensors:
 
 
 def _dtype(data: Any, field: Any) -> str:
-    named: bytes | None = (field.metadata or {}).get(b"forebay:dtype")
+    metadata: dict[bytes, bytes] = field.metadata or {}
+    named = metadata.get(b"forebay:dtype")
     return str(data.type.value_type) if named is None else named.decode()
 
 
