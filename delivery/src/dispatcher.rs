@@ -39,8 +39,9 @@ pub struct DispatcherSettings {
     pub reader_contact_ms: Millis,
     /// A dispatcher younger than this keeps all windows, because readers may not have reached it yet.
     pub young_ms: Millis,
-    /// A window for which a trainer waits is computed a second time when it has taken this long, and three times as long
-    /// as windows usually take. A worker that has nothing to do takes it after half of that, although nobody waits.
+    /// A window for which a trainer waits is computed a second time when it has taken this long, and three times as
+    /// long as windows usually take. A worker that has nothing to do takes it after half of that, although nobody
+    /// waits.
     pub stall_ms: Millis,
     /// A feed that has not been read for longer is closed.
     pub idle_feed_ms: Millis,

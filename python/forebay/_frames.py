@@ -167,8 +167,8 @@ def _is_of_datasets(source: Any) -> bool:
 
 
 def _of_dataset(dataset: Any) -> Any:
-    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. The session then holds a copy
-    of them in memory."""
+    """The rows of a `datasets.Dataset` in its order, after `select`, `shuffle` and `sort`. The session then holds a
+    copy of them in memory."""
     if isinstance(dataset, Mapping):
         parts = cast("Mapping[str, Any]", dataset)
         names = ", ".join(map(repr, parts))

@@ -17,8 +17,8 @@ use crate::window::Plan;
 const RESERVED_MS: Millis = 60_000;
 
 impl<P: Plan> Dispatcher<P> {
-    /// Reserves each worker that has a lease of a window alone for that window's feed, until the feed has no such window
-    /// there. Call this before a worker is told its leases.
+    /// Reserves each worker that has a lease of a window alone for that window's feed, until the feed has no such
+    /// window there. Call this before a worker is told its leases.
     pub(super) fn reserve_workers(&mut self, now: Millis) {
         if !holds(Rule::AloneIsAmongAllFeeds) {
             return;

@@ -111,8 +111,8 @@ impl<P: Plan> Sequencer<P> {
         false
     }
 
-    /// Leases a second copy of a window to worker `idle`, if it may take one as ahead of the readers. Returns whether it
-    /// did.
+    /// Leases a second copy of a window to worker `idle`, if it may take one as ahead of the readers. Returns whether
+    /// it did.
     pub(super) fn lease_to_idle(&mut self, window: WindowId, idle: WorkerId) -> bool {
         let Some(held) = self.windows.get(&window).filter(|held| !held.failed) else { return false };
         let [only] = held.copies[..] else { return false };
@@ -274,8 +274,8 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// Returns the idlest worker that satisfies `may`, and has time, and room for `bytes` after evicting computed windows further than
-    /// `beyond`.
+    /// Returns the idlest worker that satisfies `may`, and has time, and room for `bytes` after evicting computed
+    /// windows further than `beyond`.
     fn idlest_with_room(
         &self,
         loads: &Loads,

@@ -22,7 +22,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
            height, the format of COCO. 'cxcywh' is the centre, width, height. Computed in float32. A null box becomes \
            `[0, 0, 0, 0]`. Null in, null out.",
     source: "torchvision's `v2.ConvertBoundingBoxFormat`",
-    examples: &[Example { sql: "convert_boxes([[10, 20, 3, 4]], from => 'xywh')", result: "[[10, 20, 13, 24]]" }],
+    examples: &[Example {
+        sql: "convert_boxes([[10, 20, 3, 4]], from => 'xywh')",
+        result: "[[10.0, 20.0, 13.0, 24.0]]",
+    }],
     size_ratio: SizeRatio::exactly(1.0),
     ..Descriptor::BASE
 };
