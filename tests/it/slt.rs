@@ -245,6 +245,8 @@ fn the_operators_examples_are_true() {
                 };
                 let is_true = match example.result.strip_prefix("error: ") {
                     Some(problem) => got.contains(problem),
+                    // The results of draws are described in words.
+                    None if operator.descriptor().determinism.varies_by_epoch() => !got.starts_with("error: "),
                     None => got == example.result,
                 };
                 assert!(is_true, "{sql} gives {got} and not {}", example.result);
