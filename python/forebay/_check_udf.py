@@ -42,7 +42,7 @@ def check_udf(function: Udf, *arrays: Any) -> list[str]:
 
 
 def _problems(function: Udf, rows: list[Any]) -> list[str]:
-    problems = []
+    problems: list[str] = []
     _seed(1)
     before = {name: generator.state() for name, generator in _generators().items()}
     first = _values(function, rows)
@@ -96,7 +96,7 @@ def _rows(function: Udf, arrays: tuple[Any, ...]) -> list[Any]:
         raise InvalidError(
             f"check_udf: {function.name} takes {len(types)} arrays, got {len(arrays)}", "give one for each input"
         )
-    rows = []
+    rows: list[Any] = []
     for position, type in enumerate(types):
         if arrays:
             given = arrays[position]

@@ -390,7 +390,8 @@ def test_with_256_files_and_many_silent_peers_ranks_read_on(started, tmp_path):
     check([rank.trained for rank in job.ranks], undisturbed(script, 1), "ordered")
 
 
-# A value of 1 MB: a window of a hundred takes far more than `SLACK_BYTES`.
+# A value of 1 MB: a window of 400 takes far more than `SLACK_BYTES`, and than what differs from run to run, such as the
+# stacks of threads that open feeds at the same time.
 LARGE = "repeat('x', 1000000)"
 SLACK_BYTES = 48 << 20
 
@@ -405,31 +406,32 @@ def memory(process: subprocess.Popen, name: str) -> int:
 
 @pytest.fixture
 def small(started, tmp_path, monkeypatch):
-    """Returns a script whose windows are large, and the beginning of the command line of a worker that has memory to
-    open its feed, but not to compute a window."""
+    """Returns a script whose windows are large, and a function that returns the beginning of a command line: that of a
+    process with memory to open such a feed, but not to compute a window. It takes options of a cluster."""
     start_cluster, start_job = started
     # Each further arena of the allocator reserves 64 MiB of addresses, in one run more of them than in another.
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
-    script = write_script(tmp_path, rows=300, column=LARGE, window_rows=100, rows_per_file=10)
-    cluster = start_cluster(script)
-    limit = limit_of_small_windows(start_job, cluster, cluster.workers[0])
-    cluster.close()
-    return script, limit
+    (tmp_path / "small").mkdir()
+    small = write_script(tmp_path / "small", rows=800, column="'x'", window_rows=400, rows_per_file=40)
 
+    def limit(**options) -> list[str]:
+        cluster = start_cluster(small, **options)
+        job = start_job(cluster, world_size=1, epochs=1)
+        job.start_all()
+        read_to_the_end(job, cluster)
+        [process] = cluster.workers or cluster.dispatchers
+        most = memory(process.process, "VmPeak") + SLACK_BYTES
+        cluster.close()
+        return limited(f"ulimit -v {most >> 10}")
 
-def limit_of_small_windows(start_job, cluster: Cluster, computes: Process) -> list[str]:
-    """Returns the beginning of a command line with memory to compute small windows, which the process has done now."""
-    job = start_job(cluster, world_size=1, epochs=1, options=["--window-rows", "1", "--steps", "3"])
-    job.start_all()
-    read_to_the_end(job, cluster)
-    return limited(f"ulimit -v {(memory(computes.process, 'VmPeak') + SLACK_BYTES) >> 10}")
+    return write_script(tmp_path, rows=800, column=LARGE, window_rows=400, rows_per_file=40), limit
 
 
 @needs_prlimit
 def test_a_worker_that_runs_out_of_memory_costs_nothing_but_time(started, small):
     start_cluster, start_job = started
-    script, before = small
-    cluster = start_cluster(script, workers=2, of_first_worker=before)
+    script, limit = small
+    cluster = start_cluster(script, workers=2, of_first_worker=limit())
     sick = cluster.workers[0]
     cluster.expect_end(sick)
     wait_for_status(cluster.dispatchers[0], "two workers", lambda status: len(status["workers"]) == 2)
@@ -443,8 +445,8 @@ def test_a_worker_that_runs_out_of_memory_costs_nothing_but_time(started, small)
 @needs_prlimit
 def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(started, small):
     start_cluster, start_job = started
-    script, before = small
-    cluster = start_cluster(script, of_first_worker=before)
+    script, limit = small
+    cluster = start_cluster(script, of_first_worker=limit())
     job = start_job(cluster, world_size=1, epochs=1)
     [rank] = job.ranks
     job.start_all()
@@ -468,12 +470,8 @@ def test_a_window_that_no_worker_has_memory_for_is_an_error_that_names_it(starte
 @needs_prlimit
 def test_a_server_that_a_window_ends_gives_it_up_after_restarts(started, small):
     start_cluster, start_job = started
-    script, _ = small
-    cluster = start_cluster(script, workers=0, computes=True)
-    cluster.of_first_worker = limit_of_small_windows(start_job, cluster, cluster.dispatchers[0])
-    # A server at any free port would remember nothing.
-    cluster.kill(cluster.dispatchers[0])
-    cluster.start_dispatcher(0)
+    script, limit = small
+    cluster = start_cluster(script, workers=0, computes=True, of_first_worker=limit(workers=0, computes=True))
     job = start_job(cluster, world_size=1, epochs=1)
     [rank] = job.ranks
     job.start_all()
