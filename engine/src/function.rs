@@ -7,13 +7,17 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::array::{ArrayRef, AsArray, UInt64Array};
+use arrow::datatypes::{DataType, FieldRef, UInt64Type};
 use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::error::DataFusionError;
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
+use forebay_operators::Draws;
+#[cfg(doc)]
+use forebay_operators::KEY_ARGUMENTS;
 
 /// Computes one result per row from arrays of equal length, or returns the reason for a failure.
 pub type BatchFn = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
@@ -60,6 +64,9 @@ pub struct Function {
     pub version: Option<String>,
     /// The types of its arguments.
     pub inputs: Vec<DataType>,
+    /// Whether the function also gets a number for each row, a `UInt64` array after its arguments, as the seed of a
+    /// generator. It depends on the feed's seed, the epoch, the row and the call only.
+    pub draws: bool,
     /// Its result: type, nullability, and metadata such as a tensor's shape.
     pub output: FieldRef,
     /// The function itself.
@@ -82,10 +89,27 @@ pub(crate) struct FunctionUdf {
 impl FunctionUdf {
     pub(crate) fn of(function: Function) -> ScalarUDF {
         let signature = match &function.inputs[..] {
-            [] => Signature::nullary(Volatility::Immutable),
-            inputs => Signature::exact(inputs.to_vec(), Volatility::Immutable),
+            [] => TypeSignature::Nullary,
+            inputs => TypeSignature::Exact(inputs.to_vec()),
+        };
+        let signature = match function.draws {
+            false => Signature::new(signature, Volatility::Immutable),
+            true => {
+                let keyed = function.inputs.iter().cloned().chain([DataType::UInt64, DataType::UInt64]).collect();
+                Signature::one_of(vec![signature, TypeSignature::Exact(keyed)], Volatility::Immutable)
+            }
         };
         ScalarUDF::new_from_impl(Self { function, signature })
+    }
+
+    /// The function that a call names, unless it is one of the engine's.
+    pub(crate) fn of_call(call: &ScalarFunction) -> Option<&Self> {
+        call.func.inner().downcast_ref()
+    }
+
+    /// Whether the engine appends its arguments for random draws ([`KEY_ARGUMENTS`]) to each call.
+    pub(crate) fn draws(&self) -> bool {
+        self.function.draws
     }
 
     /// The version, for a feed's identity.
@@ -126,9 +150,18 @@ impl ScalarUDFImpl for FunctionUdf {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let Function { name, output, call, .. } = &self.function;
-        let arrays: Vec<ArrayRef> =
+        let Function { name, inputs, output, call, draws, .. } = &self.function;
+        let mut arrays: Vec<ArrayRef> =
             args.args.into_iter().map(|value| value.into_array(args.number_rows)).collect::<Result<_>>()?;
+        if *draws {
+            let [keys, sites] = &arrays[inputs.len()..] else {
+                return exec_err!("{name} draws from a feed's key, so it only runs inside a pipeline");
+            };
+            let (keys, sites) = (keys.as_primitive::<UInt64Type>(), sites.as_primitive::<UInt64Type>());
+            let seeds = keys.values().iter().zip(sites.values()).map(|(key, site)| Draws::new(*key, *site).bits());
+            let seeds: ArrayRef = Arc::new(UInt64Array::from_iter_values(seeds));
+            arrays.splice(inputs.len().., [seeds]);
+        }
         let result = match call(&arrays) {
             Ok(result) => result,
             Err(CallError::Rows(why)) => return exec_err!("{name}: {why}"),

@@ -24,8 +24,8 @@ pub struct Arguments {
     pub(crate) rows: usize,
 }
 
-#[derive(Debug)]
 /// The random keys of the rows, and the call's site.
+#[derive(Debug)]
 pub(crate) struct Keys {
     keys: UInt64Array,
     site: u64,
@@ -106,7 +106,7 @@ impl Arguments {
     /// The random numbers of one row. An error when the call carries no keys, that is outside a feed.
     pub fn draws(&self, row: usize) -> Result<Draws> {
         match &self.keys {
-            Some(Keys { keys, site }) => Ok(Draws::new(keys.value(row), *site)),
+            Some(keys) => Ok(keys.draws(row)),
             None => exec_err!("{} draws from a feed's key, so it only runs inside a pipeline", self.descriptor.name),
         }
     }
@@ -114,7 +114,7 @@ impl Arguments {
     /// The random numbers of one row where there are keys. A deterministic operator gets some as well, and asks for
     /// none.
     pub(crate) fn draws_of(&self, row: usize) -> Draws {
-        self.keys.as_ref().map_or(Draws::new(0, 0), |Keys { keys, site }| Draws::new(keys.value(row), *site))
+        self.keys.as_ref().map_or(Draws::new(0, 0), |keys| keys.draws(row))
     }
 
     /// The longest length that rows of a row's global step may have: 0 where rows are not grouped by length.
@@ -228,5 +228,10 @@ impl Keys {
             return internal_err!("{}: \"random_key\" has nulls", descriptor.name);
         }
         Ok(Self { keys, site: *site })
+    }
+
+    /// The random numbers of one row.
+    pub(crate) fn draws(&self, row: usize) -> Draws {
+        Draws::new(self.keys.value(row), self.site)
     }
 }

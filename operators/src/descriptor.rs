@@ -113,6 +113,8 @@ pub enum TypeClass {
     NumberList,
     /// A list of any values, of any length.
     List,
+    /// A value of any type.
+    Any,
     /// A list of boxes: float32 of 4.
     Boxes,
     /// A list of points: float32 of 2, or of 3 with a visibility.
@@ -353,6 +355,7 @@ impl TypeClass {
             Self::Hashable => "an integer, float, boolean, string or binary value",
             Self::NumberList => "a list of numbers",
             Self::List => "a list",
+            Self::Any => "a value",
             Self::Boxes => "a list of boxes, each a list of 4 numbers",
             Self::Points => "a list of points, each a list of 2 numbers, or a fixed-size list of 2 or 3",
             Self::Side => "a number of pixels",
@@ -404,6 +407,7 @@ impl TypeClass {
             Self::Points => [2, 3].map(groups).contains(data_type),
             Self::Side => data_type.is_integer(),
             Self::List => matches!(data_type, DataType::List(_) | DataType::LargeList(_)),
+            Self::Any => *data_type != DataType::Null,
             Self::NumericOrList => Self::Numeric.accepts(field) || Self::NumberList.accepts(field),
             Self::Integer => data_type.is_integer(),
             Self::IntegerList => match data_type {

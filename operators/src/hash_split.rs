@@ -58,13 +58,17 @@ impl Operator for HashSplit {
 
 /// Returns the end of each split in the numbers from 0 to 1, without the last one, which has no limit.
 fn limits(arguments: &Arguments) -> Result<Vec<f64>> {
-    let shares = arguments.numbers("shares")?;
+    shares_to_limits(arguments, "shares", &arguments.numbers("shares")?)
+}
+
+/// Returns the end of each of the shares that the constant `name` states, without the last one.
+pub(crate) fn shares_to_limits(arguments: &Arguments, name: &str, shares: &[f64]) -> Result<Vec<f64>> {
     if let Some(share) = shares.iter().find(|share| **share < 0.0) {
-        return arguments.refuse("shares", format_args!("must be at least 0, got {share}"));
+        return arguments.refuse(name, format_args!("must be at least 0, got {share}"));
     }
     let total: f64 = shares.iter().sum();
     if total <= 0.0 || !total.is_finite() {
-        return arguments.refuse("shares", format_args!("must have a finite sum above 0, got {total}"));
+        return arguments.refuse(name, format_args!("must have a finite sum above 0, got {total}"));
     }
     let mut sum = 0.0;
     let mut limits: Vec<f64> = shares.iter().map(|share| (sum += share, sum / total).1).collect();

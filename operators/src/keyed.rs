@@ -57,6 +57,11 @@ impl Draws {
         Self { state: xxh3_64(&bytes) }
     }
 
+    /// Draws 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.next()
+    }
+
     /// Draws a number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         const ULP: f64 = 1.0 / (1u64 << 53) as f64;

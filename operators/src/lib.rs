@@ -111,6 +111,7 @@ pub use keyed::{Draws, KEY_ARGUMENTS, random_key, shared_site};
 pub use made_rows::{InputPart, InputRows, Made, MadeRows, MakeRows, RowAt, WindowTooLarge};
 pub use operator::{Arguments, Operator, OperatorUdf};
 pub use portable_math::{portable_math, portable_version};
+pub use random::pick::pick_lazily;
 pub use registry::{OPERATORS, descriptor, descriptors, find, find_table_operator, scalar_udfs};
 pub use row_operator::{ColumnValue, ReadColumn, ResultColumn, RowArguments, RowOperator, RowPlan, RowScope};
 pub use rows::TABLE_OPERATORS;

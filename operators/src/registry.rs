@@ -97,6 +97,7 @@ pub static OPERATORS: &[&dyn Operator] = &[
     &crate::random::choice::RandomChoice,
     &numbers::RANDOM_INT,
     &numbers::RANDOM_NORMAL,
+    &crate::random::pick::RandomPick,
     &numbers::RANDOM_UNIFORM,
     &crate::text::chunk_text::ChunkText,
     &crate::text::corrupt_spans::CorruptSpans,

@@ -56,8 +56,8 @@ def _problems(function: Udf, rows: list[Any]) -> list[str]:
         used = ["a global generator"]
     for name in used:
         problems.append(
-            f"draws from {name}, whose numbers depend on earlier draws; take a keyed number as an "
-            "argument, such as random_int(4611686018427387904), and make a generator of it for each row"
+            f"draws from {name}, whose numbers depend on earlier draws; declare it with rng=True, and draw from the "
+            "generators that it then gets"
         )
     if first != again:
         problems.append(
@@ -104,6 +104,8 @@ def _rows(function: Udf, arrays: tuple[Any, ...]) -> list[Any]:
             rows.append(given if given.type == type else given.cast(type))
         else:
             rows.append(pyarrow.array([_value(type, row, function) for row in range(_ROWS)], type))
+    if function.rng:
+        rows.append(pyarrow.array(range(len(rows[0]) if rows else _ROWS), pyarrow.uint64()))
     if len({len(array) for array in rows}) > 1 or not rows or len(rows[0]) < 2:
         lengths = ", ".join(str(len(array)) for array in rows)
         raise InvalidError(

@@ -14,6 +14,7 @@ from ._errors import InvalidError
 from ._gallery import gallery
 from ._packages import required
 from ._reading import Pass
+from ._sql import quoted
 from ._tensors import Tensors
 
 if TYPE_CHECKING:
@@ -108,23 +109,29 @@ def _objects(rows: list[Any]) -> Any:
     return made
 
 
-def split_conditions(column: str, fractions: tuple[float, ...], seed: int) -> list[str]:
-    """Conditions of SQL that divide rows by a hash of `column`: a row's part depends on the column's value alone."""
+def shares(fractions: tuple[float, ...]) -> list[float]:
+    """The share of each part of a split. One fraction makes two parts."""
     for fraction in fractions:
         if isinstance(fraction, bool) or not isinstance(fraction, numbers.Real) or not 0 < fraction < 1:
             raise arguments.refuse("fractions", "numbers above 0 and below 1", fraction)
     if not fractions:
         raise InvalidError('split() needs fractions: split(0.9, by="path") or split(0.8, 0.1, 0.1, by="path")')
-    shares = [float(fraction) for fraction in fractions]
-    shares += [1 - shares[0]] if len(shares) == 1 else []
-    if abs(sum(shares) - 1) > 1 / BUCKETS:
-        listed = ", ".join(map(str, shares))
-        raise InvalidError(f"the fractions of a split must sum to 1, and {listed} sum to {sum(shares)}")
+    parts = [float(fraction) for fraction in fractions]
+    parts += [1 - parts[0]] if len(parts) == 1 else []
+    if abs(sum(parts) - 1) > 1 / BUCKETS:
+        listed = ", ".join(map(str, parts))
+        raise InvalidError(f"the fractions of a split must sum to 1, and {listed} sum to {sum(parts)}")
+    return parts
+
+
+def split_conditions(column: str, fractions: tuple[float, ...], seed: int) -> list[str]:
+    """Conditions of SQL that divide rows by a hash of `column`: a row's part depends on the column's value alone."""
+    parts = shares(fractions)
     # Rows whose value is null have one part too.
     bucket = f"coalesce({bucket_of(column, seed)}, 0)"
-    bounds = [round(sum(shares[:index]) * BUCKETS) for index in range(len(shares))] + [BUCKETS]
+    bounds = [round(sum(parts[:index]) * BUCKETS) for index in range(len(parts))] + [BUCKETS]
     if min(high - low for low, high in zip(bounds, bounds[1:])) < 1:
-        smallest = min(shares)
+        smallest = min(parts)
         raise InvalidError(f"a part of a split has at least a fraction of {1 / BUCKETS:f}, and one has {smallest:.2g}")
     conditions: list[str] = []
     for low, high in zip(bounds, bounds[1:]):
@@ -138,5 +145,4 @@ HASHED = f", buckets => {BUCKETS}, seed => {{seed}})"
 
 
 def bucket_of(column: str, seed: int) -> str:
-    name = '"' + column.replace('"', '""') + '"'
-    return f"hash_bucket({name}{HASHED.format(seed=seed)}"
+    return f"hash_bucket({quoted(column)}{HASHED.format(seed=seed)}"

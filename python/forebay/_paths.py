@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Sequence
 from ._errors import InvalidError, NotFoundError
 from ._packages import required
 from ._sources import name_of
-from ._table import Table, quoted
+from ._sql import quoted
+from ._table import Table
 
 if TYPE_CHECKING:
     from ._session import Session

@@ -21,7 +21,8 @@ from ._loads import Loads, LoadsNamed
 from ._looking import Looks
 from ._paths import table_of
 from ._sources import is_name, is_query, name_of, read_script
-from ._table import Table, quoted, with_tables
+from ._sql import quoted
+from ._table import Table, with_tables
 from ._udf import Udf, functions
 
 if TYPE_CHECKING:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 import numbers
 import os
 import re
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _arguments as arguments
 from ._errors import InvalidError
 from ._loads import Loads
 from ._looking import HASHED, Looks, split_conditions
+from ._sql import by_value, literal, quoted
+from ._stratify import HASHED as HASHED_FINELY, stratified_conditions
 
 if TYPE_CHECKING:
     from ._loader import Loader
     from ._session import Materialized, Pipeline, Preview, Session, Text
     from ._types import FeedOptions, Unpack
-
-
-def quoted(name: str) -> str:
-    """Quotes a name for SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 class Table(Loads, Looks):
@@ -130,12 +125,16 @@ class Table(Loads, Looks):
         seed = arguments.count("seed", seed)
         return self._other(f"{self._from()} TABLESAMPLE BERNOULLI ({float(fraction) * 100!r}) REPEATABLE ({seed})")
 
-    def split(self, *fractions: float, by: str, seed: int = 0) -> "tuple[Table, ...]":
+    def split(self, *fractions: float, by: str, stratify: str | None = None, seed: int = 0) -> "tuple[Table, ...]":
         """Divides the rows: `train, test = table.split(0.9, by="path")`, or `split(0.8, 0.1, 0.1, by="path")`.
 
         A row's part depends only on its value in the column `by` and on `seed`. It stays the same when rows are added,
         and equal values are in one part. The parts have about these fractions of the distinct values. To split a part
         again, give another seed.
+
+        With `stratify="label"`, the parts have these fractions of the rows of each label, rounded to whole rows. This
+        reads both columns once, now, and holds 8 bytes for each row. Rows with equal values in `by` stay in one part,
+        so let them differ, such as by a path. Another row in the table may move rows from part to part.
         """
         types = self.columns
         if arguments.choice("by", by, list(types)) is None:
@@ -143,13 +142,16 @@ class Table(Loads, Looks):
         # SQL has no larger integers.
         seed = arguments.integer("seed", arguments.count("seed", seed), maximum=2**63 - 1) or 0
         # The column may have another name by now.
-        if HASHED.format(seed=seed) in self.sql:
+        if any(hashed.format(seed=seed) in self.sql for hashed in (HASHED, HASHED_FINELY)):
             raise InvalidError(
                 f"these rows were split with seed {seed} already, so another such split may not be random",
                 "give another seed, or all fractions at once: split(0.8, 0.1, 0.1, …)",
             )
-        parts = tuple(self.filter(condition) for condition in split_conditions(by, fractions, seed))
         try:
+            conditions = split_conditions(by, fractions, seed)
+            if stratify is not None:
+                conditions = stratified_conditions(self, by, stratify, fractions, seed)
+            parts = tuple(self.filter(condition) for condition in conditions)
             parts[0].pipeline()
         except InvalidError as error:
             if not error.message.startswith("hash_bucket:"):
@@ -215,6 +217,42 @@ class Table(Loads, Looks):
         """The rows that are not similar to an earlier row of their window: the SQL operator `drop_near_duplicates`."""
         return self._of_rows("drop_near_duplicates", threshold=threshold, column=column)
 
+    def repeat(self, times: str) -> "Table":
+        """Each row as often as the number in the column `times` says, which may have a fraction: the SQL operator
+        `repeat_rows`."""
+        return self._of_rows("repeat_rows", times=times)
+
+    def balance(self, label: str, *, to: Literal["largest", "mean", "smallest"] = "largest") -> "Table":
+        """Rows repeated so that each value of the column `label` is as frequent as the largest class: a class with a
+        third of its rows comes three times in each epoch, each time with other draws. Rows of a class come about as
+        often as the `"mean"` class or the `"smallest"` one instead, which leaves rows out, others in each epoch. This
+        reads the column once, now."""
+        names = list(self.columns)
+        counts = self.value_counts(label)
+        if not counts:
+            raise InvalidError(f'no row has a "{label}" to balance', "look at the table: show()")
+        sizes = {"largest": max(counts.values()), "mean": counts.rows / len(counts), "smallest": min(counts.values())}
+        size = sizes.get(arguments.choice("to", to, list(sizes)) or "")
+        if size is None:
+            raise arguments.refuse("to", "'largest', 'mean' or 'smallest'", to)
+        times = by_value(label, {value: repr(size / count) for value, count in counts.items()}, otherwise="1.0")
+        added = "times"
+        while added in names:
+            added += "_"
+        return self.with_column(added, times).repeat(added).select(*(quoted(name) for name in names))
+
+    def pair_rows(
+        self, *, same: str | None = None, different: str | None = None, prefix: str = "partner_"
+    ) -> "Table":
+        """Each row with the columns of another row of its window, for pairs and triplets: the SQL operator
+        `pair_rows`."""
+        return self._of_rows("pair_rows", same=same, different=different, prefix=prefix)
+
+    def sample_negatives(self, column: str, count: int = 1) -> "Table":
+        """Each row with values of `column` from other rows of its window, in a column "negatives": the SQL operator
+        `sample_negatives`."""
+        return self._of_rows("sample_negatives", column=column, count=arguments.count("count", count, 1))
+
     def cache(self) -> "Table":
         """See `Pipeline.cache`."""
         return self.pipeline().cache()
@@ -225,7 +263,7 @@ class Table(Loads, Looks):
 
     def _of_rows(self, operator: str, **constants: Any) -> "Table":
         chosen = {name: value for name, value in constants.items() if value is not None}
-        given = ", ".join(f"{name} => {_literal(name, value)}" for name, value in chosen.items())
+        given = ", ".join(f"{name} => {literal(name, value)}" for name, value in chosen.items())
         return self._other(f"{operator}(({self.sql}), {given})")
 
     def _other(self, source: str, **parts: Any) -> "Table":
@@ -279,38 +317,3 @@ def with_tables(query: str, tables: dict[str, Table]) -> str:
     if begin:
         return f"{query[:begin.end()]} {named},{query[begin.end():]}"
     return f"WITH {named}\n{query}"
-
-
-def _literal(name: str, value: Any) -> str:
-    """Returns the value of the argument `name` as a SQL literal. NumPy scalars become their values."""
-    if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
-        if getattr(value.dtype, "kind", "") == "M":
-            return _literal_time(name, value)
-        value = value.item()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value)
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, datetime.datetime):
-        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
-    if isinstance(value, datetime.date):
-        return f"DATE '{value.isoformat()}'"
-    if isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
-        return "[" + ", ".join(_literal(name, item) for item in cast("list[Any]", value)) + "]"
-    raise arguments.refuse(name, "a finite number, a text, a time, True, False or a list of these", value)
-
-
-def _literal_time(name: str, value: Any) -> str:
-    """Returns a NumPy time as a SQL literal. It may be finer than Python's times, or out of their range."""
-    text = str(value)
-    if text == "NaT":
-        raise arguments.refuse(name, "a time", value)
-    if "T" not in text:
-        return f"DATE '{value.astype('M8[D]')}'"
-    # SQL requires seconds in a time.
-    text = text if text.count(":") == 2 else str(value.astype("M8[s]"))
-    return f"TIMESTAMP '{text.replace('T', ' ')}'"

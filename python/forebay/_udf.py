@@ -18,6 +18,7 @@ from typing import Any, Callable, cast
 
 from . import _arguments as arguments
 from . import _native
+from ._generators import Generators
 
 _functions: dict[str, "Udf"] = {}
 # Set in worker processes, which only run functions.
@@ -38,6 +39,7 @@ def udf(
     version: int | str | None = None,
     nullable: bool = False,
     processes: int = 0,
+    rng: bool = False,
 ) -> Any:
     """Declares a Python function of Arrow arrays, so that queries can call it.
 
@@ -58,10 +60,20 @@ def udf(
     - `processes`: run the function in this many worker processes, because it holds the GIL for long. Arrays travel in
       shared memory. The function must be importable there, from a module or from a script that guards its main part
       with `if __name__ == "__main__"`.
+    - `rng`: whether the function draws. Its last argument is then a sequence with a `numpy.random.Generator` for each
+      row. What a generator draws depends only on the feed's seed, the epoch, the row and the call, so a row is the same
+      after a restart and on any rank. NumPy may draw other numbers in another version.
+
+        @forebay.udf(input="string", output="string", version=1, rng=True)
+        def drop_words(texts, rngs):
+            return [
+                " ".join(word for word in text.as_py().split() if rng.random() > 0.1)
+                for text, rng in zip(texts, rngs)
+            ]
     """
 
     def declare(function: Callable[..., Any]) -> Udf:
-        declared = Udf(function, input, output, name or function.__name__, version, nullable, processes)
+        declared = Udf(function, input, output, name or function.__name__, version, nullable, processes, rng)
         if not _functions:
             # A thread that calls a function during Python's shutdown would crash the process.
             atexit.register(_native.end_functions)
@@ -90,6 +102,7 @@ class Udf:
         version: int | str | None,
         nullable: bool,
         processes: int,
+        rng: bool = False,
     ):
         import pyarrow
 
@@ -99,6 +112,7 @@ class Udf:
             raise arguments.refuse("version", "an integer or a string", version)
         self.function = function
         self.name = name
+        self.rng = bool(arguments.boolean("rng", rng))
         self.version = None if version is None else str(version)
         listed = cast("list[Any]", input if isinstance(input, (list, tuple)) else [input])
         self.inputs = [pyarrow.field("argument", _type(item)) for item in listed]
@@ -126,7 +140,7 @@ class Udf:
 
     def __reduce__(self) -> Any:
         declared = ([field.type for field in self.inputs], self.output, self.name, self.version)
-        return _find, (self.__module__, self.__qualname__, declared)
+        return _find, (self.__module__, self.__qualname__, declared, self.rng)
 
     def __repr__(self) -> str:
         inputs = ", ".join(str(field.type) for field in self.inputs)
@@ -172,6 +186,9 @@ class Udf:
     def _run(self, arrays: list[Any]) -> Any:
         import pyarrow
 
+        if self.rng:
+            # The last array has the seeds.
+            arrays = [*arrays[:-1], Generators(arrays[-1].to_pylist())]
         made = self.function(*arrays)
         if isinstance(made, pyarrow.ChunkedArray):
             made = made.combine_chunks()
@@ -216,12 +233,12 @@ def _type(value: Any) -> Any:
     raise arguments.refuse("type", accepted, value)
 
 
-def _find(module: str, qualname: str, declared: tuple[list[Any], Any, str, str | None]) -> Udf:
+def _find(module: str, qualname: str, declared: tuple[list[Any], Any, str, str | None], rng: bool) -> Udf:
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
     # If `udf` was called, and not used as a decorator, the name refers to the function itself.
-    return found if isinstance(found, Udf) else Udf(found, *declared, nullable=False, processes=0)
+    return found if isinstance(found, Udf) else Udf(found, *declared, nullable=False, processes=0, rng=rng)
 
 
 class _PoolBroke(Exception):

@@ -24,6 +24,7 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     let output: Field = import_field(&udf.getattr("output")?)?;
     let name: String = udf.getattr("name")?.extract()?;
     let version: Option<String> = udf.getattr("version")?.extract()?;
+    let draws = udf.getattr("rng")?.extract()?;
     let (inputs, output) = (inputs.collect::<PyResult<Vec<_>>>()?, Arc::new(output));
     let udf = udf.clone().unbind();
     let call = move |arrays: &[ArrayRef]| {
@@ -47,7 +48,7 @@ pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
             })
         })
     };
-    Ok(Function { name, version, inputs, output, call: Arc::new(call) })
+    Ok(Function { name, version, inputs, draws, output, call: Arc::new(call) })
 }
 
 /// Whether an exception says that the machine ran out of memory, disk space, files or threads. Such an exception

@@ -16,6 +16,7 @@ use forebay_operators::Determinism;
 
 use super::lookup::{JoinKind, can_be_key};
 use crate::error::Error;
+use crate::function::FunctionUdf;
 
 /// The condition of a join, split by the sides it reads.
 pub(crate) struct Condition {
@@ -150,7 +151,8 @@ fn depends_on_the_sample(expr: &Expr) -> bool {
     let walked = expr.apply(|expr| {
         if let Expr::ScalarFunction(call) = expr {
             let operator = forebay_operators::find(call.name());
-            found |= operator.is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic);
+            found |= operator.is_some_and(|operator| operator.descriptor().determinism != Determinism::Deterministic)
+                || FunctionUdf::of_call(call).is_some_and(FunctionUdf::draws);
         }
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     });

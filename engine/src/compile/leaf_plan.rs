@@ -9,6 +9,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use forebay_operators::image_chain::fuse;
+use forebay_operators::pick_lazily;
 
 use super::deferred::defer_last_steps;
 use super::dictionary;
@@ -119,8 +120,8 @@ impl LeafPlan {
     }
 }
 
-/// Fuses each chain of image operators into one call. This runs after the optimizer, which ensures that a call shared
-/// by several chains is computed once.
+/// Fuses each chain of image operators into one call, and computes of alternatives only the one that is drawn. This
+/// runs after the optimizer, which ensures that a call shared by several chains is computed once.
 fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let fused = plan.transform_up(|node| {
         let Some(projection) = (node.as_ref() as &dyn Any).downcast_ref::<ProjectionExec>() else {
@@ -128,7 +129,8 @@ fn fused(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         };
         let input = projection.input();
         let exprs = projection.expr().iter().map(|output| {
-            let expr = fuse(Arc::clone(&output.expr), &input.schema())?;
+            let expr = pick_lazily(Arc::clone(&output.expr), &input.schema())?;
+            let expr = fuse(expr, &input.schema())?;
             Ok(ProjectionExpr { expr, alias: output.alias.clone() })
         });
         let exprs = exprs.collect::<datafusion::error::Result<Vec<_>>>()?;

@@ -320,6 +320,7 @@ mod tests {
             name: "part".to_owned(),
             version: None,
             inputs: vec![DataType::Int64],
+            draws: false,
             output: Arc::new(Field::new("part", DataType::Binary, true)),
             call: Arc::new(move |columns| match columns[0].len() {
                 len @ 0..4 => Ok(Arc::new(shared.slice(0, len))),

@@ -74,6 +74,12 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             all.push(groups(4, draws));
             all
         }
+        TypeClass::Any => {
+            let mut all = hashable_columns(draws);
+            all.extend(fixed_tensors(draws));
+            all.extend([variable_images(draws), groups(4, draws)]);
+            all
+        }
         TypeClass::Boxes => vec![groups(4, draws)],
         TypeClass::Points => vec![groups(2, draws), groups(3, draws)],
         TypeClass::Side => {

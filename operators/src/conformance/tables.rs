@@ -16,7 +16,7 @@ use datafusion::scalar::ScalarValue;
 use super::case::{constant, permutation};
 use super::columns::{ROWS, TABLE_CLASSES, columns};
 use super::complete::complete;
-use crate::descriptor::{Determinism, ParameterKind, Rows};
+use crate::descriptor::{ConstantKind, Determinism, ParameterKind, Rows};
 use crate::keyed::{Draws, random_key};
 use crate::made_rows::{InputPart, InputRows, Made, RowAt};
 use crate::row_operator::{ColumnValue, RowArguments, RowOperator, RowPlan, RowScope};
@@ -67,6 +67,8 @@ fn constants(operator: &dyn RowOperator, defaults: bool, draws: &mut Draws) -> V
     let parameters = operator.descriptor().parameters.iter().enumerate().skip(1);
     let constant = |(at, parameter): (usize, &crate::Parameter)| match (parameter.kind, parameter.default_value()) {
         (ParameterKind::Constant(_), Some(default)) if defaults => default,
+        // A required text names a column.
+        (ParameterKind::Constant(ConstantKind::Text), None) => ScalarValue::from("label"),
         (ParameterKind::Constant(kind), default) => constant(kind, at, default, draws),
         (ParameterKind::Input(_) | ParameterKind::Rows, _) => ScalarValue::Null,
     };

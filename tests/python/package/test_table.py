@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay._table import _literal
+from forebay._sql import literal
 
 
 @pytest.fixture
@@ -131,13 +131,13 @@ LITERALS = [
 
 @pytest.mark.parametrize("value, text", LITERALS, ids=str)
 def test_values_are_written_as_sql(value, text):
-    assert _literal("x", value) == text
+    assert literal("x", value) == text
 
 
 @pytest.mark.parametrize("value", [float("nan"), np.float32("inf"), np.datetime64("NaT"), object(), None, 1j], ids=str)
 def test_what_sql_cannot_write_is_refused(value):
     with pytest.raises(forebay.InvalidError, match='"x" must be a'):
-        _literal("x", value)
+        literal("x", value)
 
 
 def test_numpy_numbers_are_options(table):

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::compile::hidden_columns::{RANDOM_KEY, SAMPLE_ID, STEP_LENGTH, hidden_column};
 use crate::compile::reduced_decode;
+use crate::function::FunctionUdf;
 
 /// The call sites assigned so far.
 #[derive(Default)]
@@ -45,6 +46,9 @@ impl CallSites {
                         args.extend([Expr::Column(key.clone()), lit(site)]);
                     }
                     Some(Determinism::StepLength) => args.push(Expr::Column(step.clone())),
+                    None if FunctionUdf::of_call(&call).is_some_and(FunctionUdf::draws) => {
+                        args.extend([Expr::Column(key.clone()), lit(self.site(call.name()))]);
+                    }
                     None if call.name() == SAMPLE && !is_of_table => {
                         return plan_err!("TABLESAMPLE selects rows of a table by number, and these rows are derived");
                     }

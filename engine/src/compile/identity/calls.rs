@@ -16,7 +16,7 @@ use crate::function::FunctionUdf;
 pub(crate) fn function_versions(plan: &LogicalPlan) -> Result<BTreeMap<String, Option<String>>> {
     let mut versions = BTreeMap::new();
     visit_calls(plan, &mut |call| {
-        if let Some(function) = call.func.inner().downcast_ref::<FunctionUdf>() {
+        if let Some(function) = FunctionUdf::of_call(call) {
             versions.insert(call.name().to_owned(), function.version().map(str::to_owned));
         }
     })?;
@@ -66,6 +66,7 @@ pub(crate) fn uncacheable_calls(plan: &LogicalPlan) -> Result<Vec<String>> {
     visit_calls(plan, &mut |call| {
         if forebay_operators::find(call.name())
             .is_some_and(|operator| operator.descriptor().determinism.varies_by_epoch())
+            || FunctionUdf::of_call(call).is_some_and(FunctionUdf::draws)
         {
             calls.insert(call.name().to_owned());
         }

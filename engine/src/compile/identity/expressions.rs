@@ -182,7 +182,7 @@ impl<'a> Callee<'a> {
         if let Some(version) = forebay_operators::portable_version(&call.func) {
             return Self::PortableMath(name, version);
         }
-        match (call.func.inner().downcast_ref::<FunctionUdf>(), forebay_operators::find(name)) {
+        match (FunctionUdf::of_call(call), forebay_operators::find(name)) {
             (Some(function), _) => Self::Function(name, function.version()),
             (None, Some(operator)) => Self::Operator(name, operator.descriptor().version),
             (None, None) => Self::Sql(name),

@@ -141,6 +141,7 @@ async fn a_function_counts_with_its_version() {
             name: "twice".to_owned(),
             version: version.map(str::to_owned),
             inputs: vec![DataType::Int64],
+            draws: false,
             output: Arc::new(Field::new("twice", DataType::Int64, true)),
             call: Arc::new(|columns| Ok(Arc::clone(&columns[0]))),
         };

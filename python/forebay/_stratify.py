@@ -1,0 +1,79 @@
+"""Splits whose parts have the same shares of each label."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from . import _arguments as arguments
+from ._errors import ExhaustedError, InvalidError
+from ._looking import shares
+from ._packages import required
+from ._reading import Pass
+from ._sql import by_value, quoted
+
+if TYPE_CHECKING:
+    from ._table import Table
+
+# So many that hashes of different values hardly ever meet. SQL has no larger integers.
+BUCKETS = 2**62
+HASHED = f", buckets => {BUCKETS}, seed => {{seed}})"
+# A query names each label.
+LABELS_MAX = 10_000
+
+
+def stratified_conditions(
+    table: Table, by: str, label: str, fractions: tuple[float, ...], seed: int
+) -> list[str]:
+    """Conditions of SQL that divide the rows of each label: by its own bounds on the hash of the column `by`."""
+    if arguments.choice("stratify", label, list(table.columns)) is None:
+        raise arguments.refuse("stratify", "the name of a column", label)
+    cumulative = [sum(shares(fractions)[:part]) for part in range(1, len(shares(fractions)))]
+    # Rows whose value is null have one part too.
+    hashed = f"coalesce(hash_bucket({quoted(by)}{HASHED.format(seed=seed)}, 0)"
+    hashes = _hashes(table.select(label=quoted(label), hash=hashed), label)
+    bounds = [
+        by_value(
+            label,
+            {value: str(_bound(sorted_, share)) for value, sorted_ in hashes.items()},
+            otherwise=str(int(share * BUCKETS)),
+        )
+        for share in cumulative
+    ]
+    above = ["", *(f"{hashed} >= {bound}" for bound in bounds)]
+    below = [*(f"{hashed} < {bound}" for bound in bounds), ""]
+    return [" AND ".join(filter(None, pair)) for pair in zip(above, below)]
+
+
+def _bound(hashes: array[int], share: float) -> int:
+    """The hash below which this share of the rows is. Rows of one hash are not divided."""
+    rows = round(share * len(hashes))
+    return hashes[rows] if rows < len(hashes) else BUCKETS
+
+
+def _hashes(table: Table, label: str) -> dict[Any, array[int]]:
+    """The hashes of the rows of each label, in ascending order."""
+    pyarrow = required("pyarrow", "stratify")
+    hashes: dict[Any, array[int]] = {}
+    for batch in Pass(table.pipeline(), None).batches("stratify"):
+        labels, values = batch.column(0), batch.column(1).to_numpy()
+        if pyarrow.types.is_nested(labels.type) or isinstance(labels.type, pyarrow.BaseExtensionType):
+            raise InvalidError(
+                f'"stratify" divides by texts, numbers and times, and the column "{label}" is a {labels.type}',
+                "name a column with one value in each row",
+            )
+        encoded = labels.dictionary_encode("encode")
+        codes = encoded.indices.to_numpy()
+        for code, value in enumerate(encoded.dictionary.to_pylist()):
+            value = _NAN if value != value else value
+            hashes.setdefault(value, array("q")).frombytes(values[codes == code].tobytes())
+        if len(hashes) > LABELS_MAX:
+            raise ExhaustedError(
+                f'the column "{label}" has more than {LABELS_MAX} labels',
+                "stratify by a column of classes, or by classes of its values: bucketize(x, [1, 2, 5])",
+            )
+    return {value: array("q", sorted(found)) for value, found in hashes.items()}
+
+
+# All NaNs are one value, and NaN is not equal to itself.
+_NAN = float("nan")
