@@ -78,6 +78,12 @@ class Share:
         return step_begins + (self.rank if rank is None else rank) * self.batch_size < self.total
 
     def batches(self) -> int:
+    def steps(self, offset: int = 0) -> int:
+        """The number of global steps in an epoch from this offset on, if `total` is known."""
+        assert self.total is not None
+        left = max(self.total - offset, 0)
+        return left // self.global_batch_size if self.drop_last else -(-left // self.global_batch_size)
+
         """The number of batches in an epoch, if `total` is known."""
         assert self.total is not None
         steps = self.total // self.global_batch_size
@@ -488,11 +494,11 @@ class Loader(Generic[B]):
 
     def skip(self, steps: int) -> None:
         """Skips `steps` global steps without computing them: the next steps of the current loop, else the first of the
-        next loop."""
+        next loop. Without `epochs`, and where only reading shows the number of steps, at most the rest of the epoch."""
         steps = arguments.count("steps", steps)
         if self._assumed.read.get("delivery") == "dynamic":
             raise InvalidError("steps cannot be skipped with dynamic delivery", "ranks have no common steps there")
-        share = self._ranked()
+        self._ranked()
         # After `break` the loop is gone, although its stream may still be open. The next loop restarts its epoch.
         running = self._loop if self._batches() is not None else None
         if running is None:
@@ -505,10 +511,7 @@ class Loader(Generic[B]):
             now = running.place
         else:
             now = resume.place if resume.is_rest else self._found_end(resume.place)
-        offset = now.offset + steps * share.global_batch_size
-        if share.total is not None:
-            offset = min(offset, share.total)
-        place = Place(now.epoch, offset)
+        place = self._skipped(now, steps)
         if running is not None:
             running.reopen(place)
             if not running.has_received:
@@ -521,6 +524,22 @@ class Loader(Generic[B]):
         global step. It reads sources and transforms nothing.
 
         Step numbers are those of `batch.step` in the loop that last read the epoch. If no loop of this loader has read
+    def _skipped(self, place: Place, steps: int) -> Place:
+        """Returns the place `steps` global steps after `place`."""
+        share = self._own
+        size = share.global_batch_size
+        if share.total is None:
+            return Place(place.epoch, place.offset + steps * size)
+        left = share.steps(place.offset)
+        if steps < left or self._epochs is None:
+            return Place(place.epoch, min(place.offset + steps * size, share.total))
+        epochs, steps = divmod(steps - left, share.steps() or 1)
+        epoch = place.epoch + 1 + epochs
+        if epoch < self._epochs:
+            return Place(epoch, steps * size)
+        # The end of the last epoch.
+        return Place(max(self._epochs - 1, place.epoch), share.total)
+
         the epoch, they count from its beginning.
         """
         if isinstance(step, Batch):
