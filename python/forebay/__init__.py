@@ -206,6 +206,7 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
     return default_session().table(source, name=name, format=format)
 
 
+    - a list of dicts, each a row;
 def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:
     """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free port.
 
