@@ -34,6 +34,7 @@ from ._errors import (
     UnavailableError,
 )
 from ._formats import Ragged
+from ._keywords import explained
 from ._loader import Loader
 from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
@@ -91,6 +92,7 @@ def load(pipeline: Any, *, format: Literal["tf"], **options: Unpack[LoadOptions]
 def load(pipeline: Any, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
 @overload
 def load(pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
+@explained
 def load(
     pipeline: Any,
     *,

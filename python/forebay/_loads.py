@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ._keywords import explained
 from ._loader import Loader
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Loads:
     def load(self, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
     @overload
     def load(self, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
+    @explained
     def load(
         self,
         *,
@@ -78,6 +80,7 @@ class LoadsNamed:
     @overload
     def load(self, pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
     def load(
+    @explained
         self,
         pipeline: Any,
         *,

@@ -136,7 +136,7 @@ def test_what_is_no_pipeline_is_named(source, error, message):
 TABLES = [
     (5, {}, forebay.InvalidError, "a table cannot be made of int"),
     (None, {}, forebay.InvalidError, "a table cannot be made of NoneType"),
-    ([{"a": 1}], {}, forebay.InvalidError, "a table cannot be made of list"),
+    ([{"a": 1}, 2], {}, forebay.InvalidError, "a table cannot be made of list"),
     (pa.array([1, 2]), {}, forebay.InvalidError, "a table cannot be made of Int64Array"),
     ("no_such_table", {}, forebay.NotFoundError, "no_such_table"),
     ("", {}, forebay.InvalidError, "\"source\" must be a table's name, a path or URL of files, or Arrow data, got ''"),
