@@ -116,6 +116,7 @@ def load(
     dp_rank: int | None = None,
     dp_size: int | None = None,
     columns: list[str] | None = None,
+    padding: dict[str, float] | None = None,
     format: str | None = None,
     device: Any = None,
     pin_memory: bool = False,
@@ -153,6 +154,8 @@ def load(
       the loader's first use. What disagrees with these is an error.
     - `dp_rank`, `dp_size`: the place among the processes that share the samples, where the launcher counts others too.
     - `columns`: only these columns. In this process, functions that only other columns need do not run.
+    - `padding`: columns of lists that are padded to the batch's longest list, and the value of the padding:
+      `{"input_ids": 0, "labels": -100}`.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
     - `prefetch_factor` (2): finished batches that wait for the loop.
@@ -203,12 +206,12 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
     - a list of paths of media files: a row for each file;
     - Arrow data: a pyarrow table, a Polars frame, a pandas frame;
     - a dict of arrays of NumPy, torch or JAX, or of lists; arrays of several dimensions are columns of tensors;
+    - a list of dicts, each a row;
     - a `datasets.Dataset`.
     """
     return default_session().table(source, name=name, format=format)
 
 
-    - a list of dicts, each a row;
 def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:
     """Serves the pipelines that `sql` created over Arrow Flight from this process; port 0 takes a free port.
 

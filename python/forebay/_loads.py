@@ -50,6 +50,7 @@ class Loads:
         dp_rank: int | None = None,
         dp_size: int | None = None,
         columns: list[str] | None = None,
+        padding: dict[str, float] | None = None,
         format: str | None = None,
         device: Any = None,
         pin_memory: bool = False,
@@ -79,8 +80,8 @@ class LoadsNamed:
     def load(self, pipeline: Any, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
     @overload
     def load(self, pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
-    def load(
     @explained
+    def load(
         self,
         pipeline: Any,
         *,
@@ -104,6 +105,7 @@ class LoadsNamed:
         dp_rank: int | None = None,
         dp_size: int | None = None,
         columns: list[str] | None = None,
+        padding: dict[str, float] | None = None,
         format: str | None = None,
         device: Any = None,
         pin_memory: bool = False,
