@@ -34,6 +34,7 @@ from ._errors import (
     UnavailableError,
 )
 from ._formats import Ragged
+from ._keywords import explained
 from ._loader import Loader
 from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
@@ -91,6 +92,7 @@ def load(pipeline: Any, *, format: Literal["tf"], **options: Unpack[LoadOptions]
 def load(pipeline: Any, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
 @overload
 def load(pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
+@explained
 def load(
     pipeline: Any,
     *,
@@ -114,6 +116,7 @@ def load(
     dp_rank: int | None = None,
     dp_size: int | None = None,
     columns: list[str] | None = None,
+    padding: dict[str, float] | None = None,
     format: str | None = None,
     device: Any = None,
     pin_memory: bool = False,
@@ -151,6 +154,8 @@ def load(
       the loader's first use. What disagrees with these is an error.
     - `dp_rank`, `dp_size`: the place among the processes that share the samples, where the launcher counts others too.
     - `columns`: only these columns. In this process, functions that only other columns need do not run.
+    - `padding`: columns of lists that are padded to the batch's longest list, and the value of the padding:
+      `{"input_ids": 0, "labels": -100}`.
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
     - `prefetch_factor` (2): finished batches that wait for the loop.
@@ -201,6 +206,7 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
     - a list of paths of media files: a row for each file;
     - Arrow data: a pyarrow table, a Polars frame, a pandas frame;
     - a dict of arrays of NumPy, torch or JAX, or of lists; arrays of several dimensions are columns of tensors;
+    - a list of dicts, each a row;
     - a `datasets.Dataset`.
     """
     return default_session().table(source, name=name, format=format)

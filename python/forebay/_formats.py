@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any, Callable, Generic, Iterator, Sized, cast
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, Sized, cast
 
 from . import _native
 from ._errors import InvalidError
+from ._padding import padded_tensor
 from ._types import T, U
 
 FORMATS = ("torch", "numpy", "jax", "tf", "arrow")
@@ -74,6 +75,19 @@ class Ragged(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, values={self.values!r}, offsets={self.offsets!r})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # A model that gets a ragged column instead of a tensor asks for its shape.
+            raise AttributeError(
+                f"'Ragged' object has no attribute {name!r}, because its rows may have different lengths; for one "
+                'tensor load with padding={"column": 0}, or call to_padded_tensor()'
+            )
+
+    def to_padded_tensor(self, padding: float = 0) -> T:
+        """Returns the rows as one tensor, each padded at its end to the longest of them."""
+        return cast(T, padded_tensor(self, padding))
 
     def map(self, function: Callable[[T], U]) -> Ragged[U]:
         """Returns the same rows with `function` applied to both tensors. The function may be a copy to a device."""

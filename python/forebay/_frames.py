@@ -9,8 +9,8 @@ from ._errors import InvalidError
 from ._packages import required
 
 ACCEPTED = (
-    "give a path or URL, a list of paths, a dict of arrays, a datasets.Dataset, or Arrow data: anything with "
-    "__arrow_c_stream__, such as a pyarrow table, a Polars or a pandas frame"
+    "give a path or URL, a list of paths, a dict of arrays, a list of dicts, a datasets.Dataset, or Arrow data: "
+    "anything with __arrow_c_stream__, such as a pyarrow table, a Polars or a pandas frame"
 )
 
 
@@ -22,12 +22,14 @@ def arrow_of(source: Any) -> Any:
         return _of_dataset(source)
     if isinstance(source, Mapping):
         return _of_columns(cast("Mapping[Any, Any]", source))
+    if _are_dicts(source):
+        return _of_columns(_columns_of(cast("Sequence[Mapping[Any, Any]]", source)))
     raise InvalidError(f"a table cannot be made of {type(source).__name__}", ACCEPTED)
 
 
 def are_rows(source: Any) -> bool:
     """Whether `source` holds rows itself, and does not name them."""
-    return _is_arrow(source) or isinstance(source, Mapping) or _is_of_datasets(source)
+    return _is_arrow(source) or isinstance(source, Mapping) or _is_of_datasets(source) or _are_dicts(source)
 
 
 def are_paths(source: Any) -> bool:
@@ -36,6 +38,20 @@ def are_paths(source: Any) -> bool:
         return False
     items = cast("Sequence[Any]", source)
     return bool(items) and all(isinstance(item, (str, os.PathLike)) for item in items)
+
+
+def _are_dicts(source: Any) -> bool:
+    """Whether `source` is a list or tuple of rows, each a dict."""
+    if not isinstance(source, (list, tuple)):
+        return False
+    items = cast("Sequence[Any]", source)
+    return bool(items) and all(isinstance(item, Mapping) for item in items)
+
+
+def _columns_of(rows: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """The columns of rows that are dicts, in the order of their first occurrence. A missing value is null."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _is_arrow(source: Any) -> bool:

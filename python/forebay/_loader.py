@@ -6,7 +6,7 @@ import time
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Callable, Generic, Iterator, Protocol
+from typing import Any, Callable, Generic, Iterator, Protocol, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -16,6 +16,7 @@ from ._devices import DeviceCopy
 from ._errors import Error, InvalidError
 from ._loop import Batches, Loop
 from ._packages import installed
+from ._padding import checked
 from ._place import Place
 from ._ranks import Ranks
 from ._readers import refuse_readers
@@ -77,6 +78,12 @@ class Share:
             return step_begins + self.global_batch_size <= self.total
         return step_begins + (self.rank if rank is None else rank) * self.batch_size < self.total
 
+    def steps(self, offset: int = 0) -> int:
+        """The number of global steps in an epoch from this offset on, if `total` is known."""
+        assert self.total is not None
+        left = max(self.total - offset, 0)
+        return left // self.global_batch_size if self.drop_last else -(-left // self.global_batch_size)
+
     def batches(self) -> int:
         """The number of batches in an epoch, if `total` is known."""
         assert self.total is not None
@@ -113,6 +120,7 @@ class Loader(Generic[B]):
         read: Callable[[int, int], dict[str, Any]],
         epochs: int | None,
         columns: list[str] | None,
+        padding: Any,
         format: str,
         prefetch_factor: int,
         device: Any,
@@ -132,6 +140,9 @@ class Loader(Generic[B]):
         self._assumed = self._share_of(*(ranks.used or (0, 1)))
         if columns is not None:
             check_columns(columns, [name for name, _, _ in feed.columns])
+        self._padding = checked(padding, self.columns)
+        if self._padding and format == "arrow":
+            raise InvalidError('"padding" makes tensors, and format="arrow" has none', "leave it out")
         # Where the next loop begins: at `_resume`, else with `_epoch`.
         self._epoch = 0
         self._resume: _Resume | None = None
@@ -192,7 +203,7 @@ class Loader(Generic[B]):
     def _loop_at(self, begin: Place, empty_of: int | None = None) -> Loop:
         # A loop does not refer to its loader, which would keep both alive when nothing else does.
         open = partial(_open, self._feed, self._own.read, self._epochs, self._ahead)
-        take = partial(_take, self._own, self._columns, self._tensor, self._copy)
+        take = partial(_take, self._own, self._columns, self._padding, self._tensor, self._copy)
         return Loop(begin, open, take, self._copy, self._done, empty_of)
 
     def _count_from(self, place: Place) -> None:
@@ -488,11 +499,11 @@ class Loader(Generic[B]):
 
     def skip(self, steps: int) -> None:
         """Skips `steps` global steps without computing them: the next steps of the current loop, else the first of the
-        next loop."""
+        next loop. Without `epochs`, and where only reading shows the number of steps, at most the rest of the epoch."""
         steps = arguments.count("steps", steps)
         if self._assumed.read.get("delivery") == "dynamic":
             raise InvalidError("steps cannot be skipped with dynamic delivery", "ranks have no common steps there")
-        share = self._ranked()
+        self._ranked()
         # After `break` the loop is gone, although its stream may still be open. The next loop restarts its epoch.
         running = self._loop if self._batches() is not None else None
         if running is None:
@@ -505,16 +516,29 @@ class Loader(Generic[B]):
             now = running.place
         else:
             now = resume.place if resume.is_rest else self._found_end(resume.place)
-        offset = now.offset + steps * share.global_batch_size
-        if share.total is not None:
-            offset = min(offset, share.total)
-        place = Place(now.epoch, offset)
+        place = self._skipped(now, steps)
         if running is not None:
             running.reopen(place)
             if not running.has_received:
                 self._began_with = _Resume(place, is_rest=True)
         else:
             self._resume = replace(resume, place=place, is_rest=True)
+
+    def _skipped(self, place: Place, steps: int) -> Place:
+        """Returns the place `steps` global steps after `place`."""
+        share = self._own
+        size = share.global_batch_size
+        if share.total is None:
+            return Place(place.epoch, place.offset + steps * size)
+        left = share.steps(place.offset)
+        if steps < left or self._epochs is None:
+            return Place(place.epoch, min(place.offset + steps * size, share.total))
+        epochs, steps = divmod(steps - left, share.steps() or 1)
+        epoch = place.epoch + 1 + epochs
+        if epoch < self._epochs:
+            return Place(epoch, steps * size)
+        # The end of the last epoch.
+        return Place(max(self._epochs - 1, place.epoch), share.total)
 
     def trace(self, step: int | Batch[Any], epoch: int | None = None) -> list[tuple[str, int]]:
         """Returns source file and row (from 0) of each sample of a batch from this loader, or of this rank's batch of a
@@ -585,25 +609,42 @@ def _open(feed: Feed, read: dict[str, Any], epochs: int | None, ahead: int, plac
 
 
 def _take(
-    share: Share, columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch
+    share: Share,
+    columns: list[str] | None,
+    padding: dict[str, Any],
+    tensor: Any,
+    copy: DeviceCopy | None,
+    taken: _native.Batch,
 ) -> tuple[Any, Place]:
     """Returns a batch for the loop, and the place after it. Without `tensor`, it is an Arrow batch."""
     # Compute this from the batch's offset: after a resume, steps need not begin at multiples of the global batch. With
     # dynamic delivery, a token's offset is another one.
     step_begins = taken.offset - share.rank * share.batch_size
     after = Place(taken.epoch, step_begins + share.global_batch_size, taken.token)
-    return _batch(columns, tensor, copy, taken), after
+    return _batch(columns, padding, tensor, copy, taken), after
 
 
-def _batch(columns: list[str] | None, tensor: Any, copy: DeviceCopy | None, taken: _native.Batch) -> Any:
+def _batch(
+    columns: list[str] | None, padding: dict[str, Any], tensor: Any, copy: DeviceCopy | None, taken: _native.Batch
+) -> Any:
     if tensor is None:
         return _arrow(taken, columns)
     batch: Batch[Any] = Batch()
     natives = taken.columns(columns)
     for name in columns or natives:
-        batch[name] = formats.convert(natives[name], tensor)
+        column = formats.convert(natives[name], tensor)
+        batch[name] = _padded(name, column, padding[name]) if name in padding else column
     batch.epoch, batch.step, batch.offset = taken.epoch, taken.step, taken.offset
     return batch if copy is None else copy(batch)
+
+
+def _padded(name: str, column: Any, padding: Any) -> Any:
+    """Returns a column of lists as one tensor. A column of lists of one size already is one."""
+    if isinstance(column, formats.Ragged):
+        return cast("formats.Ragged[Any]", column).to_padded_tensor(padding)
+    if len(getattr(column, "shape", ())) > 1:
+        return column
+    raise InvalidError(f'"padding" names "{name}", which holds no lists of numbers', "leave it out of padding")
 
 
 def _arrow(taken: _native.Batch, columns: list[str] | None) -> Any:

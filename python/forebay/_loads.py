@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ._keywords import explained
 from ._loader import Loader
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Loads:
     def load(self, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
     @overload
     def load(self, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
+    @explained
     def load(
         self,
         *,
@@ -48,6 +50,7 @@ class Loads:
         dp_rank: int | None = None,
         dp_size: int | None = None,
         columns: list[str] | None = None,
+        padding: dict[str, float] | None = None,
         format: str | None = None,
         device: Any = None,
         pin_memory: bool = False,
@@ -77,6 +80,7 @@ class LoadsNamed:
     def load(self, pipeline: Any, *, format: Literal["arrow"], **options: Unpack[LoadOptions]) -> Loader[ArrowBatch]: ...
     @overload
     def load(self, pipeline: Any, *, format: str | None = None, **options: Unpack[LoadOptions]) -> Loader[Any]: ...
+    @explained
     def load(
         self,
         pipeline: Any,
@@ -101,6 +105,7 @@ class LoadsNamed:
         dp_rank: int | None = None,
         dp_size: int | None = None,
         columns: list[str] | None = None,
+        padding: dict[str, float] | None = None,
         format: str | None = None,
         device: Any = None,
         pin_memory: bool = False,

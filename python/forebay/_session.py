@@ -362,6 +362,7 @@ def make_loader(
         read=read,
         epochs=epochs,
         columns=columns,
+        padding=rest.pop("padding"),
         format=format,
         prefetch_factor=arguments.positive("prefetch_factor", rest.pop("prefetch_factor"), 65536) or 2,
         device=rest.pop("device"),

@@ -90,6 +90,7 @@ class LoadOptions(FeedOptions, ReadOptions, total=False):
     dp_rank: int | None
     dp_size: int | None
     columns: list[str] | None
+    padding: dict[str, float] | None
     device: Any
     pin_memory: bool
     prefetch_factor: int

@@ -84,6 +84,40 @@ def test_an_unknown_keyword_is_a_type_error(rows):
 
 
 @pytest.mark.parametrize(
+    "name, instead",
+    [
+        ("num_workers", "forebay.Session(threads=n) limits them"),
+        ("sampler", "shares the samples between the ranks"),
+        ("drop_remainder", 'give "drop_last"'),
+        ("batchsize", 'did you mean "batch_size"?'),
+        ("nonsense", "see help(forebay.load)"),
+    ],
+)
+def test_an_argument_of_other_loaders_is_explained(rows, name, instead):
+    for load in (rows.load, lambda **options: forebay.load(rows, **options), forebay.table({"n": [1]}).load):
+        with pytest.raises(TypeError) as raised:
+            load(**{name: 4})
+        assert str(raised.value).startswith(f'load has no argument "{name}"; ') and instead in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "padding, message",
+    [
+        (0, '"padding" must be a dict of columns and their values, got 0'),
+        (["n"], "\"padding\" must be a dict of columns and their values, got ['n']"),
+        ({"m": 0}, "\"padding\" must be 'n', got 'm'"),
+        ({"n": "0"}, "\"padding\" must be a number for \"n\", got '0'"),
+    ],
+    ids=repr,
+)
+def test_padding_names_columns_and_numbers(padding, message):
+    lists = forebay.table({"n": [[1], [2, 3]], "t": ["a", "b"]}).select("n")
+    with pytest.raises(forebay.InvalidError) as raised:
+        lists.load(format="numpy", padding=padding)
+    assert raised.value.message == message
+
+
+@pytest.mark.parametrize(
     "options, message",
     [
         ({"bucket_by_length": "nope", "bucket_boundaries": [3], "global_batch_size": 2}, '"nope"'),
@@ -92,6 +126,7 @@ def test_an_unknown_keyword_is_a_type_error(rows):
         ({"bucket_by_length": "tokens", "bucket_boundaries": [3]}, "global_batch_size"),
         ({"bucket_by_length": "tokens", "bucket_boundaries": [5, 3], "global_batch_size": 2}, "ascending"),
         ({"delivery": "dynamic", "rank": 0, "world_size": 2}, "dynamic"),
+        ({"padding": {"tokens": 0}}, '"padding" makes tensors, and format="arrow" has none'),
         ({"device": "cpu"}, '"device" and "pin_memory" are for format="torch", not "arrow"'),
         ({"device": "nonsense", "format": "torch"}, '"device" must be a torch device such as "cuda:0", got \'nonsense\''),
         ({"format": "tf"}, 'format="tf" needs the package tensorflow'),
@@ -136,7 +171,7 @@ def test_what_is_no_pipeline_is_named(source, error, message):
 TABLES = [
     (5, {}, forebay.InvalidError, "a table cannot be made of int"),
     (None, {}, forebay.InvalidError, "a table cannot be made of NoneType"),
-    ([{"a": 1}], {}, forebay.InvalidError, "a table cannot be made of list"),
+    ([{"a": 1}, 2], {}, forebay.InvalidError, "a table cannot be made of list"),
     (pa.array([1, 2]), {}, forebay.InvalidError, "a table cannot be made of Int64Array"),
     ("no_such_table", {}, forebay.NotFoundError, "no_such_table"),
     ("", {}, forebay.InvalidError, "\"source\" must be a table's name, a path or URL of files, or Arrow data, got ''"),

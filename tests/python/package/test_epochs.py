@@ -1,5 +1,7 @@
 """One loop is one epoch, or the requested number of epochs. Also loops after `break`, `skip` and a restart."""
 
+import itertools
+
 import pytest
 
 import forebay
@@ -161,6 +163,55 @@ def test_skip_beyond_the_end_leaves_nothing_of_the_epoch():
     loader.skip(1000)
     assert list(loader) == []
     assert loader.epoch == 1 and len(list(loader)) == 13
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("epochs", [4, float("inf")])
+def test_skip_goes_on_with_the_next_epoch_where_a_loop_has_several(epochs, drop_last):
+    def loader(rank=0):
+        read = {"rank": rank, "world_size": 2, "batch_size": 4, "drop_last": drop_last}
+        return numbers(20, shuffle=True, seed=3, epochs=epochs, **read)
+
+    def read(batches, count):
+        return [batch["n"].to_pylist() for batch in itertools.islice(batches, count)]
+
+    steps = 2 if drop_last else 3
+    for rank in range(2):
+        # Without drop_last, rank 1 has no batch in the last step of an epoch.
+        is_short = rank == 1 and not drop_last
+        whole = read(loader(rank), 4 * (steps - is_short))
+        for skipped in range(4 * steps + 2):
+            done = sum(not is_short or step % steps < steps - 1 for step in range(min(skipped, 4 * steps)))
+            skipping = loader(rank)
+            skipping.skip(skipped)
+            assert read(skipping, len(whole) - done) == whole[done:], (rank, skipped)
+            batches = iter(loaded := loader(rank))
+            next(batches)
+            loaded.skip(max(skipped - 1, 0))
+            assert read(batches, len(whole) - max(done, 1)) == whole[max(done, 1):], (rank, skipped)
+
+
+def test_skip_goes_on_from_the_middle_of_an_epoch():
+    shared = pipeline({"n": range_of(20)})
+    loader = shared.load(format="arrow", batch_size=4, epochs=3)
+    batches = iter(loader)
+    next(batches), next(batches)
+    resumed = shared.load(format="arrow", batch_size=8, epochs=3)
+    resumed.load_state_dict(loader.state_dict())
+    # Two steps are left of the first epoch: 8 to 15, and 16 to 19.
+    resumed.skip(3)
+    assert values(resumed) == [*range(8, 20), *range(20)]
+
+
+def test_skip_beyond_the_last_epoch_leaves_nothing():
+    loader = numbers(20, batch_size=8, epochs=2)
+    loader.skip(1000)
+    assert list(loader) == [] and loader.state_dict()["epoch"] == 2
+    assert len(list(loader)) == 6
+    for batch in loader:
+        loader.skip(1000)
+        break
+    assert len(list(loader)) == 6
 
 
 def test_skip_counts_global_steps_of_all_ranks():

@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import gc
+import pickle
 
 import jax
 import numpy as np
@@ -137,6 +138,46 @@ def test_lists_of_numbers_are_ragged(type):
     assert first[-1].tolist() == [3]
     with pytest.raises(IndexError, match="row 3 of 3"):
         first[3]
+
+
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
+def test_padding_makes_one_tensor_of_lists(format):
+    ids, boxes = [[1, 2, 3], [], [4], [5, 6]], [[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]], [], [[7.0, 8.0]]]
+    lists = pipeline({
+        "ids": pa.array(ids, pa.list_(pa.int32())),
+        "boxes": pa.array(boxes, pa.list_(pa.list_(pa.float32(), 2))),
+        "kept": pa.array(ids, pa.list_(pa.int32())),
+        "pair": pa.array([[1, 2]] * 4, pa.list_(pa.int32(), 2)),
+    })
+    loader = lists.load(format=format, batch_size=2, padding={"ids": -100, "boxes": 0.5, "pair": 9})
+    first, second = loader
+    assert [batch["ids"].tolist() for batch in (first, second)] == [[[1, 2, 3], [-100] * 3], [[4, -100], [5, 6]]]
+    assert str(first["ids"].dtype).endswith("int32") and type(first["ids"]) is type(first["pair"])
+    assert first["boxes"].tolist() == [[[1, 2], [0.5, 0.5]], [[3, 4], [5, 6]]]
+    assert second["boxes"].tolist() == [[[0.5, 0.5]], [[7, 8]]]
+    assert isinstance(first["kept"], forebay.Ragged) and first["pair"].tolist() == [[1, 2]] * 2
+    assert second["kept"].to_padded_tensor(7.0).tolist() == [[4, 7], [5, 6]]
+
+
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax"])
+def test_padding_copies_nothing_of_lists_of_one_length(format):
+    [same] = pipeline({"x": pa.array([[1, 2], [3, 4]])}).load(format=format)
+    assert same["x"].to_padded_tensor().tolist() == [[1, 2], [3, 4]]
+    if format == "torch":
+        assert same["x"].to_padded_tensor().data_ptr() == same["x"].values.data_ptr()
+    with pytest.raises(forebay.InvalidError, match="0.5 is no integer"):
+        same["x"].to_padded_tensor(0.5)
+    with pytest.raises(AttributeError, match="'shape', because its rows may have different lengths; .* padding="):
+        same["x"].shape
+    again = pickle.loads(pickle.dumps(same["x"]))
+    assert [row.tolist() for row in again] == [[1, 2], [3, 4]]
+
+
+def test_padding_of_a_column_without_lists_is_refused():
+    rows = pipeline({"text": pa.array(["a", "b"]), "n": pa.array([1, 2])})
+    for name in ("text", "n"):
+        with pytest.raises(forebay.InvalidError, match=f'"{name}", which holds no lists of numbers'):
+            next(iter(rows.load(format="numpy", padding={name: 0})))
 
 
 def test_only_empty_lists_are_ragged_too():

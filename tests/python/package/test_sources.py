@@ -114,6 +114,17 @@ def test_the_layout_of_an_array_in_memory_does_not_matter(session):
     assert plain.feed_id != session.table({"x": array + 1}).load(format="numpy").feed_id
 
 
+def test_a_list_of_dicts_is_a_table(session):
+    rows = session.table([{"n": 1, "text": "a"}, {"text": "b", "tags": ["c"]}, {"n": 3}])
+    assert list(rows.columns) == ["n", "text", "tags"]
+    assert rows.drop("tags").to_arrow().to_pylist() == [
+        {"n": 1, "text": "a"}, {"n": None, "text": "b"}, {"n": 3, "text": None}
+    ]
+    images = session.table([{"image": np.full((2, 2), n, np.uint8)} for n in range(3)])
+    assert images.columns == {"image": "tensor<uint8>[2, 2]"}
+    assert len(session.load([{"n": 1}] * 40, batch_size=16)) == 3
+
+
 def test_the_content_of_a_dict_identifies_its_feed(session):
     def feed(values, session=session):
         return session.table({"x": np.array(values)}).load(format="numpy", shuffle=True, seed=1)
