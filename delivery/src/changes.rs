@@ -166,7 +166,8 @@ impl<K: Clone + Ord, V: Clone> Followed<K, V> {
         if before.upto == 0 {
             self.parts = Some(BTreeMap::new());
         } else if (before.pass != self.known.pass || before.upto > self.known.upto) && holds(Rule::ChangesHaveNoGaps) {
-            self.parts = Some(BTreeMap::new());
+            // A pass that was under way is not continued without its first parts.
+            (self.parts, self.known) = (Some(BTreeMap::new()), Known::default());
             return false;
         }
         let values = self.parts.as_mut().unwrap_or(&mut self.values);
@@ -190,6 +191,26 @@ impl<K: Clone + Ord, V: Clone> Followed<K, V> {
 mod tests {
     use super::*;
     use crate::simulation::random::SeededRandom;
+
+    /// Such a message was sent before the keeper forgot the follower, and arrives late.
+    #[test]
+    fn a_late_message_does_not_take_the_first_part_of_a_pass() {
+        let mut before: Kept<u64, u64> = Kept::new(0);
+        before.set(0, Some(0));
+        let pass = before.since(Known::default()).known.1;
+        before.set(0, Some(1));
+        let late = before.since(pass);
+        let mut kept: Kept<u64, u64> = Kept::new(1 << 32);
+        (0..2 * CHANGES_MAX as u64).for_each(|key| _ = kept.set(key, Some(key)));
+        let mut follower = Followed::new();
+        assert!(follower.take(&kept.since(follower.known())));
+        assert!(!follower.take(&late));
+        for _ in 0..2 {
+            assert!(follower.take(&kept.since(follower.known())));
+        }
+        assert!(follower.is_whole());
+        assert!(follower.values().iter().eq(kept.iter()));
+    }
 
     #[test]
     fn a_follower_knows_the_map_however_messages_are_lost() {

@@ -294,6 +294,7 @@ impl<P: Plan> Dispatcher<P> {
             held: worker.held.known(),
             leases,
             places: worker.places.clone(),
+            has_waiting_ranks: self.feeds.values().any(|feed| feed.has_waiting_ranks(now)),
         })
     }
 

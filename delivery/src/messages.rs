@@ -104,6 +104,9 @@ pub struct WorkerReply {
     pub leases: Changes<WindowKey, Granted>,
     /// For each feed, the places of readers from which the distance of these windows is counted.
     pub places: Vec<(Arc<str>, Vec<Place>)>,
+    /// Whether ranks with dynamic delivery wait for others at this dispatcher. A worker without leases stays there:
+    /// ranks look for a dispatcher that has workers, and must not keep missing each other.
+    pub has_waiting_ranks: bool,
 }
 
 impl WorkerReply {
@@ -270,7 +273,7 @@ mod tests {
         let leases = shares.map(|shares| (("0f3a".into(), window), Some(Granted { lease: u64::MAX, shares })));
         let leases = Changes { known: (known, known), is_all: false, changed: leases.into() };
         let places = vec![("0f3a".into(), vec![Place { at: window, until_epoch: u64::MAX, windows: 1 }])];
-        survives(&WorkerReply { version: u64::MAX, seq: 1, held: known, leases, places });
+        survives(&WorkerReply { version: u64::MAX, seq: 1, held: known, leases, places, has_waiting_ranks: true });
         let broken = [true, false].map(|missing| BrokenLease { window, lease: 1, worker: u64::MAX, missing });
         survives(&ReaderSync {
             session: u64::MAX,

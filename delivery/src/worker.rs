@@ -254,7 +254,14 @@ mod tests {
         let known = (Known { pass: seq, upto: 0 }, Known { pass: seq, upto });
         let leases = Changes { known, is_all: true, changed: windows.iter().map(granted).collect() };
         let place = Place { at: WindowId { epoch: 0, index: 3 }, until_epoch: 1, windows: 6 };
-        WorkerReply { version: 10 * seq, seq, held: Known::default(), leases, places: vec![("f".into(), vec![place])] }
+        WorkerReply {
+            version: 10 * seq,
+            seq,
+            held: Known::default(),
+            leases,
+            places: vec![("f".into(), vec![place])],
+            has_waiting_ranks: false,
+        }
     }
 
     /// Returns the windows that a message names, to a dispatcher that knows none, with their leases.

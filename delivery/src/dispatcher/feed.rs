@@ -156,6 +156,11 @@ impl<P: Plan> OpenFeed<P> {
         self.groups.retain(|_, group| group.contact >= forgotten_since);
     }
 
+    /// Returns whether ranks with dynamic delivery are here and wait for others.
+    pub(super) fn has_waiting_ranks(&self, now: Millis) -> bool {
+        self.groups.values().any(|group| group.awaiting.is_some() && group.contact + ASKED_MS >= now)
+    }
+
     /// Returns the feed's jobs with dynamic delivery.
     pub(super) fn jobs(&self, now: Millis) -> impl Iterator<Item = JobStatus> {
         let mut newest: BTreeMap<&str, (&GroupKey, &Group)> = BTreeMap::new();

@@ -552,6 +552,27 @@ fn status_names_the_awaited_ranks() {
     assert_eq!(job(LATER + 9_000).awaiting_ms, 0, "no rank asks any more");
 }
 
+/// Otherwise workers and ranks, which look for each other at the next dispatcher, may miss each other for ever.
+#[test]
+fn workers_stay_where_ranks_wait_for_others() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut worker = worker(7, "w7", 1_000);
+    let mut is_waiting = |dispatcher: &mut Dispatcher<_>, now| {
+        dispatcher.worker_sync(&worker.sync(), now).expect("one worker");
+        dispatcher.worker_reply(7, now).expect("known").has_waiting_ranks
+    };
+    assert!(!is_waiting(&mut dispatcher, LATER));
+    let (mut zero, mut one) = (rank(0, 5), rank(1, 6));
+    claim(&mut dispatcher, &mut zero).expect("new");
+    assert!(is_waiting(&mut dispatcher, LATER));
+    let later = (1..20).map(|step| is_waiting(&mut dispatcher, LATER + 500 * step)).collect::<Vec<_>>();
+    assert!(later[0] && !later[18], "the rank has turned away: {later:?}");
+    for _ in 0..4 {
+        let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
+    }
+    assert!(!is_waiting(&mut dispatcher, LATER + 10_000), "all ranks are here");
+}
+
 /// Prints the cost of a message with 32 workers and different numbers of ranks, including the calls that it wakes. Run
 /// by hand: `cargo test -p forebay-delivery cost_of_a_message -- --ignored --nocapture`.
 #[test]

@@ -452,7 +452,7 @@ impl DynamicJob {
                 }
                 self.checkpoint = Some(saved.clone());
             }
-            Err(error) if self.is_clean => world.violated(|| format!("{joined}: {error}")),
+            Err(error) if self.is_clean && !self.is_again => world.violated(|| format!("{joined}: {error}")),
             Err(_) => world.faults.fired(Fault::NotJoined),
         }
         if let Some(old) = &self.old {

@@ -218,7 +218,7 @@ impl WorkerNode {
                 if state.worker.leases().len() != told.len() || !state.worker.leases().iter().all(follows) {
                     world.violated(|| "a worker does not follow the newest answer".to_owned());
                 }
-                state.contact.judge(world, !state.worker.is_empty(), IDLE_MS);
+                state.contact.judge(world, !state.worker.is_empty() || reply.has_waiting_ranks, IDLE_MS);
                 self.act(world, actions);
                 let Some(state) = &mut self.state else { return };
                 let is_over = |since| state.worker.is_empty() || world.now >= since + DRAIN_MS;

@@ -123,6 +123,19 @@ fn while_the_loop_computes_the_buffer_limits_receiving() {
 }
 
 #[test]
+fn what_the_loop_waits_for_comes_over_the_limit_piece_by_piece() {
+    let mut trainer = trainer(1, false, 1);
+    reply(&mut trainer, routes(0..1), None);
+    trainer.opens(0);
+    for row in 0..3 {
+        assert!(matches!(trainer.next(0), Next::Wait));
+        assert!(trainer.wants(at(0, 0)), "the batch lacks rows");
+        assert!(trainer.received(at(0, 0), 1, rows(row..row + 1), 0));
+        assert!(!trainer.wants(at(0, 0)), "the loop has not taken them yet");
+    }
+}
+
+#[test]
 fn only_the_next_row_is_accepted() {
     let mut trainer = trainer(1, false, LIMIT);
     reply(&mut trainer, routes(0..1), None);
