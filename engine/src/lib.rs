@@ -40,6 +40,7 @@ mod pipeline;
 mod preview;
 mod session;
 mod table_format;
+mod table_pieces;
 mod table_preview;
 mod tables;
 
