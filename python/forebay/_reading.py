@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from . import _native
     from ._session import Pipeline
 
-# Rows that are read at a time: few of what may be large, such as images.
-ROWS, LARGE_ROWS = 4096, 32
-_SMALL = ("Int", "UInt", "Float", "Boolean", "Utf8", "LargeUtf8", "Date", "Time", "Timestamp", "Duration", "Decimal")
+# Rows that are read at a time: fewer of texts, which may be long, and few of what is often large, such as images.
+ROWS, TEXT_ROWS, LARGE_ROWS = 4096, 256, 32
+_SMALL = ("Int", "UInt", "Float", "Boolean", "Date", "Time", "Timestamp", "Duration", "Decimal")
+_TEXTS = ("Utf8", "LargeUtf8")
 
 
 class Pass:
@@ -32,8 +33,7 @@ class Pass:
                 arguments.choice("column", name, types)
         self.columns = list(types) if columns is None else columns
         self._feed = native.open(pipeline.name, json.dumps(options), columns)
-        are_small = all(types[name].startswith(_SMALL) for name in self.columns)
-        self._batch_size = ROWS if are_small else LARGE_ROWS
+        self._batch_size = min((_rows_of(types[name]) for name in self.columns), default=ROWS)
 
     @property
     def samples(self) -> int | None:
@@ -74,3 +74,9 @@ class Pass:
     def _schema(self, pyarrow: Any) -> Any:
         schema = self.pipeline.schema
         return pyarrow.schema([schema.field(name) for name in self.columns])
+
+
+def _rows_of(type: str) -> int:
+    if type.startswith(_SMALL):
+        return ROWS
+    return min(ROWS, TEXT_ROWS if type.startswith(_TEXTS) else LARGE_ROWS)
