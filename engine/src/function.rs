@@ -1,19 +1,23 @@
 //! Functions registered by the embedding program, such as Python.
 //!
-//! A query calls them like any other function, with exactly the declared types. A function's version enters the
-//! identity of the feeds that call it. The results of a function without a version must not be stored.
+//! A query calls them like any other function, with exactly the declared types. Tensors must have the declared element
+//! type and shape: see [`TensorParameter`]. A function's version enters the identity of the feeds that call it. The
+//! results of a function without a version must not be stored.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, FieldRef};
-use datafusion::common::{Result, exec_err, internal_err, resources_err};
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::{Result, exec_err, internal_err, plan_err, resources_err};
 use datafusion::error::DataFusionError;
+use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
+
+use crate::tensor_parameter::TensorParameter;
 
 /// Computes one result per row from arrays of equal length, or returns the reason for a failure.
 pub type BatchFn = dyn Fn(&[ArrayRef]) -> std::result::Result<ArrayRef, CallError> + Send + Sync;
@@ -58,8 +62,8 @@ pub struct Function {
     pub name: String,
     /// The version. Change it when the results change.
     pub version: Option<String>,
-    /// The types of its arguments.
-    pub inputs: Vec<DataType>,
+    /// The types of its arguments. Metadata may make one a tensor.
+    pub inputs: Vec<FieldRef>,
     /// Its result: type, nullability, and metadata such as a tensor's shape.
     pub output: FieldRef,
     /// The function itself.
@@ -73,25 +77,33 @@ impl fmt::Debug for Function {
 }
 
 /// A [`Function`] as DataFusion calls it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FunctionUdf {
     function: Function,
+    /// The arguments that are tensors.
+    tensors: Vec<Option<TensorParameter>>,
     signature: Signature,
 }
 
 impl FunctionUdf {
     pub(crate) fn of(function: Function) -> ScalarUDF {
+        let tensors: Vec<_> = function.inputs.iter().map(|field| TensorParameter::of(field)).collect();
         let signature = match &function.inputs[..] {
             [] => Signature::nullary(Volatility::Immutable),
-            inputs => Signature::exact(inputs.to_vec(), Volatility::Immutable),
+            _ if tensors.iter().any(Option::is_some) => Signature::user_defined(Volatility::Immutable),
+            inputs => exact(inputs.iter().map(|field| field.data_type().clone()).collect()),
         };
-        ScalarUDF::new_from_impl(Self { function, signature })
+        ScalarUDF::new_from_impl(Self { function, tensors, signature })
     }
 
     /// The version, for a feed's identity.
     pub(crate) fn version(&self) -> Option<&str> {
         self.function.version.as_deref()
     }
+}
+
+fn exact(types: Vec<DataType>) -> Signature {
+    Signature::exact(types, Volatility::Immutable)
 }
 
 impl PartialEq for FunctionUdf {
@@ -121,14 +133,46 @@ impl ScalarUDFImpl for FunctionUdf {
         internal_err!("{} has a return field, not a return type", self.function.name)
     }
 
-    fn return_field_from_args(&self, _: ReturnFieldArgs) -> Result<FieldRef> {
-        Ok(Arc::clone(&self.function.output))
+    /// Arguments other than tensors are coerced like those of a function without tensors. `return_field_from_args` says
+    /// what is wrong: it also knows the metadata, which has the shapes of tensors.
+    fn coerce_types(&self, given: &[DataType]) -> Result<Vec<DataType>> {
+        let declared = self.function.inputs.iter().zip(&self.tensors).zip(given);
+        let types = declared.map(|((input, tensor), given)| if tensor.is_some() { given } else { input.data_type() });
+        let plain = Self { signature: exact(types.cloned().collect()), ..self.clone() };
+        let fields: Vec<FieldRef> = given.iter().map(|given| Arc::new(Field::new("", given.clone(), true))).collect();
+        Ok(match fields_with_udf(&fields, &ScalarUDF::new_from_impl(plain)) {
+            Ok(coerced) => coerced.iter().map(|field| field.data_type().clone()).collect(),
+            Err(_) => given.to_vec(),
+        })
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        let Function { name, inputs, output, .. } = &self.function;
+        if args.arg_fields.len() != inputs.len() {
+            let plural = if inputs.len() == 1 { "" } else { "s" };
+            return plan_err!("{name} takes {} argument{plural}, got {}", inputs.len(), args.arg_fields.len());
+        }
+        for (at, ((input, tensor), given)) in inputs.iter().zip(&self.tensors).zip(args.arg_fields).enumerate() {
+            let refusal = match tensor {
+                Some(tensor) => tensor.refusal(given),
+                None if input.data_type() == given.data_type() => None,
+                None => Some(format!("must be {}, got {}", input.data_type(), given.data_type())),
+            };
+            if let Some(refusal) = refusal {
+                return plan_err!("{name}: argument {} {refusal}", at + 1);
+            }
+        }
+        Ok(Arc::clone(output))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let Function { name, output, call, .. } = &self.function;
-        let arrays: Vec<ArrayRef> =
-            args.args.into_iter().map(|value| value.into_array(args.number_rows)).collect::<Result<_>>()?;
+        let arrays = args.args.into_iter().zip(self.tensors.iter().zip(&args.arg_fields));
+        let arrays = arrays.map(|(value, (tensor, field))| {
+            let array = value.into_array(args.number_rows)?;
+            Ok(tensor.as_ref().map_or_else(|| Arc::clone(&array), |tensor| tensor.passed(&array, field)))
+        });
+        let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
         let result = match call(&arrays) {
             Ok(result) => result,
             Err(CallError::Rows(why)) => return exec_err!("{name}: {why}"),

@@ -43,6 +43,7 @@ mod table_format;
 mod table_pieces;
 mod table_preview;
 mod tables;
+mod tensor_parameter;
 
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};

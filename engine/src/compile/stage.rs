@@ -319,7 +319,7 @@ mod tests {
         let function = Function {
             name: "part".to_owned(),
             version: None,
-            inputs: vec![DataType::Int64],
+            inputs: vec![Arc::new(Field::new("", DataType::Int64, true))],
             output: Arc::new(Field::new("part", DataType::Binary, true)),
             call: Arc::new(move |columns| match columns[0].len() {
                 len @ 0..4 => Ok(Arc::new(shared.slice(0, len))),
