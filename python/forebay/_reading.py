@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ._session import Pipeline
 
 # Rows that are read at a time: fewer of texts, which may be long, and few of what is often large, such as images.
-ROWS, TEXT_ROWS, LARGE_ROWS = 4096, 256, 32
+ROWS, TEXT_ROWS, LARGE_ROWS = 4096, 1024, 32
 _SMALL = ("Int", "UInt", "Float", "Boolean", "Date", "Time", "Timestamp", "Duration", "Decimal")
 _TEXTS = ("Utf8", "LargeUtf8")
 

@@ -230,13 +230,13 @@ def test_long_texts_are_read_in_small_batches(session, monkeypatch):
             yield batch
 
     monkeypatch.setattr(_reading.Pass, "batches", counted)
-    table = session.table({"text": ["a" * 1000, "b" * 1000] * 500, "n": range(1000)})
+    table = session.table({"text": ["a" * 1000, "b" * 1000] * 1000, "n": range(2000)})
     table.value_counts("text")
     table.describe()
     assert max(rows) == _reading.TEXT_ROWS
     rows.clear()
     table.value_counts("n")
-    assert rows == [1000]
+    assert rows == [2000]
 
 
 def test_a_description_holds_no_long_texts(session, monkeypatch):
