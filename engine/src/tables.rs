@@ -33,6 +33,35 @@ impl Session {
         self.catalog.add_table(name, dataset)
     }
 
+    /// Creates or replaces the table `name` over the files at all of these locations, in the order of their paths. The
+    /// files have one format and the same columns.
+    ///
+    /// # Errors
+    /// Those of [`add_files`](Self::add_files), and `Invalid` for locations of several formats or stores, and for a
+    /// file at two of them.
+    pub async fn add_all_files(&self, name: &str, locations: &[String], format: Option<&str>) -> Result<()> {
+        let _executing = self.executing.lock().await;
+        let mut found = None;
+        for location in locations {
+            let format = match format {
+                Some(format) => formats::find(format).map_err(with_hint)?,
+                None => format_at(&self.stores, location).await.map_err(with_hint)?,
+            };
+            let format = TableFormat::new(format, location, &[]).map_err(with_hint)?;
+            let (first, known): &(_, TableFormat) = found.get_or_insert((location, format.clone()));
+            if known.descriptor().name != format.descriptor().name {
+                return Err(Error::invalid(format!(
+                    "the files of a table have one format, and \"{first}\" has {} and \"{location}\" has {}",
+                    known.descriptor().name,
+                    format.descriptor().name
+                )));
+            }
+        }
+        let Some((_, format)) = found else { return Err(Error::invalid("a table needs at least one location")) };
+        let dataset = Dataset::open_all(&self.stores, locations, &format).await;
+        self.catalog.add_table(name, dataset.map_err(|error| misplaced(Error::from(error)))?)
+    }
+
     /// Creates or replaces the table `name` from rows in memory, which exists in this process only, and returns the
     /// name. Without a name, the table is named by its content, so equal rows are the same table in every process. It
     /// exists until every holder has [released](Self::release) it.
