@@ -118,6 +118,7 @@ def load(
     device: Any = None,
     pin_memory: bool = False,
     prefetch_factor: int = 2,
+    count: bool = False,
 ) -> Loader[Any]:
     """Returns a loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a
     `Table`.
@@ -154,6 +155,8 @@ def load(
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
     - `prefetch_factor` (2): finished batches that wait for the loop.
+    - `count` (False): whether to count the samples of an epoch if only reading shows their number, so that `len` works.
+      This reads the files once, and transforms nothing.
 
     `global_batch_size` without `bucket_by_length` is only another way to give `batch_size`. Dynamic delivery to several
     ranks needs a cluster.

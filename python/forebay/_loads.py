@@ -52,6 +52,7 @@ class Loads:
         device: Any = None,
         pin_memory: bool = False,
         prefetch_factor: int = 2,
+        count: bool = False,
     ) -> Loader[Any]:
         """See `forebay.load`."""
         options = dict(locals())
@@ -105,6 +106,7 @@ class LoadsNamed:
         device: Any = None,
         pin_memory: bool = False,
         prefetch_factor: int = 2,
+        count: bool = False,
     ) -> Loader[Any]:
         """See `forebay.load`."""
         options = dict(locals())
