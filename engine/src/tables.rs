@@ -41,14 +41,22 @@ impl Session {
     /// file at two of them.
     pub async fn add_all_files(&self, name: &str, locations: &[String], format: Option<&str>) -> Result<()> {
         let _executing = self.executing.lock().await;
-        let mut found = None;
+        let mut found: Option<(&String, TableFormat)> = None;
+        let mut unknown = None;
         for location in locations {
             let format = match format {
-                Some(format) => formats::find(format).map_err(with_hint)?,
-                None => format_at(&self.stores, location).await.map_err(with_hint)?,
+                Some(format) => formats::find(format),
+                None => format_at(&self.stores, location).await,
             };
-            let format = TableFormat::new(format, location, &[]).map_err(with_hint)?;
-            let (first, known): &(_, TableFormat) = found.get_or_insert((location, format.clone()));
+            let format = match format.and_then(|format| TableFormat::new(format, location, &[])) {
+                Ok(format) => format,
+                // The listing says whether the location exists, and has files of the others' format.
+                Err(error) => {
+                    unknown.get_or_insert(error);
+                    continue;
+                }
+            };
+            let (first, known) = found.get_or_insert((location, format.clone()));
             if known.descriptor().name != format.descriptor().name {
                 return Err(Error::invalid(format!(
                     "the files of a table have one format, and \"{first}\" has {} and \"{location}\" has {}",
@@ -57,7 +65,10 @@ impl Session {
                 )));
             }
         }
-        let Some((_, format)) = found else { return Err(Error::invalid("a table needs at least one location")) };
+        let Some((_, format)) = found else {
+            let none = || Error::invalid("a table needs at least one location");
+            return Err(unknown.map_or_else(none, with_hint));
+        };
         let dataset = Dataset::open_all(&self.stores, locations, &format).await;
         self.catalog.add_table(name, dataset.map_err(|error| misplaced(Error::from(error)))?)
     }

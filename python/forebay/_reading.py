@@ -40,6 +40,11 @@ class Pass:
         """The number of rows, if it is known without reading."""
         return self._feed.samples_per_epoch
 
+    @property
+    def uncacheable_calls(self) -> list[str]:
+        """Calls whose results must not be kept: random ones, and Python functions without a version."""
+        return self._feed.uncacheable_calls
+
     def native_batches(self, batch_size: int | None = None) -> Iterator[_native.Batch]:
         read: dict[str, Any] = {"from": "0:0", "epochs": 1, "rank": 0, "world_size": 1, "drop_last": False}
         # With length buckets, the pipeline says how many rows a batch has.

@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, cast
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -23,6 +23,7 @@ from ._paths import table_of
 from ._sources import is_name, is_query, name_of, read_script
 from ._table import Table, quoted, with_tables
 from ._udf import Udf, functions
+from ._whole import MEMORY_LIMIT, joined
 
 if TYPE_CHECKING:
     from ._loader import Feed
@@ -130,6 +131,14 @@ class Session(LoadsNamed):
         made = self._register(name, source, format)
         is_unnamed_frame = name is None and not isinstance(source, (str, os.PathLike))
         return Table(self, quoted(made), held=(_Frame(self, made),) if is_unnamed_frame else ())
+
+    def concat(self, sources: Sequence[Any], *, memory_limit: int | str = MEMORY_LIMIT) -> Table:
+        """See `forebay.concat`."""
+        if not isinstance(sources, (list, tuple)) or not sources:
+            raise arguments.refuse("sources", "a list of tables or of sources of forebay.table", sources)
+        if are_paths(sources):
+            return self.table(list(sources))
+        return self.table(joined(self, [self.table(source) for source in sources], memory_limit))
 
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
         """Creates or replaces a table, and returns its name."""
