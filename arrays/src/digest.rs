@@ -1,23 +1,64 @@
 //! A batch's digest, independent of where and how the batch was computed.
 //!
 //! Arrow allows equal values to differ in memory (slices, offsets that do not start at zero, bytes under a null, a
-//! missing or an all-true validity buffer), and a transfer changes these details. The digest covers only the values:
-//! for each column its name, type, validity and, for valid rows, the bytes.
+//! missing or an all-true validity buffer), and a transfer changes these details. The digest covers only the fields and
+//! the values: for each column its name, type, nullability and metadata, its validity and, for valid rows, the bytes. A
+//! tensor's shape is in the metadata. The schema's own metadata is left out, because no value depends on it.
+
+use std::collections::BTreeMap;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, make_array};
 use arrow::compute::take;
-use arrow::datatypes::{DataType, UInt64Type};
+use arrow::datatypes::{DataType, Field, Fields, Schema, UInt64Type};
 
-/// The digest of a batch: 32 hexadecimal digits of BLAKE3 over its schema and values.
+/// The digest of a batch: 32 hexadecimal digits of BLAKE3 over its fields and values.
 pub fn digest(batch: &RecordBatch) -> String {
     let mut hasher = blake3::Hasher::new();
+    fields(&mut hasher, batch.schema_ref().fields());
     hasher.update(&(batch.num_rows() as u64).to_le_bytes());
-    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        text(&mut hasher, field.name());
-        text(&mut hasher, &field.data_type().to_string());
-        values(&mut hasher, column);
-    }
+    batch.columns().iter().for_each(|column| values(&mut hasher, column));
     hasher.finalize().to_hex()[..32].to_owned()
+}
+
+/// The digest of a schema's fields, which tells tables without rows apart.
+pub fn schema_digest(schema: &Schema) -> String {
+    let mut hasher = blake3::Hasher::new();
+    fields(&mut hasher, schema.fields());
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+fn fields(hasher: &mut blake3::Hasher, fields: &Fields) {
+    hasher.update(&(fields.len() as u64).to_le_bytes());
+    fields.iter().for_each(|one| field(hasher, one));
+}
+
+fn field(hasher: &mut blake3::Hasher, field: &Field) {
+    text(hasher, field.name());
+    hasher.update(&[u8::from(field.is_nullable())]);
+    data_type(hasher, field.data_type());
+    let metadata: BTreeMap<_, _> = field.metadata().iter().collect();
+    hasher.update(&(metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata {
+        text(hasher, key);
+        text(hasher, value);
+    }
+}
+
+/// The text of a type has no metadata of its children, so these are hashed after it.
+fn data_type(hasher: &mut blake3::Hasher, data_type: &DataType) {
+    text(hasher, &data_type.to_string());
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => field(hasher, item),
+        DataType::Struct(children) => fields(hasher, children),
+        DataType::Union(children, _) => children.iter().for_each(|(_, child)| field(hasher, child)),
+        DataType::RunEndEncoded(ends, values) => [ends, values].into_iter().for_each(|child| field(hasher, child)),
+        _ => {}
+    }
 }
 
 fn text(hasher: &mut blake3::Hasher, text: &str) {
@@ -128,6 +169,7 @@ mod tests {
     use arrow::datatypes::{Field, Int32Type};
 
     use super::*;
+    use crate::FixedShapeTensor;
 
     fn batch() -> RecordBatch {
         let list = ListArray::from_iter_primitive::<Int32Type, _, _>(
@@ -179,5 +221,55 @@ mod tests {
     #[test]
     fn an_empty_batch_has_a_digest() {
         assert_eq!(digest(&batch().slice(0, 0)).len(), 32);
+    }
+
+    /// Without rows, and so by the fields alone.
+    #[test]
+    fn fields_enter_the_digest() {
+        let of = |field: Field| {
+            let schema = Schema::new(vec![field]);
+            let digests = (schema_digest(&schema), digest(&RecordBatch::new_empty(Arc::new(schema))));
+            assert_ne!(digests.0, digests.1);
+            digests
+        };
+        let tensor = |shape: Vec<usize>| FixedShapeTensor::new(DataType::UInt8, shape).field("a", true).expect("small");
+        let list = |item: Field| Field::new("a", DataType::List(Arc::new(item)), true);
+        let within = |item: Field| Field::new("a", DataType::Struct(vec![list(item)].into()), true);
+        let note = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+        let number = || Field::new("a", DataType::Int32, true);
+        let fields = [
+            number(),
+            number().with_name("b"),
+            number().with_nullable(false),
+            number().with_data_type(DataType::UInt32),
+            number().with_metadata(note("unit", "m")),
+            number().with_metadata(note("unit", "s")),
+            number().with_metadata(note("uni", "ts")),
+            tensor(vec![2, 6]),
+            tensor(vec![6, 2]),
+            list(number()),
+            list(number().with_nullable(false)),
+            list(number().with_metadata(note("unit", "m"))),
+            list(tensor(vec![2, 6])),
+            list(tensor(vec![6, 2])),
+            within(tensor(vec![2, 6])),
+            within(tensor(vec![6, 2])),
+        ];
+        let digests: std::collections::BTreeSet<_> = fields.iter().cloned().map(of).collect();
+        assert_eq!(digests.len(), fields.len());
+    }
+
+    #[test]
+    fn the_order_of_metadata_does_not_enter_the_digest() {
+        let of = |keys: [&str; 8]| {
+            let metadata = keys.map(|key| (key.to_owned(), "value".to_owned())).into();
+            schema_digest(&Schema::new(vec![Field::new("a", DataType::Int32, true).with_metadata(metadata)]))
+        };
+        let mut keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let expected = of(keys);
+        for _ in 0..8 {
+            keys.rotate_left(1);
+            assert_eq!(of(keys), expected);
+        }
     }
 }

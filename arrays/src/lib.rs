@@ -1,7 +1,7 @@
 //! Facts about Arrow columns shared by all parts of a feed.
 //!
 //! - [`TensorType`] reads and writes the metadata of tensor columns.
-//! - [`digest()`] identifies the values of a batch, whatever their layout in memory.
+//! - [`digest()`] identifies the fields and values of a batch, whatever their layout in memory.
 //! - [`DeferredStep`] is the last step of a column, which the feed's reader computes.
 //! - [`pool`] recycles the memory of large arrays.
 //!
@@ -26,7 +26,7 @@ mod tensor_type;
 mod views;
 
 pub use deferred::{DeferredStep, Widen, finish_deferred, matches_when_finished};
-pub use digest::digest;
+pub use digest::{digest, schema_digest};
 pub use join::{JoinedSize, joined};
 pub use size::{batch_bytes, column_bytes};
 pub use tensor_type::{BFLOAT16, DTYPE_KEY, FixedShapeTensor, MalformedTensor, TensorType, VariableShapeTensor, item};

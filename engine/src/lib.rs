@@ -40,8 +40,10 @@ mod pipeline;
 mod preview;
 mod session;
 mod table_format;
+mod table_pieces;
 mod table_preview;
 mod tables;
+mod tensor_parameter;
 
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, type_name};

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::{cast, concat_batches};
+use arrow::compute::cast;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use forebay_arrays::{digest, without_views};
+use forebay_arrays::{digest, schema_digest, without_views};
 use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
 use crate::table_format::with_hint;
-
-/// Number of rows of a table in memory to hash and read together.
-const PIECE_ROWS: usize = 1 << 16;
+use crate::table_pieces::{PieceLimits, in_pieces};
 
 impl Session {
     /// Creates or replaces the table `name` over the files at `location`, like `CREATE OR REPLACE EXTERNAL TABLE`.
@@ -35,6 +33,46 @@ impl Session {
         self.catalog.add_table(name, dataset)
     }
 
+    /// Creates or replaces the table `name` over the files at all of these locations, in the order of their paths. The
+    /// files have one format and the same columns.
+    ///
+    /// # Errors
+    /// Those of [`add_files`](Self::add_files), and `Invalid` for locations of several formats or stores, and for a
+    /// file at two of them.
+    pub async fn add_all_files(&self, name: &str, locations: &[String], format: Option<&str>) -> Result<()> {
+        let _executing = self.executing.lock().await;
+        let mut found: Option<(&String, TableFormat)> = None;
+        let mut unknown = None;
+        for location in locations {
+            let format = match format {
+                Some(format) => formats::find(format),
+                None => format_at(&self.stores, location).await,
+            };
+            let format = match format.and_then(|format| TableFormat::new(format, location, &[])) {
+                Ok(format) => format,
+                // The listing says whether the location exists, and has files of the others' format.
+                Err(error) => {
+                    unknown.get_or_insert(error);
+                    continue;
+                }
+            };
+            let (first, known) = found.get_or_insert((location, format.clone()));
+            if known.descriptor().name != format.descriptor().name {
+                return Err(Error::invalid(format!(
+                    "the files of a table have one format, and \"{first}\" has {} and \"{location}\" has {}",
+                    known.descriptor().name,
+                    format.descriptor().name
+                )));
+            }
+        }
+        let Some((_, format)) = found else {
+            let none = || Error::invalid("a table needs at least one location");
+            return Err(unknown.map_or_else(none, with_hint));
+        };
+        let dataset = Dataset::open_all(&self.stores, locations, &format).await;
+        self.catalog.add_table(name, dataset.map_err(|error| misplaced(Error::from(error)))?)
+    }
+
     /// Creates or replaces the table `name` from rows in memory, which exists in this process only, and returns the
     /// name. Without a name, the table is named by its content, so equal rows are the same table in every process. It
     /// exists until every holder has [released](Self::release) it.
@@ -44,9 +82,13 @@ impl Session {
     pub async fn register(&self, name: Option<&str>, schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<String> {
         let _executing = self.executing.lock().await;
         let (schema, batches) = plain_rows(&schema, batches)
-            .and_then(|(schema, batches)| Ok((Arc::clone(&schema), in_pieces(&schema, &batches)?)))
+            .and_then(|(schema, batches)| {
+                Ok((Arc::clone(&schema), in_pieces(&schema, &batches, PieceLimits::DEFAULT)?))
+            })
             .map_err(|error| Error::invalid(format!("cannot create a table from these rows: {error}")))?;
+        // Tables without rows have no batches.
         let mut content = blake3::Hasher::new();
+        content.update(schema_digest(&schema).as_bytes());
         batches.iter().for_each(|batch| {
             content.update(digest(batch).as_bytes());
         });
@@ -80,27 +122,4 @@ fn plain_rows(schema: &Schema, batches: Vec<RecordBatch>) -> Result<(SchemaRef, 
     };
     let batches = batches.into_iter().filter(|batch| batch.num_rows() > 0).map(cast_rows).collect::<Result<_, _>>()?;
     Ok((schema, batches))
-}
-
-/// Splits rows into pieces of a fixed size. The chunks of a frame then do not affect the table's identity.
-fn in_pieces(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, ArrowError> {
-    let mut pieces = Vec::new();
-    let mut piece: Vec<RecordBatch> = Vec::new();
-    let mut room = PIECE_ROWS;
-    for batch in batches {
-        let mut at = 0;
-        while at < batch.num_rows() {
-            let rows = room.min(batch.num_rows() - at);
-            piece.push(batch.slice(at, rows));
-            (at, room) = (at + rows, room - rows);
-            if room == 0 {
-                pieces.push(concat_batches(schema, &std::mem::take(&mut piece))?);
-                room = PIECE_ROWS;
-            }
-        }
-    }
-    if !piece.is_empty() {
-        pieces.push(concat_batches(schema, &piece)?);
-    }
-    Ok(pieces)
 }

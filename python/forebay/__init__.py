@@ -14,7 +14,7 @@ Each sample comes exactly once per epoch, in an order that depends only on the q
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Sequence, cast, overload
 
 from ._batch import Batch
 from ._check_udf import check_udf
@@ -40,6 +40,7 @@ from ._native import __version__
 from ._session import Materialized, Pipeline, Preview, Server, Session, default_session
 from ._table import Table
 from ._udf import Udf, tensor, udf
+from ._whole import MEMORY_LIMIT
 
 if TYPE_CHECKING:
     from ._types import ArrowBatch, JaxBatch, LoadOptions, NumpyBatch, TensorFlowBatch, TorchLoader, Unpack
@@ -70,6 +71,7 @@ __all__ = [
     "UnavailableError",
     "__version__",
     "check_udf",
+    "concat",
     "connect",
     "load",
     "serve",
@@ -121,6 +123,7 @@ def load(
     device: Any = None,
     pin_memory: bool = False,
     prefetch_factor: int = 2,
+    count: bool = False,
 ) -> Loader[Any]:
     """Returns a loader of `pipeline`: SQL, the path of a `.sql` script, the name of a pipeline, a `Pipeline` or a
     `Table`.
@@ -159,6 +162,8 @@ def load(
     - `format`: "torch" (if installed), "numpy", "jax", "tf" or "arrow".
     - `device`, `pin_memory`: where torch's tensors go.
     - `prefetch_factor` (2): finished batches that wait for the loop.
+    - `count` (False): whether to count the samples of an epoch if only reading shows their number, so that `len` works.
+      This reads the files once, and transforms nothing.
 
     `global_batch_size` without `bucket_by_length` is only another way to give `batch_size`. Dynamic delivery to several
     ranks needs a cluster.
@@ -204,12 +209,23 @@ def table(source: Any, *, name: str | None = None, format: str | None = None) ->
 
     - the name of a table, or a path, glob or URL of files;
     - a list of paths of media files: a row for each file;
+    - a list of files, globs and folders of one format: the rows of all files;
     - Arrow data: a pyarrow table, a Polars frame, a pandas frame;
     - a dict of arrays of NumPy, torch or JAX, or of lists; arrays of several dimensions are columns of tensors;
     - a list of dicts, each a row;
     - a `datasets.Dataset`.
     """
     return default_session().table(source, name=name, format=format)
+
+
+def concat(sources: Sequence[Any], *, memory_limit: int | str = MEMORY_LIMIT) -> Table:
+    """Returns a table of the rows of all `sources`, which are tables, or what `forebay.table` takes.
+
+    Of paths it makes one table of their files, like `forebay.table` of a list. Otherwise it reads the rows now, into
+    memory: those of the first source, then those of the second, and so on. It is an error if they take more than
+    `memory_limit`. The sources have the same columns.
+    """
+    return default_session().concat(sources, memory_limit=memory_limit)
 
 
 def serve(*, host: str = "127.0.0.1", port: int = 0, insecure: bool = False) -> Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import warnings
@@ -9,6 +10,7 @@ from typing import Any, Callable
 
 from ._errors import InvalidError
 from ._udf import Udf
+from ._udf_tensors import TensorType
 
 
 def check_udf(function: Udf, *arrays: Any) -> list[str]:
@@ -24,7 +26,7 @@ def check_udf(function: Udf, *arrays: Any) -> list[str]:
     - results that depend on the other rows of a call, or on their order.
 
     `arrays` are the arguments, one array or list of at least two rows for each input. Without them the check makes rows
-    of numbers, strings, bytes or lists of these. It runs the function in this process.
+    of numbers, strings, bytes, and lists or tensors of these. It runs the function in this process.
     """
     if not isinstance(function, Udf):
         raise InvalidError(f"check_udf: not a function in queries: {function!r}", "decorate it with @forebay.udf(…)")
@@ -91,6 +93,7 @@ def _values(function: Udf, rows: list[Any]) -> list[str]:
 def _rows(function: Udf, arrays: tuple[Any, ...]) -> list[Any]:
     import pyarrow
 
+    tensors = [TensorType.of(field) for field in function.inputs]
     types = [getattr(field.type, "storage_type", field.type) for field in function.inputs]
     if arrays and len(arrays) != len(types):
         raise InvalidError(
@@ -99,11 +102,19 @@ def _rows(function: Udf, arrays: tuple[Any, ...]) -> list[Any]:
     rows: list[Any] = []
     for position, type in enumerate(types):
         if arrays:
-            given = arrays[position]
+            given, tensor = arrays[position], tensors[position]
+            if tensor is not None and not isinstance(given, pyarrow.Array):
+                given = tensor.column(given)
+            given = getattr(given, "storage", given)
             given = given if isinstance(given, pyarrow.Array) else pyarrow.array(given)
             rows.append(given if given.type == type else given.cast(type))
         else:
-            rows.append(pyarrow.array([_value(type, row, function) for row in range(_ROWS)], type))
+            tensor = tensors[position]
+            values = [
+                _value(type, row, function) if tensor is None else _elements(tensor, row, function)
+                for row in range(_ROWS)
+            ]
+            rows.append(pyarrow.array(values, type))
     if function.rng:
         rows.append(pyarrow.array(range(len(rows[0]) if rows else _ROWS), pyarrow.uint64()))
     if len({len(array) for array in rows}) > 1 or not rows or len(rows[0]) < 2:
@@ -142,6 +153,13 @@ def _value(type: Any, row: int, function: Udf) -> Any:
         f"check_udf: no rows of type {type} can be made for {function.name}",
         f"give them: check_udf({function.name}, array)",
     )
+
+
+def _elements(tensor: TensorType, row: int, function: Udf) -> Any:
+    """Returns a tensor as the storage of its column has it."""
+    shape = [side or 2 + row % 3 for side in tensor.shape]
+    elements = [_value(tensor.value, row + item, function) for item in range(math.prod(shape))]
+    return elements if tensor.is_fixed else {"data": elements, "shape": shape}
 
 
 def _indices(order: list[int]) -> Any:

@@ -73,7 +73,15 @@ class Cluster(LoadsNamed):
             accepted = "the name of a pipeline that the server offers"
             raise arguments.refuse("pipeline", accepted, pipeline, f"it offers: {offered}")
 
-        def opened(feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None) -> RemoteFeed:
+        def opened(
+            feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None, counts: bool
+        ) -> RemoteFeed:
+            if counts:
+                raise InvalidError(
+                    '"count" reads the files in this process, and a cluster computes this feed elsewhere',
+                    "leave it out, and give the trainer a number of steps; or count where the files are: "
+                    "len(forebay.load(…, count=True))",
+                )
             return RemoteFeed(self._native, pipeline, feed, read)
 
         return make_loader(opened, options, names_job=True)
@@ -97,12 +105,17 @@ class RemoteFeed:
         self.samples_per_epoch = opened.samples_per_epoch
         # Servers of earlier versions do not send an identity.
         self.identity = json.loads(opened.identity) or {"feed": self.id}
+        self.counts: bool | None = None
 
     def _open(self, options: dict[str, Any]) -> _native.RemoteFeed:
         return self._client.open(json.dumps(self._request | options))
 
     def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
         return self._open(options).settings
+
+    def count(self, epoch: int) -> int | None:
+        """Returns `None`: nothing counts on a cluster."""
+        return None
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream:
         return self._open(options).read(ahead)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from . import _html as html
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 # Values that are kept, drawn from all rows alike: for histograms and medians.
 SAMPLE_MAX = 10_000
-# Distinct values that are counted.
-DISTINCT_MAX = 1_000
+# Distinct values that are counted. A longer text is known by its hash.
+DISTINCT_MAX, TEXT_MAX = 1_000, 64
 BARS = 24
 
 
@@ -60,7 +61,7 @@ class Description(dict[str, dict[str, Any]]):
 
 
 def describe(read: Pass, types: dict[str, str]) -> Description:
-    """Reads the columns once. Holds some thousand values of each."""
+    """Reads the columns once. Holds some thousand values of each, and no long texts."""
     columns = {name: _Column() for name in read.columns}
     rows = 0
     for batch in read.batches("describe"):
@@ -210,7 +211,7 @@ class _Column:
     def _count_distinct(self, values: Any) -> None:
         known: set[Any] = set() if self._distinct is None else self._distinct
         if len(known) <= DISTINCT_MAX:
-            known.update(values.unique().slice(0, DISTINCT_MAX + 1).to_pylist())
+            known.update(_known(value) for value in values.unique().slice(0, DISTINCT_MAX + 1).to_pylist())
         self._distinct = known
 
     def facts(self) -> dict[str, Any]:
@@ -229,6 +230,13 @@ class _Column:
             low, high = self._shapes
             facts |= {"shape": low} if low == high else {"min shape": low, "max shape": high}
         return facts
+
+
+def _known(value: Any) -> Any:
+    """Stands for a value: for a long text its hash."""
+    if isinstance(value, str) and len(value) > TEXT_MAX:
+        return blake2b(value.encode(), digest_size=16).digest()
+    return value
 
 
 def _is_number(type: Any, types: Any) -> bool:

@@ -34,9 +34,15 @@ class Feed(Protocol):
     columns: list[tuple[str, str, bool]]
     samples_per_epoch: int | None
     identity: dict[str, Any]
+    # Whether `count` reads the samples of an epoch whose number is not known; `None` if it never can.
+    counts: bool | None
 
     def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
         """Returns batch size, epochs, drop_last, and the number of this rank's remaining samples if it is known."""
+        ...
+
+    def count(self, epoch: int) -> int | None:
+        """Returns the number of offsets in an epoch over all ranks, if the feed counts."""
         ...
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream: ...
@@ -406,15 +412,26 @@ class Loader(Generic[B]):
         if self._epochs == EPOCHS_MAX:
             raise TypeError("the loop has no end: epochs is infinite")
         share = self._ranked()
-        if share.total is None:
-            why = "ranks take batches as they need them" if share.is_dynamic else "the query leaves out or groups rows"
-            raise TypeError(
-                f"the number of batches is not known before reading: {why}; loop without len(), or count steps yourself"
-            )
-        if self._epochs is None:
-            return share.batches()
         first = self.epoch if self._batches() is None else self._epoch
-        return share.batches() * max(self._epochs - first, 0)
+        if share.total is None:
+            end = first + 1 if self._epochs is None else self._epochs
+            return sum(self._batches_of(epoch) for epoch in range(first, end))
+        return share.batches() * (1 if self._epochs is None else max(self._epochs - first, 0))
+
+    def _batches_of(self, epoch: int) -> int:
+        """The number of this rank's batches in an epoch."""
+        share = self._ranked()
+        total = share.total
+        if total is None and not share.is_dynamic:
+            total = self._feed.count(epoch)
+        if total is None:
+            why = "ranks take batches as they need them" if share.is_dynamic else "the query leaves out or groups rows"
+            cure = "" if share.is_dynamic or self._feed.counts is None else "load with count=True, "
+            raise TypeError(
+                f"the number of batches is not known before reading: {why}; {cure}loop without len(), or count steps "
+                "yourself"
+            )
+        return replace(share, total=total).batches()
 
     # The loop's position
 

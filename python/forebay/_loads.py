@@ -55,6 +55,7 @@ class Loads:
         device: Any = None,
         pin_memory: bool = False,
         prefetch_factor: int = 2,
+        count: bool = False,
     ) -> Loader[Any]:
         """See `forebay.load`."""
         options = dict(locals())
@@ -110,6 +111,7 @@ class LoadsNamed:
         device: Any = None,
         pin_memory: bool = False,
         prefetch_factor: int = 2,
+        count: bool = False,
     ) -> Loader[Any]:
         """See `forebay.load`."""
         options = dict(locals())

@@ -7,6 +7,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Sequence
 
+from . import _native
 from ._errors import InvalidError, NotFoundError
 from ._packages import required
 from ._sources import name_of
@@ -22,19 +23,19 @@ NAMED_MAX = 3
 
 
 def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: str | None, format: str | None) -> Table:
-    """Returns a table of media files: a row for each path, as it was given, with the file's bytes."""
+    """Returns a table of all files at these paths. If they all name media files, it has a row for each path, as it was
+    given, with the file's bytes."""
+    given = [os.fspath(path) for path in paths]
+    if not all(_is_media_file(path, format) for path in given):
+        name = name or name_of("\n".join(given))
+        session._native.add_all_files(name, given, format)
+        return Table(session, quoted(name))
     if name is not None:
         raise InvalidError(
             '"name" does not apply to a list of paths',
             'name it in a query: forebay.sql("SELECT … FROM pictures", pictures=[…])',
         )
-    if format not in (None, "media"):
-        raise InvalidError(
-            f'a list of paths is a table of media files, not of "{format}"',
-            "name files of other formats by a folder or a glob, such as \"part-*.parquet\"",
-        )
     pyarrow = required("pyarrow", "a table of a list of paths")
-    given = [os.fspath(path) for path in paths]
     folder = _folder(given)
     below = [_below(path, folder) for path in given]
     labels = [posixpath.basename(posixpath.dirname(path)) or None for path in given]
@@ -49,6 +50,12 @@ def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: st
     )
     _check(found, given, folder)
     return found
+
+
+def _is_media_file(path: str, format: str | None) -> bool:
+    is_file = not path.endswith("/") and "." in posixpath.basename(path) and not _GLOB.search(posixpath.basename(path))
+    of_extension = _native.format_of(path)
+    return is_file and (of_extension or format or "media") == "media" and format in (None, "media")
 
 
 def _check(found: Table, given: list[str], folder: str) -> None:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from . import _native
     from ._session import Pipeline
 
-# Rows that are read at a time: few of what may be large, such as images.
-ROWS, LARGE_ROWS = 4096, 32
-_SMALL = ("Int", "UInt", "Float", "Boolean", "Utf8", "LargeUtf8", "Date", "Time", "Timestamp", "Duration", "Decimal")
+# Rows that are read at a time: fewer of texts, which may be long, and few of what is often large, such as images.
+ROWS, TEXT_ROWS, LARGE_ROWS = 4096, 1024, 32
+_SMALL = ("Int", "UInt", "Float", "Boolean", "Date", "Time", "Timestamp", "Duration", "Decimal")
+_TEXTS = ("Utf8", "LargeUtf8")
 
 
 class Pass:
@@ -32,13 +33,17 @@ class Pass:
                 arguments.choice("column", name, types)
         self.columns = list(types) if columns is None else columns
         self._feed = native.open(pipeline.name, json.dumps(options), columns)
-        are_small = all(types[name].startswith(_SMALL) for name in self.columns)
-        self._batch_size = ROWS if are_small else LARGE_ROWS
+        self._batch_size = min((_rows_of(types[name]) for name in self.columns), default=ROWS)
 
     @property
     def samples(self) -> int | None:
         """The number of rows, if it is known without reading."""
         return self._feed.samples_per_epoch
+
+    @property
+    def uncacheable_calls(self) -> list[str]:
+        """Calls whose results must not be kept: random ones, and Python functions without a version."""
+        return self._feed.uncacheable_calls
 
     def native_batches(self, batch_size: int | None = None) -> Iterator[_native.Batch]:
         read: dict[str, Any] = {"from": "0:0", "epochs": 1, "rank": 0, "world_size": 1, "drop_last": False}
@@ -74,3 +79,9 @@ class Pass:
     def _schema(self, pyarrow: Any) -> Any:
         schema = self.pipeline.schema
         return pyarrow.schema([schema.field(name) for name in self.columns])
+
+
+def _rows_of(type: str) -> int:
+    if type.startswith(_SMALL):
+        return ROWS
+    return min(ROWS, TEXT_ROWS if type.startswith(_TEXTS) else LARGE_ROWS)

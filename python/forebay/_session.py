@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, cast
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, cast
 
 from . import _arguments as arguments
 from . import _formats as formats
@@ -24,6 +24,7 @@ from ._sources import is_name, is_query, name_of, read_script
 from ._sql import quoted
 from ._table import Table, with_tables
 from ._udf import Udf, functions
+from ._whole import MEMORY_LIMIT, joined
 
 if TYPE_CHECKING:
     from ._loader import Feed
@@ -58,6 +59,8 @@ class Session(LoadsNamed):
     ):
         given = dict(locals())
         self._functions: dict[str, Udf] = {}
+        # The offsets of feeds' epochs that were counted, by feed id and epoch.
+        self._counts: dict[tuple[str, int], int] = {}
         self._native = _native.Session(json.dumps(_options.checked(_options.SESSION, given)))
 
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Any":
@@ -129,6 +132,14 @@ class Session(LoadsNamed):
         made = self._register(name, source, format)
         is_unnamed_frame = name is None and not isinstance(source, (str, os.PathLike))
         return Table(self, quoted(made), held=(_Frame(self, made),) if is_unnamed_frame else ())
+
+    def concat(self, sources: Sequence[Any], *, memory_limit: int | str = MEMORY_LIMIT) -> Table:
+        """See `forebay.concat`."""
+        if not isinstance(sources, (list, tuple)) or not sources:
+            raise arguments.refuse("sources", "a list of tables or of sources of forebay.table", sources)
+        if are_paths(sources):
+            return self.table(list(sources))
+        return self.table(joined(self, [self.table(source) for source in sources], memory_limit))
 
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
         """Creates or replaces a table, and returns its name."""
@@ -267,8 +278,10 @@ class Pipeline(Loads, Looks):
         return self
 
     def _load(self, options: dict[str, Any]) -> Loader[Any]:
-        def opened(feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None) -> LocalFeed:
-            return LocalFeed(self.session, self.name, feed, columns)
+        def opened(
+            feed: dict[str, Any], read: dict[str, Any], columns: list[str] | None, counts: bool
+        ) -> LocalFeed:
+            return LocalFeed(self.session, self.name, feed, columns, counts)
 
         return make_loader(opened, options)
 
@@ -287,7 +300,9 @@ class _Frame:
 class LocalFeed:
     """A feed that this process computes."""
 
-    def __init__(self, session: Session, name: str, feed: dict[str, Any], columns: list[str] | None):
+    def __init__(
+        self, session: Session, name: str, feed: dict[str, Any], columns: list[str] | None, counts: bool = False
+    ):
         if columns is not None:
             check_columns(columns, [known for known, _, _ in session._native.columns(name)])
         self._session = session
@@ -297,9 +312,26 @@ class LocalFeed:
         self.samples_per_epoch = self._native.samples_per_epoch
         self.identity = json.loads(self._native.identity)
         self.has_length_buckets = self._native.has_length_buckets
+        # Counting computes no column. The pipeline may be gone when epochs are counted.
+        is_known = self.samples_per_epoch is not None and not self.has_length_buckets
+        self._counted = session._native.open(name, json.dumps(feed), []) if counts and not is_known else None
+        self.counts: bool | None = self._counted is not None
+        self._has_equal_epochs = self._counted is not None and self._counted.has_equal_epochs
+        if self._has_equal_epochs:
+            # From here on, it is as if the files said it.
+            self.samples_per_epoch = self.count(0)
 
     def resolve(self, options: dict[str, Any]) -> tuple[int, int, bool, int | None]:
-        return self._native.resolve(json.dumps(options))
+        batch_size, epochs, drop_last, samples = self._native.resolve(json.dumps(options))
+        return batch_size, epochs, drop_last, self.samples_per_epoch if self._has_equal_epochs else samples
+
+    def count(self, epoch: int) -> int | None:
+        if self._counted is None:
+            return None
+        known, key = self._session._counts, (self.id, 0 if self._has_equal_epochs else epoch)
+        if key not in known:
+            known[key] = self._counted.count(epoch)
+        return known[key]
 
     def read(self, options: dict[str, Any], ahead: int) -> _native.Stream:
         return self._native.read(json.dumps(options), ahead)
@@ -315,7 +347,7 @@ class LocalFeed:
 
 
 def make_loader(
-    open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] | None], Feed],
+    open_feed: Callable[[dict[str, Any], dict[str, Any], list[str] | None, bool], Feed],
     options: dict[str, Any],
     names_job: bool = False,
 ) -> Loader[Any]:
@@ -333,6 +365,7 @@ def make_loader(
     epochs = rest.pop("epochs")
     epochs = EPOCHS_MAX if epochs == float("inf") else arguments.positive("epochs", epochs)
     columns = arguments.names("columns", rest.pop("columns"))
+    counts = bool(arguments.boolean("count", rest.pop("count")))
     format = arguments.choice("format", rest.pop("format"), formats.FORMATS) or formats.default()
     global_batch_size = feed.get("global_batch_size")
     is_split = global_batch_size is not None and "bucket_by_length" not in feed
@@ -357,7 +390,7 @@ def make_loader(
 
     loader_class: type[Loader[Any]] = torch_loader() if format == "torch" else Loader
     return loader_class(
-        open_feed(feed, read(*(ranks.used or (0, 1))), columns),
+        open_feed(feed, read(*(ranks.used or (0, 1))), columns, counts),
         ranks=ranks,
         read=read,
         epochs=epochs,

@@ -13,6 +13,7 @@ from ._loads import Loads
 from ._looking import HASHED, Looks, split_conditions
 from ._sql import by_value, literal, quoted
 from ._stratify import HASHED as HASHED_FINELY, stratified_conditions
+from ._whole import MEMORY_LIMIT, ordered
 
 if TYPE_CHECKING:
     from ._loader import Loader
@@ -166,6 +167,14 @@ class Table(Loads, Looks):
     def limit(self, rows: int) -> "Table":
         """The first rows of a table of files or Arrow data."""
         return self._other(f"({self.sql} LIMIT {arguments.count('rows', rows, 1)}) AS first_rows")
+
+    def order_by(self, *columns: str, memory_limit: int | str = MEMORY_LIMIT) -> "Table":
+        """The rows in the order of columns: `.order_by("label", "size DESC")`. Nulls come last, and rows that are equal
+        there keep their order.
+
+        This reads the rows now, into memory. It is an error if they take more than `memory_limit`.
+        """
+        return self._session.table(ordered(self, columns, memory_limit))
 
     def pack(
         self,

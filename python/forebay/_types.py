@@ -94,3 +94,4 @@ class LoadOptions(FeedOptions, ReadOptions, total=False):
     device: Any
     pin_memory: bool
     prefetch_factor: int
+    count: bool

@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any, Callable, cast
+from typing import Any, Callable, Sequence, cast
 
 from . import _arguments as arguments
 from . import _native
 from ._generators import Generators
+from ._udf_tensors import TensorType
 
 _functions: dict[str, "Udf"] = {}
 # Set in worker processes, which only run functions.
@@ -48,11 +49,13 @@ def udf(
             return pyarrow.compute.list_value_length(pyarrow.compute.split_pattern(text, " "))
 
     The function receives one pyarrow array for each type in `input`, all of equal length, and returns a pyarrow or
-    NumPy array of the same length. Its result for a row must depend on that row alone: the engine passes pieces of any
-    size, from several threads, and some rows more than once.
+    NumPy array of the same length. Tensors are NumPy arrays: with the rows first if all have one shape, and otherwise a
+    list of arrays. Its result for a row must depend on that row alone: the engine passes pieces of any size, from
+    several threads, and some rows more than once. The function must not write to its arguments.
 
-    - `input`: a type, or a list of types: names such as "int64", "string", "binary", "list<float>", or pyarrow types.
-    - `output`: a type, a pyarrow field, or `forebay.tensor("float32", [224, 224, 3])`, whose rows are flat.
+    - `input`: a type, or a list of types: names such as "int64", "string", "binary", "list<float>", pyarrow types, or
+      `forebay.tensor("uint8", [224, 224, 3])`.
+    - `output`: a type, a pyarrow field, or a tensor.
     - `name`: the name in queries; by default the function's own name.
     - `version`: change it when the function's results change, so that feeds can be told apart. Without a version, no
       result of the function can be stored.
@@ -83,11 +86,13 @@ def udf(
     return declare if function is None else declare(function)
 
 
-def tensor(dtype: str, shape: list[int]) -> Any:
-    """Returns the type of a UDF whose result is a tensor of `shape` in each row."""
-    import pyarrow
+def tensor(dtype: Any, shape: Sequence[int | None]) -> Any:
+    """Returns the type of a tensor, for the arguments and the result of a UDF: `forebay.tensor("uint8", [32, 32, 3])`.
 
-    return pyarrow.fixed_shape_tensor(_type(dtype), shape)
+    A side may be `None`: then the tensors have many shapes, and the function receives or returns a list of arrays.
+    """
+    type = TensorType(_type(dtype), shape)
+    return type.field("", nullable=True).type if type.is_fixed else type
 
 
 class Udf:
@@ -115,11 +120,10 @@ class Udf:
         self.rng = bool(arguments.boolean("rng", rng))
         self.version = None if version is None else str(version)
         listed = cast("list[Any]", input if isinstance(input, (list, tuple)) else [input])
-        self.inputs = [pyarrow.field("argument", _type(item)) for item in listed]
-        if isinstance(output, pyarrow.Field):
-            self.output = output
-        else:
-            self.output = pyarrow.field(name, _type(output), nullable=bool(arguments.boolean("nullable", nullable)))
+        self.inputs = [_field("argument", item, nullable=True) for item in listed]
+        is_field = isinstance(output, pyarrow.Field)
+        self.output = output if is_field else _field(name, output, bool(arguments.boolean("nullable", nullable)))
+        self._tensors = [TensorType.of(field) for field in self.inputs]
         self._processes = arguments.integer("processes", processes) or 0
         self._begin()
         _live.add(self)
@@ -139,12 +143,12 @@ class Udf:
         return self.function(*arrays)
 
     def __reduce__(self) -> Any:
-        declared = ([field.type for field in self.inputs], self.output, self.name, self.version)
+        declared = (self.inputs, self.output, self.name, self.version)
         return _find, (self.__module__, self.__qualname__, declared, self.rng)
 
     def __repr__(self) -> str:
-        inputs = ", ".join(str(field.type) for field in self.inputs)
-        return f"<forebay.Udf {self.name}({inputs}) -> {self.output.type}>"
+        *inputs, output = (str(TensorType.of(field) or field.type) for field in (*self.inputs, self.output))
+        return f"<forebay.Udf {self.name}({', '.join(inputs)}) -> {output}>"
 
     def _call(self, arrays: list[Any]) -> Any:
         """Called by the engine with Arrow arrays; returns one."""
@@ -186,34 +190,34 @@ class Udf:
     def _run(self, arrays: list[Any]) -> Any:
         import pyarrow
 
+        passed: list[Any] = [
+            array if type is None else type.arrays(array) for array, type in zip(arrays, self._tensors)
+        ]
         if self.rng:
             # The last array has the seeds.
-            arrays = [*arrays[:-1], Generators(arrays[-1].to_pylist())]
-        made = self.function(*arrays)
+            passed.append(Generators(arrays[-1].to_pylist()))
+        made = self.function(*passed)
         if isinstance(made, pyarrow.ChunkedArray):
             made = made.combine_chunks()
         storage = getattr(self.output.type, "storage_type", self.output.type)
         if isinstance(made, pyarrow.ExtensionArray):
             made = made.storage
         if not isinstance(made, pyarrow.Array):
-            made = _of_other(made, storage)
+            tensors = TensorType.of(self.output)
+            if tensors is None and pyarrow.types.is_fixed_size_list(storage):
+                tensors = TensorType(storage.value_type, [storage.list_size])
+            made = pyarrow.array(made, type=storage) if tensors is None else tensors.column(made)
         if made.type != storage:
             made = made.cast(storage)
         return made
 
 
-def _of_other(made: Any, storage: Any) -> Any:
-    """Converts a NumPy array (of several dimensions for tensors) or a list to an Arrow array."""
+def _field(name: str, type: Any, nullable: bool) -> Any:
     import pyarrow
 
-    if hasattr(made, "ndim") and made.ndim > 1 and pyarrow.types.is_fixed_size_list(storage):
-        rows = made.reshape(len(made), -1)
-        if rows.shape[1] != storage.list_size:
-            raise ValueError(f"gave rows of shape {made.shape[1:]}, which are not {storage.list_size} elements")
-        return pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(rows.reshape(-1)).cast(storage.value_type), storage.list_size
-        )
-    return pyarrow.array(made, type=storage)
+    if isinstance(type, TensorType):
+        return type.field(name, nullable)
+    return type if isinstance(type, pyarrow.Field) else pyarrow.field(name, _type(type), nullable=nullable)
 
 
 def _type(value: Any) -> Any:
@@ -229,7 +233,7 @@ def _type(value: Any) -> Any:
             return pyarrow.type_for_alias(value.strip())
         except ValueError:
             pass
-    accepted = 'a pyarrow type or the name of one, such as "int64", "string" or "list<float>"'
+    accepted = 'a pyarrow type, the name of one, such as "int64", "string" or "list<float>", or forebay.tensor(…)'
     raise arguments.refuse("type", accepted, value)
 
 

@@ -20,7 +20,7 @@ const END_WITHIN: Duration = Duration::from_secs(30);
 /// Makes a function of its Python half, a `forebay.Udf`.
 pub(crate) fn read(udf: &Bound<'_, PyAny>) -> PyResult<Function> {
     let inputs: Vec<Bound<'_, PyAny>> = udf.getattr("inputs")?.extract()?;
-    let inputs = inputs.iter().map(|field| Ok(import_field(field)?.data_type().clone()));
+    let inputs = inputs.iter().map(|field| Ok(Arc::new(import_field(field)?)));
     let output: Field = import_field(&udf.getattr("output")?)?;
     let name: String = udf.getattr("name")?.extract()?;
     let version: Option<String> = udf.getattr("version")?.extract()?;

@@ -33,6 +33,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::Stream>()?;
     module.add_function(wrap_pyfunction!(function::end_functions, module)?)?;
     module.add_function(wrap_pyfunction!(session::formats, module)?)?;
+    module.add_function(wrap_pyfunction!(session::format_of, module)?)?;
     module.add_function(wrap_pyfunction!(session::operators, module)?)?;
     Ok(())
 }

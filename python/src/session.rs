@@ -75,6 +75,12 @@ impl Session {
         self.runtime.wait(py, self.session.add_files(name, location, format))?.or_raise(py)
     }
 
+    /// Creates or replaces a table of the files at all of these locations.
+    #[pyo3(signature = (name, locations, format))]
+    fn add_all_files(&self, py: Python<'_>, name: &str, locations: Vec<String>, format: Option<&str>) -> PyResult<()> {
+        self.runtime.wait(py, self.session.add_all_files(name, &locations, format))?.or_raise(py)
+    }
+
     /// Releases a table that was registered without a name; the last release frees its rows. It never waits, and does
     /// nothing in a forked child, because Python's garbage collector calls it.
     fn release(&self, py: Python<'_>, name: &str) {
@@ -223,6 +229,17 @@ impl Feed {
         Ok(rows.into_iter().map(place).collect())
     }
 
+    /// Counts the offsets of an epoch over all ranks, by reading its windows.
+    fn count(&self, py: Python<'_>, epoch: u64) -> PyResult<u64> {
+        self.runtime.wait(py, self.feed.count(epoch))?.or_raise(py)
+    }
+
+    /// Whether all epochs have the same number of offsets.
+    #[getter]
+    fn has_equal_epochs(&self) -> bool {
+        self.feed.has_equal_epochs()
+    }
+
     /// Starts reading with options as JSON, up to `ahead` batches before Python asks for them.
     fn read(&self, py: Python<'_>, options: &str, ahead: usize) -> PyResult<Stream> {
         self.runtime.check_process(py)?;
@@ -239,6 +256,12 @@ fn place(source: SourceRow) -> (String, u64) {
 #[pyfunction]
 pub(crate) fn formats() -> Vec<&'static str> {
     forebay_engine::formats::names().collect()
+}
+
+/// Returns the format that the extension of a path tells, if any.
+#[pyfunction]
+pub(crate) fn format_of(path: &str) -> Option<&'static str> {
+    forebay_engine::formats::find_by_extension(path).map(|format| format.descriptor().name)
 }
 
 /// Returns every operator, with its version.

@@ -71,14 +71,28 @@ impl Dataset {
     /// Lists the files, determines their columns and row groups, and pins the result.
     pub async fn open(stores: &Stores, spec: &DatasetSpec) -> Result<Self> {
         check_spec(spec)?;
+        let files = listing::list(stores, &spec.location, spec.format.descriptor()).await?;
+        let location = stores.locate(&spec.location)?.display();
+        Self::of_files(DatasetSpec { location, ..spec.clone() }, files).await
+    }
+
+    /// Like [`open`](Self::open), for the files at all of these locations, in the order of their paths.
+    ///
+    /// # Errors
+    /// `Invalid` for a file at two locations, and for locations in different stores.
+    pub async fn open_all(stores: &Stores, locations: &[String], format: &TableFormat) -> Result<Self> {
+        let (location, files) = listing::list_all(stores, locations, format.descriptor()).await?;
+        let spec = DatasetSpec { location, format: format.clone(), schema: None };
+        check_spec(&spec)?;
+        Self::of_files(spec, files).await
+    }
+
+    async fn of_files(spec: DatasetSpec, files: Vec<PinnedFile>) -> Result<Self> {
         let format = &spec.format;
-        let files = listing::list(stores, &spec.location, format.descriptor()).await?;
         let request = OpenRequest { files: &files, options: format.options(), columns: spec.schema.as_ref() };
         let Opened { schema, groups, reader } = format.format().open(request).await?;
         check_names(&schema, &files)?;
         let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
-        let location = stores.locate(&spec.location)?.display();
-        let spec = DatasetSpec { location, ..spec.clone() };
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, snapshot, files, reader }) })
     }
 

@@ -3,7 +3,7 @@
 //! A location is one file, a folder or a glob. A folder contains the files below it with one of the format's
 //! extensions. A glob contains the files that it matches, with any extension, unless only the extension distinguishes
 //! the format. Below the folder, names that begin with `.` or `_` are skipped, as in Spark and Hive: `_SUCCESS`,
-//! `.crc`, unfinished output.
+//! `.crc`, unfinished output. Several locations of one store together are shown as a glob.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,6 +21,9 @@ use crate::source_file::SourceFile;
 use crate::stores::StoreLocation;
 use crate::{Error, ErrorKind, Result, Stores};
 
+/// What a glob has and a name has not.
+const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
+
 /// The files at `location`, in the order of their paths.
 pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescriptor) -> Result<Vec<PinnedFile>> {
     let place = stores.locate(location)?;
@@ -36,6 +39,68 @@ pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescrip
     };
     files.sort_by(|a, b| a.display.cmp(&b.display));
     Ok(files)
+}
+
+/// The files at all of these locations, in the order of their paths, and one glob that names the locations.
+pub(crate) async fn list_all(
+    stores: &Stores,
+    locations: &[String],
+    format: &FormatDescriptor,
+) -> Result<(String, Vec<PinnedFile>)> {
+    let mut places: Vec<StoreLocation> = Vec::new();
+    let mut files: Vec<PinnedFile> = Vec::new();
+    for location in locations {
+        let place = stores.locate(location)?;
+        if let Some(first) = places.first().filter(|first| !first.is_of_store(&place)) {
+            return Err(Error::invalid(format!(
+                "the locations of a table must be in one store, and \"{}\" and \"{}\" are not",
+                first.display(),
+                place.display()
+            )));
+        }
+        files.append(&mut list(stores, location, format).await?);
+        places.push(place);
+    }
+    files.sort_by(|a, b| a.display.cmp(&b.display));
+    if let Some(pair) = files.windows(2).find(|pair| pair[0].display == pair[1].display) {
+        return Err(Error::invalid(format!("the file \"{}\" is at two of the locations", pair[0].display)));
+    }
+    let Some(first) = places.first() else { return Err(Error::invalid("a table needs at least one location")) };
+    let folder = common_folder(files.iter().map(|file| &file.location));
+    for file in &mut files {
+        file.relative = visible_below(&folder, &file.location).map(Into::into).ok_or_else(|| {
+            Error::invalid(format!("\"{}\" has a name that begins with . or _ on its way", file.display))
+        })?;
+    }
+    let below = |place: &StoreLocation| -> String {
+        place
+            .path
+            .prefix_match(&folder)
+            .map_or_else(String::new, |parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
+    };
+    let named = places.iter().map(below).collect::<Vec<_>>().join(",");
+    let glob = format!("{{{named}}}");
+    let glob = if folder.as_ref().is_empty() { glob } else { format!("{folder}/{glob}") };
+    let glob = Path::parse(glob).map_err(|error| Error::invalid(error.to_string()))?;
+    Ok((first.display_of(&glob), files))
+}
+
+/// The folder that holds all files, above any name that would be a glob.
+fn common_folder<'a>(mut files: impl Iterator<Item = &'a Path>) -> Path {
+    let folders = |path: &Path| -> Vec<String> {
+        let mut names: Vec<String> = path.as_ref().split('/').map(str::to_owned).collect();
+        names.pop();
+        names
+    };
+    let first = files.next().map(folders).unwrap_or_default();
+    let is_plain = |name: &&String| !name.contains(WILDCARDS);
+    let plain: Vec<String> = first.iter().take_while(is_plain).cloned().collect();
+    let shared = files.fold(plain, |shared, file| {
+        let other = folders(file);
+        shared.iter().zip(&other).take_while(|(a, b)| a == b).map(|(name, _)| name.clone()).collect()
+    });
+    // The beginning of a path that parsed as a whole.
+    Path::parse(shared.join("/")).unwrap_or_default()
 }
 
 /// The files of a snapshot of `location`. Does not access them.
@@ -180,7 +245,7 @@ pub(crate) fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> 
 /// Splits a path before its first segment with a wildcard, so that only possible matches are listed.
 pub(crate) fn split_glob(path: &Path) -> Option<(Path, String)> {
     let segments: Vec<&str> = path.as_ref().split('/').collect();
-    let first = segments.iter().position(|s| s.contains(['*', '?', '[', '{']))?;
+    let first = segments.iter().position(|s| s.contains(WILDCARDS))?;
     // The path parsed as a whole, so its beginning parses too.
     let folder = Path::parse(segments[..first].join("/")).ok()?;
     Some((folder, segments[first..].join("/")))

@@ -48,6 +48,11 @@ impl StoreLocation {
         self.display_of(&self.path)
     }
 
+    /// Whether another location is in the same store.
+    pub(crate) fn is_of_store(&self, other: &Self) -> bool {
+        self.prefix == other.prefix
+    }
+
     /// Whether this is on the local disk, but neither a file nor a folder.
     pub(crate) fn is_pipe_or_device(&self) -> bool {
         self.prefix == LOCAL_PREFIX && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())

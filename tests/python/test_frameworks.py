@@ -146,7 +146,7 @@ EPOCHS = {
     "lightning": [
         "plain", "accumulated", "unknown-length", "validated", "validated-by-one-function", "reloaded", "ranks-plain"
     ],
-    "transformers": ["plain", "accumulated", "unknown-length", "ranks-plain", "ranks-made-before"],
+    "transformers": ["plain", "accumulated", "unknown-length", "counted", "ranks-plain", "ranks-made-before"],
     "fsdp": ["plain", "ranks-plain"],
     "jax": ["plain", "ranks-plain"],
     "keras": [
@@ -173,6 +173,7 @@ RESUMED = {
         ("limited-resumed-within", "limited", 6),
         ("unknown-length-resumed", "unknown-length", 8),
         ("unknown-length-after-the-end", "unknown-length", 6),
+        ("counted-resumed", "plain", 8),
         ("validated-resumed", "validated", 8),
         ("ranks-resumed", "plain", 8),
         ("ranks-resumed-of-one", "plain", 8),
@@ -372,6 +373,20 @@ def test_keras_may_train_several_steps_at_once(keras):
 def test_epochs_follow_each_other_in_repeated_data(keras, backend):
     plain, repeated = keras[f"{backend}-plain"], keras[f"{backend}-repeated"]
     assert repeated.samples == plain.samples[:16] == keras[f"{backend}-unknown-length"].samples
+
+
+def test_a_counted_query_has_the_steps_of_a_table(transformers):
+    assert transformers["counted"].samples == transformers["accumulated"].samples
+
+
+def test_a_length_that_differs_between_epochs_is_none_for_frameworks():
+    table = forebay.table({"n": range(100)})
+    loader = table.filter("random_uniform() < 0.5").load(batch_size=1, count=True, format="numpy")
+    assert len(loader) == _passes.length(loader, 0) == len(list(loader))
+    with pytest.raises(TypeError, match="epochs have different numbers of batches"):
+        _passes.length(loader)
+    loader = table.filter("n < 50").load(batch_size=1, count=True, format="numpy")
+    assert len(loader) == _passes.length(loader) == 50
 
 
 def test_torch_distributed_checkpoints_resume_with_another_global_batch(fsdp):

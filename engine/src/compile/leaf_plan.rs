@@ -27,6 +27,7 @@ pub(crate) struct LeafPlan {
     pub(super) inputs: Vec<LeafColumn>,
 }
 
+#[derive(PartialEq, Eq)]
 pub(super) enum LeafColumn {
     Column(usize),
     SampleId,
@@ -149,6 +150,11 @@ pub(crate) struct Select {
 }
 
 impl Select {
+    /// Whether it draws random values.
+    pub(crate) fn is_random(&self) -> bool {
+        self.whole.inputs.contains(&LeafColumn::RandomKey)
+    }
+
     /// The leaf columns that it reads.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.conjuncts.iter().chain([&self.whole]).flat_map(LeafPlan::columns)

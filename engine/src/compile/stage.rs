@@ -140,6 +140,12 @@ impl Stage {
         self.select.is_none() && self.layers.iter().all(Layer::is_one_to_one)
     }
 
+    /// Whether the same source rows become the same number of samples in every epoch.
+    pub(crate) fn has_equal_epochs(&self) -> bool {
+        let is_random = self.select.as_ref().is_some_and(Select::is_random);
+        !is_random && self.layers.iter().all(Layer::has_equal_epochs)
+    }
+
     /// The ids of the rows that pass the filters, or `None` for a query without filters.
     pub(crate) async fn select(&self, rows: &SourceRows) -> Result<Option<(UInt64Array, Vec<BadRow>)>> {
         let Some(select) = &self.select else { return Ok(None) };
@@ -319,7 +325,7 @@ mod tests {
         let function = Function {
             name: "part".to_owned(),
             version: None,
-            inputs: vec![DataType::Int64],
+            inputs: vec![Arc::new(Field::new("", DataType::Int64, true))],
             draws: false,
             output: Arc::new(Field::new("part", DataType::Binary, true)),
             call: Arc::new(move |columns| match columns[0].len() {

@@ -7,6 +7,7 @@
 
 mod buckets;
 mod copy_out;
+mod count;
 mod feed_core;
 mod id;
 mod lookups;

@@ -159,7 +159,7 @@ class TrainBatches:
         self._count = self._epochs_before = 0
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return passes.length(self._loader)
 
     def resume(self, state: Any) -> None:
         self._next = passes.restored(self._loader, state, FRAMEWORK)
@@ -288,7 +288,7 @@ class EvaluationBatches:
         self._loader = loader
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return passes.length(self._loader, 0)
 
     def __iter__(self) -> Iterator[Any]:
         self._loader.load_state_dict(passes.epoch_start(self._loader, 0))

@@ -151,10 +151,27 @@ def check_equal_steps(loader: Loader, framework: str) -> None:
         )
 
 
+def length(loader: Loader, epoch: int | None = None) -> int:
+    """The number of batches of an epoch, as frameworks ask for it.
+
+    Without an epoch it is that of any epoch, because a framework asks once and computes epochs of steps. Then a loader
+    whose epochs differ has no length, even if it counts.
+    """
+    if epoch is not None:
+        return loader._batches_of(epoch)
+    share = loader._ranked()
+    if share.total is None and not share.is_dynamic and loader._feed.counts:
+        raise TypeError(
+            "epochs have different numbers of batches, because a filter draws random values, or the query or its length "
+            "buckets group the rows of a window: give the trainer a number of steps"
+        )
+    return len(loader)
+
+
 def check_samples(loader: Loader) -> None:
     """Refuses an epoch without a batch for any rank: a trainer would go on with nothing, epoch after epoch."""
     try:
-        steps = len(loader)
+        steps = length(loader)
     except TypeError:
         return
     if steps == 0 and loader.rank == 0:

@@ -85,12 +85,12 @@ class Dataset(_DataAdapter):
             raise InvalidError(
                 "Keras must know the number of batches of an epoch, and only reading shows it, because the query "
                 "leaves out or groups rows",
-                "Dataset(…, repeat=True), and fit with steps_per_epoch",
+                "load with count=True, or Dataset(…, repeat=True) and fit with steps_per_epoch",
             )
 
     def _steps(self) -> int | None:
         try:
-            return len(self.loader)
+            return passes.length(self.loader, self._fixed)
         except TypeError:
             return None
 

@@ -89,7 +89,7 @@ class ForebayTrainerMixin(_OfTrainer):
             raise InvalidError(
                 "the number of batches of an epoch is not known, because the query leaves out or groups rows, and "
                 "Trainer counts a step that an epoch's end cuts off as whole",
-                "leave out gradient_accumulation_steps, and load with a larger batch size",
+                "load with count=True, or leave out gradient_accumulation_steps and load with a larger batch size",
             )
         self._check(loader)
         passes.check_equal_steps(loader, FRAMEWORK)
@@ -207,7 +207,7 @@ class TrainBatches:
         self._skipped = 0
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return passes.length(self.loader)
 
     def skip(self, steps: int) -> "TrainBatches":
         """Trainer would skip these steps of the first epoch. The checkpoint's place already lies behind them."""
@@ -261,7 +261,7 @@ class EvaluationBatches:
         self._counts: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return passes.length(self.loader, 0)
 
     def __iter__(self) -> Iterator[Any]:
         self.loader.load_state_dict(passes.epoch_start(self.loader, 0))

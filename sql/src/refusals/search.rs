@@ -50,7 +50,8 @@ impl Search<'_> {
 }
 
 pub(super) const UNNEST_HINT: &str = "write `SELECT unnest(list) AS item, … FROM table`";
-pub(super) const ORDER_HINT: &str = "a feed's order comes from shuffle => false (file order) or from its seed";
+pub(super) const ORDER_HINT: &str =
+    "a feed's order comes from shuffle => false (file order) or from its seed; in Python, order_by sorts a small table";
 pub(super) const LIMIT_HINT: &str =
     "take the first rows of a table: `FROM (SELECT * FROM table LIMIT 1000)`, and the rest around it";
 pub(super) const AGGREGATE_HINT: &str =

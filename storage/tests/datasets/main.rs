@@ -187,6 +187,43 @@ async fn a_location_is_a_file_a_folder_or_a_glob() {
 }
 
 #[tokio::test]
+async fn several_locations_are_one_dataset() {
+    for place in TestFolder::all() {
+        for (number, name) in ["a.csv", "x/c.csv", "x/[y]/d.csv", "x/_tmp/e.csv", "z/f.csv"].iter().enumerate() {
+            place.put(name, format!("n\n{number}\n")).await;
+        }
+        let open = async |names: &[&str]| {
+            let locations: Vec<String> = names.iter().map(|name| place.display(name)).collect();
+            Dataset::open_all(&place.stores(), &locations, &csv_table()).await
+        };
+        let check = async |names: &[&str], location: &str, expect: &[i64]| {
+            let dataset = open(names).await.unwrap();
+            assert_eq!(read_all(&dataset, 1, 0).await, expect, "{names:?}");
+            let (spec, snapshot) = (dataset.spec().clone(), dataset.snapshot().clone());
+            assert_eq!(spec.location, place.display(location), "{names:?}");
+            // As a worker opens it.
+            let pinned = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, dataset.schema().clone()).unwrap();
+            assert_eq!(read_all(&pinned, 1, 0).await, expect, "{names:?}");
+        };
+        check(&["z/", "a.csv"], "{z,a.csv}", &[0, 4]).await;
+        check(&["x"], "x/{}", &[2, 1]).await;
+        check(&["x/*.csv", "x/[y]/d.csv"], "x/{*.csv,[y]/d.csv}", &[2, 1]).await;
+        check(&["x/[y]/d.csv"], "x/{[y]/d.csv}", &[2]).await;
+        let refused = async |names: &[&str], expect: &str| {
+            let error = open(names).await.unwrap_err();
+            assert!(error.to_string().contains(expect), "{names:?}: {error}");
+        };
+        refused(&["x/", "x/c.csv"], "is at two of the locations").await;
+        refused(&["x/", "y/"], "does not exist").await;
+        refused(&["a.csv", "x/_tmp/e.csv"], "has a name that begins with . or _").await;
+        refused(&[], "at least one location").await;
+        let elsewhere = [place.display("a.csv"), "s3://bucket/b.csv".to_owned()];
+        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table()).await.unwrap_err();
+        assert!(error.to_string().contains("must be in one store"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn odd_names_are_names() {
     for place in TestFolder::all() {
         for name in ["a b.csv", "50%.csv", "x%20y.csv", "#1+2.csv", "caf\u{e9}.csv"] {

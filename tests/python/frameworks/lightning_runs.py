@@ -165,6 +165,9 @@ def one_process():
     fit("unknown-length-resumed", data(**unknown), resume=saved("unknown-length-killed", 8))
     fit("unknown-length-at-the-end", data(**unknown), checkpoint={"every_n_epochs": 1}, max_epochs=1)
     fit("unknown-length-after-the-end", data(**unknown), resume=saved("unknown-length-at-the-end", 6))
+    # With a known one, it stops after the last batch, and resumes from a checkpoint there.
+    fit("counted", data(count=True, **unknown), checkpoint={"every_n_train_steps": 4}, kill=9)
+    fit("counted-resumed", data(count=True, **unknown), resume=saved("counted", 8))
     validated = {"val": common.loader(10, batch_size=4, shuffle=False)}
     fit(
         "validated",

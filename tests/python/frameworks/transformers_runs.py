@@ -126,6 +126,7 @@ def one_process():
     train("unknown-length", load(**where), max_steps=18)
     train("unknown-length-killed", load(**where), kill=8, max_steps=18, **every(4))
     train("unknown-length-resumed", load(**where), resume=saved("unknown-length-killed", 8), max_steps=18)
+    train("counted", load(count=True, **where), gradient_accumulation_steps=4)
     evaluated = load(samples=10, batch_size=4, drop_last=False)
     train("evaluated", load(), evaluated=evaluated, eval_strategy="steps", eval_steps=2, num_train_epochs=1)
 

@@ -109,3 +109,26 @@ def test_wrong_calls_are_refused():
         forebay.check_udf(made)
     with pytest.raises(forebay.InvalidError, match="returned 0 rows for 8"):
         forebay.check_udf(declared(lambda x: x[:0]))
+
+
+def test_tensors_are_checked():
+    image, many = forebay.tensor("uint8", [2, 3]), forebay.tensor("float32", [None, None, 3])
+
+    @forebay.udf(input=image, output="float64", name="alone")
+    def alone(x):
+        return x.mean(axis=(1, 2))
+
+    @forebay.udf(input=image, output="float64", name="together")
+    def together(x):
+        return np.full(len(x), x.mean())
+
+    @forebay.udf(input=many, output=many, name="halves")
+    def halves(images):
+        return [image[::2] for image in images]
+
+    arrays = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+    assert not forebay.check_udf(alone) and not forebay.check_udf(alone, arrays)
+    assert not forebay.check_udf(alone, pa.FixedShapeTensorArray.from_numpy_ndarray(arrays))
+    assert not forebay.check_udf(halves) and not forebay.check_udf(halves, [np.ones((2, 2, 3)), np.ones((1, 4, 3))])
+    with pytest.warns(UserWarning, match="another result if it is alone"):
+        assert forebay.check_udf(together)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 import forebay
-from feeds import numbers, pipeline, range_of, values
+from feeds import numbers, pipeline, range_of, same, values
 
 
 def test_one_loop_is_one_epoch_and_the_next_loop_the_next():
@@ -59,6 +59,66 @@ def test_len_of_a_filtered_feed_is_a_type_error_that_says_why():
     with pytest.raises(TypeError, match="not known before reading"):
         len(filtered)
     assert values(list(filtered)) == list(range(4, 20))
+
+
+QUERIES = {
+    "filter": "SELECT n FROM {table} WHERE n % 3 = 1",
+    "random": "SELECT n FROM {table} WHERE random_uniform() < 0.3",
+    "pack": "SELECT * FROM pack((SELECT tokens FROM {table}), length => 64)",
+    "unnest": "SELECT unnest(tokens) AS n FROM {table}",
+    "join": "SELECT first.n FROM {table} AS first JOIN {table} AS second ON first.n = second.n % 50",
+    "lengths": "SELECT n, tokens FROM {table} WHERE n < 290",
+}
+# Whether all epochs have the same number of samples.
+EQUAL = {"filter", "unnest", "join"}
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("query", QUERIES)
+def test_counted_samples_give_the_length_of_each_epoch(query, drop_last):
+    rows = {"n": range_of(300), "tokens": [[1] * (n * 7 % 29) for n in range(300)]}
+    counted = pipeline(rows, QUERIES[query])
+    buckets = {"bucket_by_length": "tokens", "bucket_boundaries": [10, 20], "global_batch_size": 24}
+    options = buckets if query == "lengths" else {"batch_size": 8}
+    options |= {"format": "arrow", "shuffle": True, "window_rows": 40, "drop_last": drop_last, "count": True}
+    lengths = []
+    for world_size in (1, 3):
+        for rank in range(world_size):
+            loader = counted.load(rank=rank, world_size=world_size, **options)
+            assert (loader.samples_per_epoch is not None) == (query in EQUAL)
+            for _ in range(3):
+                expected = len(loader)
+                assert sum(1 for _ in loader) == expected
+                lengths.append(expected)
+            several = counted.load(rank=rank, world_size=world_size, epochs=3, **options)
+            assert len(several) == sum(1 for _ in several) == sum(lengths[-3:])
+    assert (len(set(lengths[:3])) == 1) or query == "random"
+
+
+def test_counting_transforms_nothing_and_reads_once():
+    query = "SELECT CAST(text AS BIGINT) AS n FROM {table} WHERE text > '1'"
+    filtered = pipeline({"text": ["1", "x", "3", "4"]}, query, forebay.Session())
+    loader = filtered.load(format="numpy", batch_size=2, count=True)
+    # A row that fails when it is transformed keeps its place.
+    assert len(loader) == 2 and loader.samples_per_epoch == 3
+    known = dict(filtered.session._counts)
+    assert list(known.values()) == [3]
+    assert len(filtered.load(format="numpy", batch_size=3, count=True)) == 1 and filtered.session._counts == known
+
+
+def test_a_counted_feed_ends_and_resumes_like_one_of_known_length():
+    counted = pipeline({"n": range_of(300)}, QUERIES["filter"])
+    loader = counted.load(format="arrow", batch_size=8, count=True, drop_last=True)
+    for _ in range(2):
+        batches = [batch for batch, _ in zip(loader, range(len(loader)))]
+        assert len(batches) == 12 and loader.state_dict()["offset"] == 0
+    assert loader.epoch == 2
+    loader = counted.load(format="arrow", batch_size=8, count=True)
+    batches = iter(loader)
+    first = [next(batches) for _ in range(5)]
+    plain = counted.load(format="arrow", batch_size=8)
+    plain.load_state_dict(loader.state_dict())
+    assert loader.feed_id == plain.feed_id and same(list(plain), list(batches)) and len(first) == 5
 
 
 def test_a_loop_that_was_left_begins_its_epoch_over():

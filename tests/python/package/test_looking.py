@@ -17,7 +17,7 @@ import pytest
 
 import forebay
 from feeds import files, printed
-from forebay import _counts, _description, _gallery
+from forebay import _counts, _description, _gallery, _reading
 from support import REPOSITORY
 
 PHOTOS = REPOSITORY / "examples" / "photos"
@@ -200,6 +200,57 @@ def test_too_many_distinct_values_are_an_error_that_says_so(session):
     with pytest.raises(forebay.ExhaustedError, match='"id" has more than 99 distinct values') as error:
         table.value_counts("id", limit=99)
     assert "limit=990" in error.value.hint
+
+
+@pytest.mark.parametrize("values", [
+    ["short", *(f"{n}".ljust(1000) for n in range(99))],
+    [b"short", *(bytes([n]) * 1000 for n in range(99))],
+])
+def test_the_memory_of_distinct_values_has_a_limit(session, monkeypatch, values):
+    monkeypatch.setattr(_counts, "VALUES_BYTES_MIN", 50_000)
+    monkeypatch.setattr(_counts, "VALUE_BYTES", 1)
+    table = session.table({"my text": values})
+    with pytest.raises(forebay.ExhaustedError, match='of the column "my text" take more than 0 MiB: ') as error:
+        table.value_counts("my text", limit=100)
+    assert len(table.value_counts("my text", limit=200_000)) == 100
+    # Values that repeat take no more.
+    again = session.table({"my text": values[:10] * 100})
+    assert set(again.value_counts("my text").values()) == {100}
+    hint = error.value.hint.removeprefix("count their beginnings: ").partition(", or give a limit")[0]
+    made = eval(hint, {"table": table})
+    assert made.rows == len(made) == 100 and max(map(len, made)) == 100
+
+
+def test_long_texts_are_read_in_small_batches(session, monkeypatch):
+    rows = []
+
+    def counted(self, by, batch_size=None, batches=_reading.Pass.batches):
+        for batch in batches(self, by, batch_size):
+            rows.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(_reading.Pass, "batches", counted)
+    table = session.table({"text": ["a" * 1000, "b" * 1000] * 1000, "n": range(2000)})
+    table.value_counts("text")
+    table.describe()
+    assert max(rows) == _reading.TEXT_ROWS
+    rows.clear()
+    table.value_counts("n")
+    assert rows == [2000]
+
+
+def test_a_description_holds_no_long_texts(session, monkeypatch):
+    columns = []
+
+    def kept(self, facts=_description._Column.facts):
+        columns.append(self)
+        return facts(self)
+
+    monkeypatch.setattr(_description._Column, "facts", kept)
+    texts = [f"{n:>100000}" for n in range(20)]
+    found = session.table({"text": [*texts, "short", *texts]}).describe()
+    assert found["text"]["distinct"] == 21
+    assert sum(map(sys.getsizeof, columns[0]._distinct)) < 2000
 
 
 @pytest.mark.parametrize("column", ["tokens", "grid", "pair"])

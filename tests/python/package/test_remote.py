@@ -87,8 +87,10 @@ def test_the_batches_are_those_of_this_process(cluster, local, options):
 def test_a_filtered_feed_is_the_same_too(cluster, local):
     here, there = local.load("filtered", format="arrow"), cluster.load("filtered", format="arrow")
     assert same(list(there), list(here))
-    with pytest.raises(TypeError, match="not known before reading"):
+    with pytest.raises(TypeError, match="groups rows; loop without len"):
         len(there)
+    with pytest.raises(forebay.InvalidError, match='"count" reads the files in this process'):
+        cluster.load("filtered", format="arrow", count=True)
 
 
 def test_frameworks_get_the_same_tensors(cluster, local):

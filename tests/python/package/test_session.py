@@ -162,6 +162,32 @@ def test_a_frame_is_known_whatever_its_chunks():
     assert ids[0] == ids[1]
 
 
+def tensors(*shape):
+    return {"x": np.arange(12, dtype=np.uint8).reshape(1, *shape)}
+
+
+EMPTY = [pa.array([], pa.int32()), pa.array([], pa.string())]
+
+
+@pytest.mark.parametrize("first, second", [
+    (tensors(2, 6), tensors(6, 2)),
+    (pa.table({"x": EMPTY[0]}), pa.table({"x": EMPTY[1]})),
+    (pa.table({"x": EMPTY[0]}), pa.table({"y": EMPTY[0]})),
+    (
+        pa.table([[1]], schema=pa.schema([pa.field("x", pa.int64(), nullable=False)])),
+        pa.table([[1]], schema=pa.schema([pa.field("x", pa.int64())])),
+    ),
+])
+def test_tables_of_other_columns_are_other_tables(first, second):
+    session = forebay.Session()
+    tables = [session.table(data) for data in (first, second)]
+    columns = [session.table(data, name=f"named_{number}").columns for number, data in enumerate((first, second))]
+    assert [table.columns for table in tables] == columns
+    assert tables[0].sql != tables[1].sql
+    # As a table of the same rows in another process.
+    assert forebay.Session().table(first).sql == tables[0].sql
+
+
 def test_two_equal_tables_of_one_name_are_one_feed():
     session = forebay.Session()
     loaders = [session.table(trips(), name="rows").load(format="arrow", batch_size=8, shuffle=True) for _ in range(2)]

@@ -328,7 +328,7 @@ def test_missing_files_and_other_formats_are_refused(session, pictures, tmp_path
     assert "os.path.abspath" in error.value.hint
     with pytest.raises(forebay.InvalidError, match="one store"):
         session.table(["s3://bucket/a.jpg", "photos/b.jpg"])
-    with pytest.raises(forebay.InvalidError, match='not of "parquet"'):
+    with pytest.raises(forebay.NotFoundError, match="a.parquet"):
         session.table(["a.parquet"], format="parquet")
     with pytest.raises(forebay.InvalidError, match='"name" does not apply'):
         session.table(pictures, name="pictures")

@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 import pytest
 
 import forebay
+from support import REPOSITORY
+
+PHOTOS = REPOSITORY / "examples" / "photos"
 
 
 @forebay.udf(input="int64", output="int64", version=1)
@@ -121,6 +124,55 @@ def exits_elsewhere(x):
     raise SystemExit("enough")
 
 
+@forebay.udf(input=forebay.tensor("uint8", [2, 3]), output=forebay.tensor("float32", [3, 2]), version=1)
+def turned(x):
+    assert x.dtype == np.uint8 and x.shape[1:] == (2, 3) and not x.flags.writeable
+    return 2 * x.transpose(0, 2, 1).astype("float32")
+
+
+@forebay.udf(input=forebay.tensor("uint8", [2, 3]), output="float64", version=1, processes=1)
+def mean_elsewhere(x):
+    return x.mean(axis=(1, 2))
+
+
+@forebay.udf(input=[forebay.tensor("uint8", [None, None, 3]), "int64"], output="float64", version=1)
+def mean_times(images, n):
+    assert [image.shape[2] for image in images] == [3] * len(n)
+    return np.array([image.mean() for image in images]) * n.to_numpy()
+
+
+@forebay.udf(
+    input=forebay.tensor("uint8", [None, None, 3]),
+    output=forebay.tensor("uint8", [None, None, 3]),
+    version=1,
+    nullable=True,
+    processes=1,
+)
+def half(images):
+    return [None if len(image) == 2 else image[::2, ::2] for image in images]
+
+
+@forebay.udf(input=forebay.tensor("uint8", [None, None, 3]), output=forebay.tensor("uint8", [None, None, 3]))
+def gray(images):
+    return [image.mean(axis=2, keepdims=True) for image in images]
+
+
+@pytest.fixture
+def images():
+    """A session with tensors in the table `t`."""
+    session = forebay.Session()
+    numbers = np.arange(60, dtype=np.uint8)
+    session.table({
+        "x": numbers.reshape(10, 2, 3),
+        "y": numbers.reshape(10, 3, 2),
+        "wide": numbers.astype("int16").reshape(10, 2, 3),
+        "rgb": np.repeat(numbers, 3).reshape(10, 2, 3, 3),
+        "n": range(10),
+        "small": pa.array(range(10), pa.int8()),
+    }, name="t")
+    return session
+
+
 @pytest.fixture
 def session():
     session = forebay.Session()
@@ -147,6 +199,71 @@ def test_it_may_give_tensors(session):
     [first, *_] = session.sql("SELECT grid(n) AS x FROM t").load(format="torch", batch_size=4)
     assert tuple(first["x"].shape) == (4, 2, 3)
     assert first["x"][3].tolist() == [[3.0] * 3] * 2
+
+
+@pytest.mark.parametrize("piece", [1, 3, 10])
+def test_it_gets_tensors_as_arrays(images, piece):
+    numbers = np.arange(60).reshape(10, 2, 3)
+    batches = images.sql("SELECT turned(x) AS x FROM t").load(format="numpy", batch_size=piece)
+    assert np.array_equal(np.concatenate([batch["x"] for batch in batches]), 2 * numbers.transpose(0, 2, 1))
+    assert column(images, "mean_elsewhere(x)") == numbers.mean(axis=(1, 2)).tolist()
+    # A filter takes rows from the middle of a column.
+    filtered = images.sql("SELECT mean_elsewhere(x) AS x FROM t WHERE n % 3 = 1").load(format="numpy")
+    assert [value for batch in filtered for value in batch["x"]] == numbers.mean(axis=(1, 2))[1::3].tolist()
+
+
+def test_it_gets_tensors_of_many_shapes_as_a_list(images):
+    photos = images.table(PHOTOS).filter("size > 25000").with_column("image", "decode_image(bytes)")
+    [batch] = photos.select("image", "size", mean="mean_times(image, size)").load(format="numpy", batch_size=100)
+    assert len({image.shape for image in batch["image"]}) > 1
+    expected = [image.mean() * size for image, size in zip(batch["image"], batch["size"])]
+    assert batch["mean"].tolist() == expected
+    # So are tensors of one shape, and other arguments are coerced.
+    assert column(images, "mean_times(rgb, small)") == [n * (6 * n + 2.5) for n in range(10)]
+
+
+def test_it_may_give_tensors_of_many_shapes(images):
+    photos = images.table(PHOTOS).filter("size > 25000").with_column("image", "decode_image(bytes)")
+    table = photos.select("image", half="half(image)")
+    assert table.columns["half"] == "tensor<uint8>[variable]"
+    [batch] = table.load(format="numpy", batch_size=100)
+    assert all(np.array_equal(image[::2, ::2], half) for image, half in zip(batch["image"], batch["half"]))
+    [batch] = images.sql("SELECT half(rgb) AS x FROM t").load(format="arrow")
+    assert batch["x"].null_count == 10
+    with pytest.raises(forebay.DataError, match=r"ValueError: gave a tensor of shape \(2, 3, 1\), and declares tensor"):
+        column(images, "gray(rgb)")
+
+
+def test_a_null_tensor_is_a_bad_row(images):
+    rows = pa.array([None if n == 4 else [n] * 6 for n in range(10)], pa.list_(pa.uint8(), 6))
+    rows = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.uint8(), [2, 3]), rows)
+    table = images.sql("SELECT mean_elsewhere(x) AS x FROM with_null", with_null=pa.table({"x": rows}))
+    with pytest.raises(forebay.DataError, match="row 4: mean_elsewhere: ValueError: an argument is null"):
+        list(table.load(format="numpy"))
+    [batch] = table.load(format="numpy", on_error="skip")
+    assert len(batch["x"]) == 9
+
+
+@pytest.mark.parametrize("call, phrase", [
+    ("turned(y)", r'turned: argument 1 must be tensor<uint8>\[2, 3\], got "y": tensor<uint8>\[3, 2\]'),
+    ("turned(wide)", r'must be tensor<uint8>\[2, 3\], got "wide": tensor<int16>\[2, 3\]'),
+    ("turned(turned(x))", r"got tensor<float32>\[3, 2\]"),
+    ("turned(n)", 'got "n": Int64'),
+    ("turned(x, n)", "turned takes 1 argument, got 2"),
+    ("mean_times(x, n)", r'must be tensor<uint8>\[\?, \?, 3\], got "x": tensor<uint8>\[2, 3\]'),
+    ("mean_times(rgb, rgb)", "mean_times: argument 2 must be Int64, got "),
+    ("mean_times(rgb)", "mean_times takes 2 arguments, got 1"),
+])
+def test_other_tensors_are_refused_with_their_place(images, call, phrase):
+    with pytest.raises(forebay.InvalidError, match=rf"(?s){phrase}.*\^") as error:
+        images.sql(f"SELECT {call} AS x FROM t")
+    assert "coercion" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [[], [0], [2, -1], [2, "3"], [True]])
+def test_the_shape_of_a_tensor_is_checked(shape):
+    with pytest.raises(forebay.InvalidError, match="the shape of a tensor is a list of positive integers"):
+        forebay.tensor("uint8", shape)
 
 
 def test_what_it_raises_names_row_and_function(session):
@@ -341,7 +458,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "options, phrase",
     [
-        ({"input": "int46", "output": "int64"}, '"type" must be a pyarrow type or the name of one'),
+        ({"input": "int46", "output": "int64"}, '"type" must be a pyarrow type, the name of one'),
         ({"input": "int64", "output": "int64", "name": "Bad name"}, '"name" must be a lower case name'),
         ({"input": "int64", "output": "int64", "version": 1.5}, '"version" must be an integer or a string, got 1.5'),
         ({"input": "int64", "output": "int64", "processes": -1}, '"processes" must be an integer of at least 0, got -1'),

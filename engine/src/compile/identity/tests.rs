@@ -140,7 +140,7 @@ async fn a_function_counts_with_its_version() {
         let function = Function {
             name: "twice".to_owned(),
             version: version.map(str::to_owned),
-            inputs: vec![DataType::Int64],
+            inputs: vec![Arc::new(Field::new("", DataType::Int64, true))],
             draws: false,
             output: Arc::new(Field::new("twice", DataType::Int64, true)),
             call: Arc::new(|columns| Ok(Arc::clone(&columns[0]))),
