@@ -99,7 +99,7 @@ pub enum TypeClass {
     Numeric,
     /// An integer, float, boolean, string or binary value.
     Hashable,
-    /// A tensor of uint8, float16, bfloat16 or float32, of any shape, fixed or variable.
+    /// A tensor of numbers of any type and any shape, fixed or variable.
     Tensor,
     /// A tensor of height x width x 3, of numbers and all of one height and width.
     FixedImage,
@@ -356,7 +356,7 @@ impl TypeClass {
             Self::Boxes => "a list of boxes, each a list of 4 numbers",
             Self::Points => "a list of points, each a list of 2 numbers, or a fixed-size list of 2 or 3",
             Self::Side => "a number of pixels",
-            Self::Tensor => "a tensor of uint8, float16, bfloat16 or float32",
+            Self::Tensor => "a tensor of numbers",
             Self::FixedImage => "a tensor of height x width x 3, all of one height and width",
             Self::FixedTensor => "a tensor of one fixed shape",
             Self::TensorOrNumber => "a tensor of one fixed shape or a number",
@@ -378,8 +378,7 @@ impl TypeClass {
             Self::Binary => is_binary(data_type) || media_bytes(data_type).is_some(),
             Self::Image => image_column::is_image(field),
             Self::Tensor => {
-                matches!(image_column::value_type(field), Some(DataType::UInt8 | DataType::Float16 | DataType::Float32))
-                    || image_column::is_bfloat16(field)
+                image_column::value_type(field).is_some_and(|value| value.is_integer() || value.is_floating())
             }
             Self::FixedImage => {
                 matches!(image_column::image_type(field), Some((image_column::Shape::Fixed { .. }, _)))

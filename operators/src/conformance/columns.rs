@@ -29,7 +29,12 @@ pub(super) const TABLE_CLASSES: [TypeClass; 5] =
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     match class {
         TypeClass::Image => vec![fixed_images(draws), variable_images(draws)],
-        TypeClass::Tensor => vec![fixed_images(draws), variable_images(draws), floats(draws)],
+        TypeClass::Tensor => {
+            let mut all =
+                [vec![fixed_images(draws), variable_images(draws), floats(draws)], fixed_tensors(draws)].concat();
+            all.retain(|(field, _)| class.accepts(field));
+            all
+        }
         TypeClass::FixedImage => vec![fixed_images(draws), floats(draws)],
         TypeClass::FixedTensor | TypeClass::TensorOrNumber => fixed_tensors(draws),
         TypeClass::TensorOrList => {
