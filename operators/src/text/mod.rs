@@ -1,5 +1,6 @@
 //! Operators on text, and their shared view of a column of strings.
 
+mod bpe;
 pub(crate) mod chunk_text;
 pub(crate) mod corrupt_spans;
 pub(crate) mod detokenize;

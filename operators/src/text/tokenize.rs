@@ -52,7 +52,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     returns: "List(Int32)",
     docs: "The file may describe any model, normalizer, pre-tokenizer and template. Special tokens in the text become \
-           their ids. Padding and truncation in the file are ignored: they are settings of whoever saved it. If \
+           their ids. A character that a BPE vocabulary lacks becomes its bytes if `byte_fallback` is true and all \
+           have tokens, otherwise the `unk_token`, otherwise nothing, as in Hugging Face's `tokenizers`; a text that \
+           needs an `unk_token` outside the vocabulary is an error. Padding and truncation in the file are ignored: they are settings of whoever saved it. If \
            max_length is below the number of special tokens, every row is an error.\n\nA tiktoken vocabulary has a \
            token in base64 and its rank on each line. It has no special tokens, so they are read as text. The ids are \
            tiktoken's. The pattern has no effect with a `tokenizer.json`, which describes its own splitting.\n\nThe \
