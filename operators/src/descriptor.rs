@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::scalar::ScalarValue;
 use forebay_arrays::FixedShapeTensor;
 
@@ -133,6 +133,10 @@ pub enum TypeClass {
     Hexadecimal,
     /// An integer or a string.
     Category,
+    /// A list of structs with a role and a content, or a JSON text.
+    Messages,
+    /// A list of structs of a text and whether it is trained on.
+    Segments,
 }
 
 /// What an operator's output depends on, apart from its arguments.
@@ -368,6 +372,8 @@ impl TypeClass {
             Self::Text => "a string",
             Self::Hexadecimal => "a string of hexadecimal digits",
             Self::Category => "an integer or a string",
+            Self::Messages => "a list of structs or a JSON text",
+            Self::Segments => "a list of structs of text and train",
         }
     }
 
@@ -412,6 +418,13 @@ impl TypeClass {
             Self::IntegerOrList => Self::Integer.accepts(field) || Self::IntegerList.accepts(field),
             Self::Text | Self::Hexadecimal => data_type.is_string(),
             Self::Category => data_type.is_string() || data_type.is_integer(),
+            Self::Messages => data_type.is_string() || list_of_structs(data_type).is_some(),
+            Self::Segments => list_of_structs(data_type).is_some_and(|fields| {
+                let is = |name: &str, fits: &dyn Fn(&DataType) -> bool| {
+                    fields.find(name).is_some_and(|(_, field)| fits(field.data_type()))
+                };
+                is("text", &DataType::is_string) && is("train", &|train| *train == DataType::Boolean)
+            }),
         }
     }
 
@@ -442,7 +455,12 @@ impl TypeClass {
             (Self::TensorOrNumber, data_type) if !data_type.is_nested() => Self::Numeric.coerce(data_type),
             (Self::TensorOrList, DataType::List(_) | DataType::LargeList(_)) => Self::NumberList.coerce(data_type),
             (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,
-            (Self::Text | Self::Hexadecimal | Self::Category, DataType::Null) => DataType::Utf8,
+            (Self::Text | Self::Hexadecimal | Self::Category | Self::Messages, DataType::Null) => DataType::Utf8,
+            (Self::Segments, DataType::Null) => {
+                let fields =
+                    vec![Field::new("text", DataType::Utf8, true), Field::new("train", DataType::Boolean, true)];
+                DataType::new_list(DataType::Struct(fields.into()), true)
+            }
             (_, DataType::Dictionary(_, value)) => self.coerce(value),
             (Self::IntegerList, data_type) => Self::NumberList.coerce(data_type),
             (Self::NumericOrList | Self::IntegerOrList, data_type) if data_type.is_nested() => {
@@ -498,6 +516,17 @@ impl Rows {
 /// Returns the type of lists of boxes or points, each of `width` numbers.
 fn groups(width: i32) -> DataType {
     DataType::new_list(DataType::new_fixed_size_list(DataType::Float32, width, true), true)
+}
+
+/// Returns the fields of a list's structs.
+fn list_of_structs(data_type: &DataType) -> Option<&Fields> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) => match item.data_type() {
+            DataType::Struct(fields) => Some(fields),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn is_float(data_type: &DataType) -> bool {

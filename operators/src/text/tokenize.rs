@@ -105,15 +105,7 @@ impl Operator for Tokenize {
 }
 
 fn prepare(arguments: &Arguments) -> Result<(Arc<Tokenizer>, Encoding)> {
-    let truncation = match arguments.text("truncation")?.as_str() {
-        "right" => Truncation::Right,
-        "left" => Truncation::Left,
-        "error" => Truncation::Refused,
-        other => {
-            let must = "must be 'right', 'left' or 'error'";
-            return arguments.refuse("truncation", format_args!("{must}, got \"{other}\""));
-        }
-    };
+    let truncation = Truncation::read(arguments)?;
     let length_max = arguments.integer("max_length")?;
     let Some(length_max) = usize::try_from(length_max).ok() else {
         return arguments.refuse("max_length", format_args!("must not be negative, got {length_max}"));

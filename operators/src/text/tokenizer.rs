@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use datafusion::common::DataFusionError;
 use tokenizers::pipeline::{
     EncodeOptions, Override, PipelineToken, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment,
     SpecialSegmentIterator, normalize_all,
@@ -16,6 +17,7 @@ use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, Trunc
 use super::bpe::Bpe;
 use super::tiktoken;
 use crate::files::Loaded;
+use crate::operator::Arguments;
 
 /// Maximum number of cached tokenizers. A tokenizer takes tens of megabytes.
 const TOKENIZERS_KEPT: usize = 8;
@@ -38,6 +40,21 @@ pub(crate) enum Truncation {
     Left,
     /// Returns an error.
     Refused,
+}
+
+impl Truncation {
+    /// Reads the argument `truncation` of a call.
+    pub(crate) fn read(arguments: &Arguments) -> Result<Self, DataFusionError> {
+        match arguments.text("truncation")?.as_str() {
+            "right" => Ok(Self::Right),
+            "left" => Ok(Self::Left),
+            "error" => Ok(Self::Refused),
+            other => {
+                let must = "must be 'right', 'left' or 'error'";
+                arguments.refuse("truncation", format_args!("{must}, got \"{other}\""))
+            }
+        }
+    }
 }
 
 /// The settings of encoding, the same for all rows of a call.
