@@ -67,7 +67,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     examples: &[Example {
         sql: "tokenize_segments([{'text': 'to be', 'train': false}, {'text': ' or not', 'train': true}], tokenizer => \
               'tokenizer.json')",
-        result: "{input_ids: [493, 439, 491, 456], labels: [-100, -100, 491, 456]}",
+        result: "{input_ids: [493, 439, 362, 494], labels: [-100, -100, 362, 494]}",
     }],
     ..Descriptor::BASE
 };

@@ -16,7 +16,7 @@ use arrow::datatypes::{DataType, Field, Fields};
 use datafusion::common::{Result, exec_datafusion_err};
 use minijinja::Value;
 
-use self::template::{Source, Template};
+use self::template::{Source, Template, with_stack};
 use super::offset;
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
@@ -70,7 +70,7 @@ static CHAT_TEMPLATE: Descriptor = Descriptor {
            Hugging Face's `transformers`. A `tokenizer_config.json` also gives the special tokens. Tokenize the text \
            with `add_special_tokens => false`, since templates write `bos_token` themselves.\n\nTemplates are Jinja's \
            with Python's methods of strings and dicts, `tojson`, `raise_exception`, `{% break %}` and \
-           `{% generation %}`. `raise_exception` makes the row a bad row, and so do more than ten million steps. A \
+           `{% generation %}`. `raise_exception` makes the row a bad row, and so do more than two million steps. A \
            template cannot read other templates or the clock, since a sample does not depend on them. Null in, null \
            out.",
     source: "Hugging Face's `transformers` 5.23, against which texts are tested; rendered by `minijinja`",
@@ -125,11 +125,17 @@ impl Operator for ChatTemplate {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        Chat::read(arguments, false)?;
+        with_stack(|| Chat::read(arguments, false).map(drop))?;
         Ok(Field::new("text", DataType::Utf8, arguments.field("messages")?.is_nullable()))
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        with_stack(|| Self::texts(arguments))
+    }
+}
+
+impl ChatTemplate {
+    fn texts(arguments: &Arguments) -> Result<ArrayRef> {
         let chat = Chat::read(arguments, false)?;
         let add_generation_prompt = arguments.flag("add_generation_prompt")?;
         let mut texts = StringBuilder::new();
@@ -155,12 +161,18 @@ impl Operator for ChatSegments {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
-        Chat::read(arguments, true)?;
+        with_stack(|| Chat::read(arguments, true).map(drop))?;
         let item = Field::new_list_field(DataType::Struct(segment_fields()), false);
         Ok(Field::new("segments", DataType::List(Arc::new(item)), arguments.field("messages")?.is_nullable()))
     }
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
+        with_stack(|| Self::segments(arguments))
+    }
+}
+
+impl ChatSegments {
+    fn segments(arguments: &Arguments) -> Result<ArrayRef> {
         let chat = Chat::read(arguments, true)?;
         let (mut texts, mut train) = (StringBuilder::new(), BooleanBuilder::new());
         let (mut ends, mut valid, mut count, mut bytes) = (vec![0], Vec::new(), 0, 0);

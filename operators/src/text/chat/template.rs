@@ -18,8 +18,20 @@ use crate::files::Loaded;
 pub(super) const START: char = '\u{10FFFE}';
 pub(super) const END: char = '\u{10FFFF}';
 
-/// The number of steps after which a row fails. Real templates take a few thousand.
-const STEPS_MAX: u64 = 10_000_000;
+/// The number of steps after which a row fails. Real templates take some dozens for each message.
+const STEPS_MAX: u64 = 2_000_000;
+
+/// The greatest length of a template. Real ones are shorter than a fifth of it.
+const BYTES_MAX: usize = 1 << 17;
+
+/// The stack on which templates are parsed and rendered. The library recurses for long expressions and nested values,
+/// whose depth only [`BYTES_MAX`] and [`STEPS_MAX`] bound. A page of it takes memory once it is used.
+const STACK_BYTES: usize = 1 << 28;
+
+/// Runs a function that parses or renders templates.
+pub(super) fn with_stack<T>(run: impl FnOnce() -> T) -> T {
+    stacker::grow(STACK_BYTES, run)
+}
 
 /// The name of the only template of an environment.
 const NAME: &str = "template";
@@ -93,6 +105,9 @@ impl Template {
     ///
     /// With `keeps_marks`, the text holds [`START`] and [`END`].
     pub(super) fn new(text: &str, now: Option<Date>, keeps_marks: bool) -> Result<Self, String> {
+        if text.len() > BYTES_MAX {
+            return Err(format!("has {} bytes, more than {BYTES_MAX}", text.len()));
+        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| e.to_string())?);
