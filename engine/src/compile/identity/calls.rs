@@ -7,7 +7,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use forebay_operators::{ConstantKind, ParameterKind};
+use forebay_operators::ParameterKind;
 use forebay_sql::RowsNode;
 
 use crate::function::FunctionUdf;
