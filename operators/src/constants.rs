@@ -25,6 +25,8 @@ pub enum ConstantKind {
     File,
     /// Strings, as a list or as a file of lines.
     Vocabulary,
+    /// A Jinja template, or the path of a file with one.
+    Template,
     /// True or false.
     Boolean,
 }
@@ -44,8 +46,18 @@ impl ConstantKind {
             }
             Self::Text => text(value).is_some(),
             Self::File => text(value).is_some_and(|path| !path.is_empty()),
+            Self::Template => text(value).is_some_and(|text| !text.is_empty()),
             Self::Vocabulary => text(value).is_some_and(|path| !path.is_empty()) || texts(value).is_some(),
             Self::Boolean => matches!(value, ScalarValue::Boolean(Some(_))),
+        }
+    }
+
+    /// Returns whether a text of this kind is the path of a file. A template has braces, which no path needs.
+    pub fn is_path(&self, text: &str) -> bool {
+        match self {
+            Self::File | Self::Vocabulary => true,
+            Self::Template => !["{{", "{%", "{#"].iter().any(|brace| text.contains(brace)),
+            _ => false,
         }
     }
 
@@ -60,6 +72,7 @@ impl ConstantKind {
             Self::Categories | Self::Vocabulary => "['red', 'green']",
             Self::Text => "'text'",
             Self::File => "'tokenizer.json'",
+            Self::Template => "'chat_template.jinja'",
             Self::Boolean => "true",
         }
     }
@@ -76,6 +89,7 @@ impl ConstantKind {
             Self::Text => "a string",
             Self::File => "the path of a file",
             Self::Vocabulary => "a list of strings or the path of a file",
+            Self::Template => "a template or the path of a file",
             Self::Boolean => "true or false",
         }
     }

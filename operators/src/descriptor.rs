@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use datafusion::scalar::ScalarValue;
 use forebay_arrays::FixedShapeTensor;
 
@@ -99,7 +99,7 @@ pub enum TypeClass {
     Numeric,
     /// An integer, float, boolean, string or binary value.
     Hashable,
-    /// A tensor of uint8, float16, bfloat16 or float32, of any shape, fixed or variable.
+    /// A tensor of numbers of any type and any shape, fixed or variable.
     Tensor,
     /// A tensor of height x width x 3, of numbers and all of one height and width.
     FixedImage,
@@ -135,6 +135,10 @@ pub enum TypeClass {
     Hexadecimal,
     /// An integer or a string.
     Category,
+    /// A list of structs with a role and a content, or a JSON text.
+    Messages,
+    /// A list of structs of a text and whether it is trained on.
+    Segments,
 }
 
 /// What an operator's output depends on, apart from its arguments.
@@ -359,7 +363,7 @@ impl TypeClass {
             Self::Boxes => "a list of boxes, each a list of 4 numbers",
             Self::Points => "a list of points, each a list of 2 numbers, or a fixed-size list of 2 or 3",
             Self::Side => "a number of pixels",
-            Self::Tensor => "a tensor of uint8, float16, bfloat16 or float32",
+            Self::Tensor => "a tensor of numbers",
             Self::FixedImage => "a tensor of height x width x 3, all of one height and width",
             Self::FixedTensor => "a tensor of one fixed shape",
             Self::TensorOrNumber => "a tensor of one fixed shape or a number",
@@ -371,6 +375,8 @@ impl TypeClass {
             Self::Text => "a string",
             Self::Hexadecimal => "a string of hexadecimal digits",
             Self::Category => "an integer or a string",
+            Self::Messages => "a list of structs or a JSON text",
+            Self::Segments => "a list of structs of text and train",
         }
     }
 
@@ -381,8 +387,7 @@ impl TypeClass {
             Self::Binary => is_binary(data_type) || media_bytes(data_type).is_some(),
             Self::Image => image_column::is_image(field),
             Self::Tensor => {
-                matches!(image_column::value_type(field), Some(DataType::UInt8 | DataType::Float16 | DataType::Float32))
-                    || image_column::is_bfloat16(field)
+                image_column::value_type(field).is_some_and(|value| value.is_integer() || value.is_floating())
             }
             Self::FixedImage => {
                 matches!(image_column::image_type(field), Some((image_column::Shape::Fixed { .. }, _)))
@@ -417,6 +422,13 @@ impl TypeClass {
             Self::IntegerOrList => Self::Integer.accepts(field) || Self::IntegerList.accepts(field),
             Self::Text | Self::Hexadecimal => data_type.is_string(),
             Self::Category => data_type.is_string() || data_type.is_integer(),
+            Self::Messages => data_type.is_string() || list_of_structs(data_type).is_some(),
+            Self::Segments => list_of_structs(data_type).is_some_and(|fields| {
+                let is = |name: &str, fits: &dyn Fn(&DataType) -> bool| {
+                    fields.find(name).is_some_and(|(_, field)| fits(field.data_type()))
+                };
+                is("text", &DataType::is_string) && is("train", &|train| *train == DataType::Boolean)
+            }),
         }
     }
 
@@ -447,7 +459,12 @@ impl TypeClass {
             (Self::TensorOrNumber, data_type) if !data_type.is_nested() => Self::Numeric.coerce(data_type),
             (Self::TensorOrList, DataType::List(_) | DataType::LargeList(_)) => Self::NumberList.coerce(data_type),
             (Self::Integer | Self::IntegerOrList, DataType::Null) => DataType::Int64,
-            (Self::Text | Self::Hexadecimal | Self::Category, DataType::Null) => DataType::Utf8,
+            (Self::Text | Self::Hexadecimal | Self::Category | Self::Messages, DataType::Null) => DataType::Utf8,
+            (Self::Segments, DataType::Null) => {
+                let fields =
+                    vec![Field::new("text", DataType::Utf8, true), Field::new("train", DataType::Boolean, true)];
+                DataType::new_list(DataType::Struct(fields.into()), true)
+            }
             (_, DataType::Dictionary(_, value)) => self.coerce(value),
             (Self::IntegerList, data_type) => Self::NumberList.coerce(data_type),
             (Self::NumericOrList | Self::IntegerOrList, data_type) if data_type.is_nested() => {
@@ -503,6 +520,17 @@ impl Rows {
 /// Returns the type of lists of boxes or points, each of `width` numbers.
 fn groups(width: i32) -> DataType {
     DataType::new_list(DataType::new_fixed_size_list(DataType::Float32, width, true), true)
+}
+
+/// Returns the fields of a list's structs.
+fn list_of_structs(data_type: &DataType) -> Option<&Fields> {
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) => match item.data_type() {
+            DataType::Struct(fields) => Some(fields),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn is_float(data_type: &DataType) -> bool {

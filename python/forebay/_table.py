@@ -185,6 +185,7 @@ class Table(Loads, Looks):
         separator: int | None = None,
         pad_id: int | None = None,
         ignore_index: int | None = None,
+        dtype: Literal["int32", "int64"] | None = None,
     ) -> "Table":
         """Token lists packed into rows of `length`: the SQL operator `pack`."""
         length = arguments.count("length", length, 1)
@@ -196,6 +197,7 @@ class Table(Loads, Looks):
             separator=separator,
             pad_id=pad_id,
             ignore_index=ignore_index,
+            dtype=dtype,
         )
 
     def mixup(

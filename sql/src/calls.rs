@@ -304,9 +304,10 @@ const FILE_HINT: &str = "relative paths start at the script's folder, or at the 
 
 /// The absolute path of a file with the digest of its content, which identifies the call.
 fn pinned(kind: ConstantKind, value: &ScalarValue, base: &Path) -> std::result::Result<Option<Expr>, String> {
-    let (ConstantKind::File | ConstantKind::Vocabulary, ScalarValue::Utf8(Some(path))) = (kind, value) else {
+    let ScalarValue::Utf8(Some(path)) = value else { return Ok(None) };
+    if !kind.is_path(path) {
         return Ok(None);
-    };
+    }
     let text = forebay_operators::files::pin(path, base)?;
     Ok(Some(Expr::Value(Value::SingleQuotedString(text).into())))
 }

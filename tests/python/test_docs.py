@@ -68,6 +68,11 @@ def test_the_flight_guide_runs(server, monkeypatch, tmp_path):
     run_python(DOCS / "flight.md", {"__name__": "flight_guide"})
 
 
+def test_the_text_guide_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run_python(DOCS / "text.md", {"__name__": "text_guide"})
+
+
 @pytest.fixture(scope="module")
 def guide_folder(tmp_path_factory) -> Path:
     return make_guide_folder(tmp_path_factory.mktemp("guide"))

@@ -127,6 +127,9 @@ pub(super) fn constant(
             ScalarValue::List(ScalarValue::new_list(&words, &DataType::Utf8, true))
         }
         (ConstantKind::Text, None) => ScalarValue::from("text"),
+        (ConstantKind::Template, None) => {
+            ScalarValue::from("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+        }
         (ConstantKind::File | ConstantKind::Vocabulary, None) => {
             ScalarValue::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tokenizers/gpt2.json"))
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, FixedSizeListBuilder,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, FixedSizeListArray, FixedSizeListBuilder,
     Float32Array, Float32Builder, Float64Array, Int8Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray,
     ListArray, ListBuilder, StringArray, StringBuilder, StringViewArray, StructArray, UInt8Array, UInt32Array,
     UInt64Array,
@@ -29,7 +29,12 @@ pub(super) const TABLE_CLASSES: [TypeClass; 5] =
 pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
     match class {
         TypeClass::Image => vec![fixed_images(draws), variable_images(draws)],
-        TypeClass::Tensor => vec![fixed_images(draws), variable_images(draws), floats(draws)],
+        TypeClass::Tensor => {
+            let mut all =
+                [vec![fixed_images(draws), variable_images(draws), floats(draws)], fixed_tensors(draws)].concat();
+            all.retain(|(field, _)| class.accepts(field));
+            all
+        }
         TypeClass::FixedImage => vec![fixed_images(draws), floats(draws)],
         TypeClass::FixedTensor | TypeClass::TensorOrNumber => fixed_tensors(draws),
         TypeClass::TensorOrList => {
@@ -52,6 +57,7 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             let parts = ["the window", " ", "\n", "\n\n", "Ñandú", "漢字", "e\u{301}", "🙂", "1984", "- ", "...", "\0"];
             texts(&parts, 0, draws)
         }
+        TypeClass::Messages | TypeClass::Segments => messages(draws),
         TypeClass::Hexadecimal => texts(&["0", "1", "9", "a", "f", "B", "E", "42"], 1, draws),
         TypeClass::Category => {
             let integers = number_columns(draws).into_iter();
@@ -87,6 +93,32 @@ pub(super) fn columns(class: TypeClass, draws: &mut Draws) -> Vec<(Field, ArrayR
             vec![column(Arc::new(Int32Array::from(sides)))]
         }
     }
+}
+
+/// Returns lists of structs of four fields: those of messages, and those of segments.
+fn messages(draws: &mut Draws) -> Vec<(Field, ArrayRef)> {
+    let mut lists = optional_lists(draws, |draws| draws.below(1000) as i32);
+    // A chat without messages is an error.
+    lists.iter_mut().flatten().filter(|list| list.is_empty()).for_each(|list| list.push(7));
+    let lengths = lists.iter().map(|list| list.as_ref().map_or(0, Vec::len));
+    let numbers: Vec<i32> = lists.iter().flatten().flatten().copied().collect();
+    let text = |text: &dyn Fn(i32) -> String| -> ArrayRef {
+        Arc::new(numbers.iter().map(|number| Some(text(*number))).collect::<StringArray>())
+    };
+    let role = text(&|number| ["user", "assistant", "system"][number as usize % 3].to_owned());
+    let content = text(&|number| format!("Ñandú {number}\n"));
+    let train: ArrayRef = Arc::new(numbers.iter().map(|number| Some(number % 2 == 0)).collect::<BooleanArray>());
+    let columns = [("role", role), ("content", Arc::clone(&content)), ("text", content), ("train", train)];
+    let fields: Vec<_> =
+        columns.iter().map(|(name, column)| Field::new(*name, column.data_type().clone(), true)).collect();
+    let structs = StructArray::new(fields.into(), columns.into_iter().map(|(_, column)| column).collect(), None);
+    let item = Arc::new(Field::new_list_field(structs.data_type().clone(), true));
+    let nulls = NullBuffer::from_iter(lists.iter().map(Option::is_some));
+    let small = ListArray::new(item, OffsetBuffer::from_lengths(lengths), Arc::new(structs), Some(nulls));
+    let small: ArrayRef = Arc::new(small);
+    let DataType::List(item) = small.data_type() else { unreachable!("made above") };
+    let large = cast(&small, &DataType::LargeList(Arc::clone(item)));
+    vec![column(Arc::clone(&small)), column(large.unwrap_or(small))]
 }
 
 /// Returns columns of small files, also as media.

@@ -65,7 +65,7 @@ impl Operator for CorruptSpans {
         let (p, mean_length) = (arguments.number("p")?, arguments.number("mean_length")?);
         let (first_sentinel, sentinels) = (arguments.integer("first_sentinel")?, arguments.positive("sentinels")?);
         let tokens = Tokens::try_new(arguments.array("tokens")?)?;
-        let mut pairs = TokenPairs::new(DESCRIPTOR.name, &tokens);
+        let mut pairs = TokenPairs::new(DESCRIPTOR.name, tokens.count());
         let (mut removed, mut kept) = (Vec::new(), Vec::new());
         for row in 0..tokens.len() {
             let length = if tokens.is_valid(row) { tokens.length(row) } else { 0 };

@@ -65,7 +65,7 @@ impl Operator for MaskTokens {
         let (mask_id, p) = (arguments.integer("mask_id")?, arguments.number("p")?);
         let (special, vocab_size) = (special_ids(arguments)?, arguments.positive("vocab_size")? as u64);
         let tokens = Tokens::try_new(arguments.array("tokens")?)?;
-        let mut pairs = TokenPairs::new(DESCRIPTOR.name, &tokens);
+        let mut pairs = TokenPairs::new(DESCRIPTOR.name, tokens.count());
         for row in 0..tokens.len() {
             if tokens.is_valid(row) {
                 let mut draws = arguments.draws(row)?;

@@ -1,5 +1,7 @@
 //! Operators on text, and their shared view of a column of strings.
 
+mod bpe;
+pub(crate) mod chat;
 pub(crate) mod chunk_text;
 pub(crate) mod corrupt_spans;
 pub(crate) mod detokenize;
@@ -11,6 +13,7 @@ pub(crate) mod repetition;
 mod tiktoken;
 mod token_pairs;
 pub(crate) mod tokenize;
+pub(crate) mod tokenize_segments;
 pub(crate) mod tokenizer;
 
 use arrow::array::{Array, AsArray, LargeStringArray, StringArray, StringViewArray};

@@ -92,7 +92,7 @@ pub(super) fn to_json(bytes: &[u8], name: &str) -> Result<String, String> {
 
 /// Returns the letter for each byte in a byte-level vocabulary: the byte itself if printable, otherwise one from 256
 /// on.
-fn letters() -> [char; 256] {
+pub(super) fn letters() -> [char; 256] {
     let mut next = 256;
     std::array::from_fn(|byte| match byte as u8 {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => byte as u8 as char,

@@ -30,6 +30,11 @@ impl Tokens {
         self.list.len()
     }
 
+    /// The number of tokens of all rows.
+    pub(super) fn count(&self) -> usize {
+        self.ids.len()
+    }
+
     pub(super) fn is_valid(&self, row: usize) -> bool {
         self.list.is_valid(row)
     }
@@ -64,14 +69,9 @@ pub(super) struct TokenPairs {
 }
 
 impl TokenPairs {
-    pub(super) fn new(operator: &'static str, tokens: &Tokens) -> Self {
-        let ends = || {
-            let mut ends = Vec::with_capacity(tokens.len() + 1);
-            ends.push(0);
-            ends
-        };
-        let ids = || Int64Builder::with_capacity(tokens.ids.len());
-        Self { operator, input_ids: ids(), labels: ids(), input_ends: ends(), label_ends: ends() }
+    pub(super) fn new(operator: &'static str, expected: usize) -> Self {
+        let ids = || Int64Builder::with_capacity(expected);
+        Self { operator, input_ids: ids(), labels: ids(), input_ends: vec![0], label_ends: vec![0] }
     }
 
     pub(super) fn input(&mut self, id: Option<i64>) {

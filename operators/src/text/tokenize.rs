@@ -52,7 +52,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     returns: "List(Int32)",
     docs: "The file may describe any model, normalizer, pre-tokenizer and template. Special tokens in the text become \
-           their ids. Padding and truncation in the file are ignored: they are settings of whoever saved it. If \
+           their ids. A character that a BPE vocabulary lacks becomes its bytes if `byte_fallback` is true and all \
+           have tokens, otherwise the `unk_token`, otherwise nothing, as in Hugging Face's `tokenizers`; a text that \
+           needs an `unk_token` outside the vocabulary is an error. Padding and truncation in the file are ignored: they are settings of whoever saved it. If \
            max_length is below the number of special tokens, every row is an error.\n\nA tiktoken vocabulary has a \
            token in base64 and its rank on each line. It has no special tokens, so they are read as text. The ids are \
            tiktoken's. The pattern has no effect with a `tokenizer.json`, which describes its own splitting.\n\nThe \
@@ -103,15 +105,7 @@ impl Operator for Tokenize {
 }
 
 fn prepare(arguments: &Arguments) -> Result<(Arc<Tokenizer>, Encoding)> {
-    let truncation = match arguments.text("truncation")?.as_str() {
-        "right" => Truncation::Right,
-        "left" => Truncation::Left,
-        "error" => Truncation::Refused,
-        other => {
-            let must = "must be 'right', 'left' or 'error'";
-            return arguments.refuse("truncation", format_args!("{must}, got \"{other}\""));
-        }
-    };
+    let truncation = Truncation::read(arguments)?;
     let length_max = arguments.integer("max_length")?;
     let Some(length_max) = usize::try_from(length_max).ok() else {
         return arguments.refuse("max_length", format_args!("must not be negative, got {length_max}"));

@@ -1,16 +1,23 @@
 //! Tokenizers from a `tokenizer.json` or a tiktoken vocabulary, ready to encode and decode.
 //!
 //! The library is the rewrite of Hugging Face's `tokenizers`, of which only the per-text code is kept. It parses
-//! untrusted files and texts, so a panic in it fails a row or a plan, and not the worker.
+//! untrusted files and texts, so a panic in it fails a row or a plan, and not the worker. [`Bpe`] takes the place of
+//! its model for vocabularies that it does not read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
-use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy};
+use datafusion::common::DataFusionError;
+use tokenizers::pipeline::{
+    EncodeOptions, Override, PipelineToken, PipelineTokenizer, PreTokenizer, PreTokenizerScratch, Segment,
+    SpecialSegmentIterator, normalize_all,
+};
+use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy, truncate_pair};
 
+use super::bpe::Bpe;
 use super::tiktoken;
 use crate::files::Loaded;
+use crate::operator::Arguments;
 
 /// Maximum number of cached tokenizers. A tokenizer takes tens of megabytes.
 const TOKENIZERS_KEPT: usize = 8;
@@ -18,7 +25,11 @@ const TOKENIZERS_KEPT: usize = 8;
 static LOADED: Loaded<Tokenizer> = Loaded::new(TOKENIZERS_KEPT);
 
 /// A tokenizer as described by its file.
-pub(crate) struct Tokenizer(PipelineTokenizer);
+pub(crate) struct Tokenizer {
+    library: PipelineTokenizer,
+    /// The model, if the library's does not read the vocabulary.
+    model: Option<Bpe>,
+}
 
 /// The treatment of a text that exceeds the maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +40,21 @@ pub(crate) enum Truncation {
     Left,
     /// Returns an error.
     Refused,
+}
+
+impl Truncation {
+    /// Reads the argument `truncation` of a call.
+    pub(crate) fn read(arguments: &Arguments) -> Result<Self, DataFusionError> {
+        match arguments.text("truncation")?.as_str() {
+            "right" => Ok(Self::Right),
+            "left" => Ok(Self::Left),
+            "error" => Ok(Self::Refused),
+            other => {
+                let must = "must be 'right', 'left' or 'error'";
+                arguments.refuse("truncation", format_args!("{must}, got \"{other}\""))
+            }
+        }
+    }
 }
 
 /// The settings of encoding, the same for all rows of a call.
@@ -56,14 +82,31 @@ impl Tokenizer {
         guarded(|| {
             // The library converts files of older versions to its current format.
             let canonical = tokenizers::canonicalize_str(json).map_err(|e| e.to_string())?;
-            tokenizers::from_json(canonical.as_ref()).map(Self).map_err(|e| e.to_string())
+            let refused = match tokenizers::from_json(canonical.as_ref()) {
+                // Only a suffix can make it read a vocabulary with gaps in another way.
+                Ok(library) if !canonical.contains("\"end_of_word_suffix\"") => {
+                    return Ok(Self { library, model: None });
+                }
+                other => other,
+            };
+            match (Bpe::read(canonical.as_ref())?, refused) {
+                (Some((model, file)), _) => {
+                    let library = tokenizers::from_json(&file).map_err(|e| e.to_string())?;
+                    Ok(Self { library, model: Some(model) })
+                }
+                (None, Ok(library)) => Ok(Self { library, model: None }),
+                (None, Err(refused)) => Err(refused.to_string()),
+            }
         })
     }
 
     /// Appends the ids of a text to `out`.
     pub(crate) fn encode(&self, text: &str, encoding: &Encoding, out: &mut Vec<PipelineToken>) -> Result<(), String> {
         let start = out.len();
-        guarded(|| self.0.encode_into(text, &encoding.options, out).map_err(|e| e.to_string()))?;
+        match &self.model {
+            None => guarded(|| self.library.encode_into(text, &encoding.options, out).map_err(|e| e.to_string()))?,
+            Some(model) => guarded(|| self.encode_by(model, text, &encoding.options, out))?,
+        }
         match out.len() - start {
             length if length > encoding.length_max => {
                 let most = encoding.length_max;
@@ -73,9 +116,64 @@ impl Tokenizer {
         }
     }
 
+    /// Encodes by another model than the library's, with all its other parts in the order in which it runs them.
+    fn encode_by(
+        &self,
+        model: &Bpe,
+        text: &str,
+        options: &EncodeOptions,
+        out: &mut Vec<PipelineToken>,
+    ) -> Result<(), String> {
+        let special = self.library.get_added_vocabulary();
+        let (mut ids, mut words, mut scratch) = (Vec::new(), Vec::new(), PreTokenizerScratch::default());
+        for segment in SpecialSegmentIterator::new(text, special, false, options.encode_special_tokens) {
+            let (text, offset) = match segment {
+                Segment::SpecialToken(id) => {
+                    ids.push(PipelineToken::from(id));
+                    continue;
+                }
+                Segment::Text { text, input_offset } => (text, input_offset),
+            };
+            let normalized = normalize_all(self.library.get_normalizers(), text, offset).map_err(|e| e.to_string())?;
+            for segment in SpecialSegmentIterator::new(&normalized, special, true, options.encode_special_tokens) {
+                let text = match segment {
+                    Segment::SpecialToken(id) => {
+                        ids.push(PipelineToken::from(id));
+                        continue;
+                    }
+                    Segment::Text { text, .. } => text,
+                };
+                words.clear();
+                let pre_tokenizer = self.library.get_pre_tokenizer();
+                pre_tokenizer.pre_tokenize(text, &mut scratch, &mut words).map_err(|e| e.to_string())?;
+                for word in &words {
+                    model.encode(&text[word.range()], &mut ids)?;
+                }
+            }
+        }
+        let template = &self.library.get_post_processor().single;
+        let truncation = self.library.resolve_truncation(&options.truncation);
+        let added = if options.add_special_tokens { template.n_special() } else { 0 };
+        let (ids, _) = truncate_pair(ids, None, truncation, added).map_err(|e| e.to_string())?;
+        let whole = match options.add_special_tokens {
+            true => template.post_process::<true>(ids, None),
+            false => template.post_process::<false>(ids, None),
+        };
+        out.extend_from_slice(whole.ids());
+        Ok(())
+    }
+
     /// Returns the text of some ids. Ids that are not in the vocabulary are left out.
     pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, String> {
-        guarded(|| self.0.decode(ids, skip_special_tokens).map_err(|e| e.to_string()))
+        let known: Vec<u32>;
+        let ids = match &self.model {
+            Some(model) => {
+                known = ids.iter().copied().filter(|id| model.knows(*id)).collect();
+                &known
+            }
+            None => ids,
+        };
+        guarded(|| self.library.decode(ids, skip_special_tokens).map_err(|e| e.to_string()))
     }
 }
 

@@ -7,7 +7,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use forebay_operators::{ConstantKind, ParameterKind};
+use forebay_operators::ParameterKind;
 use forebay_sql::RowsNode;
 
 use crate::function::FunctionUdf;
@@ -49,8 +49,9 @@ pub(crate) fn files(plan: &LogicalPlan) -> Result<BTreeMap<String, String>> {
     visit_calls(plan, &mut |call| {
         let Some(operator) = forebay_operators::find(call.name()) else { return };
         for (parameter, value) in operator.descriptor().parameters.iter().zip(&call.args) {
-            if let ParameterKind::Constant(ConstantKind::File | ConstantKind::Vocabulary) = parameter.kind
+            if let ParameterKind::Constant(kind) = parameter.kind
                 && let Expr::Literal(ScalarValue::Utf8(Some(text)), _) = value
+                && kind.is_path(text)
                 && let Some((path, digest)) = forebay_operators::files::pinned(text)
             {
                 files.insert(path.to_owned(), digest.to_owned());

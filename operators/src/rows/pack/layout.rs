@@ -31,6 +31,8 @@ pub(super) struct Pack {
     pub(super) pad_id: i32,
     /// The label of tokens without a prediction.
     pub(super) ignore_index: i32,
+    /// Whether tokens, labels and positions are int64.
+    pub(super) wide: bool,
 }
 
 /// A run of a document's tokens, including its separator.
@@ -140,12 +142,18 @@ impl PackLayout {
         end(sequences.start)..end(sequences.end)
     }
 
-    /// Returns the tokens of some sequences, without padding, as a column of [`list_field`]'s type.
-    pub(super) fn tokens(&self, pack: &Pack, documents: &[&[i32]], sequences: Range<usize>) -> ArrayRef {
+    /// Returns the tokens of some sequences, without padding, as a column of [`list_field`]'s type. `document` returns
+    /// the tokens of a document, or its labels, which are as many.
+    pub(super) fn tokens<'a>(
+        &self,
+        pack: &Pack,
+        document: impl Fn(usize) -> &'a [i32],
+        sequences: Range<usize>,
+    ) -> ArrayRef {
         let pieces = &self.pieces[self.pieces_of(&sequences)];
         let mut tokens: Vec<i32> = Vec::with_capacity(pieces.iter().map(|piece| piece.len).sum());
         for piece in pieces {
-            let (document, end) = (documents[piece.document], piece.start + piece.len);
+            let (document, end) = (document(piece.document), piece.start + piece.len);
             tokens.extend_from_slice(&document[piece.start.min(document.len())..end.min(document.len())]);
             if let Some(separator) = pack.separator.filter(|_| end > document.len()) {
                 tokens.push(separator);
@@ -189,7 +197,7 @@ mod tests {
     use arrow::datatypes::Int32Type;
 
     fn pack(length: usize, strategy: PackStrategy, separator: Option<i32>) -> Pack {
-        Pack { length, strategy, separator, pad_id: 0, ignore_index: -100 }
+        Pack { length, strategy, separator, pad_id: 0, ignore_index: -100, wide: false }
     }
 
     fn rows(array: &ArrayRef) -> Vec<Vec<i32>> {
@@ -199,7 +207,7 @@ mod tests {
     fn packed(pack: &Pack, documents: &[&[i32]]) -> (Vec<Vec<i32>>, Vec<Vec<i32>>) {
         let layout = PackLayout::new(pack, documents.iter().map(|document| document.len()));
         let all = 0..layout.len();
-        (rows(&layout.tokens(pack, documents, all.clone())), rows(&layout.bounds(all)))
+        (rows(&layout.tokens(pack, |at| documents[at], all.clone())), rows(&layout.bounds(all)))
     }
 
     #[test]
