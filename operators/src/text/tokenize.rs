@@ -14,7 +14,7 @@ use crate::operator::{Arguments, Operator};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "tokenize",
-    version: 1,
+    version: 2,
     category: "text",
     summary: "Converts text to token ids",
     parameters: &[

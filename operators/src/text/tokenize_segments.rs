@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, exec_datafusion_err, internal_err};
 
 use super::tiktoken;
-use super::token_pairs::{self, IGNORED, TokenPairs};
+use super::token_pairs::{self, TokenPairs};
 use super::tokenizer::{Encoding, Tokenizer, Truncation};
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::operator::{Arguments, Operator};
@@ -101,15 +101,14 @@ impl Operator for TokenizeSegments {
 
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef> {
         let settings = Settings::read(arguments)?;
-        let fields = vec![Field::new("text", DataType::Utf8, true), Field::new("train", DataType::Boolean, true)];
         let (lists, structs) = lists(arguments.array("segments")?)?;
-        let column = |name: &str, to: &Field| -> Result<ArrayRef> {
+        let column = |name: &str, to: DataType| -> Result<ArrayRef> {
             match structs.as_struct().column_by_name(name) {
-                Some(column) => Ok(cast(column, to.data_type())?),
+                Some(column) => Ok(cast(column, &to)?),
                 None => internal_err!("a segment has no {name}, which its type class refuses"),
             }
         };
-        let (texts, train) = (column("text", &fields[0])?, column("train", &fields[1])?);
+        let (texts, train) = (column("text", DataType::Utf8)?, column("train", DataType::Boolean)?);
         let (texts, train) = (texts.as_string::<i32>(), train.as_boolean());
         let mut pairs = TokenPairs::new(DESCRIPTOR.name, texts.len());
         let named = |problem: String| exec_datafusion_err!("{}: {problem}", DESCRIPTOR.name);
@@ -178,7 +177,7 @@ impl Settings {
             add_special_tokens: arguments.flag("add_special_tokens")?,
             length_max,
             truncation,
-            ignore_index: arguments.integer("ignore_index").unwrap_or(IGNORED),
+            ignore_index: arguments.integer("ignore_index")?,
         })
     }
 

@@ -83,10 +83,9 @@ impl Tokenizer {
             // The library converts files of older versions to its current format.
             let canonical = tokenizers::canonicalize_str(json).map_err(|e| e.to_string())?;
             let refused = match tokenizers::from_json(canonical.as_ref()) {
-                // Only a suffix can make it read a vocabulary with gaps in another way.
-                Ok(library) if !canonical.contains("\"end_of_word_suffix\"") => {
-                    return Ok(Self { library, model: None });
-                }
+                // Only a suffix can make it read a vocabulary with gaps in another way. Few files have one, and reading
+                // a large vocabulary twice takes time.
+                Ok(library) if !has_suffix(&canonical) => return Ok(Self { library, model: None }),
                 other => other,
             };
             match (Bpe::read(canonical.as_ref())?, refused) {
@@ -205,6 +204,14 @@ impl Encoding {
         };
         Self { options, length_max: if length_max == 0 { usize::MAX } else { length_max } }
     }
+}
+
+/// Returns whether a `tokenizer.json` has an `end_of_word_suffix`, without parsing it.
+fn has_suffix(json: &str) -> bool {
+    json.split("\"end_of_word_suffix\"").skip(1).any(|rest| {
+        let value = rest.trim_start().trim_start_matches(':').trim_start();
+        value.starts_with('"') && !value.starts_with("\"\"")
+    })
 }
 
 fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {

@@ -38,7 +38,7 @@ impl Date {
     }
 
     fn days(self, month: u32) -> u32 {
-        let is_leap = self.year % 4 == 0 && (self.year % 100 != 0 || self.year % 400 == 0);
+        let is_leap = self.year.is_multiple_of(4) && (!self.year.is_multiple_of(100) || self.year.is_multiple_of(400));
         MONTHS[month as usize - 1].1 + u32::from(month == 2 && is_leap)
     }
 
