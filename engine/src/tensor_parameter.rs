@@ -7,8 +7,6 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use forebay_arrays::{FixedShapeTensor, TensorType, VariableShapeTensor, item};
 
-use crate::explain::type_name;
-
 /// A tensor that a function takes: of one shape, or of a number of dimensions with sides that are any or given. The
 /// function checks the given sides of tensors whose type does not say them.
 #[derive(Clone, Debug)]
@@ -90,7 +88,7 @@ fn varying(array: &ArrayRef, tensor: &FixedShapeTensor) -> StructArray {
 }
 
 fn given_text(field: &Field) -> String {
-    TensorType::of(field).or_else(|| shown(field)).map_or_else(|| type_name(field), |tensor| text(&tensor))
+    TensorType::of(field).or_else(|| shown(field)).map_or_else(|| field.data_type().to_string(), |tensor| text(&tensor))
 }
 
 /// The type in an error, with a "?" for a side that may be any.

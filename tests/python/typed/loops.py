@@ -17,12 +17,19 @@ def of_each_format(table: Table, pipeline: Pipeline, session: forebay.Session, c
         assert_type(batch.epoch, int)
     for batch in table.load(format="torch", shuffle=True, seed=17):
         assert_type(batch, Batch[torch.Tensor])
-    for arrays in pipeline.load(format="numpy"):
+    for arrays in pipeline.load(format="numpy", count=True):
         assert_type(arrays, Batch[numpy.typing.NDArray[Any]])
     for buffers in session.load("photos", format="jax"):
         assert_type(buffers, Batch[jax.Array])
     for records in cluster.load("photos", format="arrow", job="train"):
         print(records.num_rows)
+
+
+def small(table: Table) -> None:
+    ordered = table.order_by("label", "size DESC", memory_limit="64MiB")
+    assert_type(ordered, Table)
+    assert_type(forebay.concat([ordered, table, {"label": [1]}]), Table)
+    assert_type(forebay.concat(["photos/cat/", "photos/rocket/"]).split(0.5, by="path"), tuple[Table, ...])
 
 
 def columns(batch: Batch[torch.Tensor]) -> None:
