@@ -1,4 +1,4 @@
-//! `center_crop`: the centre of each image.
+//! `center_crop`: the centre of each image, which may be scaled first.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::Field;
@@ -6,31 +6,45 @@ use datafusion::common::Result;
 
 use crate::descriptor::{ConstantKind, Descriptor, Example, Parameter, TypeClass};
 use crate::image_chain::{Frame, Span, Step, frame_each};
-use crate::image_column::Size;
+use crate::image_column::{SIDE_MAX, Size};
 use crate::operator::{Arguments, Operator};
+use crate::resample::{ANTIALIAS, INTERPOLATION};
 use crate::resize::fixed_return_field;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "center_crop",
     version: 1,
     category: "image",
-    summary: "Crops images to their centre, and pads small ones with black",
+    summary: "Crops images to their centre, which may be scaled first, and pads small ones with black",
     parameters: &[
         Parameter::input("image", TypeClass::Image, "The images"),
         Parameter::constant("height", ConstantKind::PositiveInteger, "Rows of pixels in the result").like("224"),
         Parameter::constant("width", ConstantKind::PositiveInteger, "Pixels per row in the result").like("224"),
+        RESIZE,
+        INTERPOLATION,
+        ANTIALIAS,
     ],
     returns: "a uint8 tensor of fixed shape height x width x 3",
     docs: "For an odd margin, the offset is half of it, rounded to the even neighbour. An image that is too small in \
            one direction is first padded with zeros in that direction; an odd row or column goes to the bottom or \
-           right. Null in, null out.",
-    source: "torchvision's definition of `center_crop`",
+           right. With `resize`, the image is first scaled so that its shorter side has this length, which is at least \
+           the height and the width of the crop. Its aspect ratio stays. Interpolation and antialias are as in \
+           `resize`, without 'area'; only the pixels that the crop needs are computed. Null in, null out.",
+    source: "torchvision's `CenterCrop`, and `Resize` of one number before it, within one level",
     examples: &[Example {
-        sql: "center_crop(resize(image, height => 256, width => 256), height => 224, width => 224)",
-        result: "a tensor of 224 x 224 x 3",
+        sql: "center_crop(decode_image(bytes), height => 224, width => 224, resize => 256)",
+        result: "a tensor of 224 x 224 x 3, as ImageNet models are validated with",
     }],
     ..Descriptor::BASE
 };
+
+/// The length to which the shorter side is scaled.
+pub(crate) const RESIZE: Parameter = Parameter::constant(
+    "resize",
+    ConstantKind::Integer,
+    "The length to which the shorter side is scaled first; 0 does not scale",
+)
+.or("0");
 
 /// The operator `center_crop`.
 #[derive(Debug)]
@@ -42,6 +56,7 @@ impl Operator for CenterCrop {
     }
 
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
+        frame(arguments)?;
         fixed_return_field(arguments)
     }
 
@@ -55,7 +70,38 @@ impl Operator for CenterCrop {
 }
 
 fn frame(arguments: &Arguments) -> Result<Frame> {
-    Frame::copied(arguments, |_, have, want| spans(have, want))
+    match shorter_side(arguments)? {
+        None => Frame::copied(arguments, |_, have, want| spans(have, want)),
+        Some(shorter) => Frame::of_area(arguments, move |have, want| area(have, want, shorter)),
+    }
+}
+
+/// Returns the length to which the shorter side of an image is scaled first, if the call names one.
+pub(crate) fn shorter_side(arguments: &Arguments) -> Result<Option<usize>> {
+    let least = arguments.positive("height")?.max(arguments.positive("width")?);
+    let resize = arguments.integer(RESIZE.name)?;
+    match usize::try_from(resize) {
+        Ok(0) => Ok(None),
+        Ok(shorter) if (least..=SIDE_MAX).contains(&shorter) => Ok(Some(shorter)),
+        _ => arguments.refuse(
+            RESIZE.name,
+            format_args!("must be 0, or at least {least} as the crop is and at most {SIDE_MAX}, got {resize}"),
+        ),
+    }
+}
+
+/// Returns the area of an image that becomes the crop if its shorter side is scaled to `shorter`: left, top, width and
+/// height in fractions of its pixels.
+pub(crate) fn area(have: Size, want: Size, shorter: usize) -> [f64; 4] {
+    let least = have.height.min(have.width);
+    // torchvision truncates the longer side too.
+    let along = |have: usize, want: usize| {
+        let scaled = have * shorter / least;
+        let pixel = have as f64 / scaled as f64;
+        [pixel * middle(scaled, want).source as f64, pixel * want as f64]
+    };
+    let ([left, width], [top, height]) = (along(have.width, want.width), along(have.height, want.height));
+    [left, top, width, height]
 }
 
 /// Returns the rows and the columns of the centre.

@@ -45,6 +45,11 @@ pub trait Operator: Debug + Send + Sync {
     /// place if it has no other owner.
     fn evaluate(&self, arguments: &mut Arguments) -> Result<ArrayRef>;
 
+    /// Returns the number of first arguments of which a plan computes only those that a row needs. The default is none.
+    fn conditional_arguments(&self) -> usize {
+        0
+    }
+
     /// Returns the operator's work on one image, if it is an operator on images. Chains of such operators then run as
     /// one.
     fn image_step(&self, _arguments: &Arguments) -> Result<Option<Step>> {
@@ -121,6 +126,16 @@ impl ScalarUDFImpl for OperatorUdf {
 
     fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
         internal_err!("{} has a return field, not a return type", self.name())
+    }
+
+    fn short_circuits(&self) -> bool {
+        self.operator.conditional_arguments() > 0
+    }
+
+    fn conditional_arguments<'a>(&self, args: &'a [Expr]) -> Option<(Vec<&'a Expr>, Vec<&'a Expr>)> {
+        let conditional = self.operator.conditional_arguments();
+        let (lazy, eager) = args.split_at_checked(conditional).filter(|_| conditional > 0)?;
+        Some((eager.iter().collect(), lazy.iter().collect()))
     }
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {

@@ -5,7 +5,7 @@ use object_store::path::Path;
 
 use crate::formats::format::Format;
 use crate::formats::registry::{find_by_extension, names};
-use crate::listing::{compile_glob, split_glob, visible_below};
+use crate::listing::{check_folder_exists, compile_glob, head, split_glob, visible_below};
 use crate::stores::StoreLocation;
 use crate::{Error, ErrorKind, Result, Stores};
 
@@ -29,6 +29,9 @@ pub async fn format_at(stores: &Stores, location: &str) -> Result<&'static dyn F
         }
         None => first_known(&place, &place.path, |_| true).await?,
     };
+    if found.is_none() && split_glob(&place.path).is_none() && head(&place).await?.is_none() {
+        check_folder_exists(&place).await?;
+    }
     found.ok_or_else(|| {
         let names: Vec<String> = names().map(|name| format!("\"{name}\"")).collect();
         Error::invalid(format!("\"{location}\" does not indicate the format of its files"))

@@ -138,7 +138,7 @@ pub(crate) fn pinned(stores: &Stores, location: &str, files: &[SourceFile]) -> R
     files.iter().map(pin_or_refuse).collect()
 }
 
-async fn head(place: &StoreLocation) -> Result<Option<ObjectMeta>> {
+pub(crate) async fn head(place: &StoreLocation) -> Result<Option<ObjectMeta>> {
     if place.path.as_ref().is_empty() {
         return Ok(None);
     }
@@ -272,7 +272,7 @@ fn pin(place: &StoreLocation, meta: ObjectMeta, relative: &str) -> PinnedFile {
 }
 
 /// A local folder can exist without files. In other stores a folder is only a prefix of names.
-async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
+pub(crate) async fn check_folder_exists(place: &StoreLocation) -> Result<()> {
     let path = place.path.as_ref();
     if path.is_empty() {
         return Ok(());

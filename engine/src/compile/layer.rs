@@ -121,9 +121,11 @@ impl Layer {
         self.call().is_some_and(TableCall::is_one_to_one) && self.below.conjuncts.is_empty()
     }
 
-    /// Whether the same rows below derive the same number of rows in every epoch.
+    /// Whether the same rows below derive the same number of rows in every epoch, and conditions on these hold for the
+    /// same ones.
     pub(crate) fn has_equal_epochs(&self) -> bool {
-        !self.below.is_random() && (self.is_one_to_one() || !self.is_of_window())
+        let draws = self.call().is_some_and(TableCall::draws);
+        !self.below.is_random() && !draws && (self.is_one_to_one() || !self.is_of_window())
     }
 
     /// Whether its rows also carry the columns of a partner row.

@@ -26,6 +26,8 @@ pub(crate) struct TableCall {
     /// The number of columns of the layer's input that may be copied to derived rows. They follow.
     carried: usize,
     has_partners: bool,
+    /// Whether it computes columns itself.
+    makes_columns: bool,
     /// The index of the call's layer in the query.
     index: u64,
 }
@@ -53,6 +55,7 @@ impl TableCall {
             reads: plan.reads.len(),
             carried,
             has_partners: plan.has_partners(),
+            makes_columns: !plan.made.is_empty(),
             index: index as u64,
         }
     }
@@ -69,6 +72,12 @@ impl TableCall {
     /// Whether each input row derives exactly one row.
     pub(crate) fn is_one_to_one(&self) -> bool {
         self.operator.descriptor().rows == Rows::OneToOne
+    }
+
+    /// Whether the rows that it makes, or their columns, are others in each epoch. A column that is a function of the
+    /// row's random key does not count: it shows by itself where it is used.
+    pub(crate) fn draws(&self) -> bool {
+        self.operator.descriptor().determinism.varies_by_epoch() && (!self.is_one_to_one() || self.makes_columns)
     }
 
     /// Whether its rows also carry the columns of a partner row.

@@ -42,6 +42,12 @@ impl Movement {
         Self::along_axes(side(part.left, part.width, size.width), side(part.top, part.height, size.height), size)
     }
 
+    /// Scales an area, in fractions of pixels, to a size: left, top, width and height.
+    pub(super) fn of_area([left, top, width, height]: [f64; 4], size: Size) -> Self {
+        let side = |first: f64, len: f64, to: usize| [to as f64 / len, -first * to as f64 / len];
+        Self::along_axes(side(left, width, size.width), side(top, height, size.height), size)
+    }
+
     /// Copies rows and columns.
     pub(super) fn copied([rows, columns]: [Span; 2], size: Size) -> Self {
         let side = |span: Span| [1.0, span.target as f64 - span.source as f64];

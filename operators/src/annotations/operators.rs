@@ -119,7 +119,10 @@ fn resize(arguments: &Arguments, _: Positions) -> Result<Box<Move>> {
 
 fn center_crop(arguments: &Arguments, _: Positions) -> Result<Box<Move>> {
     let size = named_size(arguments)?;
-    Ok(Box::new(move |_, from| Ok(Movement::copied(center_crop::spans(from, size), size))))
+    Ok(match center_crop::shorter_side(arguments)? {
+        None => Box::new(move |_, from| Ok(Movement::copied(center_crop::spans(from, size), size))),
+        Some(shorter) => Box::new(move |_, from| Ok(Movement::of_area(center_crop::area(from, size, shorter), size))),
+    })
 }
 
 fn pad(arguments: &Arguments, _: Positions) -> Result<Box<Move>> {
@@ -277,7 +280,7 @@ follow!(
 );
 follow!(
     CENTER_CROP_BOXES, CENTER_CROP_POINTS: "center_crop" by center_crop, Deterministic,
-    required [HEIGHT, WIDTH], optional [], visible [MIN_VISIBLE],
+    required [HEIGHT, WIDTH], optional [center_crop::RESIZE], visible [MIN_VISIBLE],
     "A box of which less than min_visible is left becomes `[0, 0, 0, 0]`. ", "224, 224"
 );
 follow!(

@@ -59,9 +59,17 @@ pub struct Frame {
 pub(crate) enum PartOf {
     /// Scales the part to the frame's size. Pixels outside the part have no influence.
     Scaled(Box<Draw<Rectangle>>, Interpolation),
+    /// Scales an area, in fractions of pixels, to the frame's size. Pixels around it have an influence.
+    Area(Box<Area>, Interpolation),
     /// Copies rows and columns. The rest of the frame is black.
     Copied(Box<Draw<[Span; 2]>>),
 }
+
+/// A function from an image's size to an area of it: left, top, width and height.
+type Area = dyn Fn(Size) -> [f64; 4] + Send + Sync;
+
+/// The most pixels of a result that a kernel reaches to each side.
+const KERNEL_REACH: f64 = 3.0;
 
 /// A copy along one side: `len` pixels from `source` to `target`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,16 +123,42 @@ impl Frame {
         Ok(Self { size, part: PartOf::Copied(Box::new(move |draws, have| spans(draws, have, size))) })
     }
 
+    /// Makes a frame of the size that the call names, of an area of the image.
+    pub(crate) fn of_area(
+        arguments: &Arguments,
+        area: impl Fn(Size, Size) -> [f64; 4] + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (size, interpolation) = (named_size(arguments)?, Interpolation::of(arguments)?);
+        if interpolation == Interpolation::Area {
+            return arguments.refuse("interpolation", "must not be 'area', which scales whole images");
+        }
+        Ok(Self { size, part: PartOf::Area(Box::new(move |have| area(have, size)), interpolation) })
+    }
+
     /// Draws the pixels to use of an image of this size, and their position in the frame.
     fn placed(&self, draws: &mut Draws, have: Size) -> Placed {
         match &self.part {
             PartOf::Scaled(part, interpolation) => {
-                Placed { part: part(draws, have), way: FrameFill::Scaled(*interpolation) }
+                Placed { part: part(draws, have), area: None, way: FrameFill::Scaled(*interpolation) }
+            }
+            PartOf::Area(area, interpolation) => {
+                let [left, top, width, height] = area(have);
+                let along = |first: f64, len: f64, to: usize, side: usize| {
+                    let reach = KERNEL_REACH * (len / to as f64).max(1.0) + 1.0;
+                    let (start, end) = ((first - reach).max(0.0) as usize, (first + len + reach).ceil() as usize);
+                    (start, end.min(side) - start)
+                };
+                let (x, part_width) = along(left, width, self.size.width, have.width);
+                let (y, part_height) = along(top, height, self.size.height, have.height);
+                let part = Rectangle { top: y, left: x, height: part_height, width: part_width };
+                let area = Some([left - x as f64, top - y as f64, width, height]);
+                Placed { part, area, way: FrameFill::Scaled(*interpolation) }
             }
             PartOf::Copied(spans) => {
                 let [rows, columns] = spans(draws, have);
                 Placed {
                     part: Rectangle { top: rows.source, left: columns.source, height: rows.len, width: columns.len },
+                    area: None,
                     way: FrameFill::Copied { top: rows.target, left: columns.target },
                 }
             }
@@ -135,6 +169,8 @@ impl Frame {
 /// The part of an image that a frame uses.
 struct Placed {
     part: Rectangle,
+    /// The area of the part that is scaled, if it is not all of it.
+    area: Option<[f64; 4]>,
     way: FrameFill,
 }
 
@@ -173,11 +209,29 @@ impl Placed {
         }
     }
 
+    /// Returns an area of the part as an area of the pixels that were taken for it, maybe from a smaller image.
+    fn area_in(&self, [left, top, width, height]: [f64; 4], taken: Rectangle, within: Option<[f64; 4]>) -> [f64; 4] {
+        let whole = [0.0, 0.0, taken.width as f64, taken.height as f64];
+        let [x, y, part_width, part_height] = within.unwrap_or(whole);
+        let (across, down) = (part_width / self.part.width as f64, part_height / self.part.height as f64);
+        let along = |first: f64, len: f64, side: usize| {
+            let first = first.clamp(0.0, side as f64);
+            // Rounding may reach beyond the last pixel.
+            (first, len.min(side as f64 - first))
+        };
+        let (left, width) = along(x + left * across, width * across, taken.width);
+        let (top, height) = along(y + top * down, height * down, taken.height);
+        [left, top, width, height]
+    }
+
     /// Fills the frame from an image.
     fn fill(&self, taken: TakenPart, out: &mut [u8], size: Size, resampler: &mut Resampler) -> Result<()> {
         let TakenPart { image, part, within } = taken;
         let (top, left) = match self.way {
-            FrameFill::Scaled(interpolation) => return resampler.run(interpolation, image, (part, within), out, size),
+            FrameFill::Scaled(interpolation) => {
+                let within = self.area.map_or(within, |area| Some(self.area_in(area, part, within)));
+                return resampler.run(interpolation, image, (part, within), out, size);
+            }
             FrameFill::Copied { top, left } => (top, left),
         };
         if (part.height, part.width) != (size.height, size.width) {

@@ -89,6 +89,10 @@ impl Operator for RandomPick {
         Ok(coerced)
     }
 
+    fn conditional_arguments(&self) -> usize {
+        NAMES.len()
+    }
+
     fn return_field(&self, arguments: &Arguments) -> Result<Field> {
         limits(arguments)?;
         let first = arguments.field("a")?;

@@ -176,7 +176,7 @@ TABLES = [
     ("no_such_table", {}, forebay.NotFoundError, "no_such_table"),
     ("", {}, forebay.InvalidError, "\"source\" must be a table's name, a path or URL of files, or Arrow data, got ''"),
     ("/no/such/file.parquet", {}, forebay.Error, "/no/such/file.parquet"),
-    ("/no/such/folder", {}, forebay.InvalidError, '"/no/such/folder" does not indicate the format of its files'),
+    ("/no/such/folder", {}, forebay.NotFoundError, '"/no/such/folder" does not exist'),
     ("/tmp/a.parquet", {"format": "orc"}, forebay.InvalidError, "\"format\" must be 'parquet', 'csv', 'jsonl' or 'media', got 'orc'"),
     ("/tmp/a.parquet", {"format": 5}, forebay.InvalidError, "\"format\" must be 'parquet', 'csv', 'jsonl' or 'media', got 5"),
     ("/tmp/a.parquet", {"name": 5}, forebay.InvalidError, '"name" must be a string, got 5'),

@@ -4,6 +4,8 @@ use datafusion::common::{Column, TableReference};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Alias, LambdaVariable, ScalarFunction, SetQuantifier};
 use datafusion::logical_expr::{BinaryExpr, Case, Expr, Like, Operator, Subquery};
+use datafusion::scalar::ScalarValue;
+use forebay_operators::{ConstantKind, Parameter, ParameterKind};
 
 use super::form::{Form, without_form};
 use super::nodes::node;
@@ -158,10 +160,32 @@ pub(super) fn relation_form(form: &mut Form, relation: &TableReference) -> Resul
     })
 }
 
-/// Writes a call: the function and its arguments.
+/// Writes a call: the function and its arguments. A file is identified by its content, wherever it is.
 fn function(form: &mut Form, call: &ScalarFunction) -> Result<()> {
-    callee(form, &Callee::of(call))?;
-    expressions(form, &call.args)
+    let callee = Callee::of(call);
+    self::callee(form, &callee)?;
+    let Callee::Operator(name, _) = callee else { return expressions(form, &call.args) };
+    let parameters = forebay_operators::find(name).map_or(&[][..], |operator| operator.descriptor().parameters);
+    let file = |at: usize, argument| digest(parameters.get(at)?, argument);
+    form.list(call.args.iter().enumerate(), |form, (at, argument)| match file(at, argument) {
+        Some(digest) => {
+            form.tag("file");
+            form.text(digest);
+            Ok(())
+        }
+        None => expression(form, argument),
+    })
+}
+
+/// The digest of the file that a constant names.
+fn digest<'a>(parameter: &Parameter, argument: &'a Expr) -> Option<&'a str> {
+    match (parameter.kind, argument) {
+        (
+            ParameterKind::Constant(ConstantKind::File | ConstantKind::Vocabulary),
+            Expr::Literal(ScalarValue::Utf8(Some(text)), _),
+        ) => Some(forebay_operators::files::pinned(text)?.1),
+        _ => None,
+    }
 }
 
 /// The function of a call, with the version that determines its results.

@@ -133,6 +133,23 @@ async fn different_queries_have_different_fingerprints() {
 }
 
 #[tokio::test]
+async fn a_file_counts_with_its_content_and_not_with_its_path() {
+    let session = session().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../operators/testdata/tokenizers/gpt2.json");
+    let text = std::fs::read_to_string(source).expect("a tokenizer");
+    let mut prints = Vec::new();
+    for (name, text) in [("a.json", text.clone()), ("b.json", text.clone()), ("c.json", format!("{text} "))] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        let query = format!("SELECT tokenize(name, '{}') AS ids FROM t", path.display());
+        prints.push(fingerprint(&session, &query).await);
+    }
+    assert_eq!(prints[0], prints[1]);
+    assert_ne!(prints[0], prints[2]);
+}
+
+#[tokio::test]
 async fn a_function_counts_with_its_version() {
     let session = session().await;
     let mut seen = Vec::new();

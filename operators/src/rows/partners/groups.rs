@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow::array::Array;
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
@@ -25,7 +27,7 @@ impl Groups {
     pub(super) fn by_value(window: &InputRows<'_>) -> Result<Self> {
         let Some(first) = window.parts.first() else { return Ok(Self::new(Vec::new())) };
         let converter = RowConverter::new(vec![SortField::new(first.reads[0].data_type().clone())])?;
-        let values = window.parts.iter().map(|part| converter.convert_columns(&part.reads[..1]));
+        let values = window.parts.iter().map(|part| converter.convert_columns(&[canonical(&part.reads[0])]));
         let values = values.collect::<std::result::Result<Vec<_>, _>>()?;
         let has_value = |row: &RowAt| window.parts[row.part as usize].reads[0].is_valid(row.row as usize);
         let mut rows: Vec<_> = (window.positions().filter(has_value))
@@ -74,6 +76,21 @@ impl Groups {
     }
 }
 
+/// Makes zeros of one sign, and NaNs of one kind, since these are equal values.
+fn canonical(values: &ArrayRef) -> ArrayRef {
+    match values.data_type() {
+        DataType::Float32 => {
+            let one = |x: f32| if x.is_nan() { f32::NAN } else { x + 0.0 };
+            Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
+        }
+        DataType::Float64 => {
+            let one = |x: f64| if x.is_nan() { f64::NAN } else { x + 0.0 };
+            Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
+        }
+        _ => Arc::clone(values),
+    }
+}
+
 fn below(draws: &mut Draws, rows: usize) -> Option<usize> {
     (rows > 0).then(|| draws.below(rows as u64) as usize)
 }
@@ -113,6 +130,15 @@ mod tests {
         check(&|groups, draws| groups.same_value(at(0), draws), [0, 0, 0, 6_000, 0, 0]);
         check(&|groups, draws| groups.same_value(at(1), draws), [0; 6]);
         check(&|groups, draws| groups.same_value(at(5), draws), [0; 6]);
+    }
+
+    #[test]
+    fn equal_floats_are_one_value() {
+        let values: ArrayRef = Arc::new(arrow::array::Float64Array::from(vec![0.0, -0.0, f64::NAN, -f64::NAN, 1.0]));
+        let bits: Vec<u64> =
+            canonical(&values).as_primitive::<Float64Type>().values().iter().map(|x| x.to_bits()).collect();
+        assert_eq!((bits[0], bits[2]), (bits[1], bits[3]));
+        assert_ne!(bits[0], bits[4]);
     }
 
     #[test]

@@ -43,6 +43,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
 const NEGATIVES_DOMAIN: u64 = 0x6e65_6761_7469;
 /// A typing error must not fill the memory.
 const COUNT_MAX: usize = 4_096;
+/// Values drawn at a time, so that parts stay small.
+const VALUES_PER_PART: usize = 1 << 18;
 /// The name of the new column.
 const NEGATIVES: &str = "negatives";
 
@@ -97,15 +99,16 @@ struct Negatives {
 impl MakeRows for Negatives {
     fn make<'a>(&'a self, window: &'a InputRows<'a>) -> Result<MadeRows<'a>> {
         let groups = Groups::by_value(window)?;
-        let made = move |(part, rows): (usize, usize)| {
-            let parents: Vec<_> = (0..rows as u32).map(|row| RowAt { part: part as u32, row }).collect();
+        let made = move |parents: Vec<RowAt>| {
             let columns = match window.wanted.is_empty() {
                 true => Vec::new(),
                 false => vec![self.negatives(window, &groups, &parents)?],
             };
             Ok(Made { columns, ..Made::kept(parents) })
         };
-        let parts: Vec<_> = window.parts.iter().map(|part| part.len()).enumerate().collect();
+        let rows: Vec<RowAt> = window.positions().collect();
+        // The engine bounds the window's bytes after each part.
+        let parts: Vec<_> = rows.chunks((VALUES_PER_PART / self.count).max(1)).map(<[_]>::to_vec).collect();
         Ok(Box::new(parts.into_iter().map(made)))
     }
 }
