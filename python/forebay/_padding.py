@@ -69,6 +69,8 @@ def _check_range(padding: Any, dtype: Any) -> None:
     """Raises an error if values of a type cannot hold the padding. Some packages would wrap it around."""
     name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     integer = re.fullmatch(r"(u?)int(\d+)", name)
+    least: float
+    most: float
     if name == "bool":
         least, most = 0, 1
     elif integer is not None:
