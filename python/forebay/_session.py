@@ -59,12 +59,12 @@ class Session(LoadsNamed):
     ):
         given = dict(locals())
         self._functions: dict[str, Udf] = {}
-        # The folder that relative paths are relative to.
-        self._base = "" if base is None else os.fspath(base)
         # The offsets of feeds' epochs that were counted, by feed id and epoch, unless the feed calls a function without
         # a version.
         self._counts: dict[tuple[str, int], int] = {}
         self._native = _native.Session(json.dumps(_options.checked(_options.SESSION, given)))
+        # The folder that relative paths are relative to.
+        self._base = "" if base is None else os.fspath(base)
 
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Any":
         """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
