@@ -308,6 +308,12 @@ mod tests {
         };
         check(&[("TO BE ", false), ("OR NOT", true)], &["or", "not"]);
         check(&[("TO  BE", true), (" OR NOT", false)], &["to", "be"]);
+        // Half a character decodes to U+FFFD, so a text that holds it is not compared by text.
+        assert_eq!(
+            learned("gpt2", &[("\u{FFFD}foo   ", false), ("bar", true)], "").unwrap_err(),
+            "tokenize_segments: the tokens where \"\u{FFFD}foo   \" and \"bar\" meet do not show which text they hold, \
+             because the tokenizer changes the text; separately => true tokenizes each segment alone"
+        );
     }
 
     #[test]
