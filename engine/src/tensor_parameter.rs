@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray, StructArray};
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Int32Array, ListArray, StructArray, make_array};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use forebay_arrays::{FixedShapeTensor, TensorType, VariableShapeTensor, item};
@@ -75,6 +75,14 @@ fn varying(array: &ArrayRef, tensor: &FixedShapeTensor) -> StructArray {
     let (size, rank) = (tensor.values(), tensor.shape.len());
     let first = list.value_offset(0) as usize;
     let values = list.values().slice(first, list.len() * size);
+    // Tensors of many shapes have no null elements, so a row with one is null, which the function refuses.
+    let is_whole = |row: usize| list.is_valid(row) && values.slice(row * size, size).null_count() == 0;
+    let nulls = match values.null_count() {
+        0 => list.nulls().cloned(),
+        _ => Some((0..list.len()).map(is_whole).collect()),
+    };
+    let values = values.to_data().into_builder().nulls(None).build();
+    let values = make_array(values.expect("the same buffers, which may hold anything under nulls"));
     let data =
         ListArray::new(item(tensor.value.clone()), OffsetBuffer::from_repeated_length(size, list.len()), values, None);
     let sides = (0..list.len()).flat_map(|_| tensor.shape.iter().map(|&side| side as i32));
@@ -84,7 +92,7 @@ fn varying(array: &ArrayRef, tensor: &FixedShapeTensor) -> StructArray {
         .map(|(name, data_type)| -> FieldRef { Arc::new(Field::new(name, data_type.clone(), false)) })
         .into_iter()
         .collect();
-    StructArray::new(fields, vec![Arc::new(data), Arc::new(shapes)], list.nulls().cloned())
+    StructArray::new(fields, vec![Arc::new(data), Arc::new(shapes)], nulls)
 }
 
 fn given_text(field: &Field) -> String {
@@ -175,6 +183,13 @@ mod tests {
         assert_eq!(first.as_ref(), &Float32Array::from_iter_values((6..12).map(|value| value as f32)) as &dyn Array);
         let shape = rows.column(1).as_fixed_size_list().value(2);
         assert_eq!(shape.as_ref(), &Int32Array::from(vec![2, 3]) as &dyn Array);
+        let values = (0..24).map(|value| (value != 13).then_some(value as f32));
+        let values = Arc::new(Float32Array::from_iter(values));
+        let item = Arc::new(Field::new_list_field(DataType::Float32, true));
+        let nulls = Some(vec![true, true, true, false].into());
+        let holes: ArrayRef = Arc::new(FixedSizeListArray::new(item, 6, values, nulls));
+        let passed = parameter.passed(&holes.slice(1, 3), &fixed(&[2, 3]));
+        assert_eq!((0..3).map(|row| passed.is_null(row)).collect::<Vec<_>>(), [false, true, true]);
         let other: ArrayRef = Arc::new(Int64Array::from(vec![1]));
         let same = TensorParameter::of(&fixed(&[2, 3])).expect("a tensor").passed(&other, &fixed(&[2, 3]));
         assert!(Arc::ptr_eq(&same, &other));

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import numbers
+import re
 from typing import TYPE_CHECKING, Any, Mapping, cast
 
 from . import _arguments as arguments
@@ -34,6 +36,7 @@ def padded_tensor(rows: Ragged[Any], padding: Any) -> Any:
     values, offsets = rows.values, rows.offsets
     if not float(padding).is_integer() and "float" not in str(values.dtype):
         raise InvalidError(f"padding {padding!r} is no integer, and the values are {values.dtype}", "give an integer")
+    _check_range(padding, values.dtype)
     package = type(values).__module__.partition(".")[0]
     if package == "tensorflow":
         tensorflow: Any = importlib.import_module("tensorflow")
@@ -56,3 +59,30 @@ def padded_tensor(rows: Ragged[Any], padding: Any) -> Any:
         return made.at[is_value].set(values)
     made[is_value] = values
     return made
+
+
+# The greatest finite values of floats that have fewer than Python's.
+_FLOATS_MAX = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+
+
+def _check_range(padding: Any, dtype: Any) -> None:
+    """Raises an error if values of a type cannot hold the padding. Some packages would wrap it around."""
+    name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+    integer = re.fullmatch(r"(u?)int(\d+)", name)
+    least: float
+    most: float
+    if name == "bool":
+        least, most = 0, 1
+    elif integer is not None:
+        bits = int(integer[2])
+        least, most = (0, (1 << bits) - 1) if integer[1] else (-1 << bits - 1, (1 << bits - 1) - 1)
+    else:
+        most = _FLOATS_MAX.get(name, math.inf)
+        least = -most
+        if not math.isfinite(padding):
+            return
+    if not least <= padding <= most:
+        raise InvalidError(
+            f"padding {padding!r} does not fit into the values, which are {name}",
+            f"give a value from {least} to {most}, or CAST the column in the query",
+        )

@@ -26,7 +26,7 @@ def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: st
     """Returns a table of all files at these paths. If they all name media files, it has a row for each path, as it was
     given, with the file's bytes."""
     given = [os.fspath(path) for path in paths]
-    if not all(_is_media_file(path, format) for path in given):
+    if not all(_is_media_file(session, path, format) for path in given):
         name = name or name_of("\n".join(given))
         session._native.add_all_files(name, given, format)
         return Table(session, quoted(name))
@@ -52,8 +52,9 @@ def table_of(session: Session, paths: Sequence[str | os.PathLike[str]], name: st
     return found
 
 
-def _is_media_file(path: str, format: str | None) -> bool:
-    is_file = not path.endswith("/") and "." in posixpath.basename(path) and not _GLOB.search(posixpath.basename(path))
+def _is_media_file(session: Session, path: str, format: str | None) -> bool:
+    name = posixpath.basename(path)
+    is_file = "." in name and (not _GLOB.search(name) or os.path.isfile(os.path.join(session._base, path)))
     of_extension = _native.format_of(path)
     return is_file and (of_extension or format or "media") == "media" and format in (None, "media")
 

@@ -59,9 +59,12 @@ class Session(LoadsNamed):
     ):
         given = dict(locals())
         self._functions: dict[str, Udf] = {}
-        # The offsets of feeds' epochs that were counted, by feed id and epoch.
+        # The offsets of feeds' epochs that were counted, by feed id and epoch, unless the feed calls a function without
+        # a version.
         self._counts: dict[tuple[str, int], int] = {}
         self._native = _native.Session(json.dumps(_options.checked(_options.SESSION, given)))
+        # The folder that relative paths are relative to.
+        self._base = "" if base is None else os.fspath(base)
 
     def sql(self, text: str | os.PathLike[str], **tables: Any) -> "Pipeline | Any":
         """Runs a script, or compiles a query. `tables` are the tables that the text names: Arrow data, paths, or
@@ -124,7 +127,7 @@ class Session(LoadsNamed):
             raise arguments.refuse("source", "a table's name, a path or URL of files, or Arrow data", source)
         if isinstance(source, str) and name is None and format is None and is_name(source):
             try:
-                self._native.execute("table", f"DESCRIBE TABLE {quoted(source)}")
+                self._describe(source)
                 return Table(self, quoted(source))
             except NotFoundError as error:
                 if not os.path.exists(source):
@@ -137,9 +140,22 @@ class Session(LoadsNamed):
         """See `forebay.concat`."""
         if not isinstance(sources, (list, tuple)) or not sources:
             raise arguments.refuse("sources", "a list of tables or of sources of forebay.table", sources)
-        if are_paths(sources):
+        if are_paths(sources) and not any(self._has_table(source) for source in sources):
             return self.table(list(sources))
         return self.table(joined(self, [self.table(source) for source in sources], memory_limit))
+
+    def _describe(self, name: str) -> None:
+        """Raises an error if there is no such table."""
+        self._native.execute("table", f"DESCRIBE TABLE {quoted(name)}")
+
+    def _has_table(self, name: Any) -> bool:
+        if not isinstance(name, str) or not is_name(name):
+            return False
+        try:
+            self._describe(name)
+        except NotFoundError:
+            return False
+        return True
 
     def _register(self, name: str | None, source: Any, format: str | None = None) -> str:
         """Creates or replaces a table, and returns its name."""
@@ -317,6 +333,10 @@ class LocalFeed:
         self._counted = session._native.open(name, json.dumps(feed), []) if counts and not is_known else None
         self.counts: bool | None = self._counted is not None
         self._has_equal_epochs = self._counted is not None and self._counted.has_equal_epochs
+        # A function without a version may be replaced, and the new one's feed has the same id.
+        calls: list[str] = [] if self._counted is None else self._counted.uncacheable_calls
+        is_lasting = all(function.version is not None for function in functions() if function.name in calls)
+        self._counts = session._counts if is_lasting else dict[tuple[str, int], int]()
         if self._has_equal_epochs:
             # From here on, it is as if the files said it.
             self.samples_per_epoch = self.count(0)
@@ -328,7 +348,7 @@ class LocalFeed:
     def count(self, epoch: int) -> int | None:
         if self._counted is None:
             return None
-        known, key = self._session._counts, (self.id, 0 if self._has_equal_epochs else epoch)
+        known, key = self._counts, (self.id, 0 if self._has_equal_epochs else epoch)
         if key not in known:
             known[key] = self._counted.count(epoch)
         return known[key]

@@ -200,10 +200,12 @@ class Udf:
         if isinstance(made, pyarrow.ChunkedArray):
             made = made.combine_chunks()
         storage = getattr(self.output.type, "storage_type", self.output.type)
+        tensors = TensorType.of(self.output)
         if isinstance(made, pyarrow.ExtensionArray):
+            if tensors is not None and tensors.is_fixed:
+                tensors.check_type(made.type)
             made = made.storage
         if not isinstance(made, pyarrow.Array):
-            tensors = TensorType.of(self.output)
             if tensors is None and pyarrow.types.is_fixed_size_list(storage):
                 tensors = TensorType(storage.value_type, [storage.list_size])
             made = pyarrow.array(made, type=storage) if tensors is None else tensors.column(made)

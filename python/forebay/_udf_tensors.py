@@ -87,7 +87,13 @@ class TensorType:
                 "an argument is null, and there is no array for it: leave such rows out, with WHERE … IS NOT NULL"
             )
         if self.is_fixed:
-            return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *self.shape)
+            values = column.flatten()
+            # NumPy would get floats then, for all rows of the piece.
+            if values.null_count:
+                raise ValueError(
+                    "an element of an argument is null, and arrays have no nulls: leave such rows out, or fill them in"
+                )
+            return values.to_numpy(zero_copy_only=False).reshape(len(column), *self.shape)
         data, rank = column.field("data"), len(self.shape)
         values = data.values.to_numpy(zero_copy_only=False)
         ends = data.offsets.to_numpy()
@@ -103,14 +109,14 @@ class TensorType:
         pyarrow = required("pyarrow", "a function in queries")
         numpy = required("numpy", "tensors of a function")
         if self.is_fixed:
-            if not hasattr(made, "ndim") and len(made) and all(getattr(row, "ndim", 0) > 1 for row in made):
-                made = numpy.stack(made)
             if getattr(made, "ndim", 1) == 1:
-                # Rows that are flat, some of which may be null.
-                return pyarrow.array(made, type=self.storage)
-            if made.size != len(made) * self.storage.list_size:
-                size = self.storage.list_size
-                raise ValueError(f"gave rows of shape {made.shape[1:]}, which are not {size} elements")
+                if len(made) == 0 or not all(getattr(row, "ndim", 0) > 1 for row in made):
+                    # Some rows may be null.
+                    return pyarrow.array([self._flat(row) for row in made], type=self.storage)
+                made = numpy.stack(list(made))
+            # Elements of rows that are flat are in the order of the shape.
+            if tuple(made.shape[1:]) != (self.storage.list_size,):
+                self._check(made.shape[1:], "gave")
             values = pyarrow.array(numpy.ascontiguousarray(made).reshape(-1)).cast(self.value)
             return pyarrow.FixedSizeListArray.from_arrays(values, type=self.storage)
         rows: list[Any] = [None if row is None else numpy.asarray(row) for row in made]
@@ -129,6 +135,21 @@ class TensorType:
         shapes = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(sides, pyarrow.int32()), type=shape_type)
         mask = None if all(valid) else pyarrow.array([not is_valid for is_valid in valid])
         return pyarrow.StructArray.from_arrays([data, shapes], fields=list(self.storage), mask=mask)
+
+    def check_type(self, type: Any) -> None:
+        """Raises an error if an Arrow type is of tensors of another shape than this one, or in another order."""
+        pyarrow = required("pyarrow", "a function in queries")
+        if not isinstance(type, pyarrow.FixedShapeTensorType):
+            return
+        order = list(type.permutation or [])
+        if tuple(type.shape) != self.shape or order != sorted(order):
+            raise ValueError(f"gave {type}, and declares {self!r}")
+
+    def _flat(self, row: Any) -> Any:
+        if getattr(row, "ndim", 0) < 2:
+            return row
+        self._check(row.shape, "gave")
+        return row.reshape(-1)
 
     def _check(self, shape: Sequence[int], verb: str) -> None:
         fits = len(shape) == len(self.shape) and all(own in (None, side) for own, side in zip(self.shape, shape))

@@ -35,7 +35,7 @@ def ordered(table: Table, columns: Sequence[str], memory_limit: int | str) -> An
                 "sort by an expression of it, which you add with with_column",
             )
     # This sort is stable: rows with equal keys keep the order of the files. Nulls come last.
-    return rows.take(compute.sort_indices(rows, sort_keys=keys))
+    return rows.take(compute.sort_indices(_sortable(rows.select([*{name: None for name, _ in keys}])), sort_keys=keys))
 
 
 def joined(session: Session, tables: Sequence[Table], memory_limit: int | str) -> Any:
@@ -83,10 +83,12 @@ def _read(tables: Sequence[Table], by: str, memory_limit: int | str, cure: str) 
     if limit is None:
         raise arguments.refuse("memory_limit", "a size such as '64MiB' or a number of bytes", None)
     found: list[Any] = []
+    names = list(tables[0].columns)
     bytes = 0
     for table in tables:
         read = Pass(table.pipeline(), None)
-        mine = {function.name for function in functions()}
+        # A function without a version cannot be cached, but its results need not repeat.
+        mine = {function.name for function in functions() if not function.rng}
         drawn = [call for call in read.uncacheable_calls if call not in mine]
         if drawn:
             raise InvalidError(
@@ -101,13 +103,22 @@ def _read(tables: Sequence[Table], by: str, memory_limit: int | str, cure: str) 
                     f'leave out columns and rows that you do not need, allow more: {by}(…, memory_limit="8GiB"), or '
                     + cure,
                 )
-            found.append(batch.select(found[0].schema.names) if found else batch)
+            found.append(batch.select(names))
     if not found:
         return tables[0].schema.empty_table()
     # A column may be nullable in some of the tables only.
     fields = [field.with_nullable(True) for field in found[0].schema]
     schema = pyarrow.schema(fields)
     return pyarrow.Table.from_batches([pyarrow.record_batch(batch.columns, schema=schema) for batch in found])
+
+
+def _sortable(keys: Any) -> Any:
+    """The columns with float32 in place of float16, which pyarrow does not sort."""
+    pyarrow = required("pyarrow", "order_by")
+    fields = [
+        field.with_type(pyarrow.float32()) if pyarrow.types.is_float16(field.type) else field for field in keys.schema
+    ]
+    return keys.cast(pyarrow.schema(fields))
 
 
 def _is_nested(type: Any) -> bool:

@@ -385,6 +385,10 @@ def test_a_length_that_differs_between_epochs_is_none_for_frameworks():
     assert len(loader) == _passes.length(loader, 0) == len(list(loader))
     with pytest.raises(TypeError, match="epochs have different numbers of batches"):
         _passes.length(loader)
+    assert "epochs have different numbers" in _passes.unknown(loader) and _passes.count_hint(loader) == ""
+    uncounted = table.filter("n < 50").load(batch_size=1, format="numpy")
+    assert "only reading shows it" in _passes.unknown(uncounted)
+    assert _passes.count_hint(uncounted) == "load with count=True, or "
     loader = table.filter("n < 50").load(batch_size=1, count=True, format="numpy")
     assert len(loader) == _passes.length(loader) == 50
 

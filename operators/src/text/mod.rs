@@ -10,6 +10,7 @@ pub(crate) mod measures;
 pub(crate) mod minhash_signature;
 pub(crate) mod normalize_text;
 pub(crate) mod repetition;
+mod segment_places;
 mod tiktoken;
 mod token_pairs;
 pub(crate) mod tokenize;

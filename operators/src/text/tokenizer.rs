@@ -115,6 +115,13 @@ impl Tokenizer {
         }
     }
 
+    /// Returns all ids of a text.
+    pub(crate) fn ids(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, String> {
+        let mut ids = Vec::new();
+        self.encode(text, &Encoding::new(add_special_tokens, 0, Truncation::Right), &mut ids)?;
+        Ok(ids.into_iter().map(u32::from).collect())
+    }
+
     /// Encodes by another model than the library's, with all its other parts in the order in which it runs them.
     fn encode_by(
         &self,

@@ -151,6 +151,27 @@ def check_equal_steps(loader: Loader, framework: str) -> None:
         )
 
 
+_EPOCHS_DIFFER = (
+    "epochs have different numbers of batches, because a filter draws random values, or the query or its length "
+    "buckets group the rows of a window"
+)
+
+
+def unknown(loader: Loader) -> str:
+    """Why the number of batches of an epoch is not known, to follow "and"."""
+    if loader._ranked().is_dynamic:
+        return "ranks take batches as they need them"
+    if loader._feed.counts:
+        return _EPOCHS_DIFFER
+    return "only reading shows it, because the query leaves out or groups rows"
+
+
+def count_hint(loader: Loader) -> str:
+    """The beginning of a hint, where counting may help."""
+    may_count = loader._feed.counts is False and not loader._ranked().is_dynamic
+    return "load with count=True, or " if may_count else ""
+
+
 def length(loader: Loader, epoch: int | None = None) -> int:
     """The number of batches of an epoch, as frameworks ask for it.
 
@@ -161,10 +182,7 @@ def length(loader: Loader, epoch: int | None = None) -> int:
         return loader._batches_of(epoch)
     share = loader._ranked()
     if share.total is None and not share.is_dynamic and loader._feed.counts:
-        raise TypeError(
-            "epochs have different numbers of batches, because a filter draws random values, or the query or its length "
-            "buckets group the rows of a window: give the trainer a number of steps"
-        )
+        raise TypeError(f"{_EPOCHS_DIFFER}: give the trainer a number of steps")
     return len(loader)
 
 

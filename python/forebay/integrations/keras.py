@@ -83,9 +83,8 @@ class Dataset(_DataAdapter):
             passes.check_samples(loader)
         if self._steps() is None and not repeat and epoch is None:
             raise InvalidError(
-                "Keras must know the number of batches of an epoch, and only reading shows it, because the query "
-                "leaves out or groups rows",
-                "load with count=True, or Dataset(…, repeat=True) and fit with steps_per_epoch",
+                f"Keras must know the number of batches of an epoch, and {passes.unknown(loader)}",
+                f"{passes.count_hint(loader)}Dataset(…, repeat=True) and fit with steps_per_epoch",
             )
 
     def _steps(self) -> int | None:

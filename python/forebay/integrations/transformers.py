@@ -87,9 +87,9 @@ class ForebayTrainerMixin(_OfTrainer):
             )
         if loader.samples_per_epoch is None and self.args.gradient_accumulation_steps > 1:
             raise InvalidError(
-                "the number of batches of an epoch is not known, because the query leaves out or groups rows, and "
-                "Trainer counts a step that an epoch's end cuts off as whole",
-                "load with count=True, or leave out gradient_accumulation_steps and load with a larger batch size",
+                "Trainer counts a step that an epoch's end cuts off as whole, unless it knows the number of batches of "
+                f"an epoch, and {passes.unknown(loader)}",
+                f"{passes.count_hint(loader)}leave out gradient_accumulation_steps and load with a larger batch size",
             )
         self._check(loader)
         passes.check_equal_steps(loader, FRAMEWORK)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 import forebay
@@ -108,6 +109,29 @@ def test_counting_transforms_nothing_and_reads_once():
     known = dict(filtered.session._counts)
     assert list(known.values()) == [3]
     assert len(filtered.load(format="numpy", batch_size=3, count=True)) == 1 and filtered.session._counts == known
+
+
+def test_a_function_without_a_version_is_counted_again_when_it_is_replaced():
+    session = forebay.Session()
+    session.table({"n": range(10)}, name="numbers")
+
+    def count(least, version):
+        @forebay.udf(input="int64", output="bool", name="is_kept", version=version)
+        def _(n):
+            return np.array(n) >= least
+
+        return session.sql("SELECT n FROM numbers WHERE is_kept(n)")
+
+    def load(made):
+        return made.load(format="numpy", batch_size=1, count=True)
+
+    first = count(2, None)
+    loader = load(first)
+    assert len(loader) == len(list(loader)) == 8
+    second = count(5, None)
+    assert [len(load(first)), len(load(second)), len(list(load(second)))] == [8, 5, 5]
+    assert loader.feed_id == load(second).feed_id and not session._counts
+    assert len(load(count(7, 1))) == 3 and list(session._counts.values()) == [3]
 
 
 def test_a_counted_feed_ends_and_resumes_like_one_of_known_length():

@@ -3,7 +3,9 @@
 import datetime
 import decimal
 import gc
+import math
 import pickle
+import re
 
 import jax
 import numpy as np
@@ -157,6 +159,25 @@ def test_padding_makes_one_tensor_of_lists(format):
     assert second["boxes"].tolist() == [[[0.5, 0.5]], [[7, 8]]]
     assert isinstance(first["kept"], forebay.Ragged) and first["pair"].tolist() == [[1, 2]] * 2
     assert second["kept"].to_padded_tensor(7.0).tolist() == [[4, 7], [5, 6]]
+
+
+@pytest.mark.parametrize("format", ["numpy", "torch", "jax", "tensorflow"])
+@pytest.mark.parametrize("type, values, bad, good", [
+    (pa.uint8(), [1, 2], [-100, 256], [0, 255]),
+    (pa.int32(), [1, 2], [1 << 31, -(1 << 31) - 1], [-(1 << 31)]),
+    (pa.bool_(), [True, False], [-100, 2], [True, 0]),
+    (pa.float32(), [1.0, 2.0], [1e39], [-math.inf, -1e38, 0]),
+])
+def test_padding_must_fit_into_the_values(format, type, values, bad, good):
+    if format == "tensorflow":
+        pytest.importorskip("tensorflow")
+    lists = pipeline({"x": pa.array([values, values[:1]], pa.list_(type))})
+    for padding in bad:
+        with pytest.raises(forebay.InvalidError, match=re.escape(f"padding {padding} does not fit into the values")):
+            next(iter(lists.load(format=format, padding={"x": padding})))
+    for padding in good:
+        [batch] = lists.load(format=format, padding={"x": padding})
+        assert np.asarray(batch["x"]).tolist() == [values, [values[0], np.float32(padding)]]
 
 
 @pytest.mark.parametrize("format", ["numpy", "torch", "jax"])

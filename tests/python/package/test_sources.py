@@ -307,6 +307,18 @@ def test_folders_may_have_the_characters_of_globs(session, pictures, tmp_path):
         assert rows(session.table([f"{folder}/001.jpg"]))["path"] == [f"{folder}/001.jpg"]
 
 
+def test_files_may_have_the_characters_of_globs(session, pictures, tmp_path):
+    names = ["a[1].jpg", "what?.jpg", "{x}*.jpg"]
+    for name in names:
+        shutil.copy(tmp_path / pictures[0], tmp_path / "photos" / name)
+    given = [*pictures, *(f"photos/{name}" for name in names)]
+    assert rows(session.table(given))["path"] == sorted(given)
+    assert rows(session.table(given[-2:]))["path"] == sorted(given[-2:])
+    # Elsewhere they are globs.
+    globs = rows(session.table([pictures[0], "photos/cat/00[17].jpg"]))["path"]
+    assert globs == ["cat/001.jpg", "cat/007.jpg", "rocket/002.jpg"]
+
+
 def test_a_list_of_paths_in_a_query(session, pictures):
     query = session.sql("SELECT path FROM chosen WHERE label = 'rocket'", chosen=pictures)
     assert rows(query)["path"] == ["photos/rocket/002.jpg"]

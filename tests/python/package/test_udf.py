@@ -497,3 +497,69 @@ next(iter(loader))
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@forebay.udf(input="int64", output=forebay.tensor("int64", [3, 2]))
+def sides_swapped(x):
+    return np.arange(6 * len(x)).reshape(len(x), 2, 3)
+
+
+@forebay.udf(input="int64", output=forebay.tensor("int64", [3, 2]))
+def sides_swapped_in_a_list(x):
+    return list(np.arange(6 * len(x)).reshape(len(x), 2, 3))
+
+
+@forebay.udf(input="int64", output=forebay.tensor("int64", [3, 2]), nullable=True)
+def sides_swapped_beside_null(x):
+    rows = np.arange(6 * len(x)).reshape(len(x), 2, 3)
+    return [None if n.as_py() == 0 else row for n, row in zip(x, rows)]
+
+
+@forebay.udf(input="int64", output=forebay.tensor("int64", [3, 2]))
+def sides_swapped_in_arrow(x):
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(6 * len(x)).reshape(len(x), 2, 3))
+
+
+@pytest.mark.parametrize("call", [
+    "sides_swapped", "sides_swapped_in_a_list", "sides_swapped_beside_null", "sides_swapped_in_arrow"
+])
+def test_tensors_of_other_sides_are_refused(session, call):
+    with pytest.raises(forebay.DataError, match=rf"{call}: ValueError: gave .*, and declares tensor<int64>\[3, 2\]"):
+        column(session, f"{call}(n)")
+
+
+@forebay.udf(input="int64", output=forebay.tensor("int64", [3, 2]), nullable=True)
+def many_forms(x):
+    rows = np.arange(6 * len(x)).reshape(len(x), 3, 2)
+    forms = [rows, rows.reshape(-1, 6), list(rows), list(rows.reshape(-1, 6)), pa.array(list(rows.reshape(-1, 6)))]
+    forms += [[None, *rows[1:]], pa.FixedShapeTensorArray.from_numpy_ndarray(rows), rows[:0] if len(x) == 0 else rows]
+    return forms[x[0].as_py() % len(forms)]
+
+
+@pytest.mark.parametrize("form", range(8))
+def test_tensors_have_many_forms(form):
+    table = forebay.Session().table({"n": [form] * 3})
+    [batch] = table.select(x="many_forms(n)").load(format="arrow")
+    expected = np.arange(18).reshape(3, 6).tolist()
+    assert batch["x"].storage.to_pylist() == [None if form == 5 else expected[0], *expected[1:]]
+
+
+@forebay.udf(input=forebay.tensor("int64", [2]), output="int64")
+def first_of_two(x):
+    return x[:, 0].copy()
+
+
+@forebay.udf(input=forebay.tensor("int64", [None]), output="int64")
+def first_of_many(x):
+    return np.array([row[0] for row in x])
+
+
+@pytest.mark.parametrize("call", ["first_of_two", "first_of_many"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_null_element_is_a_bad_row_and_changes_no_other(call, batch_size):
+    rows = pa.array([[2**53 + 1, 0], [1, None], [2**53 + 3, 0], None], pa.list_(pa.int64(), 2))
+    table = forebay.Session().table(pa.table({"x": rows})).select(x=f"{call}(x)")
+    batches = list(table.load(format="numpy", batch_size=batch_size, on_error="skip"))
+    assert [value for batch in batches for value in batch["x"].tolist()] == [2**53 + 1, 2**53 + 3]
+    with pytest.raises(forebay.DataError, match=f"row 1: {call}: ValueError: an "):
+        list(table.load(format="numpy", batch_size=batch_size))

@@ -204,3 +204,47 @@ def test_folders_of_pictures_are_one_table(session, tmp_path):
 def test_locations_that_do_not_fit_are_named(session, folders, paths, error, phrase):
     with pytest.raises(error, match=phrase):
         session.table(paths)
+
+
+@pytest.mark.parametrize("version", [None, 1])
+def test_what_python_functions_draw_is_not_frozen(table, version):
+    @forebay.udf(input="string", output="float64", version=version, rng=True)
+    def drawn(b, rngs):
+        return np.array([rng.random() for rng in rngs])
+
+    with pytest.raises(forebay.InvalidError, match="results of drawn would repeat in every epoch"):
+        table.with_column("r", "drawn(b)").order_by("r")
+    with pytest.raises(forebay.InvalidError, match="results of drawn would repeat in every epoch"):
+        table._session.concat([table.with_column("r", "drawn(b)")] * 2)
+
+
+def test_functions_without_a_version_may_be_sorted_by(table):
+    @forebay.udf(input="string", output="string")
+    def plain(b):
+        return b
+
+    assert column(table.with_column("c", "plain(b)").order_by("c"), "b") == list("vwxyz")
+
+
+def test_half_floats_are_sorted(session):
+    halves = session.table({"h": np.array([2, 0.5, np.nan, -1], dtype=np.float16), "n": [0, 1, 2, 3]})
+    assert column(halves.order_by("h"), "n") == [3, 1, 0, 2]
+    ordered = halves.order_by("h DESC", "n")
+    assert column(ordered, "n") == [0, 1, 3, 2] and ordered.columns == halves.columns
+
+
+def test_a_first_table_without_rows_says_the_order_of_columns(session, table):
+    other = table.select("tokens", "image", "x", "b", "a")
+    both = session.concat([table.filter("a > 100"), other])
+    assert list(both.columns) == list(ROWS) and column(both, "b") == list("xyzwv")
+
+
+def test_names_of_tables_are_put_together(session, folders, tmp_path):
+    for name, rows in (("train", [1, 2]), ("test", [3])):
+        session.table({"n": rows}, name=name)
+    assert column(session.concat(["train", "test"]), "n") == [1, 2, 3]
+    session.table({"n": ["w"]}, name="w")
+    assert column(session.concat(["w", "a/y.parquet"]), "n") == ["w", "a/y.parquet:0", "a/y.parquet:1"]
+    # Folders may have names like tables.
+    pq.write_table(pa.table({"n": ["a"]}), tmp_path / "none" / "x.parquet")
+    assert session.concat(["a", "none"]).count() == 6

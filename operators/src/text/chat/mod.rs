@@ -46,7 +46,7 @@ const TOOLS: Parameter =
 
 static CHAT_TEMPLATE: Descriptor = Descriptor {
     name: "chat_template",
-    version: 1,
+    version: 2,
     category: "text",
     summary: "Writes messages as the text that a chat model reads",
     parameters: &[
@@ -84,7 +84,7 @@ static CHAT_TEMPLATE: Descriptor = Descriptor {
 
 static CHAT_SEGMENTS: Descriptor = Descriptor {
     name: "chat_segments",
-    version: 1,
+    version: 2,
     category: "text",
     summary: "Writes messages like chat_template, cut into what the model reads and what it should learn to answer",
     parameters: &[MESSAGES, TEMPLATE, BOS_TOKEN, EOS_TOKEN, VARIABLES, NOW, TOOLS],

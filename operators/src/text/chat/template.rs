@@ -177,30 +177,71 @@ fn unknown_statement(error: &Error) -> Option<&'static str> {
 }
 
 /// Replaces the tags of answers by blocks that the library knows, on the same lines. Variables that an answer sets stay
-/// in it, as in `transformers`.
+/// in it, as in `transformers`. Comments, expressions and raw text stay as they are.
 fn with_marks(text: &str) -> (String, bool) {
     let mut out = String::with_capacity(text.len());
     let (mut rest, mut has_marks) = (text, false);
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let (tag, end) = (&rest[start + 2..start + length], start + length + 2);
-        let left = if tag.starts_with(['-', '+']) { &tag[..1] } else { "" };
-        let inner = &tag[left.len()..];
-        let right = if inner.ends_with(['-', '+']) { &inner[inner.len() - 1..] } else { "" };
-        let name = inner[..inner.len() - right.len()].trim();
-        out.push_str(&rest[..start]);
+    while let Some(start) =
+        rest.match_indices('{').map(|(at, _)| at).find(|at| rest[at + 1..].starts_with(['%', '#', '{']))
+    {
+        let (before, tag) = rest.split_at(start);
+        let length = match &tag[..2] {
+            "{#" => tag.find("#}").map(|at| at + 2),
+            "{{" => end_of(tag, "}}"),
+            _ => end_of(tag, "%}"),
+        };
+        let Some(length) = length else { break };
+        out.push_str(before);
+        rest = &tag[length..];
+        let tag = &tag[..length];
+        let (left, name, right) = if tag.starts_with("{%") { parts(tag) } else { ("", "", "") };
         match name {
             "generation" => {
                 has_marks = true;
                 out.push_str(&format!("{{%{left} with %}}{{% filter generation {right}%}}"));
             }
             "endgeneration" => out.push_str(&format!("{{%{left} endfilter %}}{{% endwith {right}%}}")),
-            _ => out.push_str(&rest[start..end]),
+            "raw" => {
+                out.push_str(tag);
+                let mut tags = rest.match_indices("{%").map(|(at, _)| at);
+                let is_end = |at: &usize| {
+                    rest[*at..].find("%}").is_some_and(|end| parts(&rest[*at..at + end + 2]).1 == "endraw")
+                };
+                let (raw, after) = rest.split_at(tags.find(is_end).unwrap_or(rest.len()));
+                out.push_str(raw);
+                rest = after;
+            }
+            _ => out.push_str(tag),
         }
-        rest = &rest[end..];
     }
     out.push_str(rest);
     (out, has_marks)
+}
+
+/// Splits a tag into the sign at its beginning, its text, and the sign at its end.
+fn parts(tag: &str) -> (&str, &str, &str) {
+    let tag = &tag[2..tag.len() - 2];
+    let left = if tag.starts_with(['-', '+']) { &tag[..1] } else { "" };
+    let inner = &tag[left.len()..];
+    let right = if inner.ends_with(['-', '+']) { &inner[inner.len() - 1..] } else { "" };
+    (left, inner[..inner.len() - right.len()].trim(), right)
+}
+
+/// Returns where a tag ends. Texts in quotes do not end it.
+fn end_of(tag: &str, end: &str) -> Option<usize> {
+    let (mut quote, mut is_escaped) = (None, false);
+    for (at, letter) in tag.char_indices() {
+        match quote {
+            Some(_) if is_escaped => is_escaped = false,
+            Some(_) if letter == '\\' => is_escaped = true,
+            Some(open) if letter == open => quote = None,
+            Some(_) => {}
+            None if matches!(letter, '"' | '\'') => quote = Some(letter),
+            None if at >= 2 && tag[at..].starts_with(end) => return Some(at + end.len()),
+            None => {}
+        }
+    }
+    None
 }
 
 /// The filter `tojson` of `transformers`: Python's `json.dumps` without escapes for HTML.

@@ -136,6 +136,26 @@ fn marks_stand_alone() {
 }
 
 #[test]
+fn only_tags_are_marks() {
+    let chat = r#"[{"role": "user", "content": "2?"}, {"role": "assistant", "content": "3"}]"#;
+    let rest = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    for (other, shown) in [
+        ("{# put {% generation %} here #}", ""),
+        ("{# it's #}", ""),
+        ("{{ '{% generation %}' }}", "{% generation %}"),
+        ("{{ '\\'{% generation %}' }}", "'{% generation %}"),
+        ("{% set x = '%}{% generation %}' %}{{ x }}", "%}{% generation %}"),
+        ("{%- raw -%} {% generation %}{% endgeneration %} {# {%- endraw %}", "{% generation %}{% endgeneration %} {#"),
+    ] {
+        let expect = format!("[{{text: {shown}2?, train: false}}, {{text: 3, train: true}}]");
+        assert_eq!(segments(&format!("{other}{rest}"), chat).unwrap_or_else(|e| e), expect, "{other}");
+        let marked = format!("{other}a{{% generation %}}b{{% endgeneration %}}");
+        let expect = format!("[{{text: {shown}a, train: false}}, {{text: b, train: true}}]");
+        assert_eq!(segments(&marked, chat).unwrap_or_else(|e| e), expect, "{marked}");
+    }
+}
+
+#[test]
 fn messages_are_structs_or_json() {
     let messages = "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is string else m.content | tojson }}\
                     {% endfor %}";
