@@ -48,6 +48,7 @@ mod dictionary;
 mod error;
 mod extension;
 pub mod formats;
+mod lake;
 mod listing;
 mod pinned;
 mod schema;

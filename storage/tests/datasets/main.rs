@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
+mod lakes;
 mod media;
 mod parquet;
 mod pinned;
