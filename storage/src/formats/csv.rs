@@ -104,6 +104,8 @@ impl CsvText {
 }
 
 impl RecordText for CsvText {
+    type Seen = ();
+
     fn records(&self) -> Box<dyn Records> {
         Box::new(CsvRecords::new(self.delimiter))
     }
