@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Stores, dictionary_of_texts, write_parquet};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns, Stores, dictionary_of_texts, write_parquet};
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
@@ -36,7 +36,12 @@ async fn row_groups_with_an_offset_index_are_split() {
 async fn what_is_written_is_read() {
     let stores = Stores::new();
     write_parquet(&stores, "memory:///x.parquet", &batch(0..10)).await.unwrap();
-    let spec = DatasetSpec { location: "memory:///x.parquet".to_owned(), format: stored_as("parquet"), schema: None };
+    let spec = DatasetSpec {
+        location: "memory:///x.parquet".to_owned(),
+        format: stored_as("parquet"),
+        schema: None,
+        path_columns: PathColumns::Inferred,
+    };
     let dataset = Dataset::open(&stores, &spec).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &[0, 1]).await.unwrap();
     assert_eq!(rows.batch, batch(0..10));
