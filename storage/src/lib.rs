@@ -59,6 +59,7 @@ mod snapshot_text;
 mod source_file;
 mod stores;
 mod text_types;
+mod widening;
 
 pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
 pub use detection::format_at;
