@@ -2,7 +2,7 @@
 //!
 //! Every field of every record becomes a column, or a field of a struct. A field's type is inferred from its first
 //! values in the first file that has any, so a wrong value later in a file is a bad row, and does not turn numbers into
-//! text. Records are walked as they are parsed, without building values: that takes about as long as reading them.
+//! text. Records are walked as they are parsed, without building values.
 
 use std::collections::HashMap;
 use std::fmt;

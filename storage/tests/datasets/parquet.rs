@@ -266,6 +266,29 @@ async fn files_whose_columns_changed_over_the_years_are_one_table() {
 }
 
 #[tokio::test]
+async fn a_value_that_the_wider_type_cannot_hold_is_an_error() {
+    let time = |unit| cast(&Int64Array::from(vec![1 << 40]), &DataType::Timestamp(unit, None)).unwrap();
+    let place = TestFolder::memory();
+    place.put("a.parquet", one_column("at", time(TimeUnit::Millisecond))).await;
+    place.put("b.parquet", one_column("at", time(TimeUnit::Nanosecond))).await;
+    place.put("c.parquet", one_column("at", cast(&time(TimeUnit::Millisecond), &DataType::Int64).unwrap())).await;
+    let far = cast(&Int64Array::from(vec![1 << 45]), &DataType::Timestamp(TimeUnit::Millisecond, None)).unwrap();
+    place.put("d/a.parquet", one_column("at", far)).await;
+    place.put("d/b.parquet", one_column("at", time(TimeUnit::Nanosecond))).await;
+    let dataset = place.open("d", stored_as("parquet")).await.unwrap();
+    let ranges = dataset.row_ranges(1);
+    let error = dataset.read(&ranges[0], &[0]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Data);
+    let expect = "\"memory:///root/d/a.parquet\" has a value of column \"at\" that does not fit Timestamp(ns): ";
+    assert!(error.to_string().starts_with(expect), "{error}");
+    assert_eq!(dataset.read(&ranges[1], &[0]).await.unwrap().batch.num_rows(), 1);
+    let near = place.open("{a,b}.parquet", stored_as("parquet")).await.unwrap();
+    assert_eq!(near.read(&near.row_ranges(1)[0], &[0]).await.unwrap().batch.num_rows(), 1);
+    let mixed = place.open("{a,c}.parquet", stored_as("parquet")).await.unwrap_err();
+    assert_eq!(mixed.kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
 async fn files_with_other_columns_are_refused() {
     let int = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
     let text = || Arc::new(StringViewArray::from(vec!["x"])) as ArrayRef;

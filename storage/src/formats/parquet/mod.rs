@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use arrow::array::{ArrayRef, new_null_array};
+use arrow::datatypes::Field;
 use arrow::error::ArrowError;
 use futures::future::{BoxFuture, FutureExt};
 use futures::lock::Mutex;
@@ -33,7 +34,7 @@ use super::format::{
     Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
 use super::options::{FormatOption, FormatOptionKind, OptionValues};
-use crate::pinned::for_all;
+use crate::pinned::{PinnedFile, for_all};
 use crate::source_file::{RowGroup, SourceFile};
 use crate::widening::{Drift, conform};
 use crate::{Error, Result};
@@ -191,10 +192,17 @@ impl ParquetReader {
             };
             let array = batch.column(in_file_order.partition_point(|other| *other < root));
             match dictionaries.contains(column) {
-                true => texts_as_dictionary(array),
-                false => conform(array, field.data_type()),
+                true => texts_as_dictionary(array).map_err(|e| damaged(file, &e.to_string())),
+                false => conform(array, field.data_type()).map_err(|e| unfit(file, field, &e)),
             }
         });
-        arrays.collect::<Result<_, ArrowError>>().map_err(|e| damaged(file, &e.to_string()))
+        arrays.collect()
     }
+}
+
+/// The error for a value that the type of all files cannot hold.
+fn unfit(file: &PinnedFile, field: &Field, error: &ArrowError) -> Error {
+    let (name, data_type) = (field.name(), field.data_type());
+    Error::data(format!("\"{}\" has a value of column \"{name}\" that does not fit {data_type}: {error}", file.path()))
+        .with_hint("write the files with one type for this column; OPTIONS ('widen' 'false') names those that differ")
 }
