@@ -1,9 +1,14 @@
 //! The format of a table's files, as declared in SQL. The formats are those of `forebay_storage::formats`.
 
+use std::sync::Arc;
+
 use forebay_sql::{Place, TableDefinition};
-use forebay_storage::{TableFormat, formats};
+use forebay_storage::{PathColumns, TableFormat, formats};
 
 use crate::error::{Error, Result};
+
+/// The option of every format that turns the columns from folders such as `dt=2026-01-01` off.
+const HIVE_PARTITIONING: &str = "hive_partitioning";
 
 /// The format in `STORED AS`, with its `OPTIONS`. An error carries the place of the cause.
 pub(crate) fn format_of(table: &TableDefinition) -> Result<TableFormat, (Place, Error)> {
@@ -13,7 +18,25 @@ pub(crate) fn format_of(table: &TableDefinition) -> Result<TableFormat, (Place, 
             .with_hint(format!("STORED AS {}", names.join(", ")));
         (table.file_type_place, error)
     })?;
-    TableFormat::new(format, &table.location, &table.options).map_err(|error| (table.place, with_hint(error)))
+    let options: Vec<_> = table.options.iter().filter(|(name, _)| name != HIVE_PARTITIONING).cloned().collect();
+    TableFormat::new(format, &table.location, &options).map_err(|error| (table.place, with_hint(error)))
+}
+
+/// The columns of a table that are in its files' paths.
+pub(crate) fn path_columns_of(table: &TableDefinition) -> Result<PathColumns, (Place, Error)> {
+    let option = table.options.iter().find(|(name, _)| name == HIVE_PARTITIONING).map(|(_, value)| value.as_str());
+    match (option, &table.path_columns) {
+        (Some("false"), None) => Ok(PathColumns::Ignored),
+        (None | Some("true"), None) => Ok(PathColumns::Inferred),
+        (None | Some("true"), Some(declared)) => Ok(PathColumns::Declared(Arc::clone(declared))),
+        (Some("false"), Some(_)) => Err((
+            table.place,
+            Error::invalid(format!("PARTITIONED BY contradicts the option '{HIVE_PARTITIONING}' 'false'")),
+        )),
+        (Some(other), _) => {
+            Err((table.place, Error::invalid(format!("\"{HIVE_PARTITIONING}\" must be true or false, got '{other}'"))))
+        }
+    }
 }
 
 /// Converts a storage error, including its hint.

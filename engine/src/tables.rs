@@ -7,7 +7,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use forebay_arrays::{digest, schema_digest, without_views};
-use forebay_storage::{Dataset, DatasetSpec, TableFormat, format_at, formats};
+use forebay_storage::{Dataset, DatasetSpec, PathColumns, TableFormat, format_at, formats};
 
 use crate::error::{Error, Result};
 use crate::session::{Session, misplaced};
@@ -28,7 +28,8 @@ impl Session {
             None => format_at(&self.stores, location).await,
         };
         let format = format.and_then(|format| TableFormat::new(format, location, &[])).map_err(with_hint)?;
-        let spec = DatasetSpec { location: location.to_owned(), format, schema: None };
+        let spec =
+            DatasetSpec { location: location.to_owned(), format, schema: None, path_columns: PathColumns::Inferred };
         let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| misplaced(Error::from(error)))?;
         self.catalog.add_table(name, dataset)
     }

@@ -1,7 +1,7 @@
 //! Parquet files.
 
 use bytes::Bytes;
-use forebay_storage::{Dataset, DatasetSpec, Stores, TableFormat};
+use forebay_storage::{Dataset, DatasetSpec, PathColumns, Stores, TableFormat};
 
 use crate::runtime::block_on;
 
@@ -17,7 +17,8 @@ pub fn footer(data: &[u8]) -> bool {
         let put = stores.put(LOCATION, Bytes::copy_from_slice(data)).await;
         put.expect("memory takes any file");
         let format = TableFormat::named("parquet").expect("the format is registered");
-        let spec = DatasetSpec { location: LOCATION.to_owned(), format, schema: None };
+        let spec =
+            DatasetSpec { location: LOCATION.to_owned(), format, schema: None, path_columns: PathColumns::Inferred };
         let Ok(dataset) = Dataset::open(&stores, &spec).await else { return false };
         if dataset.snapshot().rows() > ROWS_MAX {
             return false;

@@ -120,7 +120,7 @@ fn middle(have: usize, want: usize) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{fixed, image, sql};
+    use crate::testing::{assert_near, decoded, fixed, image, noise, sql};
 
     #[test]
     fn offsets_round_to_even_and_padding_rounds_down() {
@@ -133,6 +133,29 @@ mod tests {
         check(4, 4, 0, 0, 4);
         check(3, 6, 0, 1, 3); // padding of 3: 1 before, 2 after
         check(1, 2, 0, 0, 1);
+    }
+
+    #[test]
+    fn the_shorter_side_is_scaled_as_torchvision_scales_it() {
+        let check = |call: &str, golden: &str, levels| {
+            let made = sql(call, vec![decoded(&["colour.jpg.png"])]).unwrap();
+            assert_near(&made, golden, levels);
+        };
+        check("center_crop(image, 16, 12, 20)", "colour_center_16x12_of_20.png", 1);
+        check("center_crop(image, 24, 40, 45, 'bicubic')", "colour_center_24x40_of_45.png", 1);
+        check("center_crop(image, 70, 60, 80, 'lanczos')", "colour_center_70x60_of_80.png", 2);
+    }
+
+    #[test]
+    fn what_cannot_be_cropped_is_refused() {
+        let check = |call: &str, expect: &str| assert_eq!(sql(call, vec![noise()]).unwrap_err(), expect);
+        let about = "center_crop: \"resize\" must be 0, or at least 8 as the crop is and at most 16384";
+        check("center_crop(image, 4, 8, 7)", &format!("{about}, got 7"));
+        check("center_crop(image, 4, 8, -1)", &format!("{about}, got -1"));
+        check(
+            "center_crop(image, 4, 8, 9, 'area')",
+            "center_crop: \"interpolation\" must not be 'area', which scales whole images",
+        );
     }
 
     #[test]

@@ -34,3 +34,10 @@ for name,i in (('noise',n),('colour',src)):
     for h,w in ((5,7),(18,20),(9,40),(64,30)):
         i.resize((w,h),Image.BILINEAR).save(D+f'{name}_{h}x{w}.png',optimize=True)
 src.crop((11,4,11+30,4+20)).resize((16,24),Image.BILINEAR).save(D+'colour_crop_24x16.png',optimize=True)
+def center(im,h,w,shorter,kernel):
+    # As torchvision's Resize(shorter) and CenterCrop((h, w)).
+    width,height=[shorter if side==min(im.size) else int(shorter*side/min(im.size)) for side in im.size]
+    top,left=round((height-h)/2),round((width-w)/2)
+    return im.resize((width,height),kernel).crop((left,top,left+w,top+h))
+for h,w,shorter,kernel in ((16,12,20,Image.BILINEAR),(24,40,45,Image.BICUBIC),(70,60,80,Image.LANCZOS)):
+    center(src,h,w,shorter,kernel).save(D+f'colour_center_{h}x{w}_of_{shorter}.png',optimize=True)

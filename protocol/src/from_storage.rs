@@ -12,7 +12,11 @@ impl From<forebay_storage::Error> for Error {
             forebay_storage::ErrorKind::Data => ErrorKind::Data,
             forebay_storage::ErrorKind::Internal => ErrorKind::Internal,
         };
-        let message = error.to_string();
-        Self::caused_by(kind, message, error)
+        let (message, hint) = (error.to_string(), error.hint().map(str::to_owned));
+        let caused = Self::caused_by(kind, message, error);
+        match hint {
+            Some(hint) => caused.with_hint(hint),
+            None => caused,
+        }
     }
 }

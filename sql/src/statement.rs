@@ -78,6 +78,9 @@ pub struct TableDefinition {
     pub location_place: Place,
     /// The declared columns; `None` when the files say what their columns are.
     pub columns: Option<SchemaRef>,
+    /// The columns of `PARTITIONED BY`, which are in the paths; `None` without that clause. A column without a type has
+    /// the type `Null`.
+    pub path_columns: Option<SchemaRef>,
     /// The pairs of `OPTIONS (…)`, in order. Keys are lower case and each occurs once.
     pub options: Vec<(String, String)>,
     /// Where the statement starts.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::TableReference;
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result as DataFusionResult};
@@ -55,13 +55,6 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
         let word = if tokens.next(place, &["TEMPORARY", "TABLE"]).is_some() { "TEMPORARY" } else { "TEMP" };
         return refuse(&[word], "temporary tables are not supported: no session would drop them", "leave the word out");
     }
-    if !table_partition_cols.is_empty() {
-        return refuse(
-            &["PARTITIONED"],
-            "PARTITIONED BY is not supported: columns come from the files, not from their paths",
-            "write the value into the files, as a column",
-        );
-    }
     if !order_exprs.is_empty() {
         return refuse(
             &["WITH", "ORDER"],
@@ -86,6 +79,7 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
     }
     let stored_as = tokens.next(name_place, &["STORED", "AS"]).and_then(|keyword| tokens.after(keyword, 2));
     let options_place = tokens.next(name_place, &["OPTIONS"]).unwrap_or(place);
+    let (columns, path_columns) = split(schema(columns, name_place)?, &table_partition_cols);
     Ok(Statement::CreateTable(TableDefinition {
         name,
         or_replace,
@@ -94,7 +88,8 @@ pub(crate) fn definition(parsed: ParsedStatement, place: Place, tokens: &Tokens)
         file_type_place: stored_as.unwrap_or(place),
         location,
         location_place,
-        columns: schema(columns, name_place)?,
+        columns,
+        path_columns,
         options: table_options(options, options_place)?,
         place,
         name_place,
@@ -173,7 +168,23 @@ fn schema(columns: Vec<ColumnDef>, place: Place) -> Result<Option<SchemaRef>> {
         })?;
         fields.extend(one.fields().iter().cloned());
     }
-    Ok(Some(Arc::new(datafusion::arrow::datatypes::Schema::new(fields))))
+    Ok(Some(Arc::new(Schema::new(fields))))
+}
+
+/// The columns in the files, and those of `PARTITIONED BY`, which the parser puts among them if they have types.
+fn split(declared: Option<SchemaRef>, partitions: &[String]) -> (Option<SchemaRef>, Option<SchemaRef>) {
+    if partitions.is_empty() {
+        return (declared, None);
+    }
+    let fields = declared.map(|schema| schema.fields().to_vec()).unwrap_or_default();
+    let of_path = partitions.iter().map(|name| {
+        let found = fields.iter().find(|field| field.name() == name).cloned();
+        found.unwrap_or_else(|| Arc::new(Field::new(name, DataType::Null, true)))
+    });
+    let of_path: Vec<FieldRef> = of_path.collect();
+    let of_files: Vec<FieldRef> = fields.iter().filter(|field| !partitions.contains(field.name())).cloned().collect();
+    let of_files = (!of_files.is_empty()).then(|| Arc::new(Schema::new(of_files)));
+    (of_files, Some(Arc::new(Schema::new(of_path))))
 }
 
 /// Mapping types needs only the planner's options.

@@ -13,7 +13,8 @@ pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str
     let mut hash = ContentHash(blake3::Hasher::new());
     hash.text("forebay snapshot 1");
     hash.text(format.descriptor().name);
-    for (_, value) in format.options().iter() {
+    let options = format.descriptor().options.iter().zip(format.options().iter());
+    for (_, (_, value)) in options.filter(|(option, _)| !option.only_columns) {
         match value {
             FormatOptionValue::Flag(flag) => hash.number(u64::from(*flag)),
             FormatOptionValue::Character(byte) => hash.number(u64::from(*byte)),

@@ -15,6 +15,7 @@ use crate::formats::format::{Decoded, FormatReader, OpenRequest, Opened, ReadReq
 use crate::formats::memory::{self, InMemoryReader};
 use crate::formats::table_format::TableFormat;
 use crate::listing;
+use crate::path_columns::{PathColumns, PathValues};
 use crate::pinned::PinnedFile;
 use crate::snapshot::Snapshot;
 use crate::source_file::{RowGroup, RowRange};
@@ -27,9 +28,12 @@ pub struct DatasetSpec {
     pub location: String,
     /// The format of the files.
     pub format: TableFormat,
-    /// The columns, for formats whose tables may declare them. Otherwise they are inferred from the first file.
+    /// The columns of the files, for formats whose tables may declare them. Otherwise they are inferred.
     #[serde(with = "crate::schema::optional", default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<SchemaRef>,
+    /// The columns from the names of folders, which follow those of the files.
+    #[serde(default, skip_serializing_if = "PathColumns::is_inferred")]
+    pub path_columns: PathColumns,
 }
 
 /// The files of a table, opened and pinned. Cheap to clone.
@@ -42,6 +46,9 @@ pub struct Dataset {
 struct DatasetInner {
     spec: DatasetSpec,
     schema: SchemaRef,
+    /// The columns among them that are in the files.
+    file_schema: SchemaRef,
+    path_values: PathValues,
     snapshot: Arc<Snapshot>,
     files: Vec<PinnedFile>,
     reader: Box<dyn FormatReader>,
@@ -82,7 +89,8 @@ impl Dataset {
     /// `Invalid` for a file at two locations, and for locations in different stores.
     pub async fn open_all(stores: &Stores, locations: &[String], format: &TableFormat) -> Result<Self> {
         let (location, files) = listing::list_all(stores, locations, format.descriptor()).await?;
-        let spec = DatasetSpec { location, format: format.clone(), schema: None };
+        let path_columns = PathColumns::Inferred;
+        let spec = DatasetSpec { location, format: format.clone(), schema: None, path_columns };
         check_spec(&spec)?;
         Self::of_files(spec, files).await
     }
@@ -90,10 +98,12 @@ impl Dataset {
     async fn of_files(spec: DatasetSpec, files: Vec<PinnedFile>) -> Result<Self> {
         let format = &spec.format;
         let request = OpenRequest { files: &files, options: format.options(), columns: spec.schema.as_ref() };
-        let Opened { schema, groups, reader } = format.format().open(request).await?;
-        check_names(&schema, &files)?;
+        let path_values = PathValues::of(&spec.path_columns, &files)?;
+        let Opened { schema: file_schema, groups, reader } = format.format().open(request).await?;
+        check_names(&file_schema, &files)?;
+        let schema = path_values.with_columns_of(&file_schema, files.first())?;
         let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
-        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, snapshot, files, reader }) })
+        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
     }
 
     /// Opens a dataset that was opened elsewhere with [`spec`](Self::spec), [`schema`](Self::schema) and
@@ -110,15 +120,18 @@ impl Dataset {
         let files = listing::pinned(stores, &spec.location, snapshot.files())?;
         check_names(&schema, &files)?;
         snapshot.check(&spec.format, &schema, &files)?;
-        let request = ReaderRequest { files: files.len(), options: spec.format.options(), schema: &schema };
+        let path_values = PathValues::of(&spec.path_columns, &files)?;
+        let file_schema = path_values.without(&schema)?;
+        let request = ReaderRequest { files: files.len(), options: spec.format.options(), schema: &file_schema };
         let reader = spec.format.format().reader(request)?;
-        if spec.schema.as_ref().is_some_and(|declared| *declared != schema) {
+        if spec.schema.as_ref().is_some_and(|declared| *declared != file_schema) {
             return Err(Error::invalid(format!(
                 "\"{}\": the columns of its spec do not match those of its schema",
                 spec.location
             )));
         }
-        Ok(Self { inner: Arc::new(DatasetInner { spec: spec.clone(), schema, snapshot, files, reader }) })
+        let spec = spec.clone();
+        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
     }
 
     /// A dataset of rows in memory, with one row group per batch. `content` identifies the rows, as a store's version
@@ -138,8 +151,10 @@ impl Dataset {
         check_names(&schema, &files)?;
         let format = TableFormat::in_memory();
         let snapshot = Arc::new(Snapshot::new(&format, &schema, &files, vec![groups]));
-        let spec = DatasetSpec { location: name.to_owned(), format, schema: None };
-        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, snapshot, files, reader: Box::new(reader) }) })
+        let (location, path_columns) = (name.to_owned(), PathColumns::Ignored);
+        let spec = DatasetSpec { location, format, schema: None, path_columns };
+        let (file_schema, path_values, reader) = (Arc::clone(&schema), PathValues::none(), Box::new(reader));
+        Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
     }
 
     /// Whether the rows are in this process's memory rather than in files.
@@ -192,7 +207,9 @@ impl Dataset {
         dictionaries: &[usize],
     ) -> Result<RangeRows> {
         let inner = &*self.inner;
-        let is_text = |at: &usize| inner.schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
+        let own = inner.file_schema.fields().len();
+        let is_text =
+            |at: &usize| inner.file_schema.fields().get(*at).is_some_and(|f| *f.data_type() == DataType::Utf8);
         let dictionaries = match self.has_dictionaries() {
             true => dictionaries.iter().copied().filter(is_text).collect(),
             false => Vec::new(),
@@ -205,16 +222,25 @@ impl Dataset {
             }
         };
         let (file, groups) = self.find(range)?;
+        let of_file: Vec<usize> = columns.iter().copied().filter(|column| *column < own).collect();
+        let positions: Vec<usize> = (0..columns.len()).filter(|at| columns[*at] < own).collect();
+        let output = Arc::new(schema.project(&positions).map_err(|e| Error::internal(e.to_string()))?);
         let request = ReadRequest {
             file,
             groups,
             range,
-            schema: &inner.schema,
-            columns,
+            schema: &inner.file_schema,
+            columns: &of_file,
             dictionaries: &dictionaries,
-            output: &schema,
+            output: &output,
         };
-        let decoded = inner.reader.read(request).await?;
+        let mut decoded = inner.reader.read(request).await?;
+        if of_file.len() < columns.len() {
+            for batch in &mut decoded.batches {
+                let complete = inner.path_values.complete(batch, own, columns, range.file, &schema);
+                *batch = complete.map_err(|e| Error::internal(format!("columns of paths: {e}")).with_source(e))?;
+            }
+        }
         let first_sample_id = inner.snapshot.files()[range.file as usize].first_sample_id + range.first_row;
         RangeRows::numbered(&schema, decoded, range.rows, first_sample_id)
     }
@@ -240,7 +266,7 @@ fn is_in_memory(spec: &DatasetSpec) -> bool {
 }
 
 fn check_spec(spec: &DatasetSpec) -> Result<()> {
-    let DatasetSpec { location, format, schema } = spec;
+    let DatasetSpec { location, format, schema, path_columns: _ } = spec;
     let descriptor = format.descriptor();
     if is_in_memory(spec) {
         return Err(Error::invalid(format!(

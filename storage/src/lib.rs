@@ -10,7 +10,7 @@
 //! [`formats`], and the [`conformance`] suite checks all of them.
 //!
 //! ```
-//! use forebay_storage::{Dataset, DatasetSpec, Stores, TableFormat};
+//! use forebay_storage::{Dataset, DatasetSpec, PathColumns, Stores, TableFormat};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> forebay_storage::Result<()> {
@@ -22,6 +22,7 @@
 //!     location: "memory:///people".to_owned(),
 //!     format: TableFormat::named("csv")?,
 //!     schema: None,
+//!     path_columns: PathColumns::Inferred,
 //! };
 //! let dataset = Dataset::open(&stores, &spec).await?;
 //! assert_eq!(dataset.snapshot().rows(), 3);
@@ -48,7 +49,9 @@ mod dictionary;
 mod error;
 mod extension;
 pub mod formats;
+mod lake;
 mod listing;
+mod path_columns;
 mod pinned;
 mod schema;
 mod snapshot;
@@ -56,6 +59,7 @@ mod snapshot_text;
 mod source_file;
 mod stores;
 mod text_types;
+mod widening;
 
 pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
 pub use detection::format_at;
@@ -63,6 +67,7 @@ pub use dictionary::{dictionary_of_texts, retyped};
 pub use error::{Error, ErrorKind, Result};
 pub use formats::parquet::write_parquet;
 pub use formats::table_format::TableFormat;
+pub use path_columns::PathColumns;
 pub use pinned::{PinnedFile, for_all};
 pub use schema::schema_text;
 pub use snapshot::Snapshot;

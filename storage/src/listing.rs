@@ -3,7 +3,8 @@
 //! A location is one file, a folder or a glob. A folder contains the files below it with one of the format's
 //! extensions. A glob contains the files that it matches, with any extension, unless only the extension distinguishes
 //! the format. Below the folder, names that begin with `.` or `_` are skipped, as in Spark and Hive: `_SUCCESS`,
-//! `.crc`, unfinished output. Several locations of one store together are shown as a glob.
+//! `.crc`, unfinished output. Several locations of one store together are shown as a glob. Files of a [table with a
+//! log](crate::lake) are refused unless each is named.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::extension::has_extension;
 use crate::formats::format::FormatDescriptor;
+use crate::lake::{LakeTables, check_above};
 use crate::pinned::PinnedFile;
 use crate::source_file::SourceFile;
 use crate::stores::StoreLocation;
@@ -23,6 +25,8 @@ use crate::{Error, ErrorKind, Result, Stores};
 
 /// What a glob has and a name has not.
 const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
+/// The wildcards among them. Braces list names.
+const UNNAMED: [char; 3] = ['*', '?', '['];
 
 /// The files at `location`, in the order of their paths.
 pub(crate) async fn list(stores: &Stores, location: &str, format: &FormatDescriptor) -> Result<Vec<PinnedFile>> {
@@ -162,9 +166,11 @@ async fn list_folder(place: &StoreLocation, format: &FormatDescriptor) -> Result
     let mut files = Vec::new();
     let mut others = BTreeSet::new();
     let mut found = false;
+    let mut lakes = LakeTables::default();
     let mut listing = place.store.list(Some(&place.path));
     while let Some(meta) = listing.try_next().await.map_err(|e| Error::from_store(&place.display(), e))? {
         found = true;
+        lakes.see(&place.path, &meta.location);
         let Some(relative) = visible_below(&place.path, &meta.location) else {
             continue;
         };
@@ -178,6 +184,8 @@ async fn list_folder(place: &StoreLocation, format: &FormatDescriptor) -> Result
         }
     }
     if !files.is_empty() {
+        lakes.check(place, &files)?;
+        check_above(place, &place.path).await?;
         return Ok(files);
     }
     if !found {
@@ -214,8 +222,10 @@ async fn list_glob(
 ) -> Result<Vec<PinnedFile>> {
     let matcher = compile_glob(&place.display(), pattern)?;
     let mut files = Vec::new();
+    let mut lakes = LakeTables::default();
     let mut listing = place.store.list(Some(folder));
     while let Some(meta) = listing.try_next().await.map_err(|e| Error::from_store(&place.display(), e))? {
+        lakes.see(folder, &meta.location);
         let Some(relative) = visible_below(folder, &meta.location) else {
             continue;
         };
@@ -224,14 +234,18 @@ async fn list_glob(
             files.push(pin(place, meta, &relative));
         }
     }
-    match files.is_empty() {
-        true => Err(Error::invalid(format!(
+    if files.is_empty() {
+        return Err(Error::invalid(format!(
             "no {} files match \"{}\"; check the folder and the pattern",
             format.name,
             place.display()
-        ))),
-        false => Ok(files),
+        )));
     }
+    if pattern.contains(UNNAMED) {
+        lakes.check(place, &files)?;
+        check_above(place, folder).await?;
+    }
+    Ok(files)
 }
 
 pub(crate) fn compile_glob(display: &str, pattern: &str) -> Result<GlobMatcher> {

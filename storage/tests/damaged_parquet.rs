@@ -13,7 +13,7 @@ use arrow::array::{
     RecordBatch, StringArray, StructArray,
 };
 use arrow::datatypes::{Float32Type, Int32Type};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Result, Stores, TableFormat};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns, Result, Stores, TableFormat};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
@@ -126,7 +126,11 @@ fn damaged(whole: &[u8], random: &mut Random) -> Vec<u8> {
 
 async fn read(stores: &Stores, location: &str) -> Result<()> {
     let format = TableFormat::named("parquet")?;
-    let dataset = Dataset::open(stores, &DatasetSpec { location: location.to_owned(), format, schema: None }).await?;
+    let dataset = Dataset::open(
+        stores,
+        &DatasetSpec { location: location.to_owned(), format, schema: None, path_columns: PathColumns::Inferred },
+    )
+    .await?;
     let columns: Vec<usize> = (0..dataset.schema().fields().len()).collect();
     for target in [u64::MAX, 1 << 10] {
         for range in dataset.row_ranges(target).into_iter().take(8) {

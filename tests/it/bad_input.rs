@@ -3,7 +3,9 @@
 
 use forebay_engine::{ErrorKind, FeedOptions, Session};
 
-use crate::support::{Folder, Running, Server, clicks_csv, everything, fail, forebay, run, signal, text, wrong};
+use crate::support::{
+    Folder, Running, Server, clicks_csv, everything, fail, forebay, run, signal, succeed, text, wrong,
+};
 
 /// Runs `sql` as the script of `folder` and expects an error.
 fn refused(folder: &Folder, sql: &str, phrases: &[&str]) {
@@ -249,6 +251,42 @@ fn json_whose_columns_cannot_be_told_is_refused_not_dropped() {
         let message = fail(&mut forebay(["sql", &script]));
         assert!(message.contains("columns cannot be inferred") && message.contains("rows.jsonl"), "{message}");
     }
+}
+
+#[test]
+fn files_that_are_not_rows_are_refused() {
+    let folder = Folder::new();
+    folder.write("delta/x.csv", "a\n1\n");
+    folder.write("delta/_delta_log/00000000000000000000.json", "{}");
+    folder.write("pretty.json", "[\n  {\n    \"a\": 1\n  }\n]\n");
+    refused(&folder, &everything("CSV", "delta"), &["is a Delta Lake table", "hint: write the current version"]);
+    refused(&folder, &everything("JSON", "pretty.json"), &["holds one JSON array", "hint: write one object per line"]);
+}
+
+#[test]
+fn columns_of_folders_are_declared_in_sql() {
+    let folder = Folder::new();
+    folder.write("t/dt=2026-01-01/n=01/x.csv", "a\n1\n");
+    folder.write("t/dt=none/n=02/x.csv", "a\n2\n");
+    let columns = |clauses: &str| {
+        let table =
+            format!("CREATE EXTERNAL TABLE t {clauses} LOCATION 't'; DESCRIBE t;").replace("%", "STORED AS CSV");
+        succeed(&mut forebay(["sql", &folder.script(&table)]))
+    };
+    let check = |clauses: &str, expect: &[&str], not: &str| {
+        let shown = columns(clauses);
+        assert!(expect.iter().all(|part| shown.contains(part)) && !shown.contains(not), "{clauses}: {shown}");
+    };
+    check("%", &["dt", "Utf8", "n ", "Int64"], "Date32");
+    check("% PARTITIONED BY (n VARCHAR)", &["n ", "Utf8"], "dt");
+    check("(a DOUBLE) % PARTITIONED BY (n)", &["Float64", "n ", "Int64"], "dt");
+    check("% OPTIONS ('hive_partitioning' 'false')", &["a ", "Int64"], "dt");
+    let table = |clauses: &str| format!("CREATE EXTERNAL TABLE t STORED AS CSV {clauses} LOCATION 't';");
+    let date =
+        ["the value \"none\" of column \"dt\" in its path is not of type Date32", "dt=none/n=02/x.csv", "hint: "];
+    refused(&folder, &table("PARTITIONED BY (dt DATE)"), &date);
+    refused(&folder, &table("PARTITIONED BY (m INT)"), &["has no folder \"m=…\""]);
+    refused(&folder, &table("OPTIONS ('hive_partitioning' 'no')"), &["must be true or false, got 'no'"]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::outputs::{self, Output};
 use crate::compile::Audience;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Pipeline, Refusal};
-use crate::table_format::format_of;
+use crate::table_format::{format_of, path_columns_of};
 use forebay_protocol::FeedOptions;
 
 impl Session {
@@ -179,7 +179,9 @@ impl Session {
             return Err(Failure::At(table.name_place, error));
         }
         let format = format_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
-        let spec = DatasetSpec { location: table.location.clone(), format, schema: table.columns.clone() };
+        let path_columns = path_columns_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
+        let (location, schema) = (table.location.clone(), table.columns.clone());
+        let spec = DatasetSpec { location, format, schema, path_columns };
         let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| Failure::Unopened {
             table: table.name.clone(),
             place: table.location_place,

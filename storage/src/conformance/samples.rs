@@ -9,6 +9,7 @@ use object_store::ObjectStoreExt;
 use crate::dataset::{Dataset, DatasetSpec};
 use crate::formats::format::{Format, SampleFile};
 use crate::formats::table_format::TableFormat;
+use crate::path_columns::PathColumns;
 use crate::snapshot::Snapshot;
 use crate::{Error, Stores};
 
@@ -66,7 +67,11 @@ impl<'a> Samples<'a> {
 
     pub(super) async fn open(&self, name: &str, schema: Option<SchemaRef>) -> Result<Dataset, Error> {
         let location = format!("{}/{name}", self.folder);
-        Dataset::open(self.stores, &DatasetSpec { location, format: self.format.clone(), schema }).await
+        Dataset::open(
+            self.stores,
+            &DatasetSpec { location, format: self.format.clone(), schema, path_columns: PathColumns::Inferred },
+        )
+        .await
     }
 
     /// Opens the dataset as another process does.

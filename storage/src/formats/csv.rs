@@ -37,12 +37,14 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
             kind: FormatOptionKind::Flag,
             default: "true",
             docs: "whether the first record of each file names the columns; `false` gives `column_1`, `column_2`, …",
+            only_columns: false,
         },
         FormatOption {
             name: "delimiter",
             kind: FormatOptionKind::Character,
             default: ",",
             docs: "one ASCII character; write a tab as `E'\\t'`",
+            only_columns: false,
         },
     ],
     implied: &[ImpliedOption { suffix: ".tsv", option: "delimiter", value: "\t" }],
@@ -104,6 +106,8 @@ impl CsvText {
 }
 
 impl RecordText for CsvText {
+    type Seen = ();
+
     fn records(&self) -> Box<dyn Records> {
         Box::new(CsvRecords::new(self.delimiter))
     }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Schema, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, Float64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use arrow_json::reader::infer_json_schema;
 use arrow_json::{LineDelimitedWriter, ReaderBuilder};
 use futures::future::{BoxFuture, FutureExt};
+use serde::de::IgnoredAny;
 
 use super::format::{
     DamagedSample, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReaderRequest, SampleFile,
 };
+use super::json_fields::JsonFields;
 use super::options::OptionValues;
 use super::sample_rows::sample_rows;
 use super::text::{self, LineEnds, RecordText, Records};
-use crate::Result;
 use crate::source_file::{RowGroup, SourceFile};
+use crate::{Error, Result};
 
-const INFER_ROWS: usize = 1000;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
@@ -63,12 +63,33 @@ impl Format for Jsonl {
 struct JsonLines;
 
 impl RecordText for JsonLines {
+    type Seen = SeenLines;
+
     fn records(&self) -> Box<dyn Records> {
         Box::new(LineEnds::default())
     }
 
-    fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError> {
-        infer(sample)
+    fn see(&self, seen: &mut SeenLines, file: &str, piece: &[u8], infers: bool) -> Result<()> {
+        let text = match std::mem::replace(&mut seen.has_begun, true) {
+            true => piece,
+            false => {
+                let text = without_mark(piece);
+                check_lines(file, text)?;
+                text
+            }
+        };
+        if infers {
+            seen.add(text);
+        }
+        Ok(())
+    }
+
+    fn inferred(&self, seen: &mut [SeenLines]) -> Option<Result<SchemaRef, ArrowError>> {
+        for file in seen.iter_mut() {
+            // The last line may have no end.
+            file.fields.add(&std::mem::take(&mut file.begun));
+        }
+        Some(JsonFields::columns(seen.iter().map(|file| &file.fields)))
     }
 
     fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError> {
@@ -108,37 +129,57 @@ fn sample(numbers: Range<u64>) -> SampleFile {
     SampleFile { bytes, rows, damaged }
 }
 
-/// Infers the columns from the beginning of a file. Columns that are null so far are text.
-fn infer(sample: &[u8]) -> Result<SchemaRef, ArrowError> {
-    let sample = without_mark(sample);
-    let schema = match infer_json_schema(sample, Some(INFER_ROWS)) {
-        Ok((schema, _)) => schema,
-        // Lines that are not JSON are reported when they are read, and must not prevent opening.
-        Err(_) => {
-            let mut good = Vec::new();
-            for line in sample.split_inclusive(|b| *b == b'\n').take(INFER_ROWS) {
-                match infer_json_schema(line, None) {
-                    Ok(_) => good.extend_from_slice(line),
-                    // Valid JSON without an Arrow type. Skipping it would silently drop its columns.
-                    Err(error) if serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => return Err(error),
-                    Err(_) => {}
-                }
-            }
-            infer_json_schema(good.as_slice(), None)?.0
-        }
-    };
-    let fields: Vec<FieldRef> = schema.fields().iter().map(without_null).collect();
-    Ok(Arc::new(Schema::new(fields)))
+/// What the lines of a file show while it is scanned.
+#[derive(Debug, Default)]
+struct SeenLines {
+    fields: JsonFields,
+    /// The beginning of a line whose end is in the next piece.
+    begun: Vec<u8>,
+    has_begun: bool,
 }
 
-fn without_null(field: &FieldRef) -> FieldRef {
-    let data_type = match field.data_type() {
-        DataType::Null => DataType::Utf8,
-        DataType::List(item) => DataType::List(without_null(item)),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_null).collect()),
-        _ => return Arc::clone(field),
+impl SeenLines {
+    fn add(&mut self, mut piece: &[u8]) {
+        while let Some(newline) = piece.iter().position(|byte| *byte == b'\n') {
+            match self.begun.is_empty() {
+                true => self.fields.add(&piece[..newline]),
+                false => {
+                    self.begun.extend_from_slice(&piece[..newline]);
+                    self.fields.add(&self.begun);
+                    self.begun.clear();
+                }
+            }
+            piece = &piece[newline + 1..];
+        }
+        self.begun.extend_from_slice(piece);
+    }
+}
+
+/// Refuses a file that is one JSON value over many lines, or one array of all records. Its lines are not its records.
+fn check_lines(file: &str, start: &[u8]) -> Result<()> {
+    let start = start.trim_ascii_start();
+    let line_end = start.iter().position(|byte| *byte == b'\n');
+    let first_line = start[..line_end.unwrap_or(start.len())].trim_ascii();
+    let only_opens = first_line.iter().all(|byte| b"[{ \t".contains(byte)) && !first_line.is_empty();
+    let mut values = serde_json::Deserializer::from_slice(start).into_iter::<IgnoredAny>();
+    let is_whole = match values.next() {
+        Some(Ok(_)) => true,
+        Some(Err(error)) if error.is_eof() => false,
+        _ => return Ok(()),
     };
-    Arc::new(Field::new(field.name(), data_type, field.is_nullable()))
+    let end = values.byte_offset();
+    // An array in each of several lines is a table of bad rows, which are reported one by one.
+    let is_one_array = start.starts_with(b"[") && (!is_whole || start[end..].trim_ascii().is_empty());
+    let spans_lines = only_opens && line_end.is_some_and(|at| !is_whole || end > at);
+    if !is_one_array && !spans_lines {
+        return Ok(());
+    }
+    let (what, filter) = match start.first() {
+        Some(b'[') => ("one JSON array", ".[]"),
+        _ => ("JSON objects over several lines", "."),
+    };
+    Err(Error::invalid(format!("\"{file}\" holds {what}, and a JSON lines file holds one object in each line"))
+        .with_hint(format!("write one object per line, for example with jq -c '{filter}' in.json > out.jsonl")))
 }
 
 fn decode(records: &[u8], rows: usize, schema: &SchemaRef, columns: &[usize]) -> Result<RecordBatch, ArrowError> {
@@ -246,14 +287,9 @@ fn reason(error: &ArrowError) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use arrow::datatypes::Field;
 
-    #[test]
-    fn a_schema_is_inferred_from_good_and_bad_lines() {
-        let schema = infer(b"\xef\xbb\xbf{\"a\": 1, \"n\": null}\nnot json\n{\"a\": 2.5, \"l\": [null]}\n").unwrap();
-        let columns: Vec<_> = schema.fields().iter().map(|f| format!("{} {}", f.name(), f.data_type())).collect();
-        assert_eq!(columns, ["a Float64", "n Utf8", "l List(Utf8)"]);
-    }
+    use super::*;
 
     #[test]
     fn integers_keep_their_values_or_are_refused() {

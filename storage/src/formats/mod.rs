@@ -13,6 +13,7 @@
 
 pub(crate) mod csv;
 pub(crate) mod format;
+mod json_fields;
 mod jsonl;
 mod media;
 pub(crate) mod memory;

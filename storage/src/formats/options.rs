@@ -13,6 +13,9 @@ pub struct FormatOption {
     pub default: &'static str,
     /// Its meaning, as a phrase.
     pub docs: &'static str,
+    /// Whether it affects only which columns and types a table has. The schema says these, so a snapshot's id leaves
+    /// the option out.
+    pub only_columns: bool,
 }
 
 /// A default that follows from the end of a location, unless the table sets the option.

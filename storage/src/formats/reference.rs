@@ -31,7 +31,7 @@ pub fn markdown() -> String {
 fn section(format: &dyn Format) -> String {
     let descriptor = format.descriptor();
     let columns = match descriptor.may_declare_columns {
-        true => "A table may declare its columns. If it does not, they are inferred from the first file.",
+        true => "A table may declare its columns. If it does not, they are inferred.",
         false => "A table declares no columns; the files give them.",
     };
     let mut text = format!("## {}\n\n{columns}\n\nA row group is {}.\n", descriptor.name, descriptor.row_group);

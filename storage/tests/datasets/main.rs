@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
+mod lakes;
 mod media;
 mod parquet;
 mod pinned;
@@ -378,6 +379,7 @@ async fn a_file_whose_name_is_not_unicode_is_named() {
         location: folder.path().to_str().unwrap().to_owned(),
         format: stored_as("media"),
         schema: None,
+        path_columns: forebay_storage::PathColumns::Inferred,
     };
     let error = Dataset::open(&forebay_storage::Stores::new(), &spec).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);

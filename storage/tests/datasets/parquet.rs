@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, StringViewArray, StructArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Stores, dictionary_of_texts, write_parquet};
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema, TimeUnit};
+use arrow::util::display::array_value_to_string;
+use forebay_storage::formats::find;
+use forebay_storage::{
+    Dataset, DatasetSpec, ErrorKind, PathColumns, Stores, TableFormat, dictionary_of_texts, write_parquet,
+};
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
@@ -36,7 +40,12 @@ async fn row_groups_with_an_offset_index_are_split() {
 async fn what_is_written_is_read() {
     let stores = Stores::new();
     write_parquet(&stores, "memory:///x.parquet", &batch(0..10)).await.unwrap();
-    let spec = DatasetSpec { location: "memory:///x.parquet".to_owned(), format: stored_as("parquet"), schema: None };
+    let spec = DatasetSpec {
+        location: "memory:///x.parquet".to_owned(),
+        format: stored_as("parquet"),
+        schema: None,
+        path_columns: PathColumns::Inferred,
+    };
     let dataset = Dataset::open(&stores, &spec).await.unwrap();
     let rows = dataset.read(&dataset.row_ranges(u64::MAX)[0], &[0, 1]).await.unwrap();
     assert_eq!(rows.batch, batch(0..10));
@@ -183,6 +192,102 @@ async fn columns_are_matched_by_name() {
     assert_eq!(rows.batch.columns(), batch(3..5).columns());
 }
 
+/// Parquet files that must have the same columns and types.
+fn strict() -> TableFormat {
+    let options = [("missing", "error"), ("widen", "false")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    TableFormat::new(find("parquet").unwrap(), "", &options).unwrap()
+}
+
+/// Three years of a table: columns come, go and move, and types grow.
+#[tokio::test]
+async fn files_whose_columns_changed_over_the_years_are_one_table() {
+    let column = |values: ArrayRef, data_type: DataType| cast(&values, &data_type).unwrap();
+    let numbers = |values: [i64; 2]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
+    let time = |unit| DataType::Timestamp(unit, None);
+    let inner = |fields: Vec<(&str, ArrayRef)>| Arc::new(StructArray::try_from(fields).unwrap()) as ArrayRef;
+    let file = |columns: Vec<(&str, ArrayRef)>| {
+        write(&RecordBatch::try_from_iter(columns).unwrap(), WriterProperties::default())
+    };
+    let place = TestFolder::memory();
+    let first = file(vec![
+        ("id", column(numbers([1, 2]), DataType::Int32)),
+        ("price", column(numbers([5, 6]), DataType::Float32)),
+        ("at", column(column(numbers([7, 8]), time(TimeUnit::Second)), time(TimeUnit::Millisecond))),
+        ("old", numbers([3, 4])),
+        ("s", inner(vec![("a", column(numbers([1, 2]), DataType::Int8))])),
+    ]);
+    let second = file(vec![
+        ("s", inner(vec![("b", numbers([9, 9])), ("a", numbers([1 << 40, 4]))])),
+        ("at", column(numbers([7_000_000, 8_000_000]), time(TimeUnit::Microsecond))),
+        ("id", numbers([1 << 40, 4])),
+        ("price", column(numbers([16_777_217, 8]), DataType::Float64)),
+        ("new", column(numbers([1, 2]), DataType::Utf8)),
+    ]);
+    place.put("2024.parquet", first).await;
+    place.put("2025.parquet", second.clone()).await;
+    let opened = place.open("", stored_as("parquet")).await.unwrap();
+    let columns: Vec<String> =
+        opened.schema().fields().iter().map(|f| format!("{} {}", f.name(), f.data_type())).collect();
+    let structs =
+        DataType::Struct(vec![Field::new("a", DataType::Int64, false), Field::new("b", DataType::Int64, true)].into());
+    let expect = ["id Int64", "price Float64", "at Timestamp(µs)", "old Int64", &format!("s {structs}"), "new Utf8"];
+    assert_eq!(columns, expect);
+    let (spec, snapshot) = (opened.spec().clone(), Arc::clone(opened.snapshot()));
+    let elsewhere = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, Arc::clone(opened.schema())).unwrap();
+    for dataset in [&opened, &elsewhere] {
+        let mut rows = Vec::new();
+        for range in dataset.row_ranges(u64::MAX) {
+            let read = dataset.read_with_dictionaries(&range, &[5, 0, 1, 2, 3, 4], &[5]).await.unwrap().batch;
+            for row in 0..read.num_rows() {
+                let cells = read.columns().iter().map(|column| array_value_to_string(column, row).unwrap());
+                rows.push(cells.collect::<Vec<_>>().join(" | "));
+            }
+            // Only columns that one of the files lacks.
+            assert_eq!(dataset.read(&range, &[3]).await.unwrap().batch.num_rows(), 2);
+            assert_eq!(dataset.read_with_dictionaries(&range, &[5], &[5]).await.unwrap().batch.num_rows(), 2);
+        }
+        let expect = [
+            " | 1 | 5.0 | 1970-01-01T00:00:07 | 3 | {a: 1, b: }",
+            " | 2 | 6.0 | 1970-01-01T00:00:08 | 4 | {a: 2, b: }",
+            "1 | 1099511627776 | 16777217.0 | 1970-01-01T00:00:07 |  | {a: 1099511627776, b: 9}",
+            "2 | 4 | 8.0 | 1970-01-01T00:00:08 |  | {a: 4, b: 9}",
+        ];
+        assert_eq!(rows, expect);
+    }
+    // What does not fit is refused with the two files that differ.
+    place.put("2026.parquet", one_column("id", Arc::new(StringViewArray::from(vec!["x"])))).await;
+    let error = place.open("", stored_as("parquet")).await.unwrap_err().to_string();
+    let expect = "root/2026.parquet\" has column \"id\" as Utf8, but \"memory:///root/2025.parquet\" has it as Int64";
+    assert!(error.contains(expect), "{error}");
+    let option = [("missing".to_owned(), "no".to_owned())];
+    let format = TableFormat::new(find("parquet").unwrap(), "", &option).unwrap();
+    let error = place.open("", format).await.unwrap_err().to_string();
+    assert!(error.contains("the option \"missing\" must be 'null' or 'error', got 'no'"), "{error}");
+}
+
+#[tokio::test]
+async fn a_value_that_the_wider_type_cannot_hold_is_an_error() {
+    let time = |unit| cast(&Int64Array::from(vec![1 << 40]), &DataType::Timestamp(unit, None)).unwrap();
+    let place = TestFolder::memory();
+    place.put("a.parquet", one_column("at", time(TimeUnit::Millisecond))).await;
+    place.put("b.parquet", one_column("at", time(TimeUnit::Nanosecond))).await;
+    place.put("c.parquet", one_column("at", cast(&time(TimeUnit::Millisecond), &DataType::Int64).unwrap())).await;
+    let far = cast(&Int64Array::from(vec![1 << 45]), &DataType::Timestamp(TimeUnit::Millisecond, None)).unwrap();
+    place.put("d/a.parquet", one_column("at", far)).await;
+    place.put("d/b.parquet", one_column("at", time(TimeUnit::Nanosecond))).await;
+    let dataset = place.open("d", stored_as("parquet")).await.unwrap();
+    let ranges = dataset.row_ranges(1);
+    let error = dataset.read(&ranges[0], &[0]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Data);
+    let expect = "\"memory:///root/d/a.parquet\" has a value of column \"at\" that does not fit Timestamp(ns): ";
+    assert!(error.to_string().starts_with(expect), "{error}");
+    assert_eq!(dataset.read(&ranges[1], &[0]).await.unwrap().batch.num_rows(), 1);
+    let near = place.open("{a,b}.parquet", stored_as("parquet")).await.unwrap();
+    assert_eq!(near.read(&near.row_ranges(1)[0], &[0]).await.unwrap().batch.num_rows(), 1);
+    let mixed = place.open("{a,c}.parquet", stored_as("parquet")).await.unwrap_err();
+    assert_eq!(mixed.kind(), ErrorKind::Invalid);
+}
+
 #[tokio::test]
 async fn files_with_other_columns_are_refused() {
     let int = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
@@ -195,7 +300,7 @@ async fn files_with_other_columns_are_refused() {
         let place = TestFolder::memory();
         place.put("a.parquet", first).await;
         place.put("b.parquet", second).await;
-        let error = place.open("", stored_as("parquet")).await.unwrap_err();
+        let error = place.open("", strict()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let expect = format!("{expect}; give files of one dataset the same columns");
         assert_eq!(error.to_string().replace("memory:///root/", ""), expect);

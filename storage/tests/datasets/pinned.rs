@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use forebay_storage::{Dataset, DatasetSpec, ErrorKind, Result, Snapshot, Stores};
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns, Result, Snapshot, Stores};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -90,7 +90,12 @@ async fn the_location_that_travels_is_absolute() {
     place.put("x/a.csv", "n\n7\n").await;
     let stores = Stores::new().with_base(&place.path("x"));
     for location in ["a.csv", "./*.csv", "../x", &format!("file://{}", place.display("x/?.csv"))] {
-        let spec = DatasetSpec { location: location.to_owned(), format: csv_table(), schema: None };
+        let spec = DatasetSpec {
+            location: location.to_owned(),
+            format: csv_table(),
+            schema: None,
+            path_columns: PathColumns::Inferred,
+        };
         let dataset = Dataset::open(&stores, &spec).await.unwrap();
         assert!(Path::new(&dataset.spec().location).is_absolute(), "{:?}", dataset.spec());
         let mut travelling = Travelling::of(&dataset);
@@ -283,7 +288,12 @@ fn a_hundred_thousand_files_open_without_a_look_at_them() {
     let snapshot = json!({"id": "x", "folder": "/x/", "files": files}).to_string();
     assert!(snapshot.len() < 7_000_000, "{} bytes", snapshot.len());
     let snapshot: Snapshot = serde_json::from_str(&snapshot).unwrap();
-    let spec = DatasetSpec { location: "/x".to_owned(), format: stored_as("media"), schema: None };
+    let spec = DatasetSpec {
+        location: "/x".to_owned(),
+        format: stored_as("media"),
+        schema: None,
+        path_columns: PathColumns::Inferred,
+    };
     let schema = Schema::new(vec![
         Field::new("bytes", DataType::Binary, false),
         Field::new("path", DataType::Utf8, false),

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use bytes::Bytes;
 use forebay_storage::formats::{find, names};
-use forebay_storage::{Dataset, DatasetSpec, RangeRows, Result, Stores, TableFormat};
+use forebay_storage::{Dataset, DatasetSpec, PathColumns, RangeRows, Result, Stores, TableFormat};
 use object_store::ObjectStoreExt;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -97,7 +97,7 @@ impl TestFolder {
         schema: Option<SchemaRef>,
     ) -> Result<Dataset> {
         let location = self.display(name);
-        let spec = DatasetSpec { location, format, schema };
+        let spec = DatasetSpec { location, format, schema, path_columns: PathColumns::Inferred };
         Dataset::open(&self.stores, &spec).await
     }
 

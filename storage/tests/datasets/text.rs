@@ -96,6 +96,53 @@ async fn json_columns_are_inferred() {
 }
 
 #[tokio::test]
+async fn json_fields_that_appear_late_are_columns() {
+    for place in TestFolder::all() {
+        // The records of the late fields lie in other pieces of the scan than the first ones.
+        let many: String =
+            (0..100_000).map(|n| format!("{{\"n\": {n}, \"s\": {{\"text\": \"{n:040}\"}}}}\n")).collect();
+        place.put("a.jsonl", format!("{many}{{\"late\": 1}}\n{many}{{\"s\": {{\"x\": [true]}}}}")).await;
+        place.put("b.jsonl", "{\"other\": null, \"n\": 2.5}\n{\"other\": 7}\n").await;
+        let dataset = place.open("", stored_as("jsonl")).await.unwrap();
+        let columns: Vec<String> =
+            dataset.schema().fields().iter().map(|f| format!("{} {}", f.name(), f.data_type())).collect();
+        assert_eq!(columns, ["n Int64", "s Struct(\"text\": Utf8, \"x\": List(Boolean))", "late Int64", "other Int64"]);
+        assert_eq!(dataset.snapshot().rows(), 200_004);
+        let last = dataset.row_ranges(1).pop().unwrap();
+        let rows = dataset.read(&last, &[2, 3]).await.unwrap();
+        assert_eq!(rows.batch.column(1).as_primitive::<Int64Type>().iter().collect::<Vec<_>>(), [None, Some(7)]);
+        let rows = dataset.read(&last, &[0]).await.unwrap();
+        assert_eq!(rows.bad[0].reason, "column \"n\": a number is not of type Int64");
+    }
+}
+
+#[tokio::test]
+async fn json_over_several_lines_is_refused() {
+    let declared = schema(&[("a", DataType::Int64, true)]);
+    let long = format!("[{}{{}}]", "{\"a\": 1}, ".repeat(1 << 19));
+    for (text, what, filter) in [
+        ("[\n  {\n    \"a\": 1\n  },\n  {\n    \"a\": 2\n  }\n]\n", "one JSON array", ".[]"),
+        ("\u{feff}[{\"a\": 1}, {\"a\": 2}]", "one JSON array", ".[]"),
+        ("[ {\n\"a\": 1 } ]", "one JSON array", ".[]"),
+        (&long, "one JSON array", ".[]"),
+        (&long.replace(", ", ",\n"), "one JSON array", ".[]"),
+        ("\n{\r\n  \"a\": 1\r\n}\r\n", "JSON objects over several lines", "."),
+        ("{\n  \"a\": 1\n}\n{\n  \"a\": 2\n}\n", "JSON objects over several lines", "."),
+    ] {
+        for columns in [None, Some(declared.clone())] {
+            let place = TestFolder::memory();
+            place.put("a.json", text.to_owned()).await;
+            let error = place.open_with("", stored_as("jsonl"), columns).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            let expect =
+                format!("\"memory:///root/a.json\" holds {what}, and a JSON lines file holds one object in each line");
+            assert_eq!(error.to_string(), expect);
+            assert!(error.hint().unwrap().contains(&format!("jq -c '{filter}'")), "{:?}", error.hint());
+        }
+    }
+}
+
+#[tokio::test]
 async fn text_is_read_in_blocks() {
     for (format, name, text) in
         [(csv_table(), "a.csv", csv(0..20_000)), (stored_as("jsonl"), "a.jsonl", jsonl(0..20_000))]

@@ -36,8 +36,8 @@ pub(super) type ColumnTypes = Vec<(usize, DataType)>;
 #[derive(Debug)]
 pub(super) struct Footer {
     pub(super) metadata: ArrowReaderMetadata,
-    /// The positions of the dataset's columns in this file.
-    pub(super) columns: Vec<usize>,
+    /// The positions of the dataset's columns in this file, which may lack some.
+    pub(super) columns: Vec<Option<usize>>,
     /// The first leaf of each of the file's columns.
     leaves: Vec<usize>,
     /// The metadata for reading these columns as these types, from the last request, which a feed usually repeats.
@@ -45,7 +45,7 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    pub(super) fn new(columns: Vec<usize>, metadata: ArrowReaderMetadata) -> Self {
+    pub(super) fn new(columns: Vec<Option<usize>>, metadata: ArrowReaderMetadata) -> Self {
         let schema = metadata.metadata().file_metadata().schema_descr();
         let mut leaves = Vec::new();
         for leaf in 0..schema.num_columns() {

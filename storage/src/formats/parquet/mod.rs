@@ -15,9 +15,10 @@ mod thrift;
 mod write;
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, new_null_array};
+use arrow::datatypes::Field;
 use arrow::error::ArrowError;
 use futures::future::{BoxFuture, FutureExt};
 use futures::lock::Mutex;
@@ -32,9 +33,10 @@ use self::texts::texts_as_dictionary;
 use super::format::{
     Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
-use super::options::OptionValues;
-use crate::pinned::for_all;
+use super::options::{FormatOption, FormatOptionKind, OptionValues};
+use crate::pinned::{PinnedFile, for_all};
 use crate::source_file::{RowGroup, SourceFile};
+use crate::widening::{Drift, conform};
 use crate::{Error, Result};
 
 static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
@@ -42,6 +44,22 @@ static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
     summary: "Apache Parquet",
     extensions: &["parquet", "parq", "pq"],
     row_group: "a Parquet row group. With a page index, a piece of it can be read without the rest",
+    options: &[
+        FormatOption {
+            name: "missing",
+            kind: FormatOptionKind::Text,
+            default: "null",
+            docs: "a column, or a field of a struct, that some files lack is null there (`null`) or refused (`error`)",
+            only_columns: true,
+        },
+        FormatOption {
+            name: "widen",
+            kind: FormatOptionKind::Flag,
+            default: "true",
+            docs: "whether a column has the widest of its types: integers, floats and units of timestamps may differ",
+            only_columns: true,
+        },
+    ],
     reads_parts: true,
     has_dictionaries: true,
     ..FormatDescriptor::BASE
@@ -54,6 +72,13 @@ pub(crate) struct Parquet;
 impl Format for Parquet {
     fn descriptor(&self) -> &'static FormatDescriptor {
         &DESCRIPTOR
+    }
+
+    fn check_options(&self, options: &OptionValues) -> Result<(), String> {
+        match options.text("missing") {
+            "null" | "error" => Ok(()),
+            other => Err(format!("the option \"missing\" must be 'null' or 'error', got '{other}'")),
+        }
     }
 
     fn open<'a>(&'a self, request: OpenRequest<'a>) -> BoxFuture<'a, Result<Opened>> {
@@ -76,12 +101,14 @@ impl Format for Parquet {
 async fn open(request: OpenRequest<'_>) -> Result<Opened> {
     let files = request.files;
     let footers: Vec<ArrowReaderMetadata> = for_all(files, read_footer).await?;
-    let schema = merge_schemas(files, &footers)?;
+    let options = request.options;
+    let drift = Drift { missing: options.text("missing") == "null", widen: options.flag("widen") };
+    let schema = merge_schemas(files, &footers, drift)?;
     let groups = files.iter().zip(&footers).map(|(file, footer)| row_groups(file, footer.metadata()));
     let groups = groups.collect::<Result<_>>()?;
     let mut lazy_footers = Vec::with_capacity(files.len());
     for (file, metadata) in files.iter().zip(footers) {
-        let columns = positions(&schema, metadata.schema()).expect("merge_schemas found all columns in all files");
+        let columns = positions(&schema, metadata.schema()).expect("merge_schemas made types for all files");
         let metadata = guarded(file, async { with_types_of(&schema, &columns, metadata) }).await?;
         lazy_footers.push(LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() });
     }
@@ -141,8 +168,13 @@ impl ParquetReader {
             return Ok(Vec::new());
         }
         let footer = self.footer(request).await?;
-        let roots: Vec<usize> = columns.iter().map(|c| footer.columns[*c]).collect();
-        let roots_of = dictionaries.iter().map(|c| footer.columns[*c]);
+        let roots: Vec<usize> = columns.iter().filter_map(|c| footer.columns[*c]).collect();
+        if roots.is_empty() {
+            // The file has none of these columns.
+            let rows = range.rows as usize;
+            return Ok(request.output.fields().iter().map(|f| new_null_array(f.data_type(), rows)).collect());
+        }
+        let roots_of = dictionaries.iter().filter_map(|c| footer.columns[*c]);
         let types = roots_of.map(|root| (root, footer.cheapest_texts(range, root))).collect();
         let decoding = async { decode(file, footer.with_types(types)?, request.group(), range, &roots).await };
         let batch = guarded(file, decoding).await?;
@@ -154,14 +186,23 @@ impl ParquetReader {
         let mut in_file_order = roots.clone();
         in_file_order.sort_unstable();
         in_file_order.dedup();
-        let arrays = roots.iter().map(|root| {
-            let at = in_file_order.partition_point(|r| r < root);
-            Arc::clone(batch.column(at))
+        let arrays = columns.iter().zip(request.output.fields()).map(|(column, field)| {
+            let Some(root) = footer.columns[*column] else {
+                return Ok(new_null_array(field.data_type(), batch.num_rows()));
+            };
+            let array = batch.column(in_file_order.partition_point(|other| *other < root));
+            match dictionaries.contains(column) {
+                true => texts_as_dictionary(array).map_err(|e| damaged(file, &e.to_string())),
+                false => conform(array, field.data_type()).map_err(|e| unfit(file, field, &e)),
+            }
         });
-        let arrays = arrays.zip(columns).map(|(array, column)| match dictionaries.contains(column) {
-            true => texts_as_dictionary(&array),
-            false => Ok(array),
-        });
-        arrays.collect::<Result<_, ArrowError>>().map_err(|e| damaged(file, &e.to_string()))
+        arrays.collect()
     }
+}
+
+/// The error for a value that the type of all files cannot hold.
+fn unfit(file: &PinnedFile, field: &Field, error: &ArrowError) -> Error {
+    let (name, data_type) = (field.name(), field.data_type());
+    Error::data(format!("\"{}\" has a value of column \"{name}\" that does not fit {data_type}: {error}", file.path()))
+        .with_hint("write the files with one type for this column; OPTIONS ('widen' 'false') names those that differ")
 }

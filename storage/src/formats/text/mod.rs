@@ -11,6 +11,7 @@ mod scan;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
 use futures::future::{BoxFuture, FutureExt};
 
 pub(crate) use self::lines::LineEnds;
@@ -30,8 +31,8 @@ pub(crate) const ROW_GROUP: &str = "a block of about 1 MiB or 8,192 rows";
 
 const COMPRESSED: &[&str] = &["gz", "zst", "bz2", "xz", "lz4"];
 
-/// Scans all files, and infers the columns from the first file with rows unless they are declared.
-pub(crate) async fn open(text: impl RecordText, request: OpenRequest<'_>) -> Result<Opened> {
+/// Scans all files, and infers the columns unless they are declared.
+pub(crate) async fn open<T: RecordText>(text: T, request: OpenRequest<'_>) -> Result<Opened> {
     let files = request.files;
     if let Some(file) = files.iter().find(|file| has_extension(file.path(), COMPRESSED)) {
         return Err(Error::invalid(format!(
@@ -39,10 +40,11 @@ pub(crate) async fn open(text: impl RecordText, request: OpenRequest<'_>) -> Res
             file.path()
         )));
     }
-    let scanned: Vec<ScannedText> = for_all(files, |file| scan(&text, file)).await?;
+    let infers = request.columns.is_none();
+    let mut scanned: Vec<ScannedText<T::Seen>> = for_all(files, |file| scan(&text, file, infers)).await?;
     let schema = match request.columns {
         Some(columns) => Arc::clone(columns),
-        None => infer(&text, files, &scanned).await?,
+        None => infer(&text, files, &mut scanned).await?,
     };
     check_types(&text, &schema)?;
     if text.has_header() {
@@ -72,24 +74,34 @@ fn check_types(text: &impl RecordText, schema: &SchemaRef) -> Result<()> {
         .map_err(|e| Error::invalid(format!("the columns cannot be read from text: {e}")).with_source(e))
 }
 
-async fn infer(text: &impl RecordText, files: &[PinnedFile], scanned: &[ScannedText]) -> Result<SchemaRef> {
+async fn infer<T: RecordText>(
+    text: &T,
+    files: &[PinnedFile],
+    scanned: &mut [ScannedText<T::Seen>],
+) -> Result<SchemaRef> {
     let with_rows = scanned.iter().position(|s| !s.groups.is_empty());
     let with_header = scanned.iter().position(|s| !s.header.is_empty());
     let Some(first) = with_rows.or(with_header) else {
         return Ok(Arc::new(Schema::empty()));
     };
+    let mut seen: Vec<T::Seen> = scanned.iter_mut().map(|file| std::mem::take(&mut file.seen)).collect();
+    if let Some(inferred) = text.inferred(&mut seen) {
+        return inferred.map_err(|error| not_inferred(&files[first], error));
+    }
     let end = match scanned[first].groups.first() {
         Some(group) => group.offset + group.length,
         None => scanned[first].header.len() as u64,
     };
     let sample = files[first].get_range(0..end).await?;
-    text.infer(&sample).map_err(|e| {
-        Error::data(format!(
-            "\"{}\": its columns cannot be inferred from its first rows: {e}; give the columns and their types",
-            files[first].path()
-        ))
-        .with_source(e)
-    })
+    text.infer(&sample).map_err(|error| not_inferred(&files[first], error))
+}
+
+fn not_inferred(file: &PinnedFile, error: ArrowError) -> Error {
+    Error::data(format!(
+        "\"{}\": its columns cannot be inferred from its first rows: {error}; give the columns and their types",
+        file.path()
+    ))
+    .with_source(error)
 }
 
 #[derive(Debug)]

@@ -10,6 +10,9 @@ use crate::Result;
 
 /// Text with one record after the other: finds the ends of records and decodes records.
 pub(crate) trait RecordText: Debug + Send + Sync + 'static {
+    /// What the records of a file show while it is scanned, besides their ends.
+    type Seen: Debug + Default + Send + Sync;
+
     /// Finds record ends, from the beginning of a file or of a block.
     fn records(&self) -> Box<dyn Records>;
 
@@ -23,8 +26,22 @@ pub(crate) trait RecordText: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Infers the columns from the beginning of a file, up to the end of a record.
-    fn infer(&self, sample: &[u8]) -> Result<SchemaRef, ArrowError>;
+    /// Looks at the next piece of a file, and refuses a file of another format. `infers` is whether the table declares
+    /// no columns.
+    fn see(&self, _seen: &mut Self::Seen, _file: &str, _piece: &[u8], _infers: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Infers the columns from what was seen of all files, of which some may be empty.
+    fn inferred(&self, _seen: &mut [Self::Seen]) -> Option<Result<SchemaRef, ArrowError>> {
+        None
+    }
+
+    /// Infers the columns from the beginning of a file, up to the end of a record. It is used for formats whose columns
+    /// are not [inferred](Self::inferred) from all files.
+    fn infer(&self, _sample: &[u8]) -> Result<SchemaRef, ArrowError> {
+        Err(ArrowError::SchemaError("this format infers its columns from all records".to_owned()))
+    }
 
     /// Fails for column types that the format cannot hold.
     fn check_types(&self, schema: &SchemaRef) -> Result<(), ArrowError>;

@@ -15,12 +15,14 @@ const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// The result of scanning a file.
 #[derive(Debug)]
-pub(super) struct ScannedText {
+pub(super) struct ScannedText<S> {
+    pub(super) seen: S,
     pub(super) header: Bytes,
     pub(super) groups: Vec<RowGroup>,
 }
 
-pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<ScannedText> {
+pub(super) async fn scan<T: RecordText>(text: &T, file: &PinnedFile, infers: bool) -> Result<ScannedText<T::Seen>> {
+    let mut seen = T::Seen::default();
     let mut records = text.records();
     let mut blocks = Blocks::default();
     let mut header = match text.has_header() {
@@ -30,6 +32,7 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
     let mut at = 0;
     while at < file.size() {
         let chunk = file.get_range(at..(at + SCAN_BYTES).min(file.size())).await?;
+        text.see(&mut seen, file.path(), &chunk, infers)?;
         let start = at;
         let mut record_ends = |end: u64| match header {
             Some(_) => blocks.add(end),
@@ -65,7 +68,7 @@ pub(super) async fn scan(text: &impl RecordText, file: &PinnedFile) -> Result<Sc
         }
     }
     blocks.cut();
-    Ok(ScannedText { header: header.unwrap_or_default(), groups: blocks.groups })
+    Ok(ScannedText { seen, header: header.unwrap_or_default(), groups: blocks.groups })
 }
 
 /// Groups records into blocks.

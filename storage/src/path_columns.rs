@@ -1,0 +1,259 @@
+//! Columns whose values are in the names of folders, as Hive and Spark write them:
+//! `dt=2026-01-01/country=ch/x.parquet`.
+//!
+//! They follow from the files' paths alone, so a worker that pins a dataset finds them again without opening a file,
+//! and every format has them. They stand after the columns of the files, and change neither row numbers nor sample ids.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt32Array};
+use arrow::compute::{CastOptions, cast_with_options, take};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use serde::{Deserialize, Serialize};
+
+use crate::pinned::PinnedFile;
+use crate::{Error, Result};
+
+/// The name of a null, as Hive writes it.
+const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// Which columns a table takes from the names of folders such as `dt=2026-01-01`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathColumns {
+    /// All that the paths have, with inferred types.
+    #[default]
+    Inferred,
+    /// None.
+    Ignored,
+    /// These. The type of a column of type `Null` is inferred.
+    Declared(#[serde(with = "crate::schema::schema_text")] SchemaRef),
+}
+
+impl PathColumns {
+    pub(crate) fn is_inferred(&self) -> bool {
+        *self == Self::Inferred
+    }
+}
+
+/// The columns from the paths of some files, with a value for each file.
+#[derive(Debug)]
+pub(crate) struct PathValues {
+    fields: Vec<Field>,
+    values: Vec<ArrayRef>,
+}
+
+impl PathValues {
+    pub(crate) fn none() -> Self {
+        Self { fields: Vec::new(), values: Vec::new() }
+    }
+
+    /// The columns of these files.
+    pub(crate) fn of(columns: &PathColumns, files: &[PinnedFile]) -> Result<Self> {
+        let texts = match columns {
+            PathColumns::Ignored => return Ok(Self::none()),
+            PathColumns::Inferred => {
+                let texts = files.iter().map(pairs).collect::<Result<Vec<_>>>()?;
+                check_same(files, &texts)?;
+                texts
+            }
+            PathColumns::Declared(schema) => files.iter().map(|file| declared(schema, file)).collect::<Result<_>>()?,
+        };
+        let names: Vec<String> = texts.first().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        let mut found = Self::none();
+        for (at, name) in names.into_iter().enumerate() {
+            let texts: StringArray = texts.iter().map(|pairs| pairs[at].1.as_deref()).collect();
+            let declared = match columns {
+                PathColumns::Declared(schema) => Some(schema.field(at).data_type()).filter(|it| !it.is_null()),
+                _ => None,
+            };
+            let data_type = declared.cloned().unwrap_or_else(|| inferred(&texts));
+            found.values.push(typed(&name, &texts, &data_type, files)?);
+            found.fields.push(Field::new(name, data_type, true));
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// The columns of the files, followed by these.
+    pub(crate) fn with_columns_of(&self, files: &SchemaRef, first: Option<&PinnedFile>) -> Result<SchemaRef> {
+        if self.fields.is_empty() {
+            return Ok(Arc::clone(files));
+        }
+        if let Some(twice) = self.fields.iter().find(|field| files.field_with_name(field.name()).is_ok()) {
+            return Err(Error::invalid(format!(
+                "\"{}\" has a column \"{}\" in the file and another in its path",
+                first.map_or("the table", PinnedFile::path),
+                twice.name()
+            ))
+            .with_hint(
+                "set OPTIONS ('hive_partitioning' 'false') to read the file's, or write the files without that column",
+            ));
+        }
+        let fields = files.fields().iter().map(|field| field.as_ref().clone()).chain(self.fields.iter().cloned());
+        Ok(Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), files.metadata().clone())))
+    }
+
+    /// The columns of the files, of `all` columns that [`with_columns_of`](Self::with_columns_of) returned.
+    pub(crate) fn without(&self, all: &SchemaRef) -> Result<SchemaRef> {
+        let fields = all.fields();
+        let own = fields
+            .len()
+            .checked_sub(self.count())
+            .filter(|own| fields[*own..].iter().zip(&self.fields).all(|(field, expected)| field.as_ref() == expected));
+        let Some(own) = own else {
+            return Err(Error::invalid("the schema lacks the columns that the files' paths have"));
+        };
+        match self.count() {
+            0 => Ok(Arc::clone(all)),
+            _ => Ok(Arc::new(Schema::new_with_metadata(fields[..own].to_vec(), all.metadata().clone()))),
+        }
+    }
+
+    /// The requested columns, in their order: those of the file from `batch`, and those of the path of file `file`.
+    /// Columns from `own` on are of the path.
+    pub(crate) fn complete(
+        &self,
+        batch: &RecordBatch,
+        own: usize,
+        columns: &[usize],
+        file: u32,
+        output: &SchemaRef,
+    ) -> Result<RecordBatch, ArrowError> {
+        let mut next = batch.columns().iter();
+        let at = UInt32Array::from_value(file, batch.num_rows());
+        let complete = columns.iter().map(|column| match column.checked_sub(own) {
+            Some(of_path) => take(&self.values[of_path], &at, None),
+            None => next.next().cloned().ok_or_else(|| ArrowError::ComputeError("a column is missing".to_owned())),
+        });
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(output), complete.collect::<Result<_, _>>()?, &options)
+    }
+}
+
+/// A name and a value.
+type Pair = (String, Option<String>);
+
+/// The pairs in the folders of a file: those below the table's location, and those directly above it, so that a
+/// location inside a partition has its columns.
+fn pairs(file: &PinnedFile) -> Result<Vec<Pair>> {
+    let folders = |path: &str| path.matches('/').count();
+    let path = file.location.as_ref();
+    let all: Vec<&str> = path.split('/').take(folders(path)).collect();
+    let below = all.len().saturating_sub(folders(file.relative()));
+    let is_pair = |folder: &&&str| folder.split_once('=').is_some_and(|(name, _)| !name.is_empty());
+    let above = all[..below].iter().rev().take_while(is_pair).count();
+    let mut seen = HashSet::new();
+    let mut found = Vec::new();
+    for (name, value) in all[below - above..].iter().filter(is_pair).filter_map(|folder| folder.split_once('=')) {
+        let (name, value) = (decoded(name), decoded(value));
+        if !seen.insert(name.clone()) {
+            return Err(Error::invalid(format!("\"{}\" has two folders \"{name}=…\" in its path", file.path()))
+                .with_hint(IGNORE));
+        }
+        found.push((name, Some(value).filter(|value| value != NULL)));
+    }
+    Ok(found)
+}
+
+const IGNORE: &str = "set OPTIONS ('hive_partitioning' 'false') if these folders' names are not columns";
+
+fn check_same(files: &[PinnedFile], texts: &[Vec<Pair>]) -> Result<()> {
+    let names = |pairs: &[Pair]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let shown = |pairs: &[Pair]| match pairs.is_empty() {
+        true => "no folder of a column".to_owned(),
+        false => pairs.iter().map(|(name, _)| format!("{name}=…")).collect::<Vec<_>>().join("/"),
+    };
+    let (Some(first_file), Some(first)) = (files.first(), texts.first()) else { return Ok(()) };
+    match files.iter().zip(texts).find(|(_, other)| names(other) != names(first)) {
+        Some((file, other)) => Err(Error::invalid(format!(
+            "the path of \"{}\" has {}, but that of \"{}\" has {}",
+            file.path(),
+            shown(other),
+            first_file.path(),
+            shown(first)
+        ))
+        .with_hint(IGNORE)),
+        None => Ok(()),
+    }
+}
+
+/// The pairs of the declared columns.
+fn declared(schema: &SchemaRef, file: &PinnedFile) -> Result<Vec<Pair>> {
+    let found = pairs(file)?;
+    let column = |field: &Arc<Field>| {
+        let pair = found.iter().find(|(name, _)| name == field.name());
+        pair.cloned().ok_or_else(|| {
+            let name = field.name();
+            Error::invalid(format!("the path of \"{}\" has no folder \"{name}=…\"", file.path()))
+        })
+    };
+    schema.fields().iter().map(column).collect()
+}
+
+/// Integers, dates or texts.
+fn inferred(texts: &StringArray) -> DataType {
+    let all = |fits: fn(&str) -> bool| texts.null_count() < texts.len() && texts.iter().flatten().all(fits);
+    let is_integer = |text: &str| {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        digits.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<i64>().is_ok()
+    };
+    let is_date = |text: &str| {
+        let digit = |at: usize, byte: u8| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };
+        let text_array = || StringArray::from(vec![text]);
+        text.len() == 10
+            && text.bytes().enumerate().all(|(at, byte)| digit(at, byte))
+            && cast_strictly(&text_array(), &DataType::Date32).is_ok()
+    };
+    if all(is_integer) {
+        DataType::Int64
+    } else if all(is_date) {
+        DataType::Date32
+    } else {
+        DataType::Utf8
+    }
+}
+
+fn cast_strictly(texts: &StringArray, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+    cast_with_options(texts, data_type, &CastOptions { safe: false, ..CastOptions::default() })
+}
+
+fn typed(name: &str, texts: &StringArray, data_type: &DataType, files: &[PinnedFile]) -> Result<ArrayRef> {
+    cast_strictly(texts, data_type).map_err(|error| {
+        // The cast's error has the value but not the file.
+        let bad = (0..texts.len()).find(|at| cast_strictly(&texts.slice(*at, 1), data_type).is_err());
+        match bad.and_then(|at| files.get(at).map(|file| (file.path(), texts.value(at)))) {
+            Some((file, value)) => Error::invalid(format!(
+                "\"{file}\": the value \"{value}\" of column \"{name}\" in its path is not of type {data_type}"
+            ))
+            .with_hint("declare the column with another type, such as VARCHAR, in PARTITIONED BY"),
+            None => Error::invalid(format!("column \"{name}\" of the paths cannot be read as {data_type}: {error}")),
+        }
+    })
+}
+
+/// The text without percent escapes. What is not an escape stays.
+fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let digit = |offset: usize| bytes.get(at + offset).and_then(|byte| char::from(*byte).to_digit(16));
+        match (bytes[at], digit(1), digit(2)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            (byte, ..) => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(decoded).unwrap_or_else(|_| text.to_owned())
+}

@@ -1,0 +1,219 @@
+//! Folders of other systems: tables with a log, and folders that name values.
+
+use std::sync::Arc;
+
+use arrow::array::Array;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::util::display::array_value_to_string;
+use forebay_storage::{Dataset, DatasetSpec, ErrorKind, PathColumns};
+
+use crate::support::{TestFolder, all_formats, csv, csv_table, parquet_bytes, read_all, stored_as};
+
+/// Opens a location of Parquet files, and expects their number of rows or a part of the refusal.
+async fn check(place: &TestFolder, location: &str, expect: Result<u64, &str>) {
+    let opened = place.open(location, stored_as("parquet")).await;
+    match (opened, expect) {
+        (Ok(dataset), Ok(rows)) => assert_eq!(dataset.snapshot().rows(), rows, "{location}"),
+        (Err(error), Err(text)) => {
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{location}: {error}");
+            assert!(error.to_string().contains(text), "{location}: {error}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("write the current version")), "{location}");
+        }
+        (opened, expect) => panic!("{location}: {opened:?} where {expect:?} is expected"),
+    }
+}
+
+#[tokio::test]
+async fn files_of_a_table_with_a_log_are_refused() {
+    for place in TestFolder::all() {
+        // The second file replaced rows of the first.
+        for name in ["delta/part-0.parquet", "delta/eu/part-1.parquet", "ice/data/0.parquet", "hudi/eu/0.parquet"] {
+            place.put(name, parquet_bytes(0..10)).await;
+        }
+        place.put("delta/_delta_log/00000000000000000000.json", "{}").await;
+        place.put("ice/metadata/v1.metadata.json", "{}").await;
+        place.put("ice/metadata/snap-1.avro", "").await;
+        place.put("hudi/.hoodie/hoodie.properties", "").await;
+        let refused = async |location: &str, folder: &str, name: &str| {
+            let text = format!("\"{}\" is {name} table: its log", place.display(folder));
+            check(&place, location, Err(&text)).await;
+        };
+        for location in ["delta", "delta/", "delta/*.parquet", "delta/eu", "delta/e*/*", "d*/**/*.parquet"] {
+            refused(location, "delta", "a Delta Lake").await;
+        }
+        for location in ["ice", "ice/data", "ice/data/*", "ice/**/*.parquet", "ice/data/?.parquet"] {
+            refused(location, "ice", "an Iceberg").await;
+        }
+        for location in ["hudi", "hudi/eu", "hudi/*/*.parquet"] {
+            refused(location, "hudi", "a Hudi").await;
+        }
+        refused("", "delta", "a Delta Lake").await;
+        // Named files are taken: the reader knows which ones are current.
+        check(&place, "delta/part-0.parquet", Ok(10)).await;
+        check(&place, "delta/{part-0,eu/part-1}.parquet", Ok(20)).await;
+        let named = ["ice/data/0.parquet", "delta/part-0.parquet"].map(|name| place.display(name));
+        let both = Dataset::open_all(&place.stores(), &named, &stored_as("parquet")).await.unwrap();
+        assert_eq!(both.snapshot().rows(), 20);
+        let folders = ["ice/data", "delta/part-0.parquet"].map(|name| place.display(name));
+        let error = Dataset::open_all(&place.stores(), &folders, &stored_as("parquet")).await.unwrap_err();
+        assert!(error.to_string().contains("an Iceberg table"), "{error}");
+        // The log itself is a plain folder of JSON lines.
+        let log = place.open("delta/_delta_log", stored_as("jsonl")).await.unwrap();
+        assert_eq!(log.snapshot().rows(), 1);
+    }
+}
+
+#[tokio::test]
+async fn plain_folders_with_such_names_are_read() {
+    for place in TestFolder::all() {
+        place.put("photos/a.parquet", parquet_bytes(0..3)).await;
+        place.put("photos/metadata/b.parquet", parquet_bytes(3..5)).await;
+        place.put("photos/metadata/notes.json", "{}").await;
+        place.put("photos/metadata/old/v1.metadata.json", "{}").await;
+        place.put("photos/x_delta_log/c.parquet", parquet_bytes(5..6)).await;
+        check(&place, "photos", Ok(6)).await;
+        check(&place, "photos/metadata", Ok(2)).await;
+        check(&place, "photos/**/*.parquet", Ok(6)).await;
+        // Other files beside a table.
+        place.put("mixed/delta/_delta_log/0.json", "{}").await;
+        place.put("mixed/delta/a.parquet", parquet_bytes(0..3)).await;
+        place.put("mixed/rows.csv", csv(0..2)).await;
+        assert_eq!(place.open("mixed", stored_as("csv")).await.unwrap().snapshot().rows(), 2);
+        check(&place, "mixed", Err("is a Delta Lake table")).await;
+    }
+}
+
+/// The columns of a dataset as `name type`, and the rows of its first read as text.
+async fn everything(dataset: &Dataset) -> (Vec<String>, Vec<String>) {
+    let columns = dataset.schema().fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
+    let all: Vec<usize> = (0..dataset.schema().fields().len()).collect();
+    let mut rows = Vec::new();
+    for range in dataset.row_ranges(u64::MAX) {
+        let read = dataset.read(&range, &all).await.unwrap();
+        assert_eq!(read.bad, []);
+        let cell = |column: &arrow::array::ArrayRef, row| {
+            if column.is_null(row) { "null".to_owned() } else { array_value_to_string(column, row).unwrap() }
+        };
+        rows.extend((0..read.batch.num_rows()).map(|row| {
+            let cells: Vec<String> = read.batch.columns().iter().map(|column| cell(column, row)).collect();
+            format!("{}: {}", read.sample_ids.value(row), cells.join(" "))
+        }));
+    }
+    (columns.collect(), rows)
+}
+
+#[tokio::test]
+async fn folders_that_name_values_are_columns() {
+    for place in TestFolder::all() {
+        let folders = [
+            "dt=2026-01-02/country=ch/n=7",
+            "dt=2026-01-01/country=__HIVE_DEFAULT_PARTITION__/n=-3",
+            "dt=2026-01-02/country=a%2Fb%20c/n=01",
+        ];
+        for (at, folder) in folders.iter().enumerate() {
+            place.put(&format!("t/{folder}/x.csv"), format!("x\n{at}\n")).await;
+        }
+        // In the order of the paths.
+        let rows = ["0: 1 2026-01-01 null -3", "1: 2 2026-01-02 a/b c 1", "2: 0 2026-01-02 ch 7"];
+        for location in ["t", "t/dt=*/*/*/x.csv", "t/**"] {
+            let dataset = place.open(location, csv_table()).await.unwrap();
+            let expect = ["x Int64", "dt Date32", "country Utf8", "n Int64"];
+            assert_eq!(everything(&dataset).await, (expect.map(String::from).into(), rows.map(String::from).into()));
+            // As a worker opens it.
+            let (spec, snapshot) = (dataset.spec().clone(), dataset.snapshot().clone());
+            let pinned = Dataset::pinned(&place.stores_elsewhere(), &spec, snapshot, dataset.schema().clone()).unwrap();
+            assert_eq!(everything(&pinned).await.1, rows);
+            // Some columns, in another order, and no columns of the file.
+            let range = dataset.row_ranges(1)[1];
+            let read = pinned.read(&range, &[2, 0, 1, 2]).await.unwrap();
+            assert_eq!(
+                read.batch.schema().fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>(),
+                ["country", "x", "dt", "country"]
+            );
+            assert_eq!(pinned.read(&range, &[3]).await.unwrap().batch.num_rows(), 1);
+        }
+        // A location inside a partition has its columns too.
+        let inside = place.open("t/dt=2026-01-02/country=ch", csv_table()).await.unwrap();
+        assert_eq!(everything(&inside).await.1, ["0: 0 2026-01-02 ch 7"]);
+        let file = place.open(&format!("t/{}/x.csv", folders[0]), csv_table()).await.unwrap();
+        assert_eq!(everything(&file).await.1, ["0: 0 2026-01-02 ch 7"]);
+    }
+}
+
+#[tokio::test]
+async fn every_format_has_columns_of_folders() {
+    for place in TestFolder::all() {
+        for format in all_formats() {
+            let extension = format.descriptor().extensions[0];
+            let name = format.descriptor().name;
+            for day in [2, 1] {
+                let file = format!("{name}/day={day}/cat/0.{extension}");
+                place.put(&file, format.format().sample(&file, 0..1, format.options()).bytes).await;
+            }
+            let dataset = place.open(name, format.clone()).await.unwrap();
+            assert_eq!(read_all(&dataset, 1, dataset.schema().fields().len() - 1).await, [1, 2], "{name}");
+            if name == "media" {
+                assert_eq!(
+                    everything(&dataset).await.1[0].split(' ').skip(2).collect::<Vec<_>>(),
+                    ["day=1/cat/0.jpg", &dataset.snapshot().files()[0].size.to_string(), "cat", "1"]
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn columns_of_folders_are_declared_or_ignored() {
+    let place = TestFolder::memory();
+    place.put("t/dt=2026-01-01/n=01/x.csv", "x\n1\n").await;
+    place.put("t/dt=none/n=02/x.csv", "x\n2\n").await;
+    let open = async |path_columns: PathColumns| {
+        let spec = DatasetSpec { location: place.display("t"), format: csv_table(), schema: None, path_columns };
+        Dataset::open(&place.stores(), &spec).await
+    };
+    let declared = |columns: &[(&str, DataType)]| {
+        let fields = columns.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true));
+        PathColumns::Declared(Arc::new(Schema::new(fields.collect::<Vec<_>>())))
+    };
+    let rows = async |columns| everything(&open(columns).await.unwrap()).await.1;
+    assert_eq!(rows(PathColumns::Inferred).await, ["0: 1 2026-01-01 1", "1: 2 none 2"]);
+    assert_eq!(rows(PathColumns::Ignored).await, ["0: 1", "1: 2"]);
+    let texts = declared(&[("n", DataType::Utf8), ("dt", DataType::Null)]);
+    assert_eq!(rows(texts.clone()).await, ["0: 1 01 2026-01-01", "1: 2 02 none"]);
+    let dataset = open(texts).await.unwrap();
+    let spec = serde_json::from_str(&serde_json::to_string(dataset.spec()).unwrap()).unwrap();
+    assert_eq!(*dataset.spec(), spec);
+    let refused = async |columns, expect: &str| {
+        let error = open(columns).await.unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Invalid, expect));
+    };
+    let root = "memory:///root/t";
+    refused(
+        declared(&[("dt", DataType::Date32)]),
+        &format!(
+            "\"{root}/dt=none/n=02/x.csv\": the value \"none\" of column \"dt\" in its path is not of type Date32"
+        ),
+    )
+    .await;
+    refused(
+        declared(&[("m", DataType::Null)]),
+        &format!("the path of \"{root}/dt=2026-01-01/n=01/x.csv\" has no folder \"m=…\""),
+    )
+    .await;
+    place.put("t/dt=none/x.csv", "x\n3\n").await;
+    refused(
+        PathColumns::Inferred,
+        &format!(
+            "the path of \"{root}/dt=none/x.csv\" has dt=…, but that of \"{root}/dt=2026-01-01/n=01/x.csv\" has \
+             dt=…/n=…"
+        ),
+    )
+    .await;
+    assert_eq!(rows(declared(&[("dt", DataType::Utf8)])).await.len(), 3);
+    place.put("u/x=1/a.csv", "x\n3\n").await;
+    let error = place.open("u", csv_table()).await.unwrap_err();
+    assert!(error.to_string().contains("has a column \"x\" in the file and another in its path"), "{error}");
+    place.put("u/x=1/x=2/a.csv", "y\n3\n").await;
+    let error = place.open("u/x=1/x=2", csv_table()).await.unwrap_err();
+    assert!(error.to_string().contains("has two folders \"x=…\""), "{error}");
+}
