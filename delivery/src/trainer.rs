@@ -412,8 +412,8 @@ impl<R> Trainer<R> {
 
     /// Returns whether to receive more of this window's stream: while there is room, or if the loop waits for it.
     pub fn wants(&self, window: WindowId) -> bool {
-        // The current batch takes what has come before it waits for more. Before a batch begins, all known rows are fewer
-        // than a batch, and the windows that follow are opened only when these have come.
+        // The current batch takes what has come before it waits for more. Before a batch begins, all known rows are
+        // fewer than a batch, and the windows that follow are opened only when these have come.
         let is_taken = || self.streams.get(&window).is_none_or(|stream| stream.buffered_bytes() == 0);
         let is_awaited = || {
             let is_needed = self.waiting_since.is_some() && window == self.needed();

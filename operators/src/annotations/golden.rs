@@ -93,11 +93,19 @@ fn movements_are_torchvisions() {
 }
 
 #[test]
+fn boxes_follow_a_crop_that_scales_first() {
+    // The middle 2 x 2 of 10 x 10 becomes 4 x 4.
+    let boxes = [vec![4.0, 4.0, 6.0, 6.0], vec![5.0, 4.5, 9.0, 5.0]];
+    let (_, got) = sql("center_crop_boxes(a, 10, 10, 4, 4, 20)", vec![repeated("a", &boxes, 1)]).unwrap();
+    assert_eq!(groups(&got)[0], [vec![0.0, 0.0, 4.0, 4.0], vec![2.0, 1.0, 4.0, 2.0]]);
+}
+
+#[test]
 fn a_box_is_kept_while_enough_of_it_is_visible() {
     // The crop is the middle of 10 x 10: half of the first box is in it, all of the second, and a corner of the third.
     let boxes = [vec![0.0, 4.0, 6.0, 6.0], vec![4.0, 4.0, 6.0, 6.0], vec![0.0, 0.0, 4.0, 4.0]];
     let check = |min_visible: &str, expected: [[f32; 4]; 3]| {
-        let call = format!("center_crop_boxes(a, 10, 10, 4, 4, {min_visible})");
+        let call = format!("center_crop_boxes(a, 10, 10, 4, 4, 0, {min_visible})");
         let (_, got) = sql(&call, vec![repeated("a", &boxes, 1)]).unwrap();
         assert_eq!(groups(&got)[0], expected.map(Vec::from), "{min_visible}");
     };
@@ -179,7 +187,10 @@ fn wrong_calls_are_refused() {
         "random_hflip_boxes: \"key\" must be the key of the image's call, got \"\"",
     );
     check("resize_boxes(a, 0, 5, 4, 4)", "resize_boxes: no image has the size 0 x 5");
-    check("center_crop_boxes(a, 5, 5, 4, 4, 1.5)", "center_crop_boxes: \"min_visible\" must be from 0 to 1, got 1.5");
+    check(
+        "center_crop_boxes(a, 5, 5, 4, 4, 0, 1.5)",
+        "center_crop_boxes: \"min_visible\" must be from 0 to 1, got 1.5",
+    );
     check(
         "resize_points(a, 5, 5, 4, 4)",
         "resize_points: \"points\" must be a list of points, each a list of 2 numbers, or a fixed-size list of 2 or \

@@ -355,7 +355,9 @@ async fn the_format_of_a_location_is_told_by_extensions() {
         check("nowhere/x.pq", Some("parquet")).await;
         check("other", None).await;
         check("other/x.txt", None).await;
-        check("nowhere", None).await;
+        let nowhere = forebay_storage::format_at(&place.stores(), &place.display("nowhere")).await;
+        let error = nowhere.map(|format| format.descriptor().name).expect_err("no such folder");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 }
 

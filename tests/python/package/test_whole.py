@@ -157,7 +157,7 @@ def folders(tmp_path):
             (tmp_path / path).write_text("n\n1\n")
         else:
             pq.write_table(pa.table({"n": [f"{path}:{row}" for row in range(count)]}), tmp_path / path)
-    pq.write_table(pa.table({"n": ["x"]}), tmp_path / "other.parquet")
+    pq.write_table(pa.table({"n": [1.5]}), tmp_path / "other.parquet")
     (tmp_path / "b" / "README.md").write_text("no table")
     (tmp_path / "none").mkdir()
 
@@ -194,7 +194,7 @@ def test_folders_of_pictures_are_one_table(session, tmp_path):
 @pytest.mark.parametrize("paths, error, phrase", [
     (["a/", "c/"], forebay.InvalidError, '"a/" has parquet and "c/" has csv'),
     (["a/", "a/x.parquet"], forebay.InvalidError, 'a/x.parquet" is at two of the locations'),
-    (["a/", "other.parquet"], forebay.InvalidError, 'other.parquet" has column "n" as Utf8, but .*a/x.parquet" has'),
+    (["a/", "other.parquet"], forebay.InvalidError, 'other.parquet" has column "n" as Float64, but .*a/x.parquet" has'),
     (["a/x.parquet", "a/z.parquet"], forebay.NotFoundError, 'a/z.parquet" does not exist'),
     (["a/", "aa/"], forebay.NotFoundError, 'aa" does not exist'),
     (["a/", "none/"], forebay.InvalidError, 'no parquet files under ".*none"'),

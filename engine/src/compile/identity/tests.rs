@@ -184,7 +184,7 @@ async fn fingerprints_are_what_they_were() {
             "SELECT t.id, u.name FROM t LEFT JOIN u ON t.id = u.id WHERE t.id NOT IN (SELECT id FROM u)",
             "1e846fb7df288610",
         ),
-        ("SELECT * FROM pack((SELECT ids FROM t), length => 4)", "345fa30f9606c6a2"),
+        ("SELECT * FROM pack((SELECT ids FROM t), length => 4)", "629bf31b4e8fb5c9"),
         ("SELECT id, unnest(ids) AS x FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)", "6757e139625996de"),
     ];
     let mut found = Vec::new();
