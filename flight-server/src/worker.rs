@@ -227,7 +227,7 @@ impl WorkerService {
                         }
                         let has_leases = self.obey(&answer, &mut feeds);
                         has_news |= self.machine.lock().has_more();
-                        if has_leases || answer.has_waiting_ranks {
+                        if has_leases || answer.reply.has_waiting_ranks {
                             busy = Instant::now();
                         } else if link.has_others() && busy.elapsed() >= IDLE {
                             busy = Instant::now();
