@@ -8,8 +8,10 @@
 mod check;
 mod dispatcher;
 mod endpoint;
+pub(crate) mod health;
 mod page;
 mod process;
+mod security;
 pub(crate) mod streams;
 mod worker;
 pub(crate) mod worker_counts;
@@ -28,29 +30,41 @@ use crate::dispatcher::DispatcherService;
 use crate::worker::WorkerService;
 pub use endpoint::MetricsEndpoint;
 use page::Page;
+pub(crate) use security::SecurityState;
 use streams::StreamCounts;
 
 /// The metrics of a process.
-pub(crate) struct Metrics(Registry);
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// Whose dispatcher may be another process.
+    worker_only: Option<Arc<WorkerService>>,
+}
 
 impl Metrics {
     pub(crate) fn new(
         dispatcher: Option<Arc<DispatcherService>>,
         worker: Option<Arc<WorkerService>>,
         streams: Arc<StreamCounts>,
+        security: SecurityState,
     ) -> Self {
-        let all = Everything { dispatcher, worker, streams, started: now_unix_seconds() };
+        let worker_only = worker.clone().filter(|_| dispatcher.is_none());
+        let all = Everything { dispatcher, worker, streams, security, started: now_unix_seconds() };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(all));
-        Self(registry)
+        Self { registry, worker_only }
     }
 
     /// All metrics as text.
     pub(crate) fn text(&self) -> Result<String> {
         let mut text = String::new();
-        encode(&mut text, &self.0)
+        encode(&mut text, &self.registry)
             .map_err(|_| Error::new(ErrorKind::Internal, "the metrics cannot be written as text"))?;
         Ok(text)
+    }
+
+    /// Whether this process is a dispatcher, or a worker that has reached one.
+    pub(super) fn has_dispatcher(&self) -> bool {
+        self.worker_only.as_ref().is_none_or(|worker| worker.metrics().was_reachable())
     }
 }
 
@@ -58,6 +72,7 @@ struct Everything {
     dispatcher: Option<Arc<DispatcherService>>,
     worker: Option<Arc<WorkerService>>,
     streams: Arc<StreamCounts>,
+    security: SecurityState,
     started: u64,
 }
 
@@ -79,6 +94,7 @@ impl Collector for Everything {
         if let Some(worker) = &self.worker {
             worker::write(&mut page, worker)?;
         }
+        security::write(&mut page, &self.security)?;
         process::write(&mut page, self.started)
     }
 }
@@ -88,6 +104,8 @@ mod tests {
     use arrow::array::{ArrayRef, Float64Array, RecordBatch};
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
     use forebay_delivery::{Changes, Known, WindowId, WorkerId, session_of};
+    use std::time::Duration;
+
     use forebay_engine::{FeedOptions, ReadOptions, Session, StoredState};
     use forebay_flight_client::StreamRequest;
     use forebay_flight_client::wire::{ReaderCall, WorkerCall};
@@ -105,13 +123,13 @@ mod tests {
         let session = Arc::new(session);
         let feed = session.open("train", &FeedOptions::default()).unwrap().id().into();
         let dispatcher = Arc::new(DispatcherService::new(Arc::clone(&session)).unwrap());
-        let worker = Arc::new(WorkerService::new(session, "grpc://a:1".to_owned(), 1 << 20).unwrap());
+        let worker = Arc::new(WorkerService::new(session, "grpc://a:1".to_owned(), 1 << 20, Duration::ZERO).unwrap());
         (dispatcher, worker, feed)
     }
 
     fn text(dispatcher: &Arc<DispatcherService>, worker: &Arc<WorkerService>, streams: &Arc<StreamCounts>) -> String {
         let (dispatcher, worker) = (Some(Arc::clone(dispatcher)), Some(Arc::clone(worker)));
-        Metrics::new(dispatcher, worker, Arc::clone(streams)).text().unwrap()
+        Metrics::new(dispatcher, worker, Arc::clone(streams), SecurityState::default()).text().unwrap()
     }
 
     fn worker_call(worker: WorkerId, address: &str) -> WorkerCall {
@@ -164,7 +182,7 @@ mod tests {
         assert_eq!(all.value("forebay_worker_dispatcher_reachable", &[]), Some(0.0));
         assert_eq!(all.value("forebay_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), Some(1.0));
         assert!(all.value("process_cpu_seconds_total", &[]).is_some());
-        let worker = check(&Metrics::new(None, Some(worker), Arc::default()).text().unwrap());
+        let worker = check(&Metrics::new(None, Some(worker), Arc::default(), SecurityState::default()).text().unwrap());
         assert!(worker.families().all(|name| !name.starts_with("forebay_dispatcher")), "a worker dispatches nothing");
     }
 
