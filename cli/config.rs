@@ -1,7 +1,7 @@
 //! The configuration file: options under the names of their flags, in TOML.
 //!
-//! What the file sets is added to the command line, unless a flag or a variable sets it too. So it is parsed and checked
-//! exactly as flags are.
+//! What the file sets is added to the command line, unless a flag or a variable sets it too. So it is parsed and
+//! checked exactly as flags are.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -153,7 +153,10 @@ impl<'a> Source<'a> {
         let is_of = |option: &FileOption<'_>| {
             running.into_iter().chain([self.command]).find_map(|command| find(command, &option.name))
         };
-        Ok(options.into_values().filter_map(|option| is_of(&option).map(|flag| FileOption { flag, ..option })).collect())
+        Ok(options
+            .into_values()
+            .filter_map(|option| is_of(&option).map(|flag| FileOption { flag, ..option }))
+            .collect())
     }
 
     /// One option, which is a flag of one of `commands`.

@@ -65,8 +65,7 @@ impl LogFormat {
                 let _ = SystemTime.format_time(&mut Writer::new(&mut now));
                 let (message, hint) = error.split_once("\nhint: ").unwrap_or((error, ""));
                 let message = message.strip_prefix("error: ").unwrap_or(message);
-                let mut line =
-                    json!({ "timestamp": now, "level": "ERROR", "message": message, "exit_code": code });
+                let mut line = json!({ "timestamp": now, "level": "ERROR", "message": message, "exit_code": code });
                 if !hint.is_empty() {
                     line["hint"] = hint.into();
                 }

@@ -61,8 +61,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let local_socket = !serving.no_local_socket;
     let drain_timeout = serving.drain_timeout();
     let advertise = serving.advertise;
-    let roles =
-        Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
+    let roles = Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
     Ok(server.run(Arc::new(session), roles, stop).await?)
 }
 

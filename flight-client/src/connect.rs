@@ -3,13 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_client::FlightServiceClient;
 use forebay_delivery::STREAMS_OF_A_RANK_MAX;
 use forebay_protocol::{Error, ErrorKind, Result};
-use parking_lot::RwLock;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -51,8 +49,6 @@ pub(crate) type Carrier = InterceptedService<Channel, Bearer>;
 pub struct ConnectOptions {
     /// The token that proves to the server that this client may call it, if the server requires one.
     pub token: Option<String>,
-    /// A token that may change while connections last. Sent in place of `token`.
-    pub current_token: Option<CurrentToken>,
     /// Certificates, for URIs such as `grpc+tls://HOST:PORT`.
     pub tls: ClientTls,
     /// Sends the token in plain text to other machines too, where anyone on the network path can read it.
@@ -62,33 +58,6 @@ pub struct ConnectOptions {
     pub patience: Option<Duration>,
     /// Bytes to receive ahead of the loop, about; default 64 MiB.
     pub buffer_bytes: Option<u64>,
-}
-
-/// A token that may change while clients send it. Clones have the same token at any time.
-#[derive(Clone)]
-pub struct CurrentToken(Arc<RwLock<String>>);
-
-impl CurrentToken {
-    /// Begins with this token.
-    pub fn new(token: String) -> Self {
-        Self(Arc::new(RwLock::new(token)))
-    }
-
-    /// The token of requests from now on.
-    pub fn set(&self, token: String) {
-        *self.0.write() = token;
-    }
-
-    /// The token of a request now.
-    pub fn get(&self) -> String {
-        self.0.read().clone()
-    }
-}
-
-impl fmt::Debug for CurrentToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
-    }
 }
 
 /// Certificates of a client, as PEM files.
@@ -108,7 +77,6 @@ impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectOptions")
             .field("token", &self.token.as_ref().map(|_| "(hidden)"))
-            .field("current_token", &self.current_token)
             .field("tls", &self.tls)
             .field("insecure", &self.insecure)
             .field("patience", &self.patience)
@@ -182,37 +150,28 @@ impl ClientTls {
 #[derive(Clone)]
 pub(crate) struct Bearer {
     token: Option<MetadataValue<Ascii>>,
-    /// Asked for each request, because it may change.
-    current: Option<CurrentToken>,
     /// The server's address, if it is on loopback.
     server: Option<SocketAddr>,
 }
 
 impl Bearer {
     fn new(token: Option<&str>) -> Result<Self> {
+        let Some(token) = token else { return Ok(Self { token: None, server: None }) };
         // The message must not contain the token.
-        let value = token.map(|token| {
-            header(token).ok_or_else(|| {
-                invalid("the token has characters that a header cannot hold", "a token is visible ASCII without spaces")
-            })
-        });
-        Ok(Self { token: value.transpose()?, current: None, server: None })
+        let value =
+            format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
+        let mut value: MetadataValue<Ascii> = value.ok_or_else(|| {
+            invalid("the token has characters that a header cannot hold", "a token is visible ASCII without spaces")
+        })?;
+        value.set_sensitive(true);
+        Ok(Self { token: Some(value), server: None })
     }
-}
-
-/// The header with a token, unless a header cannot hold the token.
-fn header(token: &str) -> Option<MetadataValue<Ascii>> {
-    let value = format!("Bearer {token}").parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_graphic()));
-    let mut value: MetadataValue<Ascii> = value?;
-    value.set_sensitive(true);
-    Some(value)
 }
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        let current = self.current.as_ref().and_then(|current| header(&current.get()));
-        if let Some(token) = current.or_else(|| self.token.clone()) {
-            request.metadata_mut().insert("authorization", token);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.clone());
         }
         // Read each time: a server that restarted at the same address has another secret.
         let secret = self.server.and_then(secret::read).and_then(|secret| secret.parse::<MetadataValue<Ascii>>().ok());
@@ -237,8 +196,6 @@ pub(crate) async fn connect(uri: &str, options: &ConnectOptions) -> Result<Autho
 /// Like [`connect`], for requests that are not made by tonic. Uses the socket `local` if it exists on this machine.
 pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOptions) -> Result<Carrier> {
     let mut bearer = Bearer::new(options.token.as_deref())?;
-    bearer.current = options.current_token.clone();
-    let has_token = options.token.is_some() || options.current_token.is_some();
     let (tls, address) = split(uri)?;
     let mut endpoint = endpoint(uri, tls, address)?;
     bearer.server = endpoint.uri().port_u16().and_then(|port| secret::address(endpoint.uri().host()?, port));
@@ -261,7 +218,7 @@ pub(crate) async fn carrier(uri: &str, local: Option<&Path>, options: &ConnectOp
     } else if options.tls.is_given() {
         let message = format!("TLS options were given, but \"{uri}\" is plain text");
         return Err(invalid(&message, "write grpc+tls://HOST:PORT"));
-    } else if has_token && !options.insecure && !endpoint.uri().host().is_some_and(is_loopback) {
+    } else if options.token.is_some() && !options.insecure && !endpoint.uri().host().is_some_and(is_loopback) {
         let message = format!("the token would go to {uri} as plain text, which anyone on the way can read");
         let hint = "write grpc+tls:// for a server with TLS, or set the option \"insecure\" on a network you trust";
         return Err(invalid(&message, hint));

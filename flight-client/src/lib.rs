@@ -47,7 +47,7 @@ mod transport;
 mod waiting;
 
 pub use client::{Client, PipelineInfo, RemoteFeed};
-pub use connect::{ClientTls, ConnectOptions, CurrentToken};
+pub use connect::{ClientTls, ConnectOptions};
 pub use dispatcher::{Dispatch, DispatcherClient, addresses};
 pub use forebay_protocol::wire;
 pub use forebay_protocol::wire::{BatchMetadata, FeedMetadata, StreamRequest};

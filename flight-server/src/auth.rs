@@ -4,18 +4,16 @@
 //! with the request.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use blake3::Hash;
 use forebay_engine::{Error, ErrorKind, Result};
-use forebay_flight_client::{CurrentToken, secret};
-use parking_lot::RwLock;
+use forebay_flight_client::secret;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
 use crate::caller::{Caller, Peer, Proof};
-use crate::logins::FailedLogins;
 use crate::status::status;
 
 /// Shorter tokens can be guessed.
@@ -35,13 +33,7 @@ const CERTIFICATE: &str = "give yours with the option \"tls.cert\" and the optio
 ///
 /// Only hashes are kept: comparing hashes takes constant time for any length, and a hash cannot leak its token.
 #[derive(Clone)]
-pub struct AccessTokens {
-    file: Arc<Path>,
-    /// Shared by all clones.
-    hashes: Arc<RwLock<Vec<Hash>>>,
-    /// The first token, for the process's own calls.
-    first: CurrentToken,
-}
+pub struct AccessTokens(Arc<[Hash]>);
 
 impl AccessTokens {
     /// Reads one token per line. Skips empty lines and lines that begin with `#`.
@@ -50,41 +42,24 @@ impl AccessTokens {
     /// `Invalid` for a file that cannot be read, has no token, or has a token that is too short, too long or not
     /// visible ASCII. The error names the file and the line, never the token.
     pub fn read(path: &Path) -> Result<Self> {
-        let tokens = parse(path)?;
-        let first = CurrentToken::new(tokens[0].clone());
-        Ok(Self { file: path.into(), hashes: Arc::new(RwLock::new(hashes(&tokens))), first })
+        let hashes = parse(path)?.iter().map(|token| blake3::hash(token.as_bytes())).collect();
+        Ok(Self(hashes))
     }
 
-    /// Reads the file again. Requests are checked against its tokens from now on.
+    /// The first token of a file: the one that a process of a cluster sends to the others.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read); then nothing changes.
-    pub(crate) fn read_again(&self) -> Result<()> {
-        let mut tokens = parse(&self.file)?;
-        *self.hashes.write() = hashes(&tokens);
-        self.first.set(tokens.swap_remove(0));
-        Ok(())
-    }
-
-    pub(crate) fn path(&self) -> PathBuf {
-        self.file.to_path_buf()
-    }
-
-    /// The first token of the file: the one that a process of a cluster sends to the others. It changes with the file.
-    pub fn first(&self) -> CurrentToken {
-        self.first.clone()
+    /// Those of [`read`](Self::read).
+    pub fn first(path: &Path) -> Result<String> {
+        Ok(parse(path)?.swap_remove(0))
     }
 
     /// Whether `token` is one of them. The time that this takes does not reveal which one.
     fn accept(&self, token: &[u8]) -> bool {
         let given = blake3::hash(token);
         // `Hash` compares in constant time; `|` does not short-circuit.
-        self.hashes.read().iter().fold(false, |found, known| found | (*known == given))
+        self.0.iter().fold(false, |found, known| found | (*known == given))
     }
-}
-
-fn hashes(tokens: &[String]) -> Vec<Hash> {
-    tokens.iter().map(|token| blake3::hash(token.as_bytes())).collect()
 }
 
 /// The tokens in a file, at least one.
@@ -119,7 +94,7 @@ fn parse(path: &Path) -> Result<Vec<String>> {
 
 impl fmt::Debug for AccessTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({})", self.hashes.read().len())
+        write!(f, "Tokens({})", self.0.len())
     }
 }
 
@@ -157,27 +132,10 @@ pub(crate) enum Gate {
     User(Option<Hash>),
 }
 
-/// A gate, and the count of those whom it did not let pass.
-#[derive(Clone)]
-pub(crate) struct Guard {
-    pub(crate) gate: Gate,
-    pub(crate) failed: Arc<FailedLogins>,
-}
-
-/// Why a request did not pass: a word for the metric, and what the client is told.
-struct Refusal {
-    reason: &'static str,
-    message: &'static str,
-    hint: String,
-}
-
-impl Interceptor for Guard {
+impl Interceptor for Gate {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-        let request = self.gate.pass(request, &peer).map_err(|refusal| {
-            self.failed.add(refusal.reason, peer.address, refusal.message);
-            status(&Error::new(ErrorKind::Denied, refusal.message).with_hint(refusal.hint))
-        })?;
+        let request = self.pass(request, &peer)?;
         // The connection of an accepted request may stay.
         peer.admission.admit();
         Ok(request)
@@ -185,20 +143,20 @@ impl Interceptor for Guard {
 }
 
 impl Gate {
-    fn pass(&self, mut request: Request<()>, peer: &Peer) -> Result<Request<()>, Refusal> {
+    fn pass(&self, mut request: Request<()>, peer: &Peer) -> Result<Request<()>, Status> {
         // Removed, so that no later code can log them.
         let token = request.metadata_mut().remove("authorization");
         let secret = request.metadata_mut().remove(secret::HEADER);
         let caller = match self {
             Self::Open => Caller::Worker,
             Self::Tokens(access) => access.caller(token.as_ref().map(|token| token.as_bytes()))?,
-            Self::Certificates => peer.certificate.ok_or_else(|| denied("no_certificate", "no certificate was shown", CERTIFICATE))?,
+            Self::Certificates => peer.certificate.ok_or_else(|| denied("no certificate was shown", CERTIFICATE))?,
             Self::User(known) => {
                 let given = secret.map(|secret| blake3::hash(secret.as_bytes()));
                 match given.is_some() && given == *known {
                     true => Caller::Worker,
                     false if peer.is_own_user => Caller::Reader(Proof::User),
-                    false => return Err(denied("other_user", "this server answers only the user who runs it", USER)),
+                    false => return Err(denied("this server answers only the user who runs it", USER)),
                 }
             }
         };
@@ -214,19 +172,18 @@ impl Access {
     }
 
     /// The permissions of the token in this header.
-    fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Refusal> {
+    fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Status> {
         let Some(header) = header else {
             let hint = "set FOREBAY_TOKEN, or send \"authorization: Bearer TOKEN\"";
-            return Err(denied("no_token", "no token was sent", &format!("{hint}; {WORKERS}")));
+            return Err(denied("no token was sent", &format!("{hint}; {WORKERS}")));
         };
         let token = header.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "));
         let Some((_, token)) = token else {
-            let hint = "send \"authorization: Bearer TOKEN\"";
-            return Err(denied("no_bearer_token", "the authorization is not a bearer token", hint));
+            return Err(denied("the authorization is not a bearer token", "send \"authorization: Bearer TOKEN\""));
         };
         self.of_token(token.trim_ascii()).ok_or_else(|| {
             let hint = format!("ask the server's operator for a current token; {WORKERS}");
-            denied("unknown_token", "the token is not one that this server knows", &hint)
+            denied("the token is not one that this server knows", &hint)
         })
     }
 
@@ -242,8 +199,8 @@ impl Access {
     }
 }
 
-fn denied(reason: &'static str, message: &'static str, hint: &str) -> Refusal {
-    Refusal { reason, message, hint: hint.to_owned() }
+fn denied(message: &str, hint: &str) -> Status {
+    status(&Error::new(ErrorKind::Denied, message).with_hint(hint))
 }
 
 #[cfg(test)]
@@ -293,8 +250,7 @@ mod tests {
     #[test]
     fn the_gate_says_what_is_wrong() {
         let tokens = Some(read(&format!("{OLD}\n{NEW}")).unwrap());
-        let gate = Gate::Tokens(Access { readers: tokens, workers: None });
-        let mut gate = Guard { gate, failed: Arc::default() };
+        let mut gate = Gate::Tokens(Access { readers: tokens, workers: None });
         let mut ask = |header: Option<&str>| {
             let mut request = Request::new(());
             if let Some(header) = header {
@@ -321,28 +277,6 @@ mod tests {
             assert_eq!(refused.code(), Code::Unauthenticated);
             assert!(refused.message().starts_with(&format!("{message}\nhint: ")), "{}", refused.message());
         }
-        let counted = gate.failed.counts();
-        assert_eq!((counted["no_token"], counted["unknown_token"], counted["no_bearer_token"]), (1, 2, 4));
-    }
-
-    #[test]
-    fn a_file_that_changes_is_read_again_and_a_broken_one_changes_nothing() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), OLD).unwrap();
-        let tokens = AccessTokens::read(file.path()).unwrap();
-        let (gate, sent) = (tokens.clone(), tokens.first());
-        std::fs::write(file.path(), format!("{NEW}\n{OLD}")).unwrap();
-        tokens.read_again().unwrap();
-        assert!(gate.accept(NEW.as_bytes()) && gate.accept(OLD.as_bytes()));
-        assert_eq!(sent.get(), NEW);
-        for broken in ["", "short"] {
-            std::fs::write(file.path(), broken).unwrap();
-            tokens.read_again().unwrap_err();
-            assert!(gate.accept(NEW.as_bytes()) && sent.get() == NEW);
-        }
-        std::fs::write(file.path(), NEW).unwrap();
-        tokens.read_again().unwrap();
-        assert!(!gate.accept(OLD.as_bytes()), "a token that was removed is refused");
     }
 
     /// What the gate makes of a request with this secret from this peer.
@@ -352,7 +286,7 @@ mod tests {
             request.metadata_mut().insert(secret::HEADER, secret.parse().unwrap());
         }
         request.extensions_mut().insert(peer.clone());
-        let request = Guard { gate: gate.clone(), failed: Arc::default() }.call(request);
+        let request = gate.clone().call(request);
         assert_eq!(peer.admission.is_admitted(), request.is_ok());
         let request = request?;
         assert!(request.metadata().is_empty(), "the secret goes no further");
