@@ -68,7 +68,8 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
-/// Runs a command to its end and expects an orderly failure: a documented exit code, a message on standard error, no panic.
+/// Runs a command to its end and expects an orderly failure: a documented exit code, a message on standard error, no
+/// panic.
 pub(crate) fn fail(command: &mut Command) -> String {
     let output = output(command);
     let code = output.status.code();

@@ -74,8 +74,8 @@ impl MetricsEndpoint {
 /// Answers one request. Connections are not kept alive, since idle ones would have to be watched.
 async fn talk(tcp: TcpStream, health: Arc<Health>) {
     let answer = service_fn(move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &health);
-        async move { Ok::<_, Infallible>(response) }
+        let health = Arc::clone(&health);
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), &health).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).keep_alive(false).max_buf_size(REQUEST_BYTES_MAX);
@@ -84,10 +84,10 @@ async fn talk(tcp: TcpStream, health: Arc<Health>) {
     }
 }
 
-fn respond(method: &Method, path: &str, health: &Health) -> Response<Full<Bytes>> {
+async fn respond(method: &Method, path: &str, health: &Health) -> Response<Full<Bytes>> {
     let is_reading = *method == Method::GET || *method == Method::HEAD;
     let (status, kind, body) = match path {
-        "/metrics" if is_reading => match health.metrics().map(Metrics::text) {
+        "/metrics" if is_reading => match health.metrics().await.map(Metrics::text) {
             Some(Ok(text)) => (StatusCode::OK, OPEN_METRICS, text),
             Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
             None => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, "starting: there are no metrics yet\n".to_owned()),

@@ -5,13 +5,21 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::Metrics;
+
+/// How long a scrape waits for a process that has just said where it listens.
+const START: Duration = Duration::from_secs(1);
 
 /// The state of a process: starting, serving, or stopping.
 #[derive(Default)]
 pub(crate) struct Health {
     metrics: OnceLock<Metrics>,
+    has_metrics: watch::Sender<bool>,
     is_stopping: AtomicBool,
 }
 
@@ -19,6 +27,7 @@ impl Health {
     /// The process serves from now on.
     pub(crate) fn serves(&self, metrics: Metrics) {
         let _ = self.metrics.set(metrics);
+        self.has_metrics.send_replace(true);
     }
 
     /// The process drains, and takes no new work.
@@ -26,8 +35,10 @@ impl Health {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The metrics, once the process serves.
-    pub(super) fn metrics(&self) -> Option<&Metrics> {
+    /// The metrics, if the process serves now or within a moment.
+    pub(super) async fn metrics(&self) -> Option<&Metrics> {
+        // A receiver whose sender lives gets an answer; without one in time, the metrics are not there.
+        let _ = timeout(START, self.has_metrics.subscribe().wait_for(|&is_there| is_there)).await;
         self.metrics.get()
     }
 
@@ -36,7 +47,7 @@ impl Health {
     /// # Errors
     /// What it waits for. A worker whose dispatcher restarts stays ready, because trainers still read from it.
     pub(super) fn ready(&self) -> Result<(), &'static str> {
-        let Some(metrics) = self.metrics() else { return Err("starting: the pipelines are not open yet") };
+        let Some(metrics) = self.metrics.get() else { return Err("starting: the pipelines are not open yet") };
         if self.is_stopping.load(Ordering::Relaxed) {
             return Err("draining: the process was told to stop");
         }
