@@ -211,14 +211,16 @@ fn conclude(report: &Report) -> Result<()> {
 }
 
 fn forebay(arguments: &[&str]) -> Result<Child> {
-    Command::new(std::env::current_exe().context("cannot find this program's file")?)
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program's file")?);
+    // A surrounding job may set variables. The demo sets its own ranks, server and options.
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        if ["RANK", "WORLD_SIZE"].contains(&&*name) || (name.starts_with("FOREBAY_") && name != "FOREBAY_LOG") {
+            command.env_remove(&variable);
+        }
+    }
+    command
         .args(arguments)
-        // A surrounding job may set these variables. The demo sets its own ranks and server.
-        .env_remove("RANK")
-        .env_remove("WORLD_SIZE")
-        .env_remove("FOREBAY_URI")
-        .env_remove("FOREBAY_TOKEN")
-        .env_remove("FOREBAY_TOKEN_FILE")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

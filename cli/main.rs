@@ -1,9 +1,14 @@
 //! The `forebay` command: one file per subcommand.
 
+mod config;
 mod demo;
+mod environment;
+mod exit;
 mod explain;
 mod flags;
 mod formats;
+mod logs;
+mod memory;
 mod metrics;
 mod operators;
 mod options;
@@ -19,17 +24,22 @@ mod status;
 mod usage;
 mod worker;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use forebay_engine::Error;
-use tracing_subscriber::EnvFilter;
+
+use crate::config::ConfigArguments;
+use crate::logs::{LogArguments, LogFormat};
 
 /// Feeds training jobs: SQL preprocessing pipelines as Arrow dataflow, each sample exactly once per epoch.
 #[derive(Parser)]
-#[command(name = "forebay", version, arg_required_else_help = true)]
+#[command(name = "forebay", version, arg_required_else_help = true, after_help = exit::HELP)]
 struct Arguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+    #[command(flatten)]
+    log: LogArguments,
     #[command(subcommand)]
     command: Command,
 }
@@ -59,8 +69,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    log();
+    let arguments = Arguments::read();
+    arguments.log.begin();
+    let log_format = arguments.log.log_format;
     let threads = if matches!(arguments.command, Command::Serve(_) | Command::Worker(_)) { 2 } else { 1 };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
@@ -84,40 +95,38 @@ fn main() -> ExitCode {
         // The reader of our output closed it, for example `head`. That is not an error.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&error);
-            ExitCode::FAILURE
+            let code = exit::code(&error);
+            log_format.end(&text(&error), code);
+            ExitCode::from(code)
         }
     }
 }
 
-/// Sends logs to standard error, filtered by `FOREBAY_LOG`, such as `info` or `forebay_engine=debug`.
-fn log() {
-    let filter = std::env::var("FOREBAY_LOG").unwrap_or_default();
-    let filter = match filter.as_str() {
-        "" => EnvFilter::new("warn"),
-        filter => EnvFilter::try_new(filter).unwrap_or_else(|error| {
-            // A typing error in a log filter should not keep a job from training.
-            output::note(&format!("warning: FOREBAY_LOG=\"{filter}\" is not a log filter: {error}"));
-            EnvFilter::new("warn")
-        }),
-    };
-    let stderr = std::io::stderr;
-    // Errors of writing a log go to standard error too, which panics if standard error is closed. So switch them off.
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(stderr().is_terminal())
-        .with_writer(stderr)
-        .log_internal_errors(false)
-        .init();
+impl Arguments {
+    /// Reads flags, the environment and the configuration file, in this order of precedence. Ends the process if they
+    /// are wrong, or if help was asked for.
+    fn read() -> Self {
+        let mut command = environment::add(Self::command());
+        let given = config::insert(&command, std::env::args_os().collect()).unwrap_or_else(|error| {
+            LogFormat::Text.end(&text(&error), exit::code(&error));
+            std::process::exit(exit::code(&error).into())
+        });
+        let matches = command.try_get_matches_from_mut(given.arguments());
+        let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        read.unwrap_or_else(|error| {
+            let error = error.format(&mut command);
+            let _ = error.print();
+            given.place_of(&error).into_iter().for_each(|place| output::note(&format!("\n{place}")));
+            std::process::exit(error.exit_code())
+        })
+    }
 }
 
-fn report(error: &anyhow::Error) {
+/// The text of an error, with flags in its hints.
+fn text(error: &anyhow::Error) -> String {
     let text = match error.downcast_ref::<Error>() {
         Some(error) => error.to_string(),
         None => format!("{error:#}"),
     };
-    let text = flags::spell(&text, &Arguments::command());
-    // The text of a SQL error with a place begins with "error: " already.
-    let prefix = if text.starts_with("error: ") { "" } else { "error: " };
-    output::note(&format!("{prefix}{text}"));
+    flags::spell(&text, &Arguments::command())
 }

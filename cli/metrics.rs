@@ -9,8 +9,8 @@ use forebay_flight_server::{MetricsEndpoint, Server};
 /// The metrics port.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct MetricsArguments {
-    /// Serve metrics for Prometheus on this port of --host: GET /metrics and GET /healthz, without any access check;
-    /// 0 takes a free port.
+    /// Serve metrics for Prometheus and health on this port of --host: GET /metrics, GET /healthz (alive) and GET
+    /// /readyz (has work or can get some), without any access check; 0 takes a free port.
     #[arg(long, value_name = "PORT")]
     metrics_port: Option<u16>,
 }

@@ -6,6 +6,7 @@ use forebay_engine::nearest;
 use forebay_engine::operators::{Descriptor, Determinism, descriptor, descriptors, reference};
 use serde_json::{Value, json};
 
+use crate::exit::refuse;
 use crate::output;
 
 #[derive(Args)]
@@ -35,7 +36,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<()> {
                     Some(nearest) => format!("did you mean \"{nearest}\"?"),
                     None => "`forebay operators` lists them all".to_owned(),
                 };
-                anyhow::bail!("there is no operator \"{name}\"\nhint: {hint}");
+                refuse!("there is no operator \"{name}\"\nhint: {hint}");
             }
         },
     };

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::exit::{Interrupted, refuse};
 use crate::options::Flags;
 use crate::output::{self, Format};
 use crate::script::{self, ScriptArguments};
@@ -183,8 +184,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
 
 fn interrupted(last: Option<&Token>) -> anyhow::Error {
     match last {
-        Some(token) => anyhow::anyhow!("interrupted\nhint: resume with --from {token}"),
-        None => anyhow::anyhow!("interrupted before the first batch"),
+        Some(token) => Interrupted(format!("interrupted\nhint: resume with --from {token}")).into(),
+        None => Interrupted("interrupted before the first batch".to_owned()).into(),
     }
 }
 
@@ -199,7 +200,7 @@ async fn open(arguments: &Arguments) -> Result<OpenedReader> {
                 [only] => only.name.clone(),
                 pipelines => {
                     let names: Vec<_> = pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect();
-                    anyhow::bail!(
+                    refuse!(
                         "{uri} serves {} pipelines\nhint: choose one with --pipeline: {}",
                         names.len(),
                         names.join(", ")
@@ -216,10 +217,9 @@ async fn open(arguments: &Arguments) -> Result<OpenedReader> {
             source: BatchSource::Remote(Box::new(remote.read()?)),
         });
     }
-    let file = arguments
-        .file
-        .clone()
-        .context("nothing to read\nhint: give a SQL script, or a server with --connect grpc://HOST:PORT")?;
+    let Some(file) = arguments.file.clone() else {
+        refuse!("nothing to read\nhint: give a SQL script, or a server with --connect grpc://HOST:PORT")
+    };
     let session = ScriptArguments { file, session: arguments.session.clone() }.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
     let feed = session.open(&pipeline, options)?;
@@ -286,7 +286,7 @@ fn print(summary: &Summary) -> Result<()> {
 fn check_column(schema: &Schema, column: Option<&str>) -> Result<()> {
     let Some(column) = column.filter(|column| schema.index_of(column).is_err()) else { return Ok(()) };
     let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-    anyhow::bail!("the samples have no column \"{column}\"\nhint: columns: {}", names.join(", "))
+    refuse!("the samples have no column \"{column}\"\nhint: columns: {}", names.join(", "))
 }
 
 /// Returns the values of a column as text.

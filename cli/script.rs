@@ -3,10 +3,11 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use forebay_engine::{Session, SessionOptions, parse_bytes};
+use forebay_engine::{Error, Session, SessionOptions, parse_bytes};
 
+use crate::exit::refuse;
 use crate::options::Flags;
 
 /// The script, and the session that runs it.
@@ -48,13 +49,14 @@ pub(crate) fn read(file: &Path) -> Result<String> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = std::env::current_dir().unwrap_or_default();
-            anyhow::bail!(
+            refuse!(
                 "the script \"{}\" does not exist\nhint: check the path; relative paths begin at \"{}\"",
                 file.display(),
                 folder.display()
             )
         }
-        read => read.with_context(|| format!("cannot read the script \"{}\"", file.display()))?,
+        Err(error) => refuse!("cannot read the script \"{}\": {error}", file.display()),
+        Ok(text) => text,
     };
     // Some editors write a byte order mark at the beginning of a file.
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
@@ -66,7 +68,7 @@ pub(crate) fn pipeline(session: &Session, named: Option<&str>) -> Result<String>
         (Some(name), _) => Ok(session.pipeline(name)?.name().to_owned()),
         (None, [only]) => Ok(only.clone()),
         (None, []) => Err(no_pipeline()),
-        (None, several) => anyhow::bail!(
+        (None, several) => refuse!(
             "the script creates {} pipelines\nhint: choose one with --pipeline: {}",
             several.len(),
             several.join(", ")
@@ -75,7 +77,7 @@ pub(crate) fn pipeline(session: &Session, named: Option<&str>) -> Result<String>
 }
 
 pub(crate) fn no_pipeline() -> anyhow::Error {
-    anyhow::anyhow!("the script creates no pipeline\nhint: add CREATE PIPELINE name AS SELECT …")
+    Error::invalid("the script creates no pipeline\nhint: add CREATE PIPELINE name AS SELECT …").into()
 }
 
 pub(crate) fn whole_number(text: &str) -> Result<u64, String> {
@@ -92,4 +94,9 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
         0 => Err("must be greater than 0, such as 1GiB".to_owned()),
         bytes => Ok(bytes),
     }
+}
+
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
+    seconds.ok_or_else(|| "must be a number of seconds, 0 or more".to_owned())
 }

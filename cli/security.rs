@@ -9,6 +9,7 @@ use clap::Args;
 use forebay_flight_client::{ClientTls, ConnectOptions};
 use forebay_flight_server::{Access, AccessTokens, CertificateRoles, Security, ServerTls};
 
+use crate::exit::refuse;
 use crate::script;
 
 /// Which clients a server accepts.
@@ -60,7 +61,7 @@ impl ServerSecurity {
             (Some(_), ..) => None,
         };
         if let Some(lacks) = lacks.filter(|_| !host.to_canonical().is_loopback() && !self.insecure) {
-            anyhow::bail!(
+            refuse!(
                 "{host} is reachable from other machines, and this server has {lacks}\n\
                  hint: add --tls-cert FILE --tls-key FILE and --token-file FILE (or --tls-client-ca FILE), \
                  use --host 127.0.0.1 with a tunnel, or add --insecure on a network you trust"
@@ -119,7 +120,7 @@ pub(crate) struct ClientSecurity {
 #[derive(Args, Clone)]
 pub(crate) struct ReadingArguments {
     /// How long to retry while no server answers [default: 30].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = script::seconds)]
     retry_for: Option<f64>,
     /// Memory for batches received ahead of the reader, such as 1GiB [default: 64MiB].
     #[arg(long, value_name = "SIZE", value_parser = script::bytes)]
@@ -150,9 +151,4 @@ impl ReadingArguments {
         let patience = self.retry_for.map(Duration::from_secs_f64);
         ConnectOptions { patience, buffer_bytes: self.buffer_limit, ..security.options() }
     }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
-    seconds.ok_or_else(|| "must be a number of seconds, 0 or more".to_owned())
 }

@@ -9,6 +9,7 @@ use forebay_engine::{Error, ErrorKind, FeedOptions, ReadOptions, Session};
 use forebay_flight_server::Roles;
 use serde_json::json;
 
+use crate::options::Flags;
 use crate::script::{self, ScriptArguments};
 use crate::serving::{self, BoundServer, ServingArguments};
 
@@ -30,7 +31,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let Arguments { script, port, no_worker, serving } = arguments;
     // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
     let listening = serving.listen(port, !no_worker).await?;
-    let session = script.open_what_opens().await?;
+    let (windows_bytes, options) = serving.memory(script.session.0.clone());
+    let session = ScriptArguments { session: Flags(options), ..script }.open_what_opens().await?;
     let uri = listening.server.uri();
     let (pipelines, failed) = opened(&session)?;
     if pipelines.is_empty() {
@@ -54,11 +56,12 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         json["failed"] = failed.iter().map(|(pipeline, error)| (pipeline.clone(), json!(error.message()))).collect();
     }
     serving.say(&listening, json, &text)?;
-    let worker_memory_bytes = (!no_worker).then_some(serving.memory_limit);
+    let worker_memory_bytes = (!no_worker).then_some(windows_bytes);
     let BoundServer { server, connect, .. } = listening;
     let local_socket = !serving.no_local_socket;
-    let roles =
-        Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise: serving.advertise, local_socket, connect };
+    let drain_timeout = serving.drain_timeout();
+    let advertise = serving.advertise;
+    let roles = Roles { dispatchers: Vec::new(), worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
     Ok(server.run(Arc::new(session), roles, stop).await?)
 }
 

@@ -1,14 +1,18 @@
 //! Options shared by `forebay serve` and `forebay worker`: addresses, memory, security.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use forebay_engine::SessionOptions;
 use forebay_flight_client::ConnectOptions;
 use forebay_flight_server::Server;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::exit::refuse;
+use crate::memory::MemoryDefaults;
 use crate::metrics::MetricsArguments;
 use crate::output::{self, Format};
 use crate::script;
@@ -27,9 +31,14 @@ pub(crate) struct ServingArguments {
     /// Make trainers on this machine read over the port too, and not over a local socket.
     #[arg(long)]
     pub(crate) no_local_socket: bool,
-    /// Memory for windows that this process computes, such as 4GiB: half for source rows, half for processed rows.
-    #[arg(long, value_name = "SIZE", value_parser = script::memory, default_value = "1GiB")]
-    pub(crate) memory_limit: u64,
+    /// Memory for windows that this process computes, such as 4GiB: half for source rows, half for processed rows
+    /// [default: half of the container's or unit's limit, or 1GiB without one].
+    #[arg(long, value_name = "SIZE", value_parser = script::memory)]
+    memory_limit: Option<u64>,
+    /// How long trainers may continue to read after SIGTERM or Ctrl-C; a process that nobody reads from ends at once
+    /// [default: 30 for a worker, 5 for a server].
+    #[arg(long, value_name = "SECONDS", value_parser = script::seconds)]
+    drain_timeout: Option<f64>,
     #[command(flatten)]
     metrics: MetricsArguments,
     #[command(flatten)]
@@ -61,6 +70,27 @@ impl ServingArguments {
         Ok(BoundServer { server, connect, metrics })
     }
 
+    /// The memory for windows, and the session's options with the default of the memory for joined tables: the given
+    /// limits, or those that the process's control group leaves.
+    pub(crate) fn memory(&self, options: SessionOptions) -> (u64, SessionOptions) {
+        let defaults = MemoryDefaults::of_this_process();
+        let windows_bytes = self.memory_limit.unwrap_or(defaults.windows_bytes);
+        let lookup_bytes = options.lookup_memory_limit.unwrap_or(defaults.lookup_bytes);
+        if let Some(group_bytes) = defaults.group_bytes {
+            tracing::info!(group_bytes, windows_bytes, lookup_bytes, "memory limits");
+            if windows_bytes >= group_bytes {
+                let hint = "lower --memory-limit, or raise the limit of the container or unit";
+                tracing::warn!(group_bytes, windows_bytes, hint, "the memory for windows exceeds the control group's");
+            }
+        }
+        (windows_bytes, SessionOptions { lookup_memory_limit: Some(lookup_bytes), ..options })
+    }
+
+    /// How long trainers may continue to read after the process was told to stop, if it was given.
+    pub(crate) fn drain_timeout(&self) -> Option<Duration> {
+        self.drain_timeout.map(Duration::from_secs_f64)
+    }
+
     /// Announces that the server is ready: prints `json`, or `text` line by line.
     pub(crate) fn say(&self, listening: &BoundServer, mut json: Value, text: &[String]) -> Result<()> {
         match self.output {
@@ -90,7 +120,7 @@ pub(crate) fn stop() -> Result<impl Future<Output = ()> + Send + 'static> {
 /// Refuses an advertised address that no trainer can connect to. Trainers would silently lose such a worker.
 fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
     if host.is_unspecified() && uri.is_none() {
-        anyhow::bail!(
+        refuse!(
             "{host} stands for every address of this machine, and trainers cannot connect to it\n\
              hint: give the address at which they reach this process, with --advertise grpc://HOST:PORT"
         );
@@ -107,7 +137,7 @@ fn check_advertised(host: IpAddr, uri: Option<&str>) -> Result<()> {
     };
     let is_uri = |uri: &str| is_uri(uri).unwrap_or(false);
     match uri.filter(|uri| !is_uri(uri)) {
-        Some(uri) => anyhow::bail!(
+        Some(uri) => refuse!(
             "--advertise is not an address that trainers can connect to: \"{uri}\"\n\
              hint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
         ),

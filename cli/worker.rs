@@ -9,6 +9,7 @@ use forebay_engine::SessionOptions;
 use forebay_flight_server::Roles;
 use serde_json::json;
 
+use crate::exit::refuse;
 use crate::options::WorkerFlags;
 use crate::script;
 use crate::serving::{self, BoundServer, ServingArguments};
@@ -38,7 +39,7 @@ fn dispatchers(list: &str) -> Result<Vec<String>> {
         Some(is_scheme && !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
     };
     match addresses.iter().find(|address| !is_uri(address).unwrap_or(false)) {
-        Some(wrong) => anyhow::bail!(
+        Some(wrong) => refuse!(
             "--dispatcher is not a list of addresses: \"{wrong}\" in \"{list}\"\n\
              hint: write grpc://HOST:PORT, or grpc+tls://HOST:PORT; several are separated by commas"
         ),
@@ -51,15 +52,18 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let dispatchers = dispatchers(&dispatcher)?;
     let listening = serving.listen(port, true).await?;
     // Windows have the memory of `serving`.
-    let options = SessionOptions { window_memory_limit: Some(0), ..session.0 };
+    let (windows_bytes, options) = serving.memory(session.0);
+    let options = SessionOptions { window_memory_limit: Some(0), ..options };
     let session = script::session(&options, Path::new(""))?;
     let uri = serving.advertise.clone().unwrap_or_else(|| listening.server.uri());
     let stop = serving::stop()?;
     let text = format!("computing for {} on {uri}   (Ctrl-C drains and stops)", dispatchers.join(", "));
     serving.say(&listening, json!({ "uri": uri, "dispatchers": dispatchers }), &[text])?;
     let BoundServer { server, connect, .. } = listening;
-    let worker_memory_bytes = Some(serving.memory_limit);
+    let worker_memory_bytes = Some(windows_bytes);
     let local_socket = !serving.no_local_socket;
-    let roles = Roles { dispatchers, worker_memory_bytes, advertise: serving.advertise, local_socket, connect };
+    let drain_timeout = serving.drain_timeout();
+    let advertise = serving.advertise;
+    let roles = Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
     Ok(server.run(Arc::new(session), roles, stop).await?)
 }

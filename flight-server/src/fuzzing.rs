@@ -25,7 +25,12 @@ impl Service {
     pub fn new(session: Arc<Session>) -> Result<Self> {
         let roles = ProcessRoles {
             dispatcher: Some(Arc::new(DispatcherService::new(Arc::clone(&session))?)),
-            worker: Some(Arc::new(WorkerService::new(Arc::clone(&session), "http://127.0.0.1:1".to_owned(), 1 << 20)?)),
+            worker: Some(Arc::new(WorkerService::new(
+                Arc::clone(&session),
+                "http://127.0.0.1:1".to_owned(),
+                1 << 20,
+                std::time::Duration::ZERO,
+            )?)),
             address: "http://127.0.0.1:1".to_owned(),
             dispatchers: String::new(),
         };

@@ -1,5 +1,6 @@
 //! Listening, serving and stopping.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
 use forebay_engine::{Error, ErrorKind, Result, Session};
 use forebay_flight_client::{ConnectOptions, DispatcherClient};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
@@ -17,14 +19,17 @@ use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
 use crate::listen::{self, Identification, connections};
+use crate::metrics::health::Health;
 use crate::metrics::{Metrics, MetricsEndpoint};
 use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
 use crate::user_secret::UserSecret;
 use crate::worker::{Link, WorkerService};
 
-/// How long open streams may continue after the server was told to stop.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+/// How long open streams may continue, by default, after a server was told to stop or a worker has drained.
+const STREAMS_DRAIN: Duration = Duration::from_secs(5);
+/// How long trainers may continue to read, by default, from a worker that was told to stop.
+const WORKER_DRAIN: Duration = Duration::from_secs(30);
 /// The interval of checks that the user's secret is in its file.
 const SECRET_CHECKED: Duration = Duration::from_secs(30);
 /// A peer that is silent for longer than the sum of both is treated as lost.
@@ -63,6 +68,10 @@ pub struct Roles {
     pub advertise: Option<String>,
     /// Whether trainers on this machine may read over a local socket, if the server speaks plain text.
     pub local_socket: bool,
+    /// How long trainers may continue to read after `stop`. A worker leaves earlier if nobody reads from it; what it
+    /// still sends at the end may continue for five seconds. By default 30 seconds for a worker, and five for a
+    /// dispatcher, which ends earlier if no stream is open.
+    pub drain_timeout: Option<Duration>,
     /// How this process connects to the others.
     pub connect: ConnectOptions,
 }
@@ -75,6 +84,7 @@ impl Default for Roles {
             worker_memory_bytes: Some(1 << 30),
             advertise: None,
             local_socket: true,
+            drain_timeout: None,
             connect,
         }
     }
@@ -91,7 +101,9 @@ pub struct Server {
     gate: Option<Gate>,
     /// Kept until the server ends, for workers and other processes of this user.
     secret: Option<UserSecret>,
-    metrics: Option<MetricsEndpoint>,
+    /// Answers on the metrics port, if there is one.
+    measuring: JoinSet<Infallible>,
+    health: Arc<Health>,
 }
 
 impl Server {
@@ -109,7 +121,8 @@ impl Server {
             security: Security::default(),
             gate: None,
             secret: None,
-            metrics: None,
+            measuring: JoinSet::new(),
+            health: Arc::default(),
         })
     }
 
@@ -138,10 +151,12 @@ impl Server {
         Self { security, gate: Some(gate), ..self }
     }
 
-    /// The same server, with a metrics port.
+    /// The same server, with a port for metrics and health. The port answers from now on, though the server is not
+    /// ready before it serves. Needs the runtime.
     #[must_use]
-    pub fn measured(self, metrics: MetricsEndpoint) -> Self {
-        Self { metrics: Some(metrics), ..self }
+    pub fn measured(mut self, metrics: MetricsEndpoint) -> Self {
+        self.measuring.spawn(metrics.serve(Arc::clone(&self.health)));
+        self
     }
 
     /// The URI that the server listens on.
@@ -171,12 +186,15 @@ impl Server {
     ) -> Result<()> {
         let address = roles.advertise.unwrap_or_else(|| self.uri());
         let dispatchers = roles.dispatchers.join(",");
+        let is_worker_only = !roles.dispatchers.is_empty();
+        let drain = roles.drain_timeout.unwrap_or(if is_worker_only { WORKER_DRAIN } else { STREAMS_DRAIN });
+        let streams_drain = if is_worker_only { STREAMS_DRAIN } else { drain };
         let dispatcher = match roles.dispatchers.is_empty() {
             true => Some(Arc::new(DispatcherService::new(Arc::clone(&session))?)),
             false => None,
         };
         let worker = match roles.worker_memory_bytes {
-            Some(memory) => Some(Arc::new(WorkerService::new(Arc::clone(&session), address.clone(), memory)?)),
+            Some(memory) => Some(Arc::new(WorkerService::new(Arc::clone(&session), address.clone(), memory, drain)?)),
             None => None,
         };
         if let Some(dispatcher) = &dispatcher {
@@ -195,22 +213,18 @@ impl Server {
             Some(dispatcher) => Link::Here(Arc::clone(dispatcher)),
             None => Link::There(Box::new(DispatcherClient::new(roles.dispatchers, roles.connect.clone()))),
         });
-        let is_worker_only = dispatcher.is_none();
         let streams = Arc::default();
-        let metrics = Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams));
-        let endpoint = self.metrics.take();
-        let measuring = async {
-            match endpoint {
-                Some(endpoint) => endpoint.serve(metrics).await,
-                None => std::future::pending().await,
-            }
-        };
+        let health = Arc::clone(&self.health);
+        health.serves(Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams)));
+        // Dropped, and so ended, with this function.
+        let _measuring = std::mem::take(&mut self.measuring);
         let process = ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers };
         let service = ProcessService::new(session, process, streams, roles.connect);
         let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
         let draining = worker.clone();
         let stop = async move {
             stop.await;
+            health.stops();
             // A worker drains: its trainers read on while other workers take over. A dispatcher stops with its worker.
             if let Some(worker) = draining.filter(|_| is_worker_only) {
                 worker.drain();
@@ -231,8 +245,8 @@ impl Server {
         };
         let has_local = roles.local_socket && self.security.tls.is_none();
         let local = worker.as_ref().filter(|_| has_local).and_then(|worker| listen::local(worker.id()));
-        let serving = self.answer(service, local, stop);
-        tokio::pin!(serving, watching, computing, measuring);
+        let serving = self.answer(service, local, streams_drain, stop);
+        tokio::pin!(serving, watching, computing);
         let mut drained = Some(drained);
         loop {
             tokio::select! {
@@ -241,7 +255,6 @@ impl Server {
                     return served;
                 }
                 () = &mut watching => {}
-                never = &mut measuring => match never {},
                 computed = &mut computing, if drained.is_some() => {
                     computed?;
                     drained.take().map(|drained| drained.send(()));
@@ -260,6 +273,7 @@ impl Server {
         self,
         service: impl FlightService,
         local: Option<UnixListener>,
+        drain: Duration,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
         let Self { listener, security, gate, mut secret, .. } = match self.gate {
@@ -292,7 +306,7 @@ impl Server {
             if told.await.is_err() {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep(DRAIN_DEADLINE).await;
+            tokio::time::sleep(drain).await;
         };
         let keeping = async {
             loop {

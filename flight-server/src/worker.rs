@@ -33,8 +33,6 @@ const CALLS_MAX: usize = 2;
 const PAUSE: Duration = Duration::from_millis(200);
 /// A worker without work tries the next of several dispatchers after this time: the readers may be there.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long trainers may continue to read from a worker that was told to stop.
-const DRAIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Retry interval for a feed that cannot be computed here. A missing file may exist by then.
 const REFUSAL: Duration = Duration::from_secs(10);
@@ -93,6 +91,8 @@ pub(crate) struct WorkerService {
     machine: Mutex<Worker>,
     trust: Mutex<Trust>,
     draining: Notify,
+    /// How long trainers may continue to read after it was told to stop.
+    drain_timeout: Duration,
     metrics: WorkerMetrics,
     /// Where to write which windows it computes, if the dispatcher ends with it.
     crashes: OnceLock<Arc<CrashRecord>>,
@@ -107,7 +107,12 @@ struct Trust {
 impl WorkerService {
     /// A worker that trainers reach at `address`. Half of `memory_bytes` is for windows before transforming, half for
     /// windows after it.
-    pub(crate) fn new(session: Arc<Session>, address: String, memory_bytes: u64) -> Result<Self> {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        address: String,
+        memory_bytes: u64,
+        drain_timeout: Duration,
+    ) -> Result<Self> {
         let id = random_id()?;
         let profile = WorkerProfile { worker: id, address, memory_bytes: memory_bytes / 2, computing: COMPUTING };
         Ok(Self {
@@ -118,6 +123,7 @@ impl WorkerService {
             machine: Mutex::new(Worker::new(profile)),
             trust: Mutex::new(Trust { verifier: Verifier::new(), clock: (Instant::now(), 0) }),
             draining: Notify::new(),
+            drain_timeout,
             metrics: WorkerMetrics::default(),
             crashes: OnceLock::new(),
         })
@@ -256,7 +262,7 @@ impl WorkerService {
                 () = self.draining.notified() => {
                     let windows = self.machine.lock().leases().len();
                     tracing::info!(windows, "draining: trainers read on while other workers take over");
-                    drain_until = Some(Instant::now() + DRAIN);
+                    drain_until = Some(Instant::now() + self.drain_timeout);
                     has_news = true;
                 }
                 () = sleep_until(wake.unwrap_or(Instant::now())), if wake.is_some() => {}

@@ -482,7 +482,7 @@ fn of_two_workers_at_one_address_the_older_is_sent_away() {
     let newer = ["worker", "--dispatcher", uri, "--advertise", address, "--output", "json"];
     let _newer = Server::launch(&mut forebay(newer));
     let (_, ended, error) = older.end();
-    assert_eq!(ended.code(), Some(1), "{error}");
+    assert_eq!(ended.code(), Some(5), "{error}");
     assert!(error.contains(&format!("another worker serves at {address} now")), "{error}");
     assert!(error.contains("hint: give each worker its own --port and --advertise"), "{error}");
     assert_eq!(workers(&status(uri)).len(), 1);
@@ -539,7 +539,7 @@ fn a_file_that_is_gone_is_an_error_at_its_place_for_every_reader() {
     });
     for (reader, batches) in readers {
         let (lines, ended, error) = reader.end();
-        assert_eq!((lines.len(), ended.code()), (batches, Some(1)), "{error}");
+        assert_eq!((lines.len(), ended.code()), (batches, Some(5)), "{error}");
         assert!(error.contains("rows/025.csv\"") && error.contains("was removed since"), "{error}");
     }
 }

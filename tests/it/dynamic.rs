@@ -128,7 +128,7 @@ fn of_two_processes_of_a_rank_the_older_ends_with_an_error_and_the_newer_has_all
     let new = start(&["--from", &first.token]);
     let second = new.line().expect("a batch");
     let (lines, status, error) = old.end();
-    assert_eq!(status.code(), Some(1), "{error}");
+    assert_eq!(status.code(), Some(5), "{error}");
     assert!(error.contains("error: a newer process reads as rank 0 of job \"test\""), "{error}");
     assert!(batches(&lines).len() < 100, "it was ended early");
     let (rest, status, error) = new.end();
@@ -150,7 +150,7 @@ fn a_rank_that_is_missing_is_named() {
     };
     assert!(status.contains("job \"test\", dynamic: 1 of 2 ranks are present"), "{status}");
     let (_, ended, error) = waiting.end();
-    assert_eq!(ended.code(), Some(1));
+    assert_eq!(ended.code(), Some(6));
     assert_eq!(error.matches("until rank 1 joins").count(), 2, "a log line, an error: {error}");
 }
 

@@ -86,7 +86,7 @@ fn a_file_that_changes_under_a_running_feed_is_an_error() {
     let name = format!("\"{}\"", path(39).display());
     std::fs::write(path(39), "id,text\n39,other\n").expect("a file");
     let (lines, status, error) = reading.end();
-    assert_eq!((lines.len(), status.code()), (38, Some(1)), "{error}");
+    assert_eq!((lines.len(), status.code()), (38, Some(5)), "{error}");
     for phrase in [&name, "changed since the feed's snapshot was taken", "size", "restart"] {
         assert!(error.contains(phrase), "{error}");
     }
@@ -133,7 +133,7 @@ fn a_killed_server_is_an_error_with_the_token_that_goes_on_at_another() {
     let first = reading.line().expect("a first batch");
     server.process.kill().expect("it runs");
     let (lines, status, error) = reading.end();
-    assert_eq!(status.code(), Some(1), "{error}");
+    assert_eq!(status.code(), Some(6), "{error}");
     let parse = |line: &String| serde_json::from_str::<Batch>(line).expect("a batch line");
     let mut batches: Vec<_> = std::iter::once(&first).chain(&lines).map(parse).collect();
     assert!(batches.len() < 2000, "the kill came too late");
@@ -171,7 +171,7 @@ fn an_interrupted_run_says_how_to_go_on() {
     let first = reading.line().expect("a batch line");
     signal(reading.process.id(), "INT");
     let (lines, status, error) = reading.end();
-    assert_eq!(status.code(), Some(1), "{error}");
+    assert_eq!(status.code(), Some(130), "{error}");
     // The signal may come before a second batch.
     let last: Batch = serde_json::from_str(lines.last().unwrap_or(&first)).expect("a batch line");
     assert!(error.contains("interrupted") && error.contains(&format!("--from {}", last.token)), "{error}");
@@ -205,7 +205,7 @@ fn a_server_stops_when_told_to_while_a_stream_is_open() {
     assert!(reading.line().is_some());
     assert_eq!(server.stop("TERM"), Some(0));
     let (_, status, error) = reading.end();
-    assert_eq!(status.code(), Some(1), "{error}");
+    assert_eq!(status.code(), Some(6), "{error}");
     assert!(error.contains("lost the server at") && error.contains("resume from fb1."), "{error}");
 }
 

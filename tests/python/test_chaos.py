@@ -225,7 +225,7 @@ def test_a_full_disk_is_an_error_with_its_cause_and_the_feed_goes_on_from_there(
 
     full = run([*with_small_folders({root: "100k"}), *command])
     first = batches_of(full.stdout)
-    assert full.returncode == 1 and first, full.stderr
+    assert full.returncode == 6 and first, full.stderr
     assert re.search(r"error: .*cannot write quarantined rows.*" + re.escape(str(root)), full.stderr), full.stderr
     assert "No space left on device" in full.stderr, full.stderr
     # Now there is room.
@@ -250,7 +250,7 @@ def test_a_worker_s_full_disk_reaches_the_reader_with_its_cause(tmp_path):
             text=True,
             timeout=PATIENCE_SECONDS,
         )
-    assert ended.returncode == 1, ended.stdout[-300:]
+    assert ended.returncode == 6, ended.stdout[-300:]
     assert re.search(r"error: .*cannot write quarantined rows", ended.stderr), ended.stderr
     assert "No space left on device" in ended.stderr, ended.stderr
 

@@ -24,7 +24,7 @@ from test_docs import DOCS, blocks, make_guide_folder
 PAGES = sorted(
     path for path in REPOSITORY.rglob("*.md") if not {"target", ".venv", "node_modules"} & set(path.relative_to(REPOSITORY).parts)
 )
-RUN = [DOCS / "guide.md", DOCS / "flight.md"]
+RUN = [DOCS / "guide.md", DOCS / "flight.md", DOCS / "operations.md"]
 SHELLS = {"console", "sh", "bash", "shell"}
 COMMAND_WITHIN_SECONDS = 120
 QUIET = {"FOREBAY_LOG": "error"}

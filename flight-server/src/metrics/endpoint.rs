@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Metrics;
+use super::health::Health;
 use crate::listen;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,7 +32,7 @@ const CONNECTIONS_MAX: usize = 64;
 /// A request is one line and some headers.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// A metrics port that is bound but does not answer yet.
+/// A port for metrics and health that is bound but does not answer yet.
 pub struct MetricsEndpoint {
     listener: TcpListener,
     address: SocketAddr,
@@ -54,14 +55,13 @@ impl MetricsEndpoint {
     }
 
     /// Answers forever.
-    pub(crate) async fn serve(self, metrics: Metrics) -> Infallible {
-        let metrics = Arc::new(metrics);
+    pub(crate) async fn serve(self, health: Arc<Health>) -> Infallible {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = self.listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                     Ok((tcp, _)) => {
-                        connections.spawn(timeout(self.patience, talk(tcp, Arc::clone(&metrics))));
+                        connections.spawn(timeout(self.patience, talk(tcp, Arc::clone(&health))));
                     }
                     Err(error) => listen::pause(&error).await,
                 },
@@ -72,10 +72,10 @@ impl MetricsEndpoint {
 }
 
 /// Answers one request. Connections are not kept alive, since idle ones would have to be watched.
-async fn talk(tcp: TcpStream, metrics: Arc<Metrics>) {
+async fn talk(tcp: TcpStream, health: Arc<Health>) {
     let answer = service_fn(move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &metrics);
-        async move { Ok::<_, Infallible>(response) }
+        let health = Arc::clone(&health);
+        async move { Ok::<_, Infallible>(respond(request.method(), request.uri().path(), &health).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).keep_alive(false).max_buf_size(REQUEST_BYTES_MAX);
@@ -84,15 +84,23 @@ async fn talk(tcp: TcpStream, metrics: Arc<Metrics>) {
     }
 }
 
-fn respond(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
+async fn respond(method: &Method, path: &str, health: &Health) -> Response<Full<Bytes>> {
     let is_reading = *method == Method::GET || *method == Method::HEAD;
     let (status, kind, body) = match path {
-        "/metrics" if is_reading => match metrics.text() {
-            Ok(text) => (StatusCode::OK, OPEN_METRICS, text),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
+        "/metrics" if is_reading => match health.metrics().await.map(Metrics::text) {
+            Some(Ok(text)) => (StatusCode::OK, OPEN_METRICS, text),
+            Some(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
+            None => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, "starting: there are no metrics yet\n".to_owned()),
         },
         "/healthz" if is_reading => (StatusCode::OK, PLAIN, "ok\n".to_owned()),
-        _ => (StatusCode::NOT_FOUND, PLAIN, "not found: this port serves GET /metrics and GET /healthz\n".to_owned()),
+        "/readyz" if is_reading => match health.ready() {
+            Ok(()) => (StatusCode::OK, PLAIN, "ok\n".to_owned()),
+            Err(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+        },
+        _ => {
+            let served = "not found: this port serves GET /metrics, GET /healthz and GET /readyz\n";
+            (StatusCode::NOT_FOUND, PLAIN, served.to_owned())
+        }
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -112,9 +120,10 @@ mod tests {
         let mut endpoint = MetricsEndpoint::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
         endpoint.patience = Duration::from_millis(200);
         let address = endpoint.address;
-        let metrics = Metrics::new(None, None, Arc::default());
+        let health = Arc::new(Health::default());
+        health.serves(Metrics::new(None, None, Arc::default()));
         tokio::select! {
-            never = endpoint.serve(metrics) => match never {},
+            never = endpoint.serve(health) => match never {},
             tested = test(address) => tested,
         }
     }

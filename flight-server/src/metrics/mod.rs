@@ -8,6 +8,7 @@
 mod check;
 mod dispatcher;
 mod endpoint;
+pub(crate) mod health;
 mod page;
 mod process;
 pub(crate) mod streams;
@@ -31,7 +32,11 @@ use page::Page;
 use streams::StreamCounts;
 
 /// The metrics of a process.
-pub(crate) struct Metrics(Registry);
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// Whose dispatcher may be another process.
+    worker_only: Option<Arc<WorkerService>>,
+}
 
 impl Metrics {
     pub(crate) fn new(
@@ -39,18 +44,24 @@ impl Metrics {
         worker: Option<Arc<WorkerService>>,
         streams: Arc<StreamCounts>,
     ) -> Self {
+        let worker_only = worker.clone().filter(|_| dispatcher.is_none());
         let all = Everything { dispatcher, worker, streams, started: now_unix_seconds() };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(all));
-        Self(registry)
+        Self { registry, worker_only }
     }
 
     /// All metrics as text.
     pub(crate) fn text(&self) -> Result<String> {
         let mut text = String::new();
-        encode(&mut text, &self.0)
+        encode(&mut text, &self.registry)
             .map_err(|_| Error::new(ErrorKind::Internal, "the metrics cannot be written as text"))?;
         Ok(text)
+    }
+
+    /// Whether this process is a dispatcher, or a worker that has reached one.
+    pub(super) fn has_dispatcher(&self) -> bool {
+        self.worker_only.as_ref().is_none_or(|worker| worker.metrics().was_reachable())
     }
 }
 
@@ -88,6 +99,8 @@ mod tests {
     use arrow::array::{ArrayRef, Float64Array, RecordBatch};
     use forebay_delivery::messages::{ReaderSync, WorkerSync};
     use forebay_delivery::{Changes, Known, WindowId, WorkerId, session_of};
+    use std::time::Duration;
+
     use forebay_engine::{FeedOptions, ReadOptions, Session, StoredState};
     use forebay_flight_client::StreamRequest;
     use forebay_flight_client::wire::{ReaderCall, WorkerCall};
@@ -105,7 +118,7 @@ mod tests {
         let session = Arc::new(session);
         let feed = session.open("train", &FeedOptions::default()).unwrap().id().into();
         let dispatcher = Arc::new(DispatcherService::new(Arc::clone(&session)).unwrap());
-        let worker = Arc::new(WorkerService::new(session, "grpc://a:1".to_owned(), 1 << 20).unwrap());
+        let worker = Arc::new(WorkerService::new(session, "grpc://a:1".to_owned(), 1 << 20, Duration::ZERO).unwrap());
         (dispatcher, worker, feed)
     }
 

@@ -22,6 +22,7 @@ pub(crate) struct WorkerMetrics {
     pub(super) streams: Arc<AtomicU64>,
     pub(super) tickets_refused: AtomicU64,
     pub(super) is_reachable: AtomicBool,
+    was_reachable: AtomicBool,
 }
 
 struct LeaseTimes {
@@ -126,5 +127,11 @@ impl WorkerMetrics {
     /// A dispatcher answered, or did not answer.
     pub(crate) fn reachable(&self, is_reachable: bool) {
         self.is_reachable.store(is_reachable, Ordering::Relaxed);
+        self.was_reachable.fetch_or(is_reachable, Ordering::Relaxed);
+    }
+
+    /// Whether a dispatcher has ever answered.
+    pub(super) fn was_reachable(&self) -> bool {
+        self.was_reachable.load(Ordering::Relaxed)
     }
 }

@@ -97,7 +97,9 @@ mod tests {
         fn start(session: Arc<Session>) -> Self {
             let dispatcher = Arc::new(DispatcherService::new(Arc::clone(&session)).unwrap());
             let address = "memory".to_owned();
-            let worker = Arc::new(WorkerService::new(Arc::clone(&session), address.clone(), 1 << 20).unwrap());
+            let worker = Arc::new(
+                WorkerService::new(Arc::clone(&session), address.clone(), 1 << 20, std::time::Duration::ZERO).unwrap(),
+            );
             dispatcher.set_own(Some(worker.id()), &address);
             let transport = Arc::new(MemoryTransport(vec![Arc::clone(&worker)]));
             let mut tasks = JoinSet::new();
