@@ -4,7 +4,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::formats::options::FormatOptionValue;
 use crate::formats::table_format::TableFormat;
-use crate::source_file::SourceFile;
+use crate::source_file::{Cuts, SourceFile};
 
 /// The id of a snapshot of these files. `first_name` is the first file's path below the dataset's folder.
 ///
@@ -40,7 +40,14 @@ pub(crate) fn content_id(format: &TableFormat, schema: &Schema, first_name: &str
             for number in [group.rows, group.bytes, group.offset, group.length] {
                 hash.number(number);
             }
-            hash.number(u64::from(group.splittable));
+            match &group.cuts {
+                Cuts::Nowhere => hash.number(0),
+                Cuts::Anywhere => hash.number(1),
+                Cuts::At(rows) => {
+                    hash.number(2 + rows.len() as u64);
+                    rows.iter().for_each(|row| hash.number(u64::from(*row)));
+                }
+            }
         }
     }
     hash.0.finalize().to_hex().to_string()

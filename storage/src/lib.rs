@@ -72,5 +72,5 @@ pub use pinned::{PinnedFile, for_all};
 pub use schema::schema_text;
 pub use snapshot::Snapshot;
 pub use snapshot_text::{SnapshotReader, SnapshotText};
-pub use source_file::{RowGroup, RowRange, SourceFile};
+pub use source_file::{Cuts, RowGroup, RowRange, SourceFile};
 pub use stores::Stores;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::content_id::content_id;
 use crate::formats::table_format::TableFormat;
 use crate::pinned::PinnedFile;
-use crate::source_file::{RowGroup, RowRange, SourceFile, row_ranges};
+use crate::source_file::{Cuts, RowGroup, RowRange, SourceFile, row_ranges};
 use crate::{Error, Result};
 
 /// A snapshot from another process may hold any numbers. Sums of a few numbers below this limit do not overflow.
@@ -125,9 +125,48 @@ pub(crate) struct Written<'a> {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct WrittenFile<'a>(Cow<'a, str>, u64, i64, Option<Cow<'a, str>>, Vec<WrittenGroup>);
 
-/// Rows, bytes, offset, length, splittable.
+/// Rows, bytes, offset, length, cuts.
 #[derive(Serialize, Deserialize)]
-struct WrittenGroup(u64, u64, u64, u64, bool);
+struct WrittenGroup(u64, u64, u64, u64, WrittenCuts);
+
+/// Whether a group is cut anywhere, or the rows of each piece but the last: smaller numbers than those of the cuts.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenCuts {
+    Anywhere(bool),
+    Pieces(Vec<u32>),
+}
+
+impl From<&Cuts> for WrittenCuts {
+    fn from(cuts: &Cuts) -> Self {
+        match cuts {
+            Cuts::Nowhere => Self::Anywhere(false),
+            Cuts::Anywhere => Self::Anywhere(true),
+            Cuts::At(rows) => {
+                let mut before = 0;
+                Self::Pieces(rows.iter().map(|row| row - std::mem::replace(&mut before, *row)).collect())
+            }
+        }
+    }
+}
+
+impl WrittenCuts {
+    /// The cuts, or `None` if a row's number overflows.
+    fn cuts(self) -> Option<Cuts> {
+        match self {
+            Self::Anywhere(false) => Some(Cuts::Nowhere),
+            Self::Anywhere(true) => Some(Cuts::Anywhere),
+            Self::Pieces(rows) => {
+                let mut cut = 0_u32;
+                let cuts = rows.into_iter().map(|rows| {
+                    cut = cut.checked_add(rows)?;
+                    Some(cut)
+                });
+                cuts.collect::<Option<_>>().map(Cuts::At)
+            }
+        }
+    }
+}
 
 impl Serialize for Snapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -139,7 +178,7 @@ impl Serialize for Snapshot {
 
 impl SourceFile {
     pub(crate) fn written(&self, folder: &str) -> WrittenFile<'_> {
-        let group = |g: &RowGroup| WrittenGroup(g.rows, g.bytes, g.offset, g.length, g.splittable);
+        let group = |g: &RowGroup| WrittenGroup(g.rows, g.bytes, g.offset, g.length, (&g.cuts).into());
         let groups = self.groups.iter().map(group).collect();
         let name = self.path[folder.len()..].into();
         WrittenFile(name, self.size, self.modified_ms, self.etag.as_deref().map(Cow::from), groups)
@@ -186,8 +225,9 @@ impl FilesChecked {
         count(groups.len())?;
         let (first_sample_id, mut first_row) = (self.rows, 0);
         let mut found = Vec::with_capacity(groups.len());
-        for WrittenGroup(group_rows, group_bytes, offset, length, splittable) in groups {
-            found.push(RowGroup { first_row, rows: group_rows, bytes: group_bytes, offset, length, splittable });
+        for WrittenGroup(group_rows, group_bytes, offset, length, cuts) in groups {
+            let cuts = cuts.cuts().ok_or_else(|| damaged(&format!("\"{path}\" has too many rows")))?;
+            found.push(RowGroup { first_row, rows: group_rows, bytes: group_bytes, offset, length, cuts });
             add(&mut self.rows, group_rows)?;
             add(&mut self.bytes, group_bytes)?;
             first_row += group_rows;
@@ -226,7 +266,14 @@ mod tests {
                 modified_ms: 0,
                 first_sample_id,
                 rows: *rows,
-                groups: vec![RowGroup { first_row: 0, rows: *rows, bytes: 1, offset: 0, length: 0, splittable: false }],
+                groups: vec![RowGroup {
+                    first_row: 0,
+                    rows: *rows,
+                    bytes: 1,
+                    offset: 0,
+                    length: 0,
+                    cuts: Cuts::Nowhere,
+                }],
             }
         });
         let files = files.collect();
@@ -261,12 +308,14 @@ mod tests {
         assert_eq!(first, id("parquet", &schema(), &files));
         assert_ne!(first, id("jsonl", &schema(), &files));
         assert_ne!(first, id("parquet", &Schema::empty(), &files));
-        let changes: [fn(&mut SourceFile); 5] = [
+        let changes: [fn(&mut SourceFile); 7] = [
             |f| f.path.push('x'),
             |f| f.size += 1,
             |f| f.etag = Some("x".into()),
             |f| f.modified_ms += 1,
             |f| f.groups[0].rows += 1,
+            |f| f.groups[0].cuts = Cuts::Anywhere,
+            |f| f.groups[0].cuts = Cuts::At([1].into()),
         ];
         for change in changes {
             let mut changed = files.clone();

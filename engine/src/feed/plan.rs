@@ -18,6 +18,8 @@ use forebay_protocol::FeedSettings;
 const PLAN_DOMAIN: u64 = 0x706c_616e;
 /// Number of epoch plans to keep, for readers in different epochs. A plan costs four bytes per row range.
 const PLANS_KEPT: usize = 16;
+/// Bytes up to which adjacent ranges are read together: with few requests, and still several at a time.
+const JOINED_BYTES_MAX: u64 = 8 << 20;
 
 /// The windows of one epoch.
 pub(crate) struct EpochPlan {
@@ -147,8 +149,23 @@ impl FeedPlan {
         plan
     }
 
+    /// The ranges of a window to read. Adjacent ones are read together.
     pub(crate) fn ranges(&self, window: WindowId) -> Vec<RowRange> {
-        self.epoch(window.epoch).ranges(window.index).iter().map(|&index| self.read[index as usize]).collect()
+        let epoch = self.epoch(window.epoch);
+        let mut joined: Vec<RowRange> = Vec::new();
+        for &index in epoch.ranges(window.index) {
+            let range = self.read[index as usize];
+            let is_next = |last: &&mut RowRange| {
+                let follows = (last.file, last.group, last.first_row + last.rows);
+                follows == (range.file, range.group, range.first_row)
+                    && last.bytes.saturating_add(range.bytes) <= JOINED_BYTES_MAX
+            };
+            match joined.last_mut().filter(is_next) {
+                Some(last) => (last.rows, last.bytes) = (last.rows + range.rows, last.bytes + range.bytes),
+                None => joined.push(range),
+            }
+        }
+        joined
     }
 
     pub(crate) fn row_ranges(&self) -> usize {
@@ -226,6 +243,17 @@ mod tests {
                 assert_eq!(plan.rows(), ranges.iter().map(|range| range.rows).sum::<u64>());
             }
         }
+    }
+
+    #[test]
+    fn adjacent_ranges_are_read_together() {
+        let range = |first_row, bytes| RowRange { file: 0, group: 0, first_row, rows: 10, bytes };
+        let other = RowRange { group: 1, ..range(40, 1) };
+        let ranges = vec![range(0, 4 << 20), range(10, 4 << 20), range(20, 1), range(30, 1), other];
+        let settings = FeedSettings { shuffle: false, ..FeedSettings::default() };
+        let plan = FeedPlan::new(ranges, settings);
+        let read: Vec<_> = plan.ranges(WindowId { epoch: 0, index: 0 }).iter().map(|r| (r.group, r.rows)).collect();
+        assert_eq!(read, [(0, 20), (0, 20), (1, 10)]);
     }
 
     #[test]

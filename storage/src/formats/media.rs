@@ -13,7 +13,7 @@ use super::format::{
 };
 use super::options::OptionValues;
 use crate::pinned::PinnedFile;
-use crate::source_file::{RowGroup, SourceFile};
+use crate::source_file::{Cuts, RowGroup, SourceFile};
 use crate::{Error, Result};
 
 static DESCRIPTOR: FormatDescriptor = FormatDescriptor {
@@ -80,7 +80,7 @@ fn schema() -> SchemaRef {
 
 /// The row group of a file of this size.
 fn one_row(size: u64) -> RowGroup {
-    RowGroup { first_row: 0, rows: 1, bytes: size, offset: 0, length: size, splittable: false }
+    RowGroup { first_row: 0, rows: 1, bytes: size, offset: 0, length: size, cuts: Cuts::Nowhere }
 }
 
 #[derive(Debug)]

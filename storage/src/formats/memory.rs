@@ -13,7 +13,7 @@ use super::format::{
     Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
 };
 use super::options::OptionValues;
-use crate::source_file::{RowGroup, SourceFile};
+use crate::source_file::{Cuts, RowGroup, SourceFile};
 use crate::{Error, Result};
 
 /// The name of the format in a spec.
@@ -64,7 +64,7 @@ impl InMemoryReader {
         let mut first_row = 0;
         for batch in &batches {
             let (rows, bytes) = (batch.num_rows() as u64, plain_bytes(batch)?);
-            groups.push(RowGroup { first_row, rows, bytes, offset: 0, length: 0, splittable: true });
+            groups.push(RowGroup { first_row, rows, bytes, offset: 0, length: 0, cuts: Cuts::Anywhere });
             first_row += rows;
         }
         Ok((groups, Self { batches }))

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use forebay_diagnostics::panic_text;
 use futures::TryStreamExt;
 use futures::future::{BoxFuture, FutureExt};
-use object_store::{OBJECT_STORE_COALESCE_DEFAULT, coalesce_ranges};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection, RowSelector};
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
@@ -21,6 +20,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::pages::Pages;
+use super::shared::SharedBytes;
 use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange};
 use crate::{Error, Result};
@@ -30,6 +30,7 @@ const LIST_BYTES_AT_A_TIME: u64 = 4 << 20;
 
 pub(super) async fn decode(
     file: &PinnedFile,
+    shared: &SharedBytes,
     footer: ArrowReaderMetadata,
     group: &RowGroup,
     range: &RowRange,
@@ -43,20 +44,18 @@ pub(super) async fn decode(
         true => (range.rows.saturating_mul(LIST_BYTES_AT_A_TIME) / range.bytes.max(1)).min(range.rows).max(1),
         false => range.rows,
     };
-    let selection = (range.rows < group.rows).then(|| {
-        RowSelection::from(vec![
-            RowSelector::skip((range.first_row - group.first_row) as usize),
-            RowSelector::select(range.rows as usize),
-        ])
-    });
+    let first_row = range.first_row - group.first_row;
+    let selected = (range.rows < group.rows).then_some(first_row..first_row + range.rows);
     let number = range.group as usize;
-    let pages = Pages::new(&metadata, number, group.bytes, &mask, selection.as_ref());
-    let reader = PinnedReader { file: file.clone(), pages };
+    let pages = Pages::new(&metadata, number, group.bytes, &mask, selected.as_ref());
+    let reader = PinnedReader { file: file.clone(), number: range.file, shared: shared.clone(), pages };
     let mut builder = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, footer)
         .with_projection(mask)
         .with_row_groups(vec![number])
         .with_batch_size(at_a_time as usize);
-    if let Some(selection) = selection {
+    if let Some(rows) = selected {
+        let (skipped, selected) = (rows.start as usize, (rows.end - rows.start) as usize);
+        let selection = RowSelection::from(vec![RowSelector::skip(skipped), RowSelector::select(selected)]);
         builder = builder.with_row_selection(selection);
     }
     let stream = builder.build()?;
@@ -90,6 +89,9 @@ pub(super) fn damaged(file: &PinnedFile, what: &str) -> Error {
 /// as external errors.
 struct PinnedReader {
     file: PinnedFile,
+    /// The number of the file in the dataset.
+    number: u32,
+    shared: SharedBytes,
     /// The pages that the decoder asks for.
     pages: Pages,
 }
@@ -107,13 +109,12 @@ impl AsyncFileReader for PinnedReader {
     /// Reads column chunks, or pages of them.
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
         async move {
-            if !self.pages.are(&ranges) {
+            let wanted = self.pages.wanted();
+            if !wanted.iter().map(|wanted| &wanted.range).eq(&ranges) {
                 let path = self.file.path();
                 return Err(external(Error::internal(format!("pages of \"{path}\" are read that were not planned"))));
             }
-            // Column chunks and pages are close together, so a few large requests are faster than many small ones.
-            let fetch = |range| self.file.get_range(range);
-            let fetched = coalesce_ranges(&ranges, fetch, OBJECT_STORE_COALESCE_DEFAULT).await.map_err(external)?;
+            let fetched = self.shared.read(self.number, &self.file, &wanted).await.map_err(external)?;
             self.pages.check(&fetched).map_err(|problem| external(damaged(&self.file, &problem)))?;
             Ok(fetched)
         }

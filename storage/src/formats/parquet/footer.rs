@@ -18,7 +18,7 @@ use super::offset_index;
 use crate::Result;
 use crate::dictionary::retyped;
 use crate::pinned::PinnedFile;
-use crate::source_file::{RowGroup, RowRange};
+use crate::source_file::{Cuts, RowGroup, RowRange};
 
 /// Bytes at the end of a file to fetch at first. Most footers are shorter.
 const FOOTER_BYTES_GUESS: u64 = 64 << 10;
@@ -192,9 +192,8 @@ pub(super) fn row_groups(file: &PinnedFile, metadata: &ParquetMetaData) -> Resul
                 .min(i64::MAX as u64),
             offset: 0,
             length: 0,
-            // Without an offset index, reading a later part requires decoding all pages before it.
-            splittable: metadata.offset_index().is_some()
-                && group.columns().iter().all(|c| c.offset_index_offset().is_some()),
+            // `cut` decides it for all files together.
+            cuts: Cuts::Nowhere,
         });
         first_row += rows as u64;
     }

@@ -3,6 +3,7 @@
 mod checks;
 mod codec;
 mod columns;
+mod cuts;
 mod decode;
 mod delta;
 mod footer;
@@ -10,6 +11,7 @@ mod offset_index;
 mod page_header;
 mod pages;
 mod sample;
+mod shared;
 mod texts;
 mod thrift;
 mod write;
@@ -27,8 +29,10 @@ use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 pub use self::write::write_parquet;
 
 use self::columns::{merge_schemas, positions, with_types_of};
+use self::cuts::cut;
 use self::decode::{damaged, decode, guarded};
 use self::footer::{Footer, GROUP_ROWS_MAX, read_footer, row_groups};
+use self::shared::SharedBytes;
 use self::texts::texts_as_dictionary;
 use super::format::{
     Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
@@ -86,11 +90,13 @@ impl Format for Parquet {
     }
 
     fn reader(&self, request: ReaderRequest<'_>) -> Result<Box<dyn FormatReader>> {
-        Ok(Box::new(ParquetReader { footers: (0..request.files).map(|_| LazyFooter::default()).collect() }))
+        let footers = (0..request.files).map(|_| LazyFooter::default()).collect();
+        Ok(Box::new(ParquetReader { footers, shared: SharedBytes::default() }))
     }
 
     fn misfit(&self, _file: &SourceFile, group: &RowGroup) -> Option<String> {
-        (group.rows > GROUP_ROWS_MAX as u64).then(|| format!("a row group claims {} rows", group.rows))
+        let claims = || format!("a row group claims {} rows", group.rows);
+        (group.rows > GROUP_ROWS_MAX as u64).then(claims).or_else(|| group.cuts.misfit(group.rows))
     }
 
     fn sample(&self, _name: &str, numbers: Range<u64>, _options: &OptionValues) -> SampleFile {
@@ -105,20 +111,26 @@ async fn open(request: OpenRequest<'_>) -> Result<Opened> {
     let drift = Drift { missing: options.text("missing") == "null", widen: options.flag("widen") };
     let schema = merge_schemas(files, &footers, drift)?;
     let groups = files.iter().zip(&footers).map(|(file, footer)| row_groups(file, footer.metadata()));
-    let groups = groups.collect::<Result<_>>()?;
+    let mut groups = groups.collect::<Result<Vec<_>>>()?;
+    cut(footers.iter().map(|footer| &**footer.metadata()), &mut groups);
     let mut lazy_footers = Vec::with_capacity(files.len());
     for (file, metadata) in files.iter().zip(footers) {
         let columns = positions(&schema, metadata.schema()).expect("merge_schemas made types for all files");
         let metadata = guarded(file, async { with_types_of(&schema, &columns, metadata) }).await?;
         lazy_footers.push(LazyFooter { footer: Footer::new(columns, metadata).into(), reading: Mutex::default() });
     }
-    Ok(Opened { schema, groups, reader: Box::new(ParquetReader { footers: lazy_footers }) })
+    Ok(Opened {
+        schema,
+        groups,
+        reader: Box::new(ParquetReader { footers: lazy_footers, shared: SharedBytes::default() }),
+    })
 }
 
 /// The footers of a dataset's files.
 #[derive(Debug)]
 struct ParquetReader {
     footers: Vec<LazyFooter>,
+    shared: SharedBytes,
 }
 
 /// A footer, read when the dataset is opened. If the dataset was pinned elsewhere, it is read with the first read of
@@ -149,7 +161,7 @@ impl ParquetReader {
         }
         let metadata = read_footer(file).await?;
         match positions(request.schema, metadata.schema()) {
-            Some(columns) if row_groups(file, metadata.metadata())? == request.groups => {
+            Some(columns) if are_same(&row_groups(file, metadata.metadata())?, request.groups) => {
                 let typed = guarded(file, async { with_types_of(request.schema, &columns, metadata) }).await?;
                 Ok(lazy.footer.get_or_init(|| Footer::new(columns, typed)))
             }
@@ -176,7 +188,8 @@ impl ParquetReader {
         }
         let roots_of = dictionaries.iter().filter_map(|c| footer.columns[*c]);
         let types = roots_of.map(|root| (root, footer.cheapest_texts(range, root))).collect();
-        let decoding = async { decode(file, footer.with_types(types)?, request.group(), range, &roots).await };
+        let decoding =
+            async { decode(file, &self.shared, footer.with_types(types)?, request.group(), range, &roots).await };
         let batch = guarded(file, decoding).await?;
         if batch.num_rows() as u64 != range.rows {
             let (found, expected) = (batch.num_rows(), range.rows);
@@ -198,6 +211,12 @@ impl ParquetReader {
         });
         arrays.collect()
     }
+}
+
+/// Whether row groups have the same rows and bytes. Their cuts depend on the other files of the dataset.
+fn are_same(these: &[RowGroup], those: &[RowGroup]) -> bool {
+    let of = |group: &RowGroup| (group.rows, group.bytes);
+    these.iter().map(of).eq(those.iter().map(of))
 }
 
 /// The error for a value that the type of all files cannot hold.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::RowSelection;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::page_index::offset_index::PageLocation;
 
+use super::cuts::dictionary;
 use super::page_header::{Budget, header};
+use super::shared::Wanted;
 use super::thrift::Problem;
 
 /// The pages of a read may have this many bytes beside those that their row group claims.
@@ -42,6 +43,8 @@ struct Column {
 /// Bytes that the decoder asks for at once.
 struct Part {
     range: Range<u64>,
+    /// Whether reads of other rows ask for them too.
+    is_shared: bool,
     /// Where the decoder expects pages. Without them, the next page begins where one ends.
     pages: Vec<Range<u64>>,
 }
@@ -53,25 +56,34 @@ impl Pages {
         group: usize,
         group_bytes: u64,
         mask: &ProjectionMask,
-        selection: Option<&RowSelection>,
+        selected: Option<&Range<u64>>,
     ) -> Self {
         let row_group = metadata.row_group(group);
         let group_rows = row_group.num_rows().max(0) as u64;
-        let rows = selection.map_or(group_rows, |selection| selection.row_count() as u64);
+        let rows = selected.map_or(group_rows, |rows| rows.end - rows.start);
         let indexes = metadata.offset_index().and_then(|indexes| indexes.get(group)).filter(|them| !them.is_empty());
         let column = |(leaf, chunk): (usize, &ColumnChunkMetaData)| {
             let (start, length) = chunk.byte_range();
             let range = start..start.saturating_add(length);
             let locations = indexes.map(|indexes| &indexes[leaf].page_locations()[..]);
-            let parts = match (locations, selection) {
-                (None, _) => vec![Part { range, pages: Vec::new() }],
+            let parts = match (locations, selected) {
+                (None, _) => vec![Part { range, is_shared: false, pages: Vec::new() }],
                 (Some(pages), None) => {
-                    let pages = with_dictionary(start, pages, pages.iter().map(place)).collect();
-                    vec![Part { range, pages }]
+                    let pages = dictionary(start, pages).into_iter().chain(pages.iter().map(place)).collect();
+                    vec![Part { range, is_shared: false, pages }]
                 }
-                (Some(pages), Some(selection)) => with_dictionary(start, pages, selection.scan_ranges(pages))
-                    .map(|range| Part { pages: vec![range.clone()], range })
-                    .collect(),
+                (Some(pages), Some(rows)) => {
+                    let part = |range: Range<u64>, is_shared| Part { pages: vec![range.clone()], range, is_shared };
+                    let dictionary = dictionary(start, pages).map(|range| part(range, true));
+                    let ends = pages.iter().skip(1).map(first_row).chain([group_rows]);
+                    let of_rows = pages.iter().zip(ends).filter(|(page, end)| {
+                        // A page without rows of its own lies where the next page begins.
+                        first_row(page) < rows.end && *end > rows.start && first_row(page) < *end
+                    });
+                    let data =
+                        of_rows.map(|(page, end)| part(place(page), first_row(page) < rows.start || end > rows.end));
+                    dictionary.into_iter().chain(data).collect()
+                }
             };
             Column { leaf, parts, values: (chunk.num_values().max(0) as u64).max(group_rows) }
         };
@@ -80,9 +92,10 @@ impl Pages {
         Self { metadata: Arc::clone(metadata), group, columns, group_bytes, rows }
     }
 
-    /// Whether the decoder asks for the bytes of these pages.
-    pub(super) fn are(&self, ranges: &[Range<u64>]) -> bool {
-        self.columns.iter().flat_map(|column| &column.parts).map(|part| &part.range).eq(ranges)
+    /// The bytes to read, in the order in which the decoder asks for them.
+    pub(super) fn wanted(&self) -> Vec<Wanted> {
+        let parts = self.columns.iter().flat_map(|column| &column.parts);
+        parts.map(|part| Wanted { range: part.range.clone(), is_shared: part.is_shared }).collect()
     }
 
     /// Checks the bytes of all pages. The error names the page's place in the file.
@@ -108,14 +121,8 @@ impl Pages {
     }
 }
 
-/// Pages of a column chunk that begins at `start`, after the dictionary, which lies before the first page of all.
-fn with_dictionary(
-    start: u64,
-    all: &[PageLocation],
-    pages: impl IntoIterator<Item = Range<u64>>,
-) -> impl Iterator<Item = Range<u64>> {
-    let first = all.first().map(|page| page.offset as u64);
-    first.filter(|first| *first != start).map(|first| start..first).into_iter().chain(pages)
+fn first_row(page: &PageLocation) -> u64 {
+    page.first_row_index as u64
 }
 
 fn place(page: &PageLocation) -> Range<u64> {

@@ -23,7 +23,7 @@ use self::scan::{ScannedText, scan};
 use super::format::{Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
 use crate::extension::has_extension;
 use crate::pinned::{PinnedFile, for_all};
-use crate::source_file::{RowGroup, SourceFile};
+use crate::source_file::{Cuts, RowGroup, SourceFile};
 use crate::{Error, Result};
 
 /// The definition of a row group, for descriptors.
@@ -65,7 +65,7 @@ pub(crate) fn reader(text: impl RecordText, request: ReaderRequest<'_>) -> Resul
 /// The reason that `group` cannot be a block of `file`, or `None`.
 pub(crate) fn misfit(file: &SourceFile, group: &RowGroup) -> Option<String> {
     let end = group.offset.saturating_add(group.length);
-    let fits = end <= file.size && group.rows <= group.length && !group.splittable;
+    let fits = end <= file.size && group.rows <= group.length && group.cuts == Cuts::Nowhere;
     (!fits).then(|| format!("a block of {} rows cannot be bytes {}..{end} of {}", group.rows, group.offset, file.size))
 }
 

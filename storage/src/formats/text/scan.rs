@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::record_text::RecordText;
 use crate::pinned::PinnedFile;
-use crate::source_file::RowGroup;
+use crate::source_file::{Cuts, RowGroup};
 use crate::{Error, Result};
 
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -100,7 +100,7 @@ impl Blocks {
             offset: self.start,
             length: self.length,
             // Reading half a block would cost as much as reading all of it.
-            splittable: false,
+            cuts: Cuts::Nowhere,
         });
         self.start += self.length;
         (self.length, self.rows) = (0, 0);
