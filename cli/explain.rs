@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let session = arguments.script.open().await?;
     let pipeline = script::pipeline(&session, arguments.pipeline.as_deref())?;
-    let explanation = session.explain(&pipeline, &arguments.feed.0)?;
+    let explanation = session.explain(&pipeline, &arguments.feed.0).await?;
     match arguments.output {
         Format::Text => output::line(explanation.to_string().trim_end()),
         Format::Json => output::json(&explanation),

@@ -22,6 +22,9 @@ pub fn type_name(field: &Field) -> String {
     }
 }
 
+/// An epoch that reads more than this many times its bytes is worth a note.
+const READ_AGAIN_WARNED: f64 = 1.2;
+
 /// How a pipeline will run, as shown by `EXPLAIN PIPELINE` and `forebay explain`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
@@ -47,6 +50,9 @@ pub struct Explanation {
     pub row_ranges: usize,
     /// Windows of the first epoch.
     pub windows: u32,
+    /// The stored bytes of the columns that an epoch reads, and the bytes that it reads, if the format tells. Filters
+    /// may skip some.
+    pub bytes: Option<(u64, u64)>,
     /// Operators and their versions.
     pub operators: BTreeMap<String, u32>,
     /// The samples' columns and types.
@@ -70,6 +76,7 @@ impl Explanation {
             makes_rows: !pipeline.stage.layers().is_empty(),
             row_ranges,
             windows,
+            bytes: None,
             operators: pipeline.operators().clone(),
             columns: pipeline.schema().fields().iter().map(|field| (field.name().clone(), type_name(field))).collect(),
             plan: match feed.lengths() {
@@ -108,6 +115,16 @@ impl fmt::Display for Explanation {
             "  windows  {} an epoch of up to {} bytes or {} rows, from {} row ranges",
             self.windows, settings.window_bytes, settings.window_rows, self.row_ranges
         )?;
+        if let Some((stored, read)) = self.bytes {
+            let times = read as f64 / stored.max(1) as f64;
+            writeln!(f, "  bytes    {read} to read an epoch, {times:.2} times those of its columns")?;
+            if times > READ_AGAIN_WARNED {
+                writeln!(
+                    f,
+                    "  note     pieces of row groups read pages again: raise window_bytes, or write smaller row groups"
+                )?;
+            }
+        }
         let order = if settings.shuffle { "shuffled" } else { "file order" };
         writeln!(f, "  order    {order}, seed {}; bad rows: {}", settings.seed, settings.on_error)?;
         if let Some(LengthBuckets { by, boundaries, global_batch_size }) = &settings.buckets {

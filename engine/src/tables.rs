@@ -30,7 +30,7 @@ impl Session {
         let format = format.and_then(|format| TableFormat::new(format, location, &[])).map_err(with_hint)?;
         let spec =
             DatasetSpec { location: location.to_owned(), format, schema: None, path_columns: PathColumns::Inferred };
-        let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| misplaced(Error::from(error)))?;
+        let dataset = self.open_dataset(&spec).await.map_err(|error| misplaced(Error::from(error)))?;
         self.catalog.add_table(name, dataset)
     }
 
@@ -70,7 +70,7 @@ impl Session {
             let none = || Error::invalid("a table needs at least one location");
             return Err(unknown.map_or_else(none, with_hint));
         };
-        let dataset = Dataset::open_all(&self.stores, locations, &format).await;
+        let dataset = Dataset::open_all(&self.stores, locations, &format, Some(self.keeping())).await;
         self.catalog.add_table(name, dataset.map_err(|error| misplaced(Error::from(error)))?)
     }
 

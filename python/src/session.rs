@@ -112,7 +112,8 @@ impl Session {
 
     /// Describes how a pipeline will run, with feed options as JSON.
     fn explain(&self, py: Python<'_>, name: &str, options: &str) -> PyResult<String> {
-        Ok(self.session.explain(name, &json::<FeedOptions>(py, options)?).or_raise(py)?.to_string())
+        let options = json::<FeedOptions>(py, options)?;
+        Ok(self.runtime.wait(py, self.session.explain(name, &options))?.or_raise(py)?.to_string())
     }
 
     /// Returns the samples' columns: name, type and whether they may be null.

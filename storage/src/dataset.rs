@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{RecordBatch, UInt64Array};
 use arrow::compute::concat_batches;
@@ -11,15 +12,20 @@ use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::dictionary::{dictionary_of_texts, retyped};
-use crate::formats::format::{Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
+use crate::formats::format::{BytesToRead, Decoded, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest};
 use crate::formats::memory::{self, InMemoryReader};
 use crate::formats::table_format::TableFormat;
+use crate::keeping::Keeping;
 use crate::listing;
 use crate::path_columns::{PathColumns, PathValues};
 use crate::pinned::PinnedFile;
 use crate::snapshot::Snapshot;
 use crate::source_file::{RowGroup, RowRange};
+use crate::statistics::{ColumnStatistics, Of, RangeStatistics};
 use crate::{Error, Result, Stores};
+
+/// Files whose footers are read to measure a dataset.
+const MEASURED_FILES_MAX: usize = 64;
 
 /// The definition of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,25 +83,47 @@ pub struct BadRead {
 impl Dataset {
     /// Lists the files, determines their columns and row groups, and pins the result.
     pub async fn open(stores: &Stores, spec: &DatasetSpec) -> Result<Self> {
+        Self::open_keeping(stores, spec, None).await
+    }
+
+    /// Like [`open`](Self::open). If an earlier opening found the same files, uses what it kept.
+    pub async fn open_keeping(stores: &Stores, spec: &DatasetSpec, keeping: Option<Keeping<'_>>) -> Result<Self> {
         check_spec(spec)?;
         let files = listing::list(stores, &spec.location, spec.format.descriptor()).await?;
         let location = stores.locate(&spec.location)?.display();
-        Self::of_files(DatasetSpec { location, ..spec.clone() }, files).await
+        Self::of_files(stores, DatasetSpec { location, ..spec.clone() }, files, keeping).await
     }
 
-    /// Like [`open`](Self::open), for the files at all of these locations, in the order of their paths.
+    /// Like [`open_keeping`](Self::open_keeping), for the files at all of these locations, in the order of their paths.
     ///
     /// # Errors
     /// `Invalid` for a file at two locations, and for locations in different stores.
-    pub async fn open_all(stores: &Stores, locations: &[String], format: &TableFormat) -> Result<Self> {
+    pub async fn open_all(
+        stores: &Stores,
+        locations: &[String],
+        format: &TableFormat,
+        keeping: Option<Keeping<'_>>,
+    ) -> Result<Self> {
         let (location, files) = listing::list_all(stores, locations, format.descriptor()).await?;
         let path_columns = PathColumns::Inferred;
         let spec = DatasetSpec { location, format: format.clone(), schema: None, path_columns };
         check_spec(&spec)?;
-        Self::of_files(spec, files).await
+        Self::of_files(stores, spec, files, keeping).await
     }
 
-    async fn of_files(spec: DatasetSpec, files: Vec<PinnedFile>) -> Result<Self> {
+    async fn of_files(
+        stores: &Stores,
+        spec: DatasetSpec,
+        files: Vec<PinnedFile>,
+        keeping: Option<Keeping<'_>>,
+    ) -> Result<Self> {
+        if let Some(keeping) = keeping
+            && let Some((schema, snapshot)) = keeping.find(stores, &spec, &files).await
+            && let Ok(dataset) = Self::of_snapshot(&spec, files.clone(), snapshot.into(), schema)
+        {
+            return Ok(dataset);
+        }
+        let begun = Instant::now();
         let format = &spec.format;
         let request = OpenRequest { files: &files, options: format.options(), columns: spec.schema.as_ref() };
         let path_values = PathValues::of(&spec.path_columns, &files)?;
@@ -103,6 +131,9 @@ impl Dataset {
         check_names(&file_schema, &files)?;
         let schema = path_values.with_columns_of(&file_schema, files.first())?;
         let snapshot = Arc::new(Snapshot::new(format, &schema, &files, groups));
+        if let Some(keeping) = keeping.filter(|keeping| begun.elapsed() >= keeping.after) {
+            keeping.put(stores, &spec, &files, &schema, &snapshot).await;
+        }
         Ok(Self { inner: Arc::new(DatasetInner { spec, schema, file_schema, path_values, snapshot, files, reader }) })
     }
 
@@ -118,6 +149,16 @@ impl Dataset {
         check_spec(spec)?;
         let snapshot = snapshot.into();
         let files = listing::pinned(stores, &spec.location, snapshot.files())?;
+        Self::of_snapshot(spec, files, snapshot, schema)
+    }
+
+    /// Opens the files of a snapshot from elsewhere.
+    fn of_snapshot(
+        spec: &DatasetSpec,
+        files: Vec<PinnedFile>,
+        snapshot: Arc<Snapshot>,
+        schema: SchemaRef,
+    ) -> Result<Self> {
         check_names(&schema, &files)?;
         snapshot.check(&spec.format, &schema, &files)?;
         let path_values = PathValues::of(&spec.path_columns, &files)?;
@@ -243,6 +284,56 @@ impl Dataset {
         }
         let first_sample_id = inner.snapshot.files()[range.file as usize].first_sample_id + range.first_row;
         RangeRows::numbered(&schema, decoded, range.rows, first_sample_id)
+    }
+
+    /// Bounds on the values of `columns` of `schema()` in parts of `range`, without reading its rows. Opens the file only
+    /// if a column is in it.
+    pub async fn statistics(&self, range: &RowRange, columns: &[usize], of: Of) -> Result<RangeStatistics> {
+        let inner = &*self.inner;
+        let own = inner.file_schema.fields().len();
+        let of_file: Vec<usize> = columns.iter().copied().filter(|column| *column < own).collect();
+        let output = Arc::new(inner.file_schema.project(&of_file).map_err(|e| Error::internal(e.to_string()))?);
+        let (file, groups) = self.find(range)?;
+        let schema = &inner.file_schema;
+        let request =
+            ReadRequest { file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
+        let RangeStatistics { parts, columns: found } = match of_file.is_empty() {
+            true => RangeStatistics::unknown(range, std::iter::empty()),
+            false => inner.reader.statistics(request, of).await?,
+        };
+        let mut found = found.into_iter();
+        let columns = columns.iter().map(|column| match column.checked_sub(own) {
+            Some(of_path) => Ok(ColumnStatistics::of_value(&inner.path_values.value(of_path, range.file), &parts)),
+            None => found.next().ok_or_else(|| Error::internal("a format gave too few statistics")),
+        });
+        Ok(RangeStatistics { columns: columns.collect::<Result<_>>()?, parts })
+    }
+
+    /// The stored bytes of `columns` in `ranges`, which are in file order, and the bytes that reading all of the ranges
+    /// takes. `None` if the format does not know. Of many files, some are looked at.
+    pub async fn bytes_to_read(&self, ranges: &[RowRange], columns: &[usize]) -> Result<Option<(u64, u64)>> {
+        let inner = &*self.inner;
+        let own = inner.file_schema.fields().len();
+        let of_file: Vec<usize> = columns.iter().copied().filter(|column| *column < own).collect();
+        let output = Arc::new(inner.file_schema.project(&of_file).map_err(|e| Error::internal(e.to_string()))?);
+        let files: Vec<&[RowRange]> = ranges.chunk_by(|a, b| a.file == b.file).collect();
+        let step = files.len().div_ceil(MEASURED_FILES_MAX).max(1);
+        let (mut total, mut measured) = (BytesToRead::default(), 0);
+        for ranges in files.iter().step_by(step) {
+            let (file, groups) = self.find(&ranges[0])?;
+            let (schema, range) = (&inner.file_schema, &ranges[0]);
+            let request =
+                ReadRequest { file, groups, range, schema, columns: &of_file, dictionaries: &[], output: &output };
+            let Some(bytes) = inner.reader.bytes_to_read(request, ranges).await? else { return Ok(None) };
+            total.stored += bytes.stored;
+            total.own += bytes.own;
+            total.shared += bytes.shared;
+            total.again += bytes.again;
+            measured += 1;
+        }
+        let all = |bytes: u64| (u128::from(bytes) * files.len() as u128 / u128::from(measured.max(1_u32))) as u64;
+        let again = if all(total.shared) <= inner.reader.shared_bytes_max() { 0 } else { total.again };
+        Ok(Some((all(total.stored), all(total.own + total.shared + again))))
     }
 
     /// The file of a range, which must come from this snapshot, and the file's row groups.

@@ -10,10 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_diagnostics::nearest;
-use futures::TryStreamExt;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use globset::{GlobBuilder, GlobMatcher};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ListResult, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::extension::has_extension;
 use crate::formats::format::FormatDescriptor;
@@ -23,6 +24,10 @@ use crate::source_file::SourceFile;
 use crate::stores::StoreLocation;
 use crate::{Error, ErrorKind, Result, Stores};
 
+/// Folders of a store to list at a time.
+const FOLDERS_AT_ONCE: usize = 32;
+/// Maximum number of folders that are listed one by one.
+const LISTED_FOLDERS_MAX: usize = 4096;
 /// What a glob has and a name has not.
 const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 /// The wildcards among them. Braces list names.
@@ -167,7 +172,7 @@ async fn list_folder(place: &StoreLocation, format: &FormatDescriptor) -> Result
     let mut others = BTreeSet::new();
     let mut found = false;
     let mut lakes = LakeTables::default();
-    let mut listing = place.store.list(Some(&place.path));
+    let mut listing = objects(place, &place.path).await?;
     while let Some(meta) = listing.try_next().await.map_err(|e| Error::from_store(&place.display(), e))? {
         found = true;
         lakes.see(&place.path, &meta.location);
@@ -206,6 +211,23 @@ async fn list_folder(place: &StoreLocation, format: &FormatDescriptor) -> Result
     )))
 }
 
+/// All objects below `folder`, in any order. A store lists a page of a thousand after the other, so its folders are listed
+/// at the same time.
+async fn objects(place: &StoreLocation, folder: &Path) -> Result<BoxStream<'static, object_store::Result<ObjectMeta>>> {
+    if place.is_local() {
+        return Ok(place.store.list(Some(folder)));
+    }
+    let top = place.store.list_with_delimiter(Some(folder)).await;
+    let ListResult { common_prefixes, objects } = top.map_err(|e| Error::from_store(&place.display(), e))?;
+    if common_prefixes.len() > LISTED_FOLDERS_MAX {
+        return Ok(place.store.list(Some(folder)));
+    }
+    let store = Arc::clone(&place.store);
+    let below = stream::iter(common_prefixes).map(move |folder| store.list(Some(&folder)));
+    let below = below.flatten_unordered(FOLDERS_AT_ONCE);
+    Ok(stream::iter(objects.into_iter().map(Ok)).chain(below).boxed())
+}
+
 /// The first of the format's extensions.
 fn endings(format: &FormatDescriptor) -> String {
     let all = format.extensions;
@@ -223,7 +245,7 @@ async fn list_glob(
     let matcher = compile_glob(&place.display(), pattern)?;
     let mut files = Vec::new();
     let mut lakes = LakeTables::default();
-    let mut listing = place.store.list(Some(folder));
+    let mut listing = objects(place, folder).await?;
     while let Some(meta) = listing.try_next().await.map_err(|e| Error::from_store(&place.display(), e))? {
         lakes.see(folder, &meta.location);
         let Some(relative) = visible_below(folder, &meta.location) else {

@@ -115,6 +115,11 @@ impl PathValues {
         }
     }
 
+    /// The value of column `at` of these in file `file`, as an array of one.
+    pub(crate) fn value(&self, at: usize, file: u32) -> ArrayRef {
+        self.values[at].slice(file as usize, 1)
+    }
+
     /// The requested columns, in their order: those of the file from `batch`, and those of the path of file `file`.
     /// Columns from `own` on are of the path.
     pub(crate) fn complete(

@@ -11,7 +11,9 @@ use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::{Error, Result};
 
-const FILES_AT_ONCE: usize = 16;
+/// Files to work on at a time. A local disk answers at once, and a store after tens of milliseconds.
+const LOCAL_FILES_AT_ONCE: usize = 16;
+const REMOTE_FILES_AT_ONCE: usize = 128;
 
 /// Runs `work` on all files, several at a time, and returns the results in the files' order.
 // Boxed here, where lifetimes have names: inside an async function the compiler cannot prove that such a stream is
@@ -24,7 +26,11 @@ where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,
 {
-    stream::iter(files.iter().map(work)).buffered(FILES_AT_ONCE).try_collect().boxed()
+    let at_once = match files.first().is_some_and(|file| file.display.starts_with('/')) {
+        true => LOCAL_FILES_AT_ONCE,
+        false => REMOTE_FILES_AT_ONCE,
+    };
+    stream::iter(files.iter().map(work)).buffered(at_once).try_collect().boxed()
 }
 
 /// A file in the state at the time of the snapshot.

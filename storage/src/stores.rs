@@ -53,6 +53,11 @@ impl StoreLocation {
         self.prefix == other.prefix
     }
 
+    /// Whether this is on the local disk.
+    pub(crate) fn is_local(&self) -> bool {
+        self.prefix == LOCAL_PREFIX
+    }
+
     /// Whether this is on the local disk, but neither a file nor a folder.
     pub(crate) fn is_pipe_or_device(&self) -> bool {
         self.prefix == LOCAL_PREFIX && std::fs::metadata(self.display()).is_ok_and(|m| !m.is_file() && !m.is_dir())

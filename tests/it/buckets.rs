@@ -274,7 +274,7 @@ async fn what_cannot_be_grouped_is_refused() {
 async fn explaining_shows_the_buckets_and_other_feeds_have_none() {
     let (folder, script) = texts(40);
     let session = session(&folder, &script).await;
-    let explained = session.explain("train", &FeedOptions::default()).expect("an explanation");
+    let explained = session.explain("train", &FeedOptions::default()).await.expect("an explanation");
     let shown = explained.to_string();
     for phrase in ["  buckets  by length of tokens: 4,8,16 and longer; global steps of 12", "    length:\n"] {
         assert!(shown.contains(phrase), "{shown}");
@@ -282,7 +282,7 @@ async fn explaining_shows_the_buckets_and_other_feeds_have_none() {
     let json = serde_json::to_value(&explained).expect("plain data");
     let buckets = serde_json::json!({"by": "tokens", "boundaries": [4, 8, 16], "global_batch_size": 12});
     assert_eq!(json["settings"]["buckets"], buckets);
-    let whole = session.explain("whole", &FeedOptions::default()).expect("an explanation");
+    let whole = session.explain("whole", &FeedOptions::default()).await.expect("an explanation");
     assert!(!whole.to_string().contains("buckets"));
     assert!(serde_json::to_value(&whole).expect("plain data")["settings"].get("buckets").is_none());
     // Flags give the same feed, and a preview of it works.

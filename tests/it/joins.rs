@@ -316,7 +316,7 @@ async fn joins_stand_below_packing_and_above_unnesting_and_by_lengths() {
 async fn joined_samples_are_shown_and_explained() {
     let (folder, script) = tables(40, 40, TRAIN);
     let session = session(&folder, &script).await;
-    let explained = session.explain("train", &FeedOptions::default()).expect("an explanation").to_string();
+    let explained = session.explain("train", &FeedOptions::default()).await.expect("an explanation").to_string();
     for phrase in ["joins    labels: 1 files, ", "rows are joined", "lookup in labels:"] {
         assert!(explained.contains(phrase), "{phrase}: {explained}");
     }

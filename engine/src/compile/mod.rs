@@ -24,6 +24,7 @@ mod leaf_plan;
 mod lengths;
 mod lookup;
 mod output;
+mod pruning;
 mod reduced_decode;
 mod source_rows;
 mod stage;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{AsArray, RecordBatch, UInt64Array};
 use arrow::compute::concat_batches;
@@ -15,12 +15,14 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::collect;
 use forebay_arrays::batch_bytes;
 use forebay_diagnostics::shortened;
+use forebay_storage::{Dataset, RowRange};
 use futures::FutureExt;
 
 use super::dictionary;
 use super::layer::Layer;
 use super::leaf_plan::{LeafPlan, Select, ascending};
 use super::lookup::LookupPlan;
+use super::pruning::Pruning;
 use super::source_rows::SourceRows;
 use super::window_exec::bind;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +38,8 @@ pub(crate) struct Stage {
     columns: Vec<usize>,
     /// The text columns that are read as dictionaries: see [`dictionary`].
     categories: Vec<usize>,
+    /// The conditions on the driving table that bounds can refute.
+    pruning: OnceLock<Vec<Pruning>>,
     context: Arc<TaskContext>,
 }
 
@@ -76,7 +80,8 @@ impl BadRow {
 impl Stage {
     pub(crate) fn new(select: Option<Select>, transform: LeafPlan, context: Arc<TaskContext>) -> Self {
         let columns = ascending(select.iter().flat_map(Select::columns).chain(transform.columns()));
-        Self { layers: Vec::new(), select, transform, columns, categories: Vec::new(), context }
+        let (categories, pruning) = (Vec::new(), OnceLock::new());
+        Self { layers: Vec::new(), select, transform, columns, categories, pruning, context }
     }
 
     /// The same stage with fewer sample columns. It still reads the same columns.
@@ -112,6 +117,31 @@ impl Stage {
     /// The columns among them to read as dictionaries.
     pub(crate) fn read_categories(&self) -> &[usize] {
         &self.categories
+    }
+
+    /// The parts of a range of the driving table whose rows may pass the filters directly above it.
+    pub(crate) async fn possible(&self, dataset: &Dataset, range: RowRange) -> Result<Vec<RowRange>> {
+        let lowest = self.layers.first().map(Layer::below).or(self.select.as_ref());
+        let pruning = self
+            .pruning
+            .get_or_init(|| lowest.into_iter().flat_map(|select| &select.conjuncts).filter_map(Pruning::of).collect());
+        let mut parts = vec![range];
+        for condition in pruning {
+            let mut possible = Vec::with_capacity(parts.len());
+            for part in &parts {
+                possible.extend(condition.possible(dataset, part).await?);
+            }
+            parts = possible;
+        }
+        // Without a gap between them, two parts are read as one.
+        parts.dedup_by(|next, part| {
+            let follows = part.first_row + part.rows == next.first_row;
+            if follows {
+                (part.rows, part.bytes) = (part.rows + next.rows, part.bytes + next.bytes);
+            }
+            follows
+        });
+        Ok(parts)
     }
 
     /// Reads text columns as dictionaries where only the transform uses them, and only to compute numbers.

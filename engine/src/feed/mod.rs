@@ -135,6 +135,12 @@ impl Feed {
         (plan.rows(), self.core().plan.row_ranges(), plan.windows())
     }
 
+    /// The stored bytes of the columns that an epoch reads, and the bytes that it reads: for `EXPLAIN PIPELINE`.
+    pub(crate) async fn bytes_to_read(&self) -> Result<Option<(u64, u64)>> {
+        let core = self.core();
+        Ok(core.dataset.bytes_to_read(core.plan.read(), core.stage.read_columns()).await?)
+    }
+
     /// The number of offsets that a rank reads with these options, if known before reading. Checks the options but
     /// reads no data.
     ///

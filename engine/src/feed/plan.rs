@@ -168,6 +168,11 @@ impl FeedPlan {
         joined
     }
 
+    /// The ranges of an epoch to read, in file order.
+    pub(crate) fn read(&self) -> &[RowRange] {
+        &self.read
+    }
+
     pub(crate) fn row_ranges(&self) -> usize {
         self.ranges.len()
     }

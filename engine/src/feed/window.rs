@@ -75,17 +75,23 @@ impl Window {
                 let reader = Arc::clone(core);
                 let mut task = core.executor.spawn(async move {
                     let (columns, categories) = (reader.stage.read_columns(), reader.stage.read_categories());
-                    reader.dataset.read_with_dictionaries(&range, columns, categories).await
+                    let mut read = Vec::new();
+                    for part in reader.stage.possible(&reader.dataset, range).await? {
+                        read.push(reader.dataset.read_with_dictionaries(&part, columns, categories).await?);
+                    }
+                    Ok::<_, Error>(read)
                 });
-                async move { Ok::<_, Error>(task.join().await??) }
+                async move { task.join().await? }
             })
             .buffered(READS_MAX);
         let (mut group, mut rows, mut bytes) = (Vec::new(), 0, 0);
         while let Some(read) = reads.try_next().await? {
-            let read = limited(read, core.limit);
-            rows += read.batch.num_rows();
-            bytes += read.batch.get_array_memory_size();
-            group.push(read);
+            for read in read {
+                let read = limited(read, core.limit);
+                rows += read.batch.num_rows();
+                bytes += read.batch.get_array_memory_size();
+                group.push(read);
+            }
             if rows >= GROUP_ROWS || bytes >= GROUP_BYTES {
                 window.add(std::mem::take(&mut group)).await?;
                 (rows, bytes) = (0, 0);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
-use forebay_storage::Stores;
+use forebay_storage::{Dataset, DatasetSpec, Keeping, Stores};
 use parking_lot::Mutex;
 
 pub use build::build;
@@ -51,7 +51,22 @@ pub struct Session {
     lookup_memory_bytes: u64,
 }
 
+/// Versions of what opening a table finds. Raise this when the same files give other columns or row groups.
+const FOUND_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " 1");
+/// Opening that takes longer is kept under the root.
+const KEPT_AFTER: Duration = Duration::from_secs(1);
+
 impl Session {
+    /// Opens the files of a table.
+    pub(crate) async fn open_dataset(&self, spec: &DatasetSpec) -> forebay_storage::Result<Dataset> {
+        Dataset::open_keeping(&self.stores, spec, Some(self.keeping())).await
+    }
+
+    /// Where to keep what opening tables found.
+    pub(crate) fn keeping(&self) -> Keeping<'_> {
+        Keeping { root: self.root(), build: FOUND_VERSION, after: KEPT_AFTER }
+    }
+
     /// Adds or replaces a function of the embedding program.
     ///
     /// # Errors
@@ -150,8 +165,10 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
-    pub fn explain(&self, name: &str, options: &FeedOptions) -> Result<Explanation> {
+    pub async fn explain(&self, name: &str, options: &FeedOptions) -> Result<Explanation> {
         let (pipeline, feed) = (self.pipeline(name)?, self.open(name, options)?);
-        Ok(Explanation::new(&pipeline, &feed))
+        let mut explanation = Explanation::new(&pipeline, &feed);
+        explanation.bytes = feed.bytes_to_read().await?;
+        Ok(explanation)
     }
 }

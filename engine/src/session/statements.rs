@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_sql::{PipelineDefinition, Place, Statement, TableDefinition};
-use forebay_storage::{Dataset, DatasetSpec};
+use forebay_storage::DatasetSpec;
 
 use super::Session;
 use super::catalog::unknown;
@@ -137,6 +137,7 @@ impl Session {
             }
             Statement::ExplainPipeline { name, place } => self
                 .explain(&name, &FeedOptions::default())
+                .await
                 .map(|explanation| Output::Text(explanation.to_string()))
                 .map_err(|error| Failure::At(place, error)),
         }
@@ -182,7 +183,7 @@ impl Session {
         let path_columns = path_columns_of(&table).map_err(|(place, error)| Failure::At(place, error))?;
         let (location, schema) = (table.location.clone(), table.columns.clone());
         let spec = DatasetSpec { location, format, schema, path_columns };
-        let dataset = Dataset::open(&self.stores, &spec).await.map_err(|error| Failure::Unopened {
+        let dataset = self.open_dataset(&spec).await.map_err(|error| Failure::Unopened {
             table: table.name.clone(),
             place: table.location_place,
             error: misplaced(Error::from(error)),

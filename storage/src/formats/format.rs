@@ -6,15 +6,17 @@
 //! for all formats, and are not part of them.
 
 use std::fmt::Debug;
+use std::future::ready;
 use std::ops::Range;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 
 use super::options::{FormatOption, ImpliedOption, OptionValues};
 use crate::pinned::PinnedFile;
 use crate::source_file::{RowGroup, RowRange, SourceFile};
+use crate::statistics::{Of, RangeStatistics};
 use crate::{Error, Result};
 
 /// Opens and reads files of one kind. To add a format, add a file to `formats/` and a line to
@@ -54,6 +56,39 @@ pub trait FormatReader: Debug + Send + Sync {
     /// Reads a range of rows. For any content of the file, the result is rows, bad rows or an error that names the
     /// file.
     fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>>;
+
+    /// Bounds on the values of the requested columns, one for each column of `output`, without reading rows.
+    fn statistics<'a>(&'a self, request: ReadRequest<'a>, _of: Of) -> BoxFuture<'a, Result<RangeStatistics>> {
+        let fields = request.output.fields().iter().map(AsRef::as_ref);
+        ready(Ok(RangeStatistics::unknown(request.range, fields))).boxed()
+    }
+
+    /// The bytes that reading all of `ranges` takes, which are of the request's file. `None` if it is unknown.
+    fn bytes_to_read<'a>(
+        &'a self,
+        _request: ReadRequest<'a>,
+        _ranges: &'a [RowRange],
+    ) -> BoxFuture<'a, Result<Option<BytesToRead>>> {
+        ready(Ok(None)).boxed()
+    }
+
+    /// How many of the bytes that several ranges need are kept.
+    fn shared_bytes_max(&self) -> u64 {
+        0
+    }
+}
+
+/// The bytes that reading some ranges of a file takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BytesToRead {
+    /// The stored bytes of the columns in the ranges' row groups.
+    pub stored: u64,
+    /// Bytes that one range needs.
+    pub own: u64,
+    /// Bytes that several ranges need.
+    pub shared: u64,
+    /// The same bytes, counted for each range after the first.
+    pub again: u64,
 }
 
 /// The properties of a format that do not depend on a file. Listing, SQL, the Python package and the guide read them

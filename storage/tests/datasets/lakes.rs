@@ -52,10 +52,10 @@ async fn files_of_a_table_with_a_log_are_refused() {
         check(&place, "delta/part-0.parquet", Ok(10)).await;
         check(&place, "delta/{part-0,eu/part-1}.parquet", Ok(20)).await;
         let named = ["ice/data/0.parquet", "delta/part-0.parquet"].map(|name| place.display(name));
-        let both = Dataset::open_all(&place.stores(), &named, &stored_as("parquet")).await.unwrap();
+        let both = Dataset::open_all(&place.stores(), &named, &stored_as("parquet"), None).await.unwrap();
         assert_eq!(both.snapshot().rows(), 20);
         let folders = ["ice/data", "delta/part-0.parquet"].map(|name| place.display(name));
-        let error = Dataset::open_all(&place.stores(), &folders, &stored_as("parquet")).await.unwrap_err();
+        let error = Dataset::open_all(&place.stores(), &folders, &stored_as("parquet"), None).await.unwrap_err();
         assert!(error.to_string().contains("an Iceberg table"), "{error}");
         // The log itself is a plain folder of JSON lines.
         let log = place.open("delta/_delta_log", stored_as("jsonl")).await.unwrap();

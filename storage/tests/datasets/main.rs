@@ -195,7 +195,7 @@ async fn several_locations_are_one_dataset() {
         }
         let open = async |names: &[&str]| {
             let locations: Vec<String> = names.iter().map(|name| place.display(name)).collect();
-            Dataset::open_all(&place.stores(), &locations, &csv_table()).await
+            Dataset::open_all(&place.stores(), &locations, &csv_table(), None).await
         };
         let check = async |names: &[&str], location: &str, expect: &[i64]| {
             let dataset = open(names).await.unwrap();
@@ -219,7 +219,7 @@ async fn several_locations_are_one_dataset() {
         refused(&["a.csv", "x/_tmp/e.csv"], "has a name that begins with . or _").await;
         refused(&[], "at least one location").await;
         let elsewhere = [place.display("a.csv"), "s3://bucket/b.csv".to_owned()];
-        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table()).await.unwrap_err();
+        let error = Dataset::open_all(&place.stores(), &elsewhere, &csv_table(), None).await.unwrap_err();
         assert!(error.to_string().contains("must be in one store"), "{error}");
     }
 }

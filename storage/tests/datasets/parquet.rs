@@ -9,7 +9,8 @@ use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, Schema, TimeUnit};
 use arrow::util::display::array_value_to_string;
 use forebay_storage::formats::find;
 use forebay_storage::{
-    Dataset, DatasetSpec, ErrorKind, PathColumns, Stores, TableFormat, dictionary_of_texts, write_parquet,
+    ColumnStatistics, Dataset, DatasetSpec, ErrorKind, Of, PathColumns, RangeStatistics, RowRange, Stores, TableFormat,
+    dictionary_of_texts, write_parquet,
 };
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType};
@@ -409,4 +410,28 @@ async fn a_damaged_file_is_an_error_that_names_it() {
         }
     }
     assert!(errors > 100, "only {errors} errors");
+}
+
+#[tokio::test]
+async fn statistics_bound_row_groups_and_pages() {
+    let place = TestFolder::memory();
+    place.put("a.parquet", parquet_bytes_split(0..2000, 1000)).await;
+    let dataset = place.open("a.parquet", stored_as("parquet")).await.unwrap();
+    let range = dataset.row_ranges(u64::MAX)[1];
+    let bounds = async |range: &RowRange, of| {
+        let RangeStatistics { parts, columns } = dataset.statistics(range, &[0], of).await.unwrap();
+        let numbers = |bounds: &ArrayRef| bounds.as_primitive::<Int64Type>().values().to_vec();
+        let [ColumnStatistics { min, max, nulls }] = &columns[..] else { panic!("one column was requested") };
+        assert_eq!(nulls.iter().flatten().collect::<Vec<_>>(), vec![0; parts.len()]);
+        let parts: Vec<(u64, u64)> = parts.iter().map(|part| (part.first_row, part.rows)).collect();
+        (parts, numbers(min), numbers(max))
+    };
+    assert_eq!(bounds(&range, Of::Groups).await, (vec![(1000, 1000)], vec![1000], vec![1999]));
+    let (parts, min, max) = bounds(&range, Of::Pages).await;
+    assert_eq!(parts, (0..10).map(|page| (1000 + 100 * page, 100)).collect::<Vec<_>>());
+    assert_eq!(min, (0..10).map(|page| 1000 + 100 * page).collect::<Vec<_>>());
+    assert_eq!(max, (0..10).map(|page| 1099 + 100 * page).collect::<Vec<_>>());
+    let piece = RowRange { first_row: 1150, rows: 100, ..range };
+    assert_eq!(bounds(&piece, Of::Groups).await, (vec![(1150, 100)], vec![1000], vec![1999]));
+    assert_eq!(bounds(&piece, Of::Pages).await, (vec![(1150, 50), (1200, 50)], vec![1100, 1200], vec![1199, 1299]));
 }

@@ -92,7 +92,7 @@ impl<'a> GroupPages<'a> {
             let again = self.dictionaries.saturating_mul(chosen.len() as u64).saturating_add(divided);
             if !chosen.is_empty() && again <= budget {
                 let rows = chosen.iter().map(|cut| u32::try_from(cut.row).expect("a row group has 31-bit rows"));
-                return (Cuts::At(rows.collect()), self.dictionaries + divided);
+                return (Cuts::At(rows.collect()), self.dictionaries.saturating_add(divided).min(self.bytes));
             }
             pieces /= 2;
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::datatypes::{DataType, FieldRef, Schema};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use bytes::Bytes;
 use forebay_arrays::without_views;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -12,6 +12,7 @@ use parquet::errors::ParquetError;
 use parquet::file::FOOTER_SIZE;
 use parquet::file::metadata::{ColumnChunkMetaData, FooterTail, ParquetMetaData, ParquetMetaDataReader};
 
+use super::bounds::StoredColumn;
 use super::checks::check_footer;
 use super::decode::{damaged, guarded};
 use super::offset_index;
@@ -71,6 +72,14 @@ impl Footer {
             true => DataType::Utf8View,
             false => DataType::Utf8,
         }
+    }
+
+    /// The place of a column of the dataset in a row group, if the file has it and it has one leaf.
+    pub(super) fn stored<'a>(&'a self, group: u32, column: usize, field: &'a Field) -> Option<StoredColumn<'a>> {
+        let root = self.columns[column]?;
+        let leaf = *self.leaves.get(root)?;
+        let is_one = !field.data_type().is_nested();
+        is_one.then_some(StoredColumn { footer: &self.metadata, group: group as usize, root, leaf, field })
     }
 
     /// The metadata for reading these columns as these types.

@@ -1,5 +1,6 @@
 //! Parquet: reads footers once, and row groups as ranges of rows.
 
+mod bounds;
 mod checks;
 mod codec;
 mod columns;
@@ -16,6 +17,7 @@ mod texts;
 mod thrift;
 mod write;
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -24,22 +26,27 @@ use arrow::datatypes::Field;
 use arrow::error::ArrowError;
 use futures::future::{BoxFuture, FutureExt};
 use futures::lock::Mutex;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 
 pub use self::write::write_parquet;
 
+use self::bounds::{PageBounds, of_missing};
 use self::columns::{merge_schemas, positions, with_types_of};
 use self::cuts::cut;
 use self::decode::{damaged, decode, guarded};
 use self::footer::{Footer, GROUP_ROWS_MAX, read_footer, row_groups};
-use self::shared::SharedBytes;
+use self::pages::Pages;
+use self::shared::{SHARED_BYTES_MAX, SharedBytes, Wanted};
 use self::texts::texts_as_dictionary;
 use super::format::{
-    Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest, SampleFile,
+    BytesToRead, Decoded, Format, FormatDescriptor, FormatReader, OpenRequest, Opened, ReadRequest, ReaderRequest,
+    SampleFile,
 };
 use super::options::{FormatOption, FormatOptionKind, OptionValues};
 use crate::pinned::{PinnedFile, for_all};
-use crate::source_file::{RowGroup, SourceFile};
+use crate::source_file::{RowGroup, RowRange, SourceFile};
+use crate::statistics::{ColumnStatistics, Of, RangeStatistics};
 use crate::widening::{Drift, conform};
 use crate::{Error, Result};
 
@@ -146,9 +153,57 @@ impl FormatReader for ParquetReader {
     fn read<'a>(&'a self, request: ReadRequest<'a>) -> BoxFuture<'a, Result<Decoded>> {
         async move { request.all_good(self.columns(&request).await?) }.boxed()
     }
+
+    fn bytes_to_read<'a>(
+        &'a self,
+        request: ReadRequest<'a>,
+        ranges: &'a [RowRange],
+    ) -> BoxFuture<'a, Result<Option<BytesToRead>>> {
+        self.bytes(request, ranges).boxed()
+    }
+
+    fn shared_bytes_max(&self) -> u64 {
+        SHARED_BYTES_MAX
+    }
+
+    fn statistics<'a>(&'a self, request: ReadRequest<'a>, of: Of) -> BoxFuture<'a, Result<RangeStatistics>> {
+        match of {
+            Of::Groups => self.group_statistics(request).boxed(),
+            Of::Pages => self.page_statistics(request).boxed(),
+        }
+    }
 }
 
 impl ParquetReader {
+    /// The bytes of `ranges`, which are of the request's file.
+    async fn bytes(&self, request: ReadRequest<'_>, ranges: &[RowRange]) -> Result<Option<BytesToRead>> {
+        let footer = self.footer(&request).await?;
+        let roots = request.columns.iter().filter_map(|column| footer.columns[*column]);
+        let metadata = footer.metadata.metadata();
+        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots);
+        let (mut bytes, mut seen, mut groups) = (BytesToRead::default(), HashSet::new(), HashSet::new());
+        for range in ranges {
+            let group = &request.groups[range.group as usize];
+            let first = range.first_row - group.first_row;
+            let selected = (range.rows < group.rows).then_some(first..first + range.rows);
+            let pages = Pages::new(metadata, range.group as usize, group.bytes, &mask, selected.as_ref());
+            for Wanted { range: place, is_shared } in pages.wanted() {
+                let length = place.end - place.start;
+                match (is_shared, seen.insert(place.start)) {
+                    (false, _) => bytes.own += length,
+                    (true, true) => bytes.shared += length,
+                    (true, false) => bytes.again += length,
+                }
+            }
+            if groups.insert(range.group) {
+                let chunks = metadata.row_group(range.group as usize).columns().iter().enumerate();
+                let chunks = chunks.filter(|(leaf, _)| mask.leaf_included(*leaf));
+                bytes.stored += chunks.map(|(_, chunk)| chunk.byte_range().1).sum::<u64>();
+            }
+        }
+        Ok(Some(bytes))
+    }
+
     /// The footer of a file, which must have the columns and the row groups of the snapshot.
     async fn footer(&self, request: &ReadRequest<'_>) -> Result<&Footer> {
         let (file, lazy) = (request.file, &self.footers[request.range.file as usize]);
@@ -171,6 +226,57 @@ impl ParquetReader {
                 file.path()
             ))),
         }
+    }
+
+    async fn group_statistics(&self, request: ReadRequest<'_>) -> Result<RangeStatistics> {
+        let (footer, range) = (self.footer(&request).await?, *request.range);
+        let mut columns = Vec::with_capacity(request.columns.len());
+        for (&column, field) in request.columns.iter().zip(request.output.fields()) {
+            let known = match (footer.columns[column], footer.stored(range.group, column, field)) {
+                (None, _) => Some(of_missing(field, &[range])),
+                (_, Some(stored)) => guarded(request.file, async { stored.bounds(range.rows) }).await?,
+                _ => None,
+            };
+            columns.push(known.unwrap_or_else(|| ColumnStatistics::unknown(field.data_type(), 1)));
+        }
+        Ok(RangeStatistics { parts: vec![range], columns })
+    }
+
+    async fn page_statistics(&self, request: ReadRequest<'_>) -> Result<RangeStatistics> {
+        let (footer, range, group) = (self.footer(&request).await?, *request.range, request.group());
+        let mut known = Vec::with_capacity(request.columns.len());
+        for (&column, field) in request.columns.iter().zip(request.output.fields()) {
+            let stored = footer.stored(range.group, column, field);
+            known.push(match stored.and_then(|stored| Some((stored, stored.index()?))) {
+                Some((stored, index)) => {
+                    let wanted = [Wanted { range: index.clone(), is_shared: true }];
+                    let read = self.shared.read(range.file, request.file, &wanted).await?.swap_remove(0);
+                    // Pages are only skipped with an index, so a damaged one is left alone.
+                    guarded(request.file, stored.page_bounds(index, read)).await.ok().flatten()
+                }
+                None => None,
+            });
+        }
+        let from = range.first_row - group.first_row;
+        let rows = from..from + range.rows;
+        let firsts = known.iter().flatten().flat_map(|pages: &PageBounds| &pages.rows).copied();
+        let mut firsts: Vec<u64> = firsts.filter(|row| rows.contains(row)).chain([rows.start]).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        let ends = firsts.iter().skip(1).copied().chain([rows.end]);
+        let part = |(&first, end): (&u64, u64)| {
+            let bytes = u128::from(range.bytes) * u128::from(end - first) / u128::from(range.rows.max(1));
+            RowRange { first_row: group.first_row + first, rows: end - first, bytes: bytes as u64, ..range }
+        };
+        let parts: Vec<RowRange> = firsts.iter().zip(ends).map(part).collect();
+        let columns = request.columns.iter().zip(request.output.fields()).zip(known).map(
+            |((&column, field), known)| match known {
+                Some(pages) => pages.of_parts(&parts, group.first_row),
+                None if footer.columns[column].is_none() => of_missing(field, &parts),
+                None => ColumnStatistics::unknown(field.data_type(), parts.len()),
+            },
+        );
+        Ok(RangeStatistics { columns: columns.collect(), parts })
     }
 
     /// The requested columns.

@@ -90,15 +90,15 @@ fn fits(chunk: &ColumnChunkMetaData, rows: i64, pages: &[PageLocation]) -> bool 
 }
 
 /// Bytes of a file that the decoder will ask for.
-struct Fetched {
-    start: u64,
-    bytes: Bytes,
+pub(super) struct Fetched {
+    pub(super) start: u64,
+    pub(super) bytes: Bytes,
 }
 
 impl MetadataFetch for Fetched {
     fn fetch(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
         let offset = |at: u64| at.checked_sub(self.start).map(|at| at as usize).filter(|at| *at <= self.bytes.len());
         let found = offset(range.start).zip(offset(range.end)).map(|(start, end)| self.bytes.slice(start..end));
-        ready(found.ok_or_else(|| ParquetError::General("its offset indexes lie elsewhere".to_owned()))).boxed()
+        ready(found.ok_or_else(|| ParquetError::General("its indexes lie elsewhere".to_owned()))).boxed()
     }
 }

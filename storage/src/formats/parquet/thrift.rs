@@ -177,6 +177,7 @@ impl<'a> Walk<'a> {
     fn value(&mut self, kind: &'static Kind, wire: u8) -> Result<(), Problem> {
         match kind {
             Kind::Struct(of) => self.structure(of),
+            Kind::List(Kind::Bool) => self.flags(),
             Kind::List(of) => {
                 self.enter()?;
                 let wire = element(of);
@@ -254,19 +255,34 @@ impl<'a> Walk<'a> {
     }
 
     fn list_header(&mut self) -> Result<(usize, u8), Problem> {
+        let (len, wire) = self.claimed_list()?;
+        Ok((self.len(len, wire)?, wire))
+    }
+
+    /// Reads a list of booleans, which take a byte each.
+    fn flags(&mut self) -> Result<(), Problem> {
+        let (len, wire) = self.claimed_list()?;
+        match usize::try_from(len) {
+            Ok(0) => Ok(()),
+            Ok(len) if matches!(wire, TRUE | FALSE) => self.bytes(len),
+            _ => Err("its elements have the wrong type".to_owned()),
+        }
+    }
+
+    /// Reads how many elements a list claims, and their type on the wire.
+    fn claimed_list(&mut self) -> Result<(u64, u8), Problem> {
         let [header, ..] = *self.rest else { return Err(cut_short()) };
         self.bytes(1)?;
-        let wire = header & 15;
         let len = match header >> 4 {
             15 => self.varint()?,
             len => u64::from(len),
         };
-        Ok((self.len(len, wire)?, wire))
+        Ok((len, header & 15))
     }
 
     /// Checks the number of elements of a type.
     fn len(&self, len: u64, wire: u8) -> Result<usize, Problem> {
-        // The decoder skips them without reading a byte, so that any number of them fits into a short file.
+        // The decoder skips unknown ones without reading a byte, so that any number of them fits into a short file.
         if len > 0 && matches!(wire, TRUE | FALSE) {
             return Err("a list of booleans, which is no part of the format".to_owned());
         }

@@ -1,0 +1,116 @@
+//! Skips rows that a condition excludes by bounds on their values, without reading them.
+//!
+//! Only a single condition decides, as for bad rows: a row that one condition excludes is neither a sample nor a bad
+//! row, whatever the others are.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, UInt64Array};
+use datafusion::common::pruning::PruningStatistics;
+use datafusion::common::{Column, ScalarValue};
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::filter::FilterExec;
+use forebay_storage::{ColumnStatistics, Dataset, Of, RangeStatistics, RowRange};
+
+use super::leaf_plan::LeafPlan;
+use super::window_exec::WindowExec;
+use crate::error::Result;
+
+/// A condition on columns of the driving table that bounds on their values can refute.
+#[derive(Debug)]
+pub(crate) struct Pruning {
+    predicate: Arc<PruningPredicate>,
+    /// The columns with bounds: their names and their indices in the table.
+    columns: Vec<(String, usize)>,
+}
+
+impl Pruning {
+    /// The condition of a plan of one condition, unless no bounds can refute it.
+    pub(crate) fn of(conjunct: &LeafPlan) -> Option<Self> {
+        let filter = filter_of_leaf(&conjunct.plan)?;
+        let read = collect_columns(filter.predicate());
+        let columns = read.iter().filter_map(|column| {
+            let at = conjunct.inputs.get(column.index())?.column()?;
+            Some((column.name().to_owned(), at))
+        });
+        let columns: Vec<(String, usize)> = columns.collect();
+        let builder = PruningPredicateBuilder::new().with_file_schema(Arc::clone(&conjunct.leaf_schema));
+        let predicate = builder.build(Arc::clone(filter.predicate()))?;
+        (!columns.is_empty() && !predicate.always_true()).then_some(Self { predicate, columns })
+    }
+
+    /// The parts of `range` whose rows may pass the condition.
+    pub(crate) async fn possible(&self, dataset: &Dataset, range: &RowRange) -> Result<Vec<RowRange>> {
+        let columns: Vec<usize> = self.columns.iter().map(|(_, column)| *column).collect();
+        match self.refute(dataset.statistics(range, &columns, Of::Groups).await?) {
+            possible if possible.is_empty() => Ok(possible),
+            _ => Ok(self.refute(dataset.statistics(range, &columns, Of::Pages).await?)),
+        }
+    }
+
+    /// The parts that the bounds do not refute.
+    fn refute(&self, statistics: RangeStatistics) -> Vec<RowRange> {
+        let bounds = Bounds { statistics, columns: &self.columns };
+        // A condition that fails on a bound, such as one that overflows, may also fail on a row.
+        let possible = self.predicate.prune(&bounds).unwrap_or_else(|_| vec![true; bounds.num_containers()]);
+        let parts = bounds.statistics.parts.into_iter().zip(possible);
+        parts.filter(|(_, possible)| *possible).map(|(part, _)| part).collect()
+    }
+}
+
+/// The filter directly above the leaf.
+fn filter_of_leaf(plan: &Arc<dyn ExecutionPlan>) -> Option<&FilterExec> {
+    let children = plan.children();
+    let [child] = children[..] else { return None };
+    match plan.downcast_ref::<FilterExec>() {
+        Some(filter) if is_leaf(child) => Some(filter),
+        _ => filter_of_leaf(child),
+    }
+}
+
+fn is_leaf(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.downcast_ref::<WindowExec>().is_some()
+        || plan.downcast_ref::<CooperativeExec>().is_some_and(|above| is_leaf(above.input()))
+}
+
+struct Bounds<'a> {
+    statistics: RangeStatistics,
+    columns: &'a [(String, usize)],
+}
+
+impl Bounds<'_> {
+    fn of<T>(&self, column: &Column, bound: impl Fn(&ColumnStatistics) -> T) -> Option<T> {
+        let at = self.columns.iter().position(|(name, _)| *name == column.name)?;
+        self.statistics.columns.get(at).map(bound)
+    }
+}
+
+impl PruningStatistics for Bounds<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.of(column, |bounds| Arc::clone(&bounds.min))
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.of(column, |bounds| Arc::clone(&bounds.max))
+    }
+
+    fn num_containers(&self) -> usize {
+        self.statistics.parts.len()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        self.of(column, |bounds| Arc::new(bounds.nulls.clone()) as ArrayRef)
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        Some(Arc::new(UInt64Array::from_iter_values(self.statistics.parts.iter().map(|part| part.rows))))
+    }
+
+    fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}
