@@ -76,7 +76,7 @@ def epoch(bucket, script, location, query, **options):
     assert done.returncode == 0, done.stderr
     *batches, summary = map(json.loads, done.stdout.splitlines())
     metadata = pq.read_metadata(folder / location)
-    reads = [(start, end) for _, start, end in server.reads if start < pages_end(metadata)]
+    reads = [(start, end) for _, start, end in server.reads if end <= pages_end(metadata)]
     digests = [batch["digest"] for batch in batches]
     return Epoch(summary["samples"], digests, sum(end - start for start, end in reads), len(reads))
 
@@ -176,8 +176,9 @@ def test_a_table_that_took_long_to_open_is_opened_from_the_root(bucket, tmp_path
         first, footers = opened()
     finally:
         server.delay = 0.0
-    again, none = opened()
-    assert footers >= 300 and none == 0
+    again, measured = opened()
+    # Explaining measures up to 64 files.
+    assert footers >= 300 and measured <= 64
     assert first == again and "600 rows" in first
     # A further file changes what there is to open.
     pq.write_table(rows.slice(0, 5), folder / "many" / "part=1" / "last.parquet")
