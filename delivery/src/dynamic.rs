@@ -4,7 +4,7 @@
 //! [`Claimer`] and one trainer for each claim that is being read. The caller sends its messages, passes it the answers,
 //! follows the routes of each claim's trainer, and asks it for the loop's next batch. The rules:
 //!
-//! - An answer of a dispatcher that the rank has left changes nothing.
+//! - Of an answer of a dispatcher that the rank has left, only the newest process of each rank counts.
 //! - A rank leaves a dispatcher that does not answer or has no workers, and asks the next after a pause.
 //! - A rank that waits for other ranks looks for them at the next dispatcher.
 //! - The loop gets the batches of one claim after the other. The next claim is received meanwhile.
@@ -101,8 +101,8 @@ impl<R> DynamicTrainer<R> {
     }
 
     /// Returns a first message for every dispatcher except the current one. It tells them that this process is newer
-    /// than any earlier process of the rank, which may ask any of them. Its answer is ignored unless it is a refusal:
-    /// see [`refused`](Self::refused).
+    /// than any earlier process of the rank, which may ask any of them. Pass its answers to [`reply`](Self::reply), or
+    /// a refusal to [`refused`](Self::refused): other dispatchers may know of newer processes of other ranks.
     pub fn announce(&mut self) -> Option<ClaimMessage> {
         (self.dispatchers > 1).then(|| self.claimer.announce())
     }
@@ -148,6 +148,8 @@ impl<R> DynamicTrainer<R> {
             return false;
         }
         let reply = &answer.reply;
+            // The current dispatcher must know of newer processes before it grants more.
+            self.has_news |= self.claimer.hear_of(&answer.reply.sessions);
         let is_idle = reply.workers == 0;
         let is_awaiting = !reply.awaited.is_empty();
         self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(now));

@@ -94,6 +94,8 @@ pub(crate) enum Rule {
     TokensNameTheNewestProcesses,
     /// A rank that has ended is not awaited when another rank resumes.
     EndedRanksAreNotAwaited,
+    /// A rank hears of the newest process of each rank from any dispatcher, also from one that it does not ask next.
+    AnyDispatcherNamesTheNewest,
     /// A rank ends when a dispatcher knows that it takes no more claims.
     EndsAreAcknowledged,
     /// All ranks stay longest at the same dispatcher, whatever the order of their lists.

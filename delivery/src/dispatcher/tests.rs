@@ -518,12 +518,7 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
     one.delivered(first.claim, first.claim.run * 4 + 1);
     let (token, begin) = (one.token(), crate::Claim::default());
     let mut delivered = finish(&mut dispatcher, &mut zero, &mut worker);
-    let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank: 1, world_size: 2 };
-    let resume = |token: &crate::Token, session: u64| {
-        let token: crate::Token = token.to_string().parse().expect("own text");
-        crate::Claimer::new("f".into(), "j".into(), session << 16, settings, begin, token.claims.as_deref())
-    };
-    let mut resumed = resume(&token, 20).expect("its own token");
+    let mut resumed = resume(1, &token, 20);
     let mut rest = finish(&mut dispatcher, &mut resumed, &mut worker);
     rest.extend(delivered.iter());
     delivered.clone_from(&rest);
@@ -531,10 +526,10 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
     assert_eq!(delivered, (0..delivered.len() as u64).collect::<Vec<_>>(), "each claim once");
     // All is delivered. A token from after the end of rank 0 says so to a dispatcher that knows nothing.
     let mut another = self::dispatcher(2, &["f"]);
-    let mut again = resume(&resumed.token(), 30).expect("its own token");
+    let mut again = resume(1, &resumed.token(), 30);
     assert!(finish(&mut another, &mut again, &mut worker).is_empty());
     // The tokens of the ranks that are left say all for another number of ranks.
-    let alone = ReadSettings { rank: 0, world_size: 1, ..settings };
+    let alone = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank: 0, world_size: 1 };
     let marks = again.token();
     let mut alone =
         crate::Claimer::new("f".into(), "j".into(), 40 << 16, alone, begin, marks.claims.as_deref()).expect("whole");
@@ -570,6 +565,68 @@ fn workers_stay_where_ranks_wait_for_others() {
     let mut dispatcher = self::dispatcher(2, &["f"]);
     for _ in 0..4 {
         let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
+/// Resumes a rank of two of job `j` from its token.
+fn resume(rank: u64, token: &crate::Token, session: u64) -> crate::Claimer {
+    let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank, world_size: 2 };
+    let token: crate::Token = token.to_string().parse().expect("own text");
+    let claims = token.claims.as_deref();
+    crate::Claimer::new("f".into(), "j".into(), session << 16, settings, crate::Claim::default(), claims)
+        .expect("its own token")
+}
+
+#[test]
+fn the_end_of_an_old_process_is_not_trusted_when_any_dispatcher_knows_of_a_newer_one() {
+    let resumed = |rule| {
+        let (mut here, mut there) = (dispatcher(1, &["f"]), dispatcher(2, &["f"]));
+        let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));
+        for _ in 0..8 {
+            let _ = (claim(&mut here, &mut zero), claim(&mut here, &mut one));
+            exchange(&mut here, &mut worker, LATER);
+        }
+        // Rank 1 saves a token after one batch. Its process is replaced, does not know that, and reads to its end.
+        let (first, _) = one.take().expect("granted");
+        one.delivered(first.claim, first.claim.run * 4 + 1);
+        let early = one.token();
+        one.delivered(first.claim, first.end);
+        finish(&mut here, &mut one, &mut worker);
+        let mut newer = resume(1, &early, 20);
+        claim(&mut there, &mut newer).expect("the newest");
+        // Rank 0 hears of the end before it saves a token, and restarts.
+        claim(&mut here, &mut zero).expect("the newest");
+        let (first, _) = zero.take().expect("granted");
+        zero.delivered(first.claim, first.claim.run * 4 + 1);
+        let mut again = resume(0, &zero.token(), 30);
+        // Only the other dispatcher knows of the newer process, and says so to whoever announces itself there.
+        let announced = again.announce();
+        there.claim_sync(&announced, LATER).expect("the newest");
+        break_rule(rule);
+        again.reply(there.claim_answer(&announced, LATER).expect("the newest"));
+        break_rule(None);
+        let mut delivered = Vec::new();
+        for _ in 0..20 {
+            claim(&mut here, &mut again).expect("the newest");
+            exchange(&mut here, &mut worker, LATER);
+            delivered.extend(deliver(&mut again));
+        }
+        let awaited = again.latest().map(|reply| reply.awaited.clone()).unwrap_or_default();
+        (again.has_ended(), awaited, here, again, newer, worker, delivered)
+    };
+    let (has_ended, awaited, ..) = resumed(Some(Rule::AnyDispatcherNamesTheNewest));
+    assert!(has_ended && awaited.is_empty(), "it ends without the claims that only the old process had");
+    let (has_ended, awaited, mut here, mut zero, mut one, mut worker, mut delivered) = resumed(None);
+    assert_eq!((has_ended, awaited), (false, vec![1]));
+    one.turn();
+    for _ in 0..40 {
+        let _ = (claim(&mut here, &mut zero), claim(&mut here, &mut one));
+        exchange(&mut here, &mut worker, LATER);
+        delivered.extend(deliver(&mut zero));
+        delivered.extend(deliver(&mut one));
+    }
+    assert!(zero.has_ended() && one.has_ended());
+    delivered.sort_unstable();
+    assert_eq!(delivered, (0..8).collect::<Vec<_>>(), "each claim once");
+}
+
     }
     assert!(!is_waiting(&mut dispatcher, LATER), "all ranks are here");
 }
