@@ -53,6 +53,8 @@ pub(crate) enum Rule {
     OrderedRanksAreFenced,
     /// No claim is granted before every rank has reported its claims.
     ClaimsWaitForAllRanks,
+    /// A dispatcher remembers how new the silent processes were that a restart of their job replaced.
+    ReplacedRanksAreRemembered,
     /// Claims that a resumed rank does not name are granted to others.
     UnnamedClaimsGoBack,
     /// A late answer does not bring back a claim that is done.
