@@ -49,6 +49,8 @@ pub struct DynamicTrainer<R> {
     dispatchers: usize,
     /// Claims that are being read, in the order in which they were begun.
     reading: VecDeque<(Granted, Trainer<R>)>,
+    /// Whether a claim was begun.
+    has_begun: bool,
     /// Claims that were read to their end, whose trainers have not yet sent their last message.
     ended: BTreeMap<Claim, Trainer<R>>,
     /// Unanswered messages.
@@ -76,6 +78,7 @@ impl<R> DynamicTrainer<R> {
             patience_ms,
             dispatchers,
             reading: VecDeque::new(),
+            has_begun: false,
             ended: BTreeMap::new(),
             unanswered: BTreeSet::new(),
             has_news: true,
@@ -145,11 +148,11 @@ impl<R> DynamicTrainer<R> {
         let seq = if holds(Rule::AnswersCountForTheirMessage) { seq } else { answer.seq };
         self.unanswered.remove(&seq);
         if !self.claimer.is_heard(seq) {
+            // The current dispatcher must know of newer processes before it grants more.
+            self.has_news |= self.claimer.hear_of(&answer.reply.sessions);
             return false;
         }
         let reply = &answer.reply;
-            // The current dispatcher must know of newer processes before it grants more.
-            self.has_news |= self.claimer.hear_of(&answer.reply.sessions);
         let is_idle = reply.workers == 0;
         let is_awaiting = !reply.awaited.is_empty();
         self.awaiting_since = is_awaiting.then(|| self.awaiting_since.unwrap_or(now));
@@ -226,7 +229,8 @@ impl<R> DynamicTrainer<R> {
         };
         let begin = Origin { window: granted.window, window_offset: granted.window_offset, offset };
         let trainer = Trainer::new(Arc::clone(self.claimer.feed()), session(), settings, begin, self.limits());
-        self.reading.push_back((granted, trainer.until(granted.end)));
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        self.reading.push_back((granted, trainer.of_claim(granted.end, is_first)));
         Some(granted.claim)
     }
 

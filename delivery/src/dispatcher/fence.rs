@@ -261,6 +261,7 @@ mod tests {
             broken: Vec::new(),
             waiting: None,
             leaving: false,
+            is_later_claim: false,
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
@@ -341,7 +342,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn a_process_that_is_older_than_one_that_was_replaced_does_not_read() {
         let woken = |rule| {
             break_rule(rule);
@@ -363,6 +363,7 @@ mod tests {
         assert_eq!(woken(Some(Rule::ReplacedRanksAreRemembered)), Ok(None));
     }
 
+    #[test]
     fn the_readers_of_a_process_may_be_epochs_apart() {
         let again = |sync: ReaderSync| {
             let member = sync.member.clone().map(|member| Membership { is_admitted: true, ..member });

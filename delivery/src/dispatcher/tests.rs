@@ -223,6 +223,35 @@ fn a_failure_is_reported_at_its_window_and_retried_for_a_new_reader() {
 }
 
 #[test]
+fn a_window_that_was_given_up_is_retried_for_a_ranks_first_claim_and_not_for_its_next() {
+    let fails = |rule, is_first, fail: &dyn Fn(&mut Dispatcher<SixWindows>)| {
+        break_rule(rule);
+        let mut dispatcher = dispatcher(1, &["f"]);
+        ask(&mut dispatcher, &mut trainer("f", 1).of_claim(4, true), LATER);
+        fail(&mut dispatcher);
+        let failed = ask(&mut dispatcher, &mut trainer("f", 2).of_claim(8, is_first), LATER).failed.is_some();
+        break_rule(None);
+        failed
+    };
+    let loses_workers = |dispatcher: &mut Dispatcher<SixWindows>| lose_workers(dispatcher, 1..22);
+    let lost_earlier = |dispatcher: &mut Dispatcher<SixWindows>| {
+        (0..5).for_each(|losses| dispatcher.remember_loss("f", vec![window(0)], losses >= 3));
+    };
+    let has_bad_row = |dispatcher: &mut Dispatcher<SixWindows>| {
+        let mut worker = worker(7, "w", 1_000);
+        exchange(dispatcher, &mut worker, LATER);
+        worker.report(&("f".into(), window(1)), HeldState::Failed(report("bad row")), false);
+        exchange(dispatcher, &mut worker, LATER);
+        assert_eq!(dispatcher.failures().count(), 1);
+    };
+    for given_up in [&loses_workers as &dyn Fn(&mut Dispatcher<SixWindows>), &lost_earlier] {
+        assert!(fails(None, false, given_up) && !fails(None, true, given_up));
+        assert!(!fails(Some(Rule::LossesOutlastClaims), false, given_up), "the broken rule has an effect");
+    }
+    assert!(!fails(None, false, &has_bad_row));
+}
+
+#[test]
 fn a_window_whose_row_count_changes_fails_with_a_reason() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut one, mut other, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 0), trainer("f", 1));
@@ -536,35 +565,6 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
     assert!(finish(&mut another, &mut alone, &mut worker).is_empty());
 }
 
-#[test]
-fn status_names_the_awaited_ranks() {
-    let mut dispatcher = dispatcher(1, &["f"]);
-    let mut here = rank(0, 5);
-    claim(&mut dispatcher, &mut here).expect("new");
-    claim(&mut dispatcher, &mut here).expect("here");
-    let job = |now| dispatcher.status(now).feeds[0].jobs[0].clone();
-    assert_eq!((job(LATER + 900).awaited, job(LATER + 900).awaiting_ms), (vec![1], 900));
-    assert_eq!(job(LATER + 9_000).awaiting_ms, 0, "no rank asks any more");
-}
-
-/// Otherwise workers and ranks, which look for each other at the next dispatcher, may miss each other for ever.
-#[test]
-fn workers_stay_where_ranks_wait_for_others() {
-    let mut dispatcher = dispatcher(1, &["f"]);
-    let mut worker = worker(7, "w7", 1_000);
-    let mut is_waiting = |dispatcher: &mut Dispatcher<_>, now| {
-        dispatcher.worker_sync(&worker.sync(), now).expect("one worker");
-        dispatcher.worker_reply(7, now).expect("known").has_waiting_ranks
-    };
-    assert!(!is_waiting(&mut dispatcher, LATER));
-    let (mut zero, mut one) = (rank(0, 5), rank(1, 6));
-    claim(&mut dispatcher, &mut zero).expect("new");
-    assert!(is_waiting(&mut dispatcher, LATER));
-    let later = (1..20).map(|step| is_waiting(&mut dispatcher, LATER + 500 * step)).collect::<Vec<_>>();
-    assert!(later[0] && !later[18], "the rank has turned away: {later:?}");
-    let mut dispatcher = self::dispatcher(2, &["f"]);
-    for _ in 0..4 {
-        let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
 /// Resumes a rank of two of job `j` from its token.
 fn resume(rank: u64, token: &crate::Token, session: u64) -> crate::Claimer {
     let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank, world_size: 2 };
@@ -627,6 +627,35 @@ fn the_end_of_an_old_process_is_not_trusted_when_any_dispatcher_knows_of_a_newer
     assert_eq!(delivered, (0..8).collect::<Vec<_>>(), "each claim once");
 }
 
+#[test]
+fn status_names_the_awaited_ranks() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut here = rank(0, 5);
+    claim(&mut dispatcher, &mut here).expect("new");
+    claim(&mut dispatcher, &mut here).expect("here");
+    let job = |now| dispatcher.status(now).feeds[0].jobs[0].clone();
+    assert_eq!((job(LATER + 900).awaited, job(LATER + 900).awaiting_ms), (vec![1], 900));
+    assert_eq!(job(LATER + 9_000).awaiting_ms, 0, "no rank asks any more");
+}
+
+/// Otherwise workers and ranks, which look for each other at the next dispatcher, may miss each other for ever.
+#[test]
+fn workers_stay_where_ranks_wait_for_others() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    let mut worker = worker(7, "w7", 1_000);
+    let mut is_waiting = |dispatcher: &mut Dispatcher<_>, now| {
+        dispatcher.worker_sync(&worker.sync(), now).expect("one worker");
+        dispatcher.worker_reply(7, now).expect("known").has_waiting_ranks
+    };
+    assert!(!is_waiting(&mut dispatcher, LATER));
+    let (mut zero, mut one) = (rank(0, 5), rank(1, 6));
+    claim(&mut dispatcher, &mut zero).expect("new");
+    assert!(is_waiting(&mut dispatcher, LATER));
+    let later = (1..20).map(|step| is_waiting(&mut dispatcher, LATER + 500 * step)).collect::<Vec<_>>();
+    assert!(later[0] && !later[18], "the rank has turned away: {later:?}");
+    let mut dispatcher = self::dispatcher(2, &["f"]);
+    for _ in 0..4 {
+        let _ = (claim(&mut dispatcher, &mut zero), claim(&mut dispatcher, &mut one));
     }
     assert!(!is_waiting(&mut dispatcher, LATER), "all ranks are here");
 }
@@ -666,6 +695,7 @@ fn cost_of_a_message() {
             broken: Vec::new(),
             waiting: None,
             leaving: false,
+            is_later_claim: false,
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
@@ -717,18 +747,23 @@ fn revision<P: Plan>(dispatcher: &Dispatcher<P>) -> u64 {
     dispatcher.revision()
 }
 
-#[test]
-fn the_error_of_a_given_up_window_names_its_pipeline() {
-    let mut dispatcher = dispatcher(1, &["f"]);
-    dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
-    let mut trainer = trainer("f", 1);
-    for id in 1..=21 {
-        dispatcher.reader_sync(&trainer.sync(LATER), LATER).expect("admitted");
+/// Starts workers, of which each but the last is lost before it reports any lease.
+fn lose_workers(dispatcher: &mut Dispatcher<SixWindows>, ids: std::ops::Range<WorkerId>) {
+    for id in ids {
         // Each worker takes the address of the one before, which is lost.
         let sync = worker(id, "grpc://10.0.0.1:1", 1_000).sync();
         dispatcher.worker_sync(&sync, LATER).expect("its own address");
         dispatcher.worker_reply(id, LATER).expect("known");
     }
+}
+
+#[test]
+fn the_error_of_a_given_up_window_names_its_pipeline() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
+    let mut trainer = trainer("f", 1);
+    dispatcher.reader_sync(&trainer.sync(LATER), LATER).expect("admitted");
+    lose_workers(&mut dispatcher, 1..22);
     let (_, window, why) = dispatcher.failures().next().expect("a failed window");
     assert_eq!(window.index, 0);
     let message = "window 0 of epoch 0 of pipeline \"p\", which calls resize, was given up: every worker that \
