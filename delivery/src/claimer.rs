@@ -157,7 +157,8 @@ impl Claimer {
     }
 
     /// Returns a first message for every dispatcher except the one that the rank asks next. It tells them that this
-    /// process is newer than any earlier process of the rank, which may ask any of them. Its answer is ignored.
+    /// process is newer than any earlier process of the rank, which may ask any of them. Of its answer only the newest
+    /// processes count.
     pub fn announce(&mut self) -> ClaimMessage {
         let message = self.sync();
         self.turn();
@@ -197,11 +198,15 @@ impl Claimer {
         clock >= *self.turn_at.get_or_insert((clock + STAY_MS).next_multiple_of(every))
     }
 
-    /// Takes the dispatcher's answer. Ignores an answer that is older than the newest, or from a dispatcher that the
-    /// rank has left.
+    /// Takes the dispatcher's answer. Ignores an answer that is older than the newest. Of an answer from a dispatcher
+    /// that the rank has left, only the newest processes count.
     pub fn reply(&mut self, answer: ClaimAnswer) {
         let ClaimAnswer { version, seq, clock_ms, reply } = answer;
-        if !self.is_heard(seq) || (seq, version) < (self.answered, self.known) {
+        if !self.is_heard(seq) {
+            self.hear_of(&reply.sessions);
+            return;
+        }
+        if (seq, version) < (self.answered, self.known) {
             return;
         }
         (self.answered, self.known) = (seq, version);
@@ -210,10 +215,11 @@ impl Claimer {
         self.marks.pass(self.base.begin);
         let own = self.settings.rank;
         self.ended.extend(reply.ended.iter().filter(|(rank, _)| **rank != own).map(|(&rank, it)| (rank, it.clone())));
-        self.ended.retain(|rank, it| self.sessions.get(rank).is_none_or(|&newest| newest <= it.session));
+        self.forget_old_ends();
         self.ended.values_mut().for_each(|it| it.pass(self.base.begin));
         if reply.awaited.is_empty() && reply.failed.is_none() {
-            self.met.clone_from(&self.sessions);
+            // Of a process that only another dispatcher knows, no claims were reported here.
+            self.met.clone_from(&reply.sessions);
         }
         // The dispatcher takes claims back that a leaving rank does not name.
         for granted in reply.granted.iter().filter(|_| !self.is_leaving) {
@@ -227,6 +233,23 @@ impl Claimer {
         }
         self.awaits_at = (!reply.awaited.is_empty()).then_some(clock_ms);
         self.latest = Some(reply);
+    }
+
+    /// Hears the newest process of each rank from a dispatcher that this rank does not ask now, and returns whether one
+    /// is news. A process may have reached only that dispatcher, and another one may still trust the end of an older.
+    pub(crate) fn hear_of(&mut self, sessions: &BTreeMap<u64, u64>) -> bool {
+        if !holds(Rule::AnyDispatcherNamesTheNewest) {
+            return false;
+        }
+        let before = self.sessions.clone();
+        sessions::join(&mut self.sessions, sessions);
+        self.forget_old_ends();
+        self.sessions != before
+    }
+
+    /// Forgets the ends of processes that newer ones have replaced.
+    fn forget_old_ends(&mut self) {
+        self.ended.retain(|rank, it| self.sessions.get(rank).is_none_or(|&newest| newest <= it.session));
     }
 
     /// Returns whether message `seq` went to the current dispatcher. Answers of other dispatchers are ignored.

@@ -4,7 +4,7 @@
 //! [`Claimer`] and one trainer for each claim that is being read. The caller sends its messages, passes it the answers,
 //! follows the routes of each claim's trainer, and asks it for the loop's next batch. The rules:
 //!
-//! - An answer of a dispatcher that the rank has left changes nothing.
+//! - Of an answer of a dispatcher that the rank has left, only the newest process of each rank counts.
 //! - A rank leaves a dispatcher that does not answer or has no workers, and asks the next after a pause.
 //! - A rank that waits for other ranks looks for them at the next dispatcher.
 //! - The loop gets the batches of one claim after the other. The next claim is received meanwhile.
@@ -49,6 +49,8 @@ pub struct DynamicTrainer<R> {
     dispatchers: usize,
     /// Claims that are being read, in the order in which they were begun.
     reading: VecDeque<(Granted, Trainer<R>)>,
+    /// Whether a claim was begun.
+    has_begun: bool,
     /// Claims that were read to their end, whose trainers have not yet sent their last message.
     ended: BTreeMap<Claim, Trainer<R>>,
     /// Unanswered messages.
@@ -76,6 +78,7 @@ impl<R> DynamicTrainer<R> {
             patience_ms,
             dispatchers,
             reading: VecDeque::new(),
+            has_begun: false,
             ended: BTreeMap::new(),
             unanswered: BTreeSet::new(),
             has_news: true,
@@ -101,8 +104,8 @@ impl<R> DynamicTrainer<R> {
     }
 
     /// Returns a first message for every dispatcher except the current one. It tells them that this process is newer
-    /// than any earlier process of the rank, which may ask any of them. Its answer is ignored unless it is a refusal:
-    /// see [`refused`](Self::refused).
+    /// than any earlier process of the rank, which may ask any of them. Pass its answers to [`reply`](Self::reply), or
+    /// a refusal to [`refused`](Self::refused): other dispatchers may know of newer processes of other ranks.
     pub fn announce(&mut self) -> Option<ClaimMessage> {
         (self.dispatchers > 1).then(|| self.claimer.announce())
     }
@@ -145,6 +148,8 @@ impl<R> DynamicTrainer<R> {
         let seq = if holds(Rule::AnswersCountForTheirMessage) { seq } else { answer.seq };
         self.unanswered.remove(&seq);
         if !self.claimer.is_heard(seq) {
+            // The current dispatcher must know of newer processes before it grants more.
+            self.has_news |= self.claimer.hear_of(&answer.reply.sessions);
             return false;
         }
         let reply = &answer.reply;
@@ -224,7 +229,8 @@ impl<R> DynamicTrainer<R> {
         };
         let begin = Origin { window: granted.window, window_offset: granted.window_offset, offset };
         let trainer = Trainer::new(Arc::clone(self.claimer.feed()), session(), settings, begin, self.limits());
-        self.reading.push_back((granted, trainer.until(granted.end)));
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        self.reading.push_back((granted, trainer.of_claim(granted.end, is_first)));
         Some(granted.claim)
     }
 

@@ -154,6 +154,10 @@ pub struct ReaderSync {
     pub waiting: Option<(WindowId, u64)>,
     /// Whether this is the trainer's last message.
     pub leaving: bool,
+    /// Whether the trainer reads a claim that is not the first of its process. The job goes on, so a window that was
+    /// given up stays so.
+    #[serde(default)]
+    pub is_later_claim: bool,
     /// Samples delivered to the loop so far.
     pub samples: u64,
     /// Bytes received so far.
@@ -294,6 +298,7 @@ mod tests {
             broken: broken.into(),
             waiting: Some((window, 1_000)),
             leaving: true,
+            is_later_claim: false,
             samples: 1,
             bytes: 2,
             stalled_ms: 3,

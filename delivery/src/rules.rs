@@ -37,6 +37,8 @@ pub(crate) enum Rule {
     UnnamedWindowsAreNotRevoked,
     /// A failed window is retried.
     FailedIsTriedAgain,
+    /// A rank that reads its next claim does not begin the count of lost workers again.
+    LossesOutlastClaims,
     /// A window whose worker a reader cannot reach is leased a second time.
     UnreachableIsLeasedAgain,
     /// A reader's current window is leased whatever the memory limit.
@@ -51,6 +53,8 @@ pub(crate) enum Rule {
     StreamsGoOnAtTheNextRow,
     /// Of two processes of a rank of a named job, the later reads on, and ranks whose parts do not fit are refused.
     OrderedRanksAreFenced,
+    /// A dispatcher remembers how new the silent processes were that a restart of their job replaced.
+    ReplacedRanksAreRemembered,
     /// No claim is granted before every rank has reported its claims.
     ClaimsWaitForAllRanks,
     /// Claims that a resumed rank does not name are granted to others.
@@ -90,6 +94,8 @@ pub(crate) enum Rule {
     OldProcessesAreNotHeard,
     /// When a job resumes with another number of ranks, each claim goes to one rank.
     SharesAreDisjoint,
+    /// A rank hears of the newest process of each rank from any dispatcher, also from one that it does not ask next.
+    AnyDispatcherNamesTheNewest,
     /// A token names the newest process of each rank.
     TokensNameTheNewestProcesses,
     /// A rank that has ended is not awaited when another rank resumes.
@@ -198,7 +204,8 @@ mod broken {
     ///
     /// Unit tests break `OnlyWindowsAtWorkAreBlamed`, `AloneIsAmongAllFeeds`, `UnnamedWindowsAreNotRevoked`,
     /// `PartsRevokeNothing`, `TokensNameTheNewestProcesses`, `LeftDispatchersAreNotHeard`, `EndsAreAcknowledged`,
-    /// `FewClaimsAreRead` and `RanksAgreeOnAHome`, which random seeds are too unlikely to reveal.
+    /// `FewClaimsAreRead`, `RanksAgreeOnAHome`, `AnyDispatcherNamesTheNewest`, `LossesOutlastClaims` and
+    /// `ReplacedRanksAreRemembered`, which random seeds are too unlikely to reveal.
     pub(crate) const RARE: [Rule; 6] = [
         Rule::ReturnsAreWhole,
         Rule::AVisitBeginsAnEra,

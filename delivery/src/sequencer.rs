@@ -225,7 +225,11 @@ impl<P: Plan> Sequencer<P> {
             }
             Event::ReaderJoined { reader, at, until_epoch, share } => {
                 self.place_reader(reader, Some(ReaderEntry { at, until_epoch, share }));
-                self.retry_failed(at);
+                self.retry_failed(at, false);
+            }
+            Event::ReaderContinued { reader, at, until_epoch, share } => {
+                self.place_reader(reader, Some(ReaderEntry { at, until_epoch, share }));
+                self.retry_failed(at, true);
             }
             Event::ReaderAdvanced { reader, to } => {
                 return Ok(self.advance(reader, to));
@@ -451,13 +455,16 @@ impl<P: Plan> Sequencer<P> {
         }
     }
 
-    /// Retries failed windows for a reader that joins, because it may have restarted after the failure.
-    fn retry_failed(&mut self, from: WindowId) {
+    /// Retries failed windows for a reader that joins, because it may have restarted after the failure. If its job
+    /// goes on, lost workers still count, and windows that lost too many stay given up.
+    fn retry_failed(&mut self, from: WindowId, goes_on: bool) {
         if !holds(Rule::FailedIsTriedAgain) {
             return;
         }
         for held in self.windows.range_mut(from..).map(|(_, held)| held).filter(|held| held.failed) {
-            *held = WindowEntry { copies: std::mem::take(&mut held.copies), ..WindowEntry::default() };
+            let losses = if goes_on { held.losses } else { Losses::default() };
+            let (copies, failed) = (std::mem::take(&mut held.copies), losses.are_too_many());
+            *held = WindowEntry { copies, losses, failed, ..WindowEntry::default() };
         }
     }
 

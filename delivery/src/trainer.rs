@@ -129,6 +129,7 @@ pub struct Trainer<R> {
     begin: Origin,
     /// The offset in the first epoch before which to stop, if only a part is read.
     until: Option<u64>,
+    is_later_claim: bool,
     has_cut_all: bool,
     routes: BTreeMap<WindowId, Route>,
     failed: Option<(WindowId, Report)>,
@@ -178,6 +179,7 @@ impl<R> Trainer<R> {
             is_admitted: false,
             begin,
             until: None,
+            is_later_claim: false,
             has_cut_all: false,
             routes: BTreeMap::new(),
             failed: None,
@@ -212,10 +214,11 @@ impl<R> Trainer<R> {
         Self { member: Some((job, process)), is_admitted: !is_first, ..self }
     }
 
-    /// Makes the trainer stop before the offset `until` of the epoch in which it begins.
+    /// Makes the trainer that of a claim, which ends before the offset `end` of the epoch in which it begins.
+    /// `is_first` is whether its process has read no claim before.
     #[must_use]
-    pub fn until(mut self, until: u64) -> Self {
-        self.until = Some(until);
+    pub fn of_claim(mut self, end: u64, is_first: bool) -> Self {
+        (self.until, self.is_later_claim) = (Some(end), !is_first);
         self.settings.epochs = self.begin.window.epoch + 1;
         self
     }
@@ -270,6 +273,7 @@ impl<R> Trainer<R> {
             broken: self.broken.clone(),
             waiting: waiting.map(|waited| (self.needed(), waited)),
             leaving: false,
+            is_later_claim: self.is_later_claim,
             samples: self.samples,
             bytes: self.bytes,
             stalled_ms: self.stalled_ms + waiting.unwrap_or(0),

@@ -252,8 +252,9 @@ impl ClaimDriver {
         let mut announcing = FuturesUnordered::new();
         let announced = self.rank.trainer.lock().announce();
         for (other, message) in others.into_iter().zip(announced.into_iter().cycle()) {
+            let seq = message.seq;
             let call = ClaimCall { request: self.request.clone(), message };
-            announcing.push(async move { other.claim(&call).await });
+            announcing.push(async move { (other.name(), seq, other.claim(&call).await) });
         }
         loop {
             if self.rank.has_left.load(Ordering::Relaxed) {
@@ -261,7 +262,11 @@ impl ClaimDriver {
             }
             let wake = self.call();
             let refused = tokio::select! {
-                Some(answer) = announcing.next() => answer.err().filter(|error| error.kind() == ErrorKind::Conflict),
+                Some((asked, seq, answer)) = announcing.next() => match answer {
+                    Err(error) if error.kind() != ErrorKind::Conflict => None,
+                    // The dispatcher may know of newer processes of other ranks.
+                    answer => self.answered(&asked, seq, answer).err(),
+                },
                 Some((asked, seq, answer)) = self.calls.next() => self.answered(&asked, seq, answer).err(),
                 () = self.rank.news.notified() => None,
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => None,

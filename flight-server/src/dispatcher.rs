@@ -410,6 +410,7 @@ mod tests {
                 broken: Vec::new(),
                 waiting: None,
                 leaving,
+                is_later_claim: false,
                 samples: 0,
                 bytes: 0,
                 stalled_ms: 0,

@@ -314,6 +314,7 @@ mod tests {
             broken: Vec::new(),
             waiting: None,
             leaving: false,
+            is_later_claim: false,
             samples,
             bytes: samples * 10,
             stalled_ms: samples,

@@ -32,6 +32,9 @@ struct Crew {
     world_size: u64,
     step_rows: u64,
     ranks: BTreeMap<u64, Member>,
+    /// The number of the newest process of each rank that a restart of the job replaced while it was silent. Older
+    /// processes of the rank may still live.
+    replaced: BTreeMap<u64, u64>,
     /// The number of processes that have joined.
     joined: u64,
 }
@@ -84,7 +87,7 @@ impl Fence {
             if !others.iter().all(gives_way) {
                 return Err(misfit);
             }
-            crew.ranks.retain(|rank, _| !others.contains(rank));
+            crew.replace(&others);
             (crew.world_size, crew.step_rows) = (sync.world_size, member.step_rows);
         }
         Ok(crew.join(sync, member, now))
@@ -128,7 +131,7 @@ impl Member {
 impl Crew {
     fn new(sync: &ReaderSync) -> Self {
         let step_rows = sync.member.as_ref().map_or(0, |member| member.step_rows);
-        Self { world_size: sync.world_size, step_rows, ranks: BTreeMap::new(), joined: 0 }
+        Self { world_size: sync.world_size, step_rows, ranks: BTreeMap::new(), replaced: BTreeMap::new(), joined: 0 }
     }
 
     /// Takes the message of a process that has joined. Returns `false` if it has not.
@@ -136,6 +139,7 @@ impl Crew {
     /// # Errors
     /// Returns the reason if a newer process has replaced it.
     fn take(&mut self, sync: &ReaderSync, member: &Membership, now: Millis) -> Result<bool, Report> {
+        let is_older = self.is_older_than_replaced(sync.rank, member);
         match self.ranks.get_mut(&sync.rank) {
             Some(known) if known.session == sync.session => {
                 known.contact = now;
@@ -149,7 +153,25 @@ impl Crew {
                 let report = replaced(sync.rank, &member.job);
                 Err(if is_silent { Report { kind: ErrorKind::Exhausted, retry: true, ..report } } else { report })
             }
+            _ if is_older => {
+                let report = replaced(sync.rank, &member.job);
+                Err(Report { kind: ErrorKind::Exhausted, retry: true, ..report })
+            }
             _ => Ok(false),
+        }
+    }
+
+    fn is_older_than_replaced(&self, rank: u64, member: &Membership) -> bool {
+        let newest = self.replaced.get(&rank).filter(|_| holds(Rule::ReplacedRanksAreRemembered));
+        newest.is_some_and(|&newest| newest > member.process)
+    }
+
+    /// Removes ranks for a process that they do not fit. Of those that have not left, it remembers how new they are.
+    fn replace(&mut self, others: &[u64]) {
+        for rank in others {
+            if let Some(it) = self.ranks.remove(rank).filter(|it| !it.has_left) {
+                self.replaced.insert(*rank, it.process);
+            }
         }
     }
 
@@ -202,6 +224,8 @@ impl Crew {
             has_left: false,
         };
         self.joined += 1;
+        // From now on this process is the newest, and older ones are compared with it.
+        self.replaced.remove(&sync.rank);
         self.ranks.insert(sync.rank, joins).map(|before| before.session)
     }
 }
@@ -218,6 +242,7 @@ fn is_aligned(one: (u64, u64), other: (u64, u64), step_rows: u64) -> bool {
 mod tests {
     use super::*;
     use crate::WindowId;
+    use crate::rules::break_rule;
 
     const STEP: u64 = 8;
 
@@ -236,6 +261,7 @@ mod tests {
             broken: Vec::new(),
             waiting: None,
             leaving: false,
+            is_later_claim: false,
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
@@ -313,6 +339,28 @@ mod tests {
         }
         // Its clock may be behind.
         assert_eq!(fence.admit(&rank(0, 3, 9, (0, 40)), 2), Ok(None));
+    }
+
+    #[test]
+    fn a_process_that_is_older_than_one_that_was_replaced_does_not_read() {
+        let woken = |rule| {
+            break_rule(rule);
+            let mut fence = Fence::default();
+            assert_eq!(fence.admit(&rank(0, 1, 10, (0, 0)), 0), Ok(None));
+            // The job restarts, and its only rank here reads to its end.
+            let new = rank(2, 3, 12, (0, 0));
+            assert_eq!(fence.admit(&new, CONTACT_MS + 1), Ok(None));
+            assert_eq!(fence.admit(&ReaderSync { leaving: true, ..new }, CONTACT_MS + 2), Ok(None));
+            // A process from before both asks here for the first time.
+            let woken = fence.admit(&rank(0, 1, 8, (0, 0)), CONTACT_MS + 3);
+            // The restarted job's rank 0 is newer than all.
+            assert!(rule.is_some() || fence.admit(&rank(0, 3, 11, (0, 0)), CONTACT_MS + 4) == Ok(None));
+            break_rule(None);
+            woken.map_err(|report| (report.kind, report.message))
+        };
+        let said = "a newer process reads as rank 0 of job \"j\"";
+        assert_eq!(woken(None), Err((ErrorKind::Exhausted, said.to_owned())));
+        assert_eq!(woken(Some(Rule::ReplacedRanksAreRemembered)), Ok(None));
     }
 
     #[test]

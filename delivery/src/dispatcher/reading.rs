@@ -47,15 +47,19 @@ impl<P: Plan> Dispatcher<P> {
             Some(reader) if reader.seq >= sync.seq => return Ok(()),
             Some(_) => handle(feed, Event::ReaderAdvanced { reader: sync.session, to: sync.at }),
             None => {
-                let until_epoch = sync.until_epoch;
+                let (reader, at, until_epoch) = (sync.session, sync.at, sync.until_epoch);
                 let share = 1.0 / sync.world_size.max(1) as f64;
                 // The reader may have restarted to retry a failed window.
-                feed.failures.retain(|&window, _| window < sync.at);
-                // A reader that is new here but not new has only lost its dispatcher.
-                if sync.seq == 1 {
-                    feed.sequencer.forget_losses(sync.at);
+                feed.failures.retain(|&window, _| window < at);
+                if sync.is_later_claim && holds(Rule::LossesOutlastClaims) {
+                    handle(feed, Event::ReaderContinued { reader, at, until_epoch, share });
+                } else {
+                    // A reader that is new here but not new has only lost its dispatcher.
+                    if sync.seq == 1 {
+                        feed.sequencer.forget_losses(at);
+                    }
+                    handle(feed, Event::ReaderJoined { reader, at, until_epoch, share });
                 }
-                handle(feed, Event::ReaderJoined { reader: sync.session, at: sync.at, until_epoch, share });
             }
         }
         let reader = feed.readers.entry(sync.session).or_insert_with(|| ReaderContact {

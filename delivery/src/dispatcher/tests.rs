@@ -223,6 +223,35 @@ fn a_failure_is_reported_at_its_window_and_retried_for_a_new_reader() {
 }
 
 #[test]
+fn a_window_that_was_given_up_is_retried_for_a_ranks_first_claim_and_not_for_its_next() {
+    let fails = |rule, is_first, fail: &dyn Fn(&mut Dispatcher<SixWindows>)| {
+        break_rule(rule);
+        let mut dispatcher = dispatcher(1, &["f"]);
+        ask(&mut dispatcher, &mut trainer("f", 1).of_claim(4, true), LATER);
+        fail(&mut dispatcher);
+        let failed = ask(&mut dispatcher, &mut trainer("f", 2).of_claim(8, is_first), LATER).failed.is_some();
+        break_rule(None);
+        failed
+    };
+    let loses_workers = |dispatcher: &mut Dispatcher<SixWindows>| lose_workers(dispatcher, 1..22);
+    let lost_earlier = |dispatcher: &mut Dispatcher<SixWindows>| {
+        (0..5).for_each(|losses| dispatcher.remember_loss("f", vec![window(0)], losses >= 3));
+    };
+    let has_bad_row = |dispatcher: &mut Dispatcher<SixWindows>| {
+        let mut worker = worker(7, "w", 1_000);
+        exchange(dispatcher, &mut worker, LATER);
+        worker.report(&("f".into(), window(1)), HeldState::Failed(report("bad row")), false);
+        exchange(dispatcher, &mut worker, LATER);
+        assert_eq!(dispatcher.failures().count(), 1);
+    };
+    for given_up in [&loses_workers as &dyn Fn(&mut Dispatcher<SixWindows>), &lost_earlier] {
+        assert!(fails(None, false, given_up) && !fails(None, true, given_up));
+        assert!(!fails(Some(Rule::LossesOutlastClaims), false, given_up), "the broken rule has an effect");
+    }
+    assert!(!fails(None, false, &has_bad_row));
+}
+
+#[test]
 fn a_window_whose_row_count_changes_fails_with_a_reason() {
     let mut dispatcher = dispatcher(1, &["f"]);
     let (mut one, mut other, mut trainer) = (worker(7, "w7", 0), worker(8, "w8", 0), trainer("f", 1));
@@ -518,12 +547,7 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
     one.delivered(first.claim, first.claim.run * 4 + 1);
     let (token, begin) = (one.token(), crate::Claim::default());
     let mut delivered = finish(&mut dispatcher, &mut zero, &mut worker);
-    let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank: 1, world_size: 2 };
-    let resume = |token: &crate::Token, session: u64| {
-        let token: crate::Token = token.to_string().parse().expect("own text");
-        crate::Claimer::new("f".into(), "j".into(), session << 16, settings, begin, token.claims.as_deref())
-    };
-    let mut resumed = resume(&token, 20).expect("its own token");
+    let mut resumed = resume(1, &token, 20);
     let mut rest = finish(&mut dispatcher, &mut resumed, &mut worker);
     rest.extend(delivered.iter());
     delivered.clone_from(&rest);
@@ -531,14 +555,76 @@ fn a_rank_that_has_ended_is_not_awaited_when_another_resumes() {
     assert_eq!(delivered, (0..delivered.len() as u64).collect::<Vec<_>>(), "each claim once");
     // All is delivered. A token from after the end of rank 0 says so to a dispatcher that knows nothing.
     let mut another = self::dispatcher(2, &["f"]);
-    let mut again = resume(&resumed.token(), 30).expect("its own token");
+    let mut again = resume(1, &resumed.token(), 30);
     assert!(finish(&mut another, &mut again, &mut worker).is_empty());
     // The tokens of the ranks that are left say all for another number of ranks.
-    let alone = ReadSettings { rank: 0, world_size: 1, ..settings };
+    let alone = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank: 0, world_size: 1 };
     let marks = again.token();
     let mut alone =
         crate::Claimer::new("f".into(), "j".into(), 40 << 16, alone, begin, marks.claims.as_deref()).expect("whole");
     assert!(finish(&mut another, &mut alone, &mut worker).is_empty());
+}
+
+/// Resumes a rank of two of job `j` from its token.
+fn resume(rank: u64, token: &crate::Token, session: u64) -> crate::Claimer {
+    let settings = ReadSettings { batch_size: 1, epochs: 1, drop_last: false, rank, world_size: 2 };
+    let token: crate::Token = token.to_string().parse().expect("own text");
+    let claims = token.claims.as_deref();
+    crate::Claimer::new("f".into(), "j".into(), session << 16, settings, crate::Claim::default(), claims)
+        .expect("its own token")
+}
+
+#[test]
+fn the_end_of_an_old_process_is_not_trusted_when_any_dispatcher_knows_of_a_newer_one() {
+    let resumed = |rule| {
+        let (mut here, mut there) = (dispatcher(1, &["f"]), dispatcher(2, &["f"]));
+        let (mut zero, mut one, mut worker) = (rank(0, 5), rank(1, 6), worker(7, "w7", 1_000));
+        for _ in 0..8 {
+            let _ = (claim(&mut here, &mut zero), claim(&mut here, &mut one));
+            exchange(&mut here, &mut worker, LATER);
+        }
+        // Rank 1 saves a token after one batch. Its process is replaced, does not know that, and reads to its end.
+        let (first, _) = one.take().expect("granted");
+        one.delivered(first.claim, first.claim.run * 4 + 1);
+        let early = one.token();
+        one.delivered(first.claim, first.end);
+        finish(&mut here, &mut one, &mut worker);
+        let mut newer = resume(1, &early, 20);
+        claim(&mut there, &mut newer).expect("the newest");
+        // Rank 0 hears of the end before it saves a token, and restarts.
+        claim(&mut here, &mut zero).expect("the newest");
+        let (first, _) = zero.take().expect("granted");
+        zero.delivered(first.claim, first.claim.run * 4 + 1);
+        let mut again = resume(0, &zero.token(), 30);
+        // Only the other dispatcher knows of the newer process, and says so to whoever announces itself there.
+        let announced = again.announce();
+        there.claim_sync(&announced, LATER).expect("the newest");
+        break_rule(rule);
+        again.reply(there.claim_answer(&announced, LATER).expect("the newest"));
+        break_rule(None);
+        let mut delivered = Vec::new();
+        for _ in 0..20 {
+            claim(&mut here, &mut again).expect("the newest");
+            exchange(&mut here, &mut worker, LATER);
+            delivered.extend(deliver(&mut again));
+        }
+        let awaited = again.latest().map(|reply| reply.awaited.clone()).unwrap_or_default();
+        (again.has_ended(), awaited, here, again, newer, worker, delivered)
+    };
+    let (has_ended, awaited, ..) = resumed(Some(Rule::AnyDispatcherNamesTheNewest));
+    assert!(has_ended && awaited.is_empty(), "it ends without the claims that only the old process had");
+    let (has_ended, awaited, mut here, mut zero, mut one, mut worker, mut delivered) = resumed(None);
+    assert_eq!((has_ended, awaited), (false, vec![1]));
+    one.turn();
+    for _ in 0..40 {
+        let _ = (claim(&mut here, &mut zero), claim(&mut here, &mut one));
+        exchange(&mut here, &mut worker, LATER);
+        delivered.extend(deliver(&mut zero));
+        delivered.extend(deliver(&mut one));
+    }
+    assert!(zero.has_ended() && one.has_ended());
+    delivered.sort_unstable();
+    assert_eq!(delivered, (0..8).collect::<Vec<_>>(), "each claim once");
 }
 
 #[test]
@@ -609,6 +695,7 @@ fn cost_of_a_message() {
             broken: Vec::new(),
             waiting: None,
             leaving: false,
+            is_later_claim: false,
             samples: 0,
             bytes: 0,
             stalled_ms: 0,
@@ -660,18 +747,23 @@ fn revision<P: Plan>(dispatcher: &Dispatcher<P>) -> u64 {
     dispatcher.revision()
 }
 
-#[test]
-fn the_error_of_a_given_up_window_names_its_pipeline() {
-    let mut dispatcher = dispatcher(1, &["f"]);
-    dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
-    let mut trainer = trainer("f", 1);
-    for id in 1..=21 {
-        dispatcher.reader_sync(&trainer.sync(LATER), LATER).expect("admitted");
+/// Starts workers, of which each but the last is lost before it reports any lease.
+fn lose_workers(dispatcher: &mut Dispatcher<SixWindows>, ids: std::ops::Range<WorkerId>) {
+    for id in ids {
         // Each worker takes the address of the one before, which is lost.
         let sync = worker(id, "grpc://10.0.0.1:1", 1_000).sync();
         dispatcher.worker_sync(&sync, LATER).expect("its own address");
         dispatcher.worker_reply(id, LATER).expect("known");
     }
+}
+
+#[test]
+fn the_error_of_a_given_up_window_names_its_pipeline() {
+    let mut dispatcher = dispatcher(1, &["f"]);
+    dispatcher.describe("f", " of pipeline \"p\", which calls resize,".to_owned());
+    let mut trainer = trainer("f", 1);
+    dispatcher.reader_sync(&trainer.sync(LATER), LATER).expect("admitted");
+    lose_workers(&mut dispatcher, 1..22);
     let (_, window, why) = dispatcher.failures().next().expect("a failed window");
     assert_eq!(window.index, 0);
     let message = "window 0 of epoch 0 of pipeline \"p\", which calls resize, was given up: every worker that \

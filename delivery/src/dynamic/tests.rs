@@ -118,7 +118,7 @@ fn a_rank_leaves_a_dispatcher_without_workers_after_a_pause() {
     let mut trainer = trainer(2);
     assert_eq!(trainer.announce().expect("a second dispatcher").seq, 1);
     let seq = trainer.sync(0).expect("a first message").seq;
-    assert!(!trainer.reply(1, answer(1, &[5]), "other", false, 0), "the answer to an announcement is ignored");
+    assert!(!trainer.reply(1, answer(1, &[5]), "other", false, 0), "the answer to an announcement grants nothing");
     let mut idle = answer(seq, &[]);
     idle.reply.workers = 0;
     assert!(trainer.reply(seq, idle, "d", true, 10));

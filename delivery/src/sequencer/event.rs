@@ -64,6 +64,18 @@ pub enum Event {
         /// The fraction of the samples that it takes: 1 over its world size.
         share: f64,
     },
+    /// A reader joined, of a job that goes on: the reader of a rank's next claim. Windows that were given up are not
+    /// tried again, as they are for a reader that may have restarted.
+    ReaderContinued {
+        /// The reader.
+        reader: ReaderId,
+        /// The window in which it begins.
+        at: WindowId,
+        /// The epoch before which it stops.
+        until_epoch: u64,
+        /// The fraction of the samples that it takes: 1 over its world size.
+        share: f64,
+    },
     /// A reader has passed all windows before `to`.
     ReaderAdvanced {
         /// The reader.

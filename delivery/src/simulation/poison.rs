@@ -9,7 +9,8 @@ use crate::{Millis, WindowId, WindowKey};
 const UNTIL_MS: Millis = 25_000;
 /// The fewest workers that may be lost before a window is given up.
 const DEATHS_MIN: u32 = 5;
-/// More workers than may be lost before the window is given up. Readers that join begin the count again.
+/// More workers than may be lost before the window is given up. Readers that begin, each process of a rank once, begin
+/// the count again.
 const DEATHS_MAX: u32 = 60;
 
 /// A window that ends its workers.

@@ -160,6 +160,7 @@ mod tests {
             broken: Vec::new(),
             waiting: None,
             leaving: false,
+            is_later_claim: false,
             samples,
             bytes: samples * 8,
             stalled_ms: samples * 250,
