@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::options::Flags;
 use crate::script::{self, ScriptArguments};
-use crate::serving::{self, BoundServer, ServingArguments};
+use crate::serving::{BoundServer, ServingArguments};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let Arguments { script, port, no_worker, serving } = arguments;
     // Bind the port first. A script over a large dataset takes a while, which would be wasted if the port is taken.
-    let listening = serving.listen(port, !no_worker).await?;
+    let (listening, signals) = serving.listen(port, !no_worker).await?;
     let (windows_bytes, options) = serving.memory(script.session.0.clone());
     let session = ScriptArguments { session: Flags(options), ..script }.open_what_opens().await?;
     let uri = listening.server.uri();
@@ -46,7 +46,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
         tracing::error!(%pipeline, kind = ?error.kind(), %error, "pipeline not served; its readers get this error");
     }
     // Install the signal handlers before announcing the server, because a user who knows of it may stop it.
-    let stop = serving::stop()?;
+    let stop = signals.stop()?;
     let text = [
         format!("serving {} on {uri}", pipelines.join(", ")),
         format!("read with: forebay run --connect {uri} --pipeline NAME   (Ctrl-C stops)"),

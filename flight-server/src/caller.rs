@@ -1,5 +1,6 @@
 //! Who sends a request, and what the sender may do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,6 +56,8 @@ impl Caller {
 /// What is known of the other side of a connection. Requests carry it as an extension.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
+    /// Its address; `None` at the local socket.
+    pub(crate) address: Option<SocketAddr>,
     /// The permissions of its certificate, if the server asks for certificates.
     pub(crate) certificate: Option<Caller>,
     /// Whether its process belongs to the server's own user or to root, if the server asks.

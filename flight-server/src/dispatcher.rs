@@ -23,10 +23,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::calls::{CallerId, UnansweredCalls};
-use crate::clock::now_unix_seconds;
 use crate::crash_record::CrashRecord;
 use crate::journal::{FeedReading, Journal};
 use crate::ticket::{Signer, TicketClaims};
+use forebay_flight_client::wall_clock::now_unix_seconds;
 
 /// How long a call waits for news.
 const POLL: Duration = Duration::from_millis(500);

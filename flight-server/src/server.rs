@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +15,15 @@ use tokio::task::JoinSet;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server as TonicServer;
 
-use crate::auth::{Access, Gate};
+use crate::auth::{Access, Gate, Guard};
 use crate::crash_record::CrashRecord;
 use crate::dispatcher::DispatcherService;
 use crate::encode::RawBodyService;
 use crate::listen::{self, Identification, connections};
+use crate::logins::FailedLogins;
 use crate::metrics::health::Health;
-use crate::metrics::{Metrics, MetricsEndpoint};
+use crate::metrics::{Metrics, MetricsEndpoint, SecurityState};
+use crate::rotation::{Reload, Rotation, RotationState};
 use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
 use crate::user_secret::UserSecret;
@@ -55,6 +58,8 @@ pub struct Security {
     /// Lets every user of this machine read, and join as a worker, if the server listens on loopback without tokens
     /// and client certificates.
     pub insecure: bool,
+    /// Asks the server to read the files of tokens and certificates again at once. It also looks for changes itself.
+    pub reload: Reload,
 }
 
 /// The roles of a process in a cluster. The default has all of them.
@@ -104,6 +109,10 @@ pub struct Server {
     /// Answers on the metrics port, if there is one.
     measuring: JoinSet<Infallible>,
     health: Arc<Health>,
+    failed_logins: Arc<FailedLogins>,
+    rotation: Arc<RotationState>,
+    /// The CA of the other processes.
+    ca: Option<PathBuf>,
 }
 
 impl Server {
@@ -123,6 +132,9 @@ impl Server {
             secret: None,
             measuring: JoinSet::new(),
             health: Arc::default(),
+            failed_logins: Arc::default(),
+            rotation: Arc::default(),
+            ca: None,
         })
     }
 
@@ -215,7 +227,10 @@ impl Server {
         });
         let streams = Arc::default();
         let health = Arc::clone(&self.health);
-        health.serves(Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams)));
+        let security =
+            SecurityState { failed_logins: Arc::clone(&self.failed_logins), rotation: Arc::clone(&self.rotation) };
+        self.ca = roles.connect.tls.ca.clone();
+        health.serves(Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams), security));
         // Dropped, and so ended, with this function.
         let _measuring = std::mem::take(&mut self.measuring);
         let process = ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers };
@@ -276,7 +291,7 @@ impl Server {
         drain: Duration,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<()> {
-        let Self { listener, security, gate, mut secret, .. } = match self.gate {
+        let Self { listener, security, gate, mut secret, failed_logins, rotation, ca, .. } = match self.gate {
             Some(_) => self,
             None => self.secure(Security::default()),
         };
@@ -287,10 +302,13 @@ impl Server {
             let _ = stopped.send(());
         };
         let identification = Identification {
-            tls: security.tls.as_ref().map(ServerTls::acceptor),
-            roles: security.tls.as_ref().and_then(ServerTls::roles).cloned(),
+            tls: security.tls.clone(),
             asks_user: matches!(gate, Gate::User(_)),
+            failed: Arc::clone(&failed_logins),
         };
+        let tokens = [&security.access.readers, &security.access.workers].into_iter().flatten();
+        let rotating = Rotation::new(security.tls.as_ref(), tokens, ca, rotation).run(security.reload);
+        let guard = Guard { gate, failed: failed_logins };
         let incoming = connections(listener, local, identification, listen::PATIENCE);
         let service = FlightServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
         let service = RawBodyService(service);
@@ -299,7 +317,7 @@ impl Server {
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
             .max_concurrent_streams(STREAMS_MAX)
             .http2_max_header_list_size(HEADER_BYTES_MAX)
-            .add_service(InterceptedService::new(service, gate))
+            .add_service(InterceptedService::new(service, guard))
             .serve_with_incoming_shutdown(incoming, stop);
         let deadline = async {
             // An error means that serving ended by itself. The other branch reports that.
@@ -321,6 +339,7 @@ impl Server {
         };
         tokio::select! {
             never = keeping => match never {},
+            never = rotating => match never {},
             served = serving => {
                 served.map_err(|error| Error::new(ErrorKind::Internal, format!("serving failed: {error}")))
             }
