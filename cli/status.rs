@@ -64,10 +64,14 @@ fn print(status: &ClusterStatus) -> Result<()> {
             megabytes(worker.held_bytes),
             megabytes(worker.memory_bytes),
             format!("{:.1} s", worker.silent_ms as f64 / 1e3),
-            match &worker.refused[..] {
-                [] if worker.draining => "draining".to_owned(),
-                [] => "computing".to_owned(),
-                refused => format!("refuses {} feeds: {}", refused.len(), refused[0].1.message),
+            match (&worker.refused[..], &worker.store_wait) {
+                ([], _) if worker.draining => "draining".to_owned(),
+                ([], Some(wait)) => {
+                    let (requests, seconds) = (wait.requests, wait.oldest_ms as f64 / 1e3);
+                    format!("waits for a store: {requests} requests, the oldest for {seconds:.0} s: {}", wait.object)
+                }
+                ([], None) => "computing".to_owned(),
+                (refused, _) => format!("refuses {} feeds: {}", refused.len(), refused[0].1.message),
             },
         ]);
     }

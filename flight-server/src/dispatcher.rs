@@ -359,6 +359,7 @@ mod tests {
             windows: 0,
             held: Changes { known: Default::default(), is_all: true, changed: Vec::new() },
             refused: Vec::new(),
+            store_wait: None,
         };
         let same = WorkerCall { build: build().unwrap().clone(), operators: operator_versions(), sync };
         assert!(check_build(&same).is_ok());

@@ -59,6 +59,7 @@ mod snapshot_text;
 mod source_file;
 mod stores;
 mod text_types;
+mod waits;
 mod widening;
 
 pub use dataset::{BadRead, Dataset, DatasetSpec, RangeRows};
@@ -74,3 +75,4 @@ pub use snapshot::Snapshot;
 pub use snapshot_text::{SnapshotReader, SnapshotText};
 pub use source_file::{RowGroup, RowRange, SourceFile};
 pub use stores::Stores;
+pub use waits::StoreWait;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Dispatcher;
 use super::group::JobStatus;
 use crate::clock::Millis;
-use crate::messages::Report;
+use crate::messages::{Report, StoreWait};
 use crate::sequencer::WorkerId;
 use crate::window::{Plan, WindowId};
 
@@ -107,6 +107,9 @@ pub struct WorkerStatus {
     pub silent_ms: Millis,
     /// Feeds that it cannot compute, with the reason.
     pub refused: Vec<(Arc<str>, Report)>,
+    /// What it waits for from object stores, if it has waited for long.
+    #[serde(default)]
+    pub store_wait: Option<StoreWait>,
 }
 
 impl<P: Plan> Dispatcher<P> {
@@ -148,6 +151,7 @@ impl<P: Plan> Dispatcher<P> {
             memory_bytes: state.memory_bytes,
             silent_ms: now.saturating_sub(state.contact),
             refused: state.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
+            store_wait: state.store_wait.clone(),
         });
         Status { feeds: feeds.collect(), workers: workers.collect(), workers_lost: self.workers_lost }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
-use forebay_storage::Stores;
+use forebay_storage::{StoreWait, Stores};
 use parking_lot::Mutex;
 
 pub use build::build;
@@ -68,6 +68,11 @@ impl Session {
     /// URL or absolute path of the folder that Forebay writes to.
     pub fn root(&self) -> &str {
         &self.root
+    }
+
+    /// The requests to object stores that have waited for five seconds or more, if there are any.
+    pub fn store_wait(&self) -> Option<StoreWait> {
+        self.stores.waits()
     }
 
     /// The names and columns of all tables.

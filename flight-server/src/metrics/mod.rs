@@ -146,6 +146,7 @@ mod tests {
             windows: 0,
             held: Changes { known: Default::default(), is_all: true, changed: Vec::new() },
             refused: Vec::new(),
+            store_wait: None,
         };
         let operators = forebay_engine::operator_versions();
         WorkerCall { build: forebay_engine::build().unwrap().clone(), operators, sync }
