@@ -11,7 +11,7 @@ use forebay_flight_server::{Reload, Server};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::exit::refuse;
+use crate::exit::{Interrupted, refuse};
 use crate::memory::MemoryDefaults;
 use crate::metrics::MetricsArguments;
 use crate::output::{self, Format};
@@ -117,10 +117,10 @@ pub(crate) struct Signals {
 impl Signals {
     /// Installs the other handlers, and returns a future that completes when the process is interrupted or terminated.
     /// Until then, a hangup makes the server read its files again.
-    pub(crate) fn stop(self) -> Result<impl Future<Output = ()> + Send + 'static> {
+    pub(crate) fn stop(self) -> Result<impl Future<Output = ()> + Send + Unpin + 'static> {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let Self { mut hangup, reload } = self;
-        Ok(async move {
+        Ok(Box::pin(async move {
             loop {
                 tokio::select! {
                     _ = interrupt.recv() => return,
@@ -128,7 +128,20 @@ impl Signals {
                     Some(()) = hangup.recv() => reload.ask(),
                 }
             }
-        })
+        }))
+    }
+}
+
+/// Runs a server to its end, unless the user interrupts the process a second time.
+pub(crate) async fn until_interrupted_again(serving: impl Future<Output = forebay_engine::Result<()>>) -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let again = async {
+        interrupt.recv().await;
+        interrupt.recv().await;
+    };
+    tokio::select! {
+        served = serving => Ok(served?),
+        () = again => Err(Interrupted("interrupted while trainers were still reading".to_owned()).into()),
     }
 }
 

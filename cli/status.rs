@@ -79,6 +79,9 @@ fn print(status: &ClusterStatus) -> Result<()> {
         [] => output::line("no worker is in contact: start one with `forebay worker --dispatcher URI`")?,
         _ => output::table(&workers)?,
     }
+    for (script, error) in &status.scripts_failed {
+        output::line(&format!("\nthe script {script} could not be opened again: {error}"))?;
+    }
     for feed in &status.feeds {
         output::line(&format!(
             "\nfeed {}: windows {} leased, {} counted, {} ready, {} failed, {} computed again; {} ms each",

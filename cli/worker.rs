@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::exit::refuse;
 use crate::options::WorkerFlags;
 use crate::script;
-use crate::serving::{BoundServer, ServingArguments};
+use crate::serving::{BoundServer, ServingArguments, until_interrupted_again};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -64,6 +64,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<()> {
     let local_socket = !serving.no_local_socket;
     let drain_timeout = serving.drain_timeout();
     let advertise = serving.advertise;
-    let roles = Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect };
-    Ok(server.run(Arc::new(session), roles, stop).await?)
+    let roles =
+        Roles { dispatchers, worker_memory_bytes, advertise, local_socket, drain_timeout, connect, scripts: None };
+    until_interrupted_again(server.run(Arc::new(session), roles, stop)).await
 }

@@ -19,7 +19,7 @@ use crate::local;
 use crate::pem::PemFile;
 use crate::secret;
 use crate::status::{root_cause, tls_failure};
-use crate::token_file::read_tokens;
+use crate::token_file::read_own_token;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without keep-alive, a client would wait forever for a server whose machine vanished.
@@ -176,7 +176,7 @@ impl Bearer {
     /// The token to send now.
     fn current(&self) -> Result<Option<MetadataValue<Ascii>>> {
         let Some((path, last_read)) = &self.file else { return Ok(self.token.clone()) };
-        last_read.token(read_tokens(path).and_then(|tokens| header(&tokens[0]))).map(Some)
+        last_read.token(read_own_token(path).and_then(|token| header(&token))).map(Some)
     }
 }
 

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use blake3::Hash;
 use forebay_engine::{Error, ErrorKind, Result};
 use forebay_flight_client::secret;
-use forebay_flight_client::token_file::read_tokens;
+use forebay_flight_client::token_file::{TokenRole, read_tokens};
 use parking_lot::RwLock;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::caller::{Caller, Peer, Proof};
+use crate::caller::{Caller, Peer, Pipelines, Proof};
 use crate::logins::FailedLogins;
 use crate::status::status;
 
@@ -35,18 +35,26 @@ const CERTIFICATE: &str = "give yours with the option \"tls.cert\" and the optio
 pub struct AccessTokens {
     file: Arc<Path>,
     /// Shared by all clones.
-    hashes: Arc<RwLock<Vec<Hash>>>,
+    known: Arc<RwLock<Vec<Known>>>,
+}
+
+/// A token, and what its line says of it.
+#[derive(Clone)]
+struct Known {
+    hash: Hash,
+    role: Option<TokenRole>,
+    pipelines: Pipelines,
 }
 
 impl AccessTokens {
-    /// Reads one token per line. Skips empty lines and lines that begin with `#`.
+    /// Reads one token per line, which may say more: see [`read_tokens`]. Skips empty lines and lines that begin with
+    /// `#`.
     ///
     /// # Errors
     /// `Invalid` for a file that cannot be read, has no token, or has a token that is too short, too long or not
     /// visible ASCII. The error names the file and the line, never the token.
     pub fn read(path: &Path) -> Result<Self> {
-        let hashes = Arc::new(RwLock::new(hashes(path)?));
-        Ok(Self { file: path.into(), hashes })
+        Ok(Self { file: path.into(), known: Arc::new(RwLock::new(known(path)?)) })
     }
 
     /// Reads the file again. Requests are checked against its tokens from now on.
@@ -54,8 +62,8 @@ impl AccessTokens {
     /// # Errors
     /// Those of [`read`](Self::read); then nothing changes.
     pub(crate) fn read_again(&self) -> Result<()> {
-        let hashes = hashes(&self.file)?;
-        *self.hashes.write() = hashes;
+        let known = known(&self.file)?;
+        *self.known.write() = known;
         Ok(())
     }
 
@@ -63,21 +71,34 @@ impl AccessTokens {
         self.file.to_path_buf()
     }
 
-    /// Whether `token` is one of them. The time that this takes does not reveal which one.
-    fn accept(&self, token: &[u8]) -> bool {
+    /// The line of `token`, if it is one of them. Comparing takes the same time for each.
+    fn find(&self, token: &[u8]) -> Option<Known> {
         let given = blake3::hash(token);
-        // `Hash` compares in constant time; `|` does not short-circuit.
-        self.hashes.read().iter().fold(false, |found, known| found | (*known == given))
+        // `Hash` compares in constant time, and all are compared.
+        let known = self.known.read();
+        let found: Vec<_> = known.iter().filter(|known| known.hash == given).collect();
+        found.first().map(|&known| known.clone())
+    }
+
+    #[cfg(test)]
+    fn accept(&self, token: &[u8]) -> bool {
+        self.find(token).is_some()
     }
 }
 
-fn hashes(path: &Path) -> Result<Vec<Hash>> {
-    Ok(read_tokens(path)?.iter().map(|token| blake3::hash(token.as_bytes())).collect())
+fn known(path: &Path) -> Result<Vec<Known>> {
+    let lines = read_tokens(path)?.into_iter();
+    let known = lines.map(|line| Known {
+        hash: blake3::hash(line.token.as_bytes()),
+        role: line.role,
+        pipelines: Pipelines(line.pipelines),
+    });
+    Ok(known.collect())
 }
 
 impl fmt::Debug for AccessTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({})", self.hashes.read().len())
+        write!(f, "Tokens({})", self.known.read().len())
     }
 }
 
@@ -136,9 +157,14 @@ impl Gate {
         // Removed, so that no later code can log them.
         let token = request.metadata_mut().remove("authorization");
         let secret = request.metadata_mut().remove(secret::HEADER);
+        let mut pipelines = Pipelines::default();
         let caller = match self {
             Self::Open => Caller::Worker,
-            Self::Tokens(access) => access.caller(token.as_ref().map(|token| token.as_bytes()))?,
+            Self::Tokens(access) => {
+                let (caller, of_token) = access.caller(token.as_ref().map(|token| token.as_bytes()))?;
+                pipelines = of_token;
+                caller
+            }
             Self::Certificates => {
                 peer.certificate.ok_or_else(|| denied("no_certificate", "no certificate was shown", CERTIFICATE))?
             }
@@ -152,6 +178,7 @@ impl Gate {
             }
         };
         request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(pipelines);
         Ok(request)
     }
 }
@@ -163,7 +190,7 @@ impl Access {
     }
 
     /// The permissions of the token in this header.
-    fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Refusal> {
+    fn caller(&self, header: Option<&[u8]>) -> Result<(Caller, Pipelines), Refusal> {
         let Some(header) = header else {
             let hint = "set FOREBAY_TOKEN, or send \"authorization: Bearer TOKEN\"";
             return Err(denied("no_token", "no token was sent", &format!("{hint}; {WORKERS}")));
@@ -179,15 +206,21 @@ impl Access {
         })
     }
 
-    fn of_token(&self, token: &[u8]) -> Option<Caller> {
-        let is_of = |tokens: &Option<AccessTokens>| tokens.as_ref().is_some_and(|tokens| tokens.accept(token));
+    /// What a token permits: what its line says, or else what its file is for.
+    fn of_token(&self, token: &[u8]) -> Option<(Caller, Pipelines)> {
+        let find = |tokens: &Option<AccessTokens>| tokens.as_ref().and_then(|tokens| tokens.find(token));
         // Both sets are always checked, so that the time is the same.
-        match (is_of(&self.workers), is_of(&self.readers)) {
-            (true, _) => Some(Caller::Worker),
-            (false, true) if self.workers.is_none() => Some(Caller::Worker),
-            (false, true) => Some(Caller::Reader(Proof::Token)),
-            (false, false) => None,
-        }
+        let (of_workers, of_readers) = (find(&self.workers), find(&self.readers));
+        let is_of_worker = of_workers.is_some() || self.workers.is_none();
+        let Known { role, pipelines, .. } = of_workers.or(of_readers)?;
+        let caller = match role {
+            Some(TokenRole::Worker) => Caller::Worker,
+            Some(TokenRole::Operator) => Caller::Operator,
+            Some(TokenRole::Reader) => Caller::Reader(Proof::Token),
+            None if is_of_worker => Caller::Worker,
+            None => Caller::Reader(Proof::Token),
+        };
+        Some((caller, pipelines))
     }
 }
 
@@ -227,9 +260,9 @@ mod tests {
         for (text, phrase) in [
             ("", "has no token"),
             ("# none\n\n", "has no token"),
-            ("# one\nfifteen-letters", "line 2: it is shorter than 16 characters"),
-            ("two words, and long enough", "line 1: it is not one word"),
-            (&"x".repeat(5000), "line 1: it is longer than 4096"),
+            ("# one\nfifteen-letters", "line 2: the token is shorter than 16 characters"),
+            ("two-words-and-long enough", "line 1: the second word is no role"),
+            (&"x".repeat(5000), "line 1: the token is longer than 4096"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.message().contains(phrase), "{error}");
@@ -336,17 +369,43 @@ mod tests {
 
     #[test]
     fn a_token_is_worth_what_its_file_is_for() {
+        const READER: Caller = Caller::Reader(Proof::Token);
+        const WORKER: Caller = Caller::Worker;
+        let caller = |(caller, _): (Caller, Pipelines)| caller;
         let (readers, workers) = (Some(read(OLD).unwrap()), Some(read(NEW).unwrap()));
         let both = Access { readers: readers.clone(), workers: workers.clone() };
-        assert_eq!(both.of_token(OLD.as_bytes()), Some(Caller::Reader(Proof::Token)));
-        assert_eq!(both.of_token(NEW.as_bytes()), Some(Caller::Worker));
-        assert_eq!(both.of_token(b"another-token-altogether"), None);
+        assert_eq!(both.of_token(OLD.as_bytes()).map(caller), Some(READER));
+        assert_eq!(both.of_token(NEW.as_bytes()).map(caller), Some(WORKER));
+        assert_eq!(both.of_token(b"another-token-altogether").map(caller), None);
         let same = Access { readers: workers.clone(), workers: workers.clone() };
-        assert_eq!(same.of_token(NEW.as_bytes()), Some(Caller::Worker));
+        assert_eq!(same.of_token(NEW.as_bytes()).map(caller), Some(WORKER));
         for one in [Access { readers, workers: None }, Access { readers: None, workers }] {
             let known = if one.workers.is_some() { NEW } else { OLD };
-            assert_eq!(one.of_token(known.as_bytes()), Some(Caller::Worker));
+            assert_eq!(one.of_token(known.as_bytes()).map(caller), Some(WORKER));
             assert_eq!([OLD, NEW].iter().filter(|token| one.of_token(token.as_bytes()).is_some()).count(), 1);
         }
+    }
+
+    #[test]
+    fn a_line_says_what_its_token_is_worth() {
+        let reader = format!("{OLD} reader train,eval\n{NEW} operator\n{NEW}2 worker\n{NEW}3");
+        let readers = Access { readers: Some(read(&reader).unwrap()), workers: None };
+        let of = |access: &Access, token: &str| access.of_token(token.as_bytes()).unwrap();
+        let (caller, pipelines) = of(&readers, OLD);
+        assert_eq!(caller, Caller::Reader(Proof::Token));
+        assert!(pipelines.check("eval").is_ok());
+        let refused = pipelines.check("test").unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(
+            refused.message().starts_with("the token may not read pipeline \"test\"\nhint: it may read train, eval")
+        );
+        let (caller, pipelines) = of(&readers, NEW);
+        assert_eq!((caller, pipelines.check("test").is_ok()), (Caller::Operator, true));
+        assert_eq!(of(&readers, &format!("{NEW}2")).0, Caller::Worker);
+        assert_eq!(of(&readers, &format!("{NEW}3")).0, Caller::Worker, "the only file serves both");
+        let workers = Some(read("the-token-of-the-workers").unwrap());
+        let both = Access { workers, ..readers };
+        assert_eq!(of(&both, &format!("{NEW}3")).0, Caller::Reader(Proof::Token));
+        assert_eq!(of(&both, &format!("{NEW}2")).0, Caller::Worker);
     }
 }

@@ -13,7 +13,7 @@ use forebay_engine::Result;
 use forebay_flight_client::pem::PemFile;
 use forebay_flight_client::wall_clock::now_unix_seconds;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::auth::AccessTokens;
@@ -26,14 +26,24 @@ const EXPIRY_WARNED_SECONDS: u64 = 14 * 24 * 3600;
 /// The interval of these warnings.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// Asks a running server to read its files again, whether they changed or not. Clones ask the same server.
+/// Asks a running server to read its files again, whether they changed or not, and to open its scripts again that
+/// changed. Clones ask the same server.
 #[derive(Clone, Debug, Default)]
-pub struct Reload(Arc<Notify>);
+pub struct Reload(Arc<watch::Sender<u64>>);
 
 impl Reload {
     /// Asks for it.
     pub fn ask(&self) {
-        self.0.notify_one();
+        self.0.send_modify(|times| *times += 1);
+    }
+
+    /// Says when it is asked for, or that it was before.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        let mut asked = self.0.subscribe();
+        if *asked.borrow() > 0 {
+            asked.mark_changed();
+        }
+        asked
     }
 }
 
@@ -123,7 +133,7 @@ impl Rotation {
 
     /// Looks at the files for ever.
     pub(crate) async fn run(mut self, reload: Reload) -> std::convert::Infallible {
-        let mut is_asked = false;
+        let (mut is_asked, mut asked) = (false, reload.subscribe());
         loop {
             let looked = tokio::task::spawn_blocking(move || {
                 self.look(is_asked);
@@ -131,7 +141,7 @@ impl Rotation {
             });
             let Ok(this) = looked.await else { return std::future::pending().await };
             self = this;
-            is_asked = timeout(INTERVAL, reload.0.notified()).await.is_ok();
+            is_asked = timeout(INTERVAL, asked.changed()).await.is_ok();
         }
     }
 

@@ -24,6 +24,7 @@ use crate::logins::FailedLogins;
 use crate::metrics::health::Health;
 use crate::metrics::{Metrics, MetricsEndpoint, SecurityState};
 use crate::rotation::{Reload, Rotation, RotationState};
+use crate::scripts::Scripts;
 use crate::service::{ProcessRoles, ProcessService};
 use crate::tls::ServerTls;
 use crate::user_secret::UserSecret;
@@ -63,7 +64,7 @@ pub struct Security {
 }
 
 /// The roles of a process in a cluster. The default has all of them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Roles {
     /// The dispatchers to compute for; the first that answers is used. If empty, this process is the dispatcher.
     pub dispatchers: Vec<String>,
@@ -79,6 +80,8 @@ pub struct Roles {
     pub drain_timeout: Option<Duration>,
     /// How this process connects to the others.
     pub connect: ConnectOptions,
+    /// The scripts behind the session of a dispatcher, if they can be opened again.
+    pub scripts: Option<Arc<dyn Scripts>>,
 }
 
 impl Default for Roles {
@@ -91,6 +94,7 @@ impl Default for Roles {
             local_socket: true,
             drain_timeout: None,
             connect,
+            scripts: None,
         }
     }
 }
@@ -233,7 +237,9 @@ impl Server {
         health.serves(Metrics::new(dispatcher.clone(), worker.clone(), Arc::clone(&streams), security));
         // Dropped, and so ended, with this function.
         let _measuring = std::mem::take(&mut self.measuring);
-        let process = ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers };
+        let scripts = roles.scripts.clone();
+        let process =
+            ProcessRoles { dispatcher: dispatcher.clone(), worker: worker.clone(), address, dispatchers, scripts };
         let service = ProcessService::new(session, process, streams, roles.connect);
         let (drained, is_drained) = tokio::sync::oneshot::channel::<()>();
         let draining = worker.clone();
@@ -258,10 +264,17 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
+        let mut asked = self.security.reload.subscribe();
+        let reloading = async {
+            let Some(scripts) = &roles.scripts else { return std::future::pending().await };
+            while asked.changed().await.is_ok() {
+                scripts.reload(false).await;
+            }
+        };
         let has_local = roles.local_socket && self.security.tls.is_none();
         let local = worker.as_ref().filter(|_| has_local).and_then(|worker| listen::local(worker.id()));
         let serving = self.answer(service, local, streams_drain, stop);
-        tokio::pin!(serving, watching, computing);
+        tokio::pin!(serving, watching, computing, reloading);
         let mut drained = Some(drained);
         loop {
             tokio::select! {
@@ -270,6 +283,7 @@ impl Server {
                     return served;
                 }
                 () = &mut watching => {}
+                () = &mut reloading => {}
                 computed = &mut computing, if drained.is_some() => {
                     computed?;
                     drained.take().map(|drained| drained.send(()));

@@ -34,6 +34,9 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// Workers that were lost since this dispatcher started.
     pub workers_lost: u64,
+    /// Scripts that could not be opened again, with the error. Their earlier versions are served.
+    #[serde(default)]
+    pub scripts_failed: Vec<(String, String)>,
 }
 
 /// An open feed.
@@ -153,7 +156,12 @@ impl<P: Plan> Dispatcher<P> {
             refused: state.refused.iter().map(|(feed, report)| (Arc::clone(feed), report.clone())).collect(),
             store_wait: state.store_wait.clone(),
         });
-        Status { feeds: feeds.collect(), workers: workers.collect(), workers_lost: self.workers_lost }
+        Status {
+            feeds: feeds.collect(),
+            workers: workers.collect(),
+            workers_lost: self.workers_lost,
+            scripts_failed: Vec::new(),
+        }
     }
 
     /// Returns the windows that cannot be computed, with the reason.
