@@ -90,7 +90,15 @@ impl ScriptFiles {
             opened.remove(&path);
             reports.push(report(&path, ScriptChange::Removed, Vec::new(), None));
         }
+        let mut failed = Vec::new();
         for path in &paths {
+            match self.look_at(path, all, &mut opened).await {
+                Ok((change, pipelines)) => reports.push(report(path, change, pipelines, None)),
+                Err(_) => failed.push(path),
+            }
+        }
+        // Again, because a name may have moved to them from a script that was looked at later.
+        for path in failed {
             reports.push(match self.look_at(path, all, &mut opened).await {
                 Ok((change, pipelines)) => report(path, change, pipelines, None),
                 Err(error) => {
@@ -99,6 +107,7 @@ impl ScriptFiles {
                 }
             });
         }
+        reports.sort_by(|a, b| a.script.cmp(&b.script));
         self.served.take_over(opened.values().map(|script| &*script.session))?;
         Ok(reports)
     }

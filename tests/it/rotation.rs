@@ -131,7 +131,8 @@ fn files_that_cannot_be_used_change_nothing() {
     assert_eq!(server.stop("TERM"), Some(0));
     let mut log = String::new();
     stderr.read_to_string(&mut log).expect("a log");
-    for phrase in ["what was read before stays in use", "does not belong to", "tokens", "line 1: the token is shorter"] {
+    for phrase in ["what was read before stays in use", "does not belong to", "tokens", "line 1: the token is shorter"]
+    {
         assert!(log.contains(phrase), "{log}");
     }
     assert!(!log.contains("too-short"), "{log}");

@@ -95,7 +95,7 @@ def test_a_script_changes_under_a_reader_and_both_read_everything_once(scripts: 
         batches += [reader.batch() for _ in range(3)]
         (scripts / "train.sql").unlink()
         (scripts / "other.sql").write_text(script("train", "third"))
-        assert reload(server) == [("train.sql", "removed", []), ("other.sql", "added", ["train"])]
+        assert reload(server) == [("other.sql", "added", ["train"]), ("train.sql", "removed", [])]
         batches += reader.rest()
         assert len(batches) == epochs * ROWS // 10
         for epoch in range(epochs):
@@ -126,6 +126,13 @@ def test_a_hangup_opens_what_was_added_and_changed(scripts: Path):
         server.process.send_signal(signal.SIGHUP)
         until("the new name", lambda: served(server) == ["eval", "training"])
         assert reload(server) == [("eval.sql", "unchanged", ["eval"]), ("train.sql", "unchanged", ["training"])]
+        # A name moves to a script that comes first.
+        (scripts / "train.sql").write_text(script("train", "first"))
+        (scripts / "a.sql").write_text(script("training", "third"))
+        assert [change for _, change, _ in reload(server)] == ["added", "unchanged", "changed"]
+        assert served(server) == ["eval", "train", "training"]
+        (scripts / "a.sql").unlink()
+        reload(server)
         # New files of a table are seen on request only.
         write_rows(scripts.parent / "second", "more", 5_000_000)
         assert len(Reader(server, "eval").rest()) == ROWS // 10

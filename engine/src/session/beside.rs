@@ -55,3 +55,39 @@ impl Session {
             .find(|feed| feed.id() == id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replaced_pipeline_opens_for_as_long_as_a_feed_of_it_is_held() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rows.csv"), "id\n1\n2\n").unwrap();
+        let served = Session::builder().threads(1).root("memory:///root").build().unwrap();
+        let run = async |query: &str| {
+            let session = served.beside(folder.path());
+            let table = "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 'rows.csv';";
+            session.execute("script.sql", &format!("{table} CREATE PIPELINE p AS {query}")).await.unwrap();
+            session
+        };
+        let options = FeedOptions::default();
+        served.take_over([&run("SELECT id FROM t").await]).unwrap();
+        let earlier = served.open("p", &options).unwrap();
+        let id = earlier.id().to_owned();
+        assert!(served.open_replaced("p", &options, &id).is_none(), "it is the present one");
+
+        served.take_over([&run("SELECT id + 1 AS id FROM t").await]).unwrap();
+        assert_ne!(served.open("p", &options).unwrap().id(), id);
+        assert_eq!(served.open_replaced("p", &options, &id).unwrap().id(), id);
+        assert!(served.open_replaced("q", &options, &id).is_none());
+        // Another feed of the same pipeline keeps it, too, and it may be removed altogether.
+        let other = served.open_replaced("p", &FeedOptions { seed: Some(7), ..FeedOptions::default() }, &id);
+        assert!(other.is_none(), "another seed is another feed");
+        served.take_over([]).unwrap();
+        assert!(served.pipelines().is_empty() && served.tables().is_empty());
+        assert!(served.open_replaced("p", &options, &id).is_some());
+        drop(earlier);
+        assert!(served.open_replaced("p", &options, &id).is_none(), "nobody reads it");
+    }
+}
